@@ -1,0 +1,95 @@
+"""The programs that Debian does not have, built by the small go.mod files under ``go/``.
+
+A build is kept for ever under a digest of its go.mod, go.sum, sources, compiler and flags.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster.contents import build_once, digest
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.layout import Layout
+from e2e.cluster.progress import Progress
+from e2e.cluster.shell import run
+
+SOURCES = Path(__file__).parent / "go"
+KUBERNETES_VERSION = "v1.34.2"
+_VERSION_PACKAGE = "k8s.io/component-base/version"
+
+
+@dataclass(frozen=True)
+class GoBuild:
+    """One go.mod and what to build of it: ``tool`` stands for all programs that its tool lines name."""
+
+    name: str
+    target: str
+    duration: str
+    link_flags: str = "-s -w"
+
+    @property
+    def source(self) -> Path:
+        return SOURCES / self.name
+
+
+# Without the version flags clients would see v0.0.0 and refuse or warn.
+_MAJOR, _MINOR, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
+KUBERNETES = GoBuild(
+    name="kubernetes",
+    target="tool",
+    duration="about 8 minutes on two cores",
+    link_flags=f"-s -w -X {_VERSION_PACKAGE}.gitVersion={KUBERNETES_VERSION}"
+    f" -X {_VERSION_PACKAGE}.gitMajor={_MAJOR} -X {_VERSION_PACKAGE}.gitMinor={_MINOR}",
+)
+COREDNS = GoBuild("coredns", ".", "about 1 minute")
+HELM = GoBuild("helm", "tool", "about 2 minutes")
+LOCAL_PATH = GoBuild("local-path-provisioner", "tool", "about 1 minute")
+
+# Kubernetes first: the others share most of its compiled packages.
+BUILDS = (KUBERNETES, COREDNS, HELM, LOCAL_PATH)
+
+
+def build_binaries(layout: Layout, progress: Progress) -> dict[str, Path]:
+    """Build what is not built yet; returns each program's path by its name."""
+    compiler = _compiler()
+    programs: dict[str, Path] = {}
+    for build in BUILDS:
+        folder = _build(build, compiler, layout, progress)
+        programs.update({path.name: path for path in folder.iterdir()})
+    return programs
+
+
+def _compiler() -> str:
+    try:
+        return run(["go", "version"]).strip()
+    except ClusterError as error:
+        raise ClusterError(
+            f"Go is needed to build Kubernetes, and `go version` does not work: {error}"
+        ) from error
+
+
+def _build(build: GoBuild, compiler: str, layout: Layout, progress: Progress) -> Path:
+    key = digest([build.source], [compiler, build.target, build.link_flags])
+    folder = layout.builds / f"{build.name}-{key}"
+
+    def compile_into(workplace: Path) -> None:
+        with progress.step(f"building {build.name}", f"first run only, {build.duration}"):
+            run(
+                [
+                    "go",
+                    "build",
+                    "-trimpath",
+                    f"-ldflags={build.link_flags}",
+                    "-o",
+                    f"{workplace}/",
+                    build.target,
+                ],
+                folder=build.source,
+                environment={**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"},
+                timeout_s=3600,
+            )
+
+    build_once(folder, compile_into)
+    return folder
