@@ -96,9 +96,10 @@ class Supervisor:
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self, name: str) -> None:
+        """With little patience: all that these processes keep is thrown away with them."""
         identity = self._identity(name)
         if identity is not None:
-            end_process(identity)
+            end_process(identity, grace_s=2)
         self._record_of(name).unlink(missing_ok=True)
 
     def _record_of(self, name: str) -> Path:
@@ -112,9 +113,9 @@ class Supervisor:
             return None
 
 
-def end_process(identity: ProcessIdentity, grace_s: float = 10) -> None:
+def end_process(identity: ProcessIdentity, grace_s: float) -> None:
     """Ask with SIGTERM, then insist with SIGKILL; returns when the process is gone."""
-    for sign, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, grace_s)):
+    for sign, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10)):
         if not identity.runs():
             break
         try:
