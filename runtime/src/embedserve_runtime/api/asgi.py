@@ -1,0 +1,36 @@
+"""ASGI's types, and an answer as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON = b"application/json"
+
+
+class ClientGone(Exception):
+    """The client closed the connection; nobody waits for an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    body: bytes
+    content_type: bytes = JSON
+    status: int = 200
+    headers: tuple[Header, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request as handlers see it; header names are lower-case."""
+
+    headers: dict[bytes, bytes]
+    body: bytes
+    request_id: str

@@ -1,0 +1,185 @@
+"""One route as plain ASGI: read the bounded body, call the handler, send its answer or its error, count it.
+
+The hot path of the server, so it is kept short: no framework in between, no task and no thread for a request that
+is answered quickly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from embedserve_runtime.api.asgi import Answer, ClientGone, Exchange, Header, Receive, Scope, Send
+from embedserve_runtime.api.body import BodyReader, Intake
+from embedserve_runtime.api.errors import INTERNAL, BodyTooLarge, MethodNotAllowed, Wire, wire_of
+from embedserve_runtime.errors import EmbedserveError, Overloaded
+from embedserve_runtime.readiness import Phase, Readiness
+from embedserve_runtime.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Exchange], Awaitable[Answer]]
+ErrorStyle = Callable[[Wire, EmbedserveError, str], bytes]
+
+# Requests still unanswered after this long get somebody who looks whether the client is still there.
+WATCH_SECONDS = 0.02
+# nginx's number for a client that closed the connection; it appears in metrics only, nobody receives it.
+CLIENT_GONE = 499
+REQUEST_ID_BYTES = 128
+
+_prefix = secrets.token_hex(4)
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all endpoints of the process share."""
+
+    readiness: Readiness
+    metrics: Metrics
+    intake: Intake
+
+
+class Endpoint:
+    """`route` is the label in metrics and logs.
+
+    Without `takes_body` a body is not read and nothing is reserved, so probes are answered by a server that is full.
+    """
+
+    def __init__(
+        self, route: str, handler: Handler, error_style: ErrorStyle, around: Surroundings, *, takes_body: bool
+    ) -> None:
+        self._route = route
+        self._handler = handler
+        self._error_style = error_style
+        self._around = around
+        self._takes_body = takes_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        metrics = self._around.metrics
+        started = time.perf_counter()
+        metrics.in_flight += 1
+        headers = dict(scope["headers"])
+        request_id = _request_id(headers)
+        status = CLIENT_GONE
+        try:
+            answer = await self._answer(headers, request_id, receive)
+            status = answer.status
+            await self._send(answer, request_id, send)
+        except ClientGone:
+            pass
+        finally:
+            seconds = time.perf_counter() - started
+            metrics.in_flight -= 1
+            metrics.request_done(self._route, status, seconds)
+            self._log(status, seconds, request_id)
+
+    async def _answer(self, headers: dict[bytes, bytes], request_id: str, receive: Receive) -> Answer:
+        reader = BodyReader(self._around.intake, receive)
+        try:
+            if not self._takes_body:
+                return await self._handler(Exchange(headers, b"", request_id))
+            body = await reader.read(headers)
+            return await self._watched(Exchange(headers, body, request_id), receive)
+        except EmbedserveError as error:
+            return self._error(wire_of(error), error, request_id)
+        except ClientGone:
+            raise
+        except Exception:  # the outermost place: a bug must answer 500 and nothing of its inside
+            log.exception("unexpected error", extra={"route": self._route, "request_id": request_id})
+            hidden = EmbedserveError("internal error; the log has it under this request id")
+            return self._error(INTERNAL, hidden, request_id)
+        finally:
+            reader.release()
+
+    async def _watched(self, exchange: Exchange, receive: Receive) -> Answer:
+        watch = _Watch(receive)
+        try:
+            return await self._handler(exchange)
+        except asyncio.CancelledError:
+            if watch.client_gone:
+                watch.task.uncancel()
+                raise ClientGone from None
+            raise
+        finally:
+            watch.stop()
+
+    def _error(self, wire: Wire, error: EmbedserveError, request_id: str) -> Answer:
+        headers: tuple[Header, ...] = ()
+        if isinstance(error, Overloaded):
+            headers = ((b"retry-after", b"%d" % math.ceil(error.retry_after)),)
+        elif isinstance(error, MethodNotAllowed):
+            headers = ((b"allow", ", ".join(error.allowed).encode()),)
+        elif isinstance(error, BodyTooLarge):
+            headers = ((b"connection", b"close"),)  # the rest of the body is not read
+        return Answer(self._error_style(wire, error, request_id), status=wire.status, headers=headers)
+
+    async def _send(self, answer: Answer, request_id: str, send: Send) -> None:
+        headers = [
+            (b"content-type", answer.content_type),
+            (b"content-length", b"%d" % len(answer.body)),
+            (b"x-request-id", request_id.encode()),
+            *answer.headers,
+        ]
+        if self._around.readiness.phase is Phase.DRAINING:
+            headers.append((b"connection", b"close"))  # moves keep-alive clients to another replica
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+
+    def _log(self, status: int, seconds: float, request_id: str) -> None:
+        # Probes that say "not yet" and scanners that find nothing are no news.
+        quiet = status < 400 or not self._takes_body
+        level = logging.DEBUG if quiet else logging.INFO if status < 500 else logging.WARNING
+        if log.isEnabledFor(level):
+            fields = {
+                "route": self._route,
+                "status": status,
+                "milliseconds": round(seconds * 1000, 3),
+                "request_id": request_id,
+            }
+            log.log(level, "request", extra=fields)
+
+
+class _Watch:
+    """Cancels the handler when the client goes away while it waits."""
+
+    __slots__ = ("_receive", "_timer", "_watcher", "client_gone", "task")
+
+    def __init__(self, receive: Receive) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "endpoints run in a task"
+        self.task = task
+        self.client_gone = False
+        self._receive = receive
+        self._watcher: asyncio.Task[None] | None = None
+        self._timer = task.get_loop().call_later(WATCH_SECONDS, self._start)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        if self._watcher:
+            self._watcher.cancel()
+
+    def _start(self) -> None:
+        self._watcher = self.task.get_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self.client_gone = True
+            self.task.cancel()
+
+
+def _request_id(headers: dict[bytes, bytes]) -> str:
+    """The client's own id if it is printable and short, else a new one."""
+    given = headers.get(b"x-request-id")
+    if given and len(given) <= REQUEST_ID_BYTES and given.isascii():
+        text = given.decode("ascii")
+        if text.isprintable():
+            return text
+    return f"{_prefix}-{next(_numbers):x}"

@@ -1,0 +1,47 @@
+"""Where the process stands between its start and its end, and the service while there is one.
+
+`serve` moves it, probes read it, routes ask it for the service. It never touches the engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from embedserve_runtime.errors import NotReady
+from embedserve_runtime.service import EmbeddingService
+
+
+class Phase(StrEnum):
+    LOADING = "Loading"
+    WARMING_UP = "WarmingUp"
+    READY = "Ready"
+    DRAINING = "Draining"
+    FAILED = "Failed"
+
+
+@dataclass(slots=True)
+class Readiness:
+    """phase, and a sentence about it; the service exists in READY and DRAINING, so that a drain still serves."""
+
+    phase: Phase = Phase.LOADING
+    message: str = "the model is being loaded"
+    _service: EmbeddingService | None = field(default=None, repr=False)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.phase is Phase.READY
+
+    def move(self, phase: Phase, message: str) -> None:
+        self.phase = phase
+        self.message = message
+
+    def open(self, service: EmbeddingService) -> None:
+        self._service = service
+        self.move(Phase.READY, "serving")
+
+    def service(self) -> EmbeddingService:
+        """Raises NotReady, with the reason, while there is none."""
+        if self._service is None:
+            raise NotReady(f"not ready: {self.message}")
+        return self._service

@@ -1,0 +1,91 @@
+"""Chooses the token budget by measuring: the smallest that reaches 95 % of the engine's peak rate.
+
+A larger budget than that only makes everybody wait longer for the batch in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+
+SMALLEST_BUDGET = 256
+LARGEST_BUDGET = 65_536
+# What a typical text has; a shorter maximum of the model wins.
+SEQUENCE_TOKENS = 128
+SHARE_OF_PEAK = 0.95
+# The rate has stopped growing when this many doublings in a row each gain less than this.
+FLAT_DOUBLINGS = 2
+LEAST_GAIN = 1.02
+REPEATS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    budget: int
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    budget: int
+    tokens_per_second: float
+    measurements: tuple[Measurement, ...]
+
+
+def calibrate(
+    run: Callable[[PackedBatch], FloatArray],
+    *,
+    max_length: int,
+    vocabulary_size: int,
+    seconds: float,
+    clock: Callable[[], float],
+) -> Calibration:
+    """Run growing batches until the rate is flat or `seconds` are over; the best of a few runs counts for each.
+
+    The first batch is run once more beforehand, since an engine's first run prepares buffers.
+    """
+    deadline = clock() + seconds
+    length = min(SEQUENCE_TOKENS, max_length)
+    measurements: list[Measurement] = []
+    budget, flat, peak = SMALLEST_BUDGET, 0, 0.0
+    run(_sample(budget, length, vocabulary_size))
+    while budget <= LARGEST_BUDGET and flat < FLAT_DOUBLINGS:
+        rate, last_run = _best_rate(run, _sample(budget, length, vocabulary_size), deadline, clock)
+        measurements.append(Measurement(budget, rate))
+        flat = flat + 1 if rate < peak * LEAST_GAIN else 0
+        peak = max(peak, rate)
+        # The next batch takes about twice as long as this one.
+        if clock() + 2 * last_run > deadline:
+            break
+        budget *= 2
+    chosen = next(m for m in measurements if m.tokens_per_second >= SHARE_OF_PEAK * peak)
+    return Calibration(chosen.budget, chosen.tokens_per_second, tuple(measurements))
+
+
+def warm_up(run: Callable[[PackedBatch], FloatArray], *, max_length: int, vocabulary_size: int) -> None:
+    """One sequence of the greatest length: buffers of the worst case exist before the first request."""
+    run(_sample(max_length, max_length, vocabulary_size))
+
+
+def _sample(tokens: int, length: int, vocabulary_size: int) -> PackedBatch:
+    ids = (np.arange(tokens, dtype=np.int64) * 7919 % vocabulary_size).astype(np.int32)
+    return PackedBatch.pack(np.split(ids, range(length, tokens, length)))
+
+
+def _best_rate(
+    run: Callable[[PackedBatch], FloatArray], batch: PackedBatch, deadline: float, clock: Callable[[], float]
+) -> tuple[float, float]:
+    """Tokens per second of the fastest run, and the seconds of the last one."""
+    best = 0.0
+    for _ in range(REPEATS):
+        started = clock()
+        run(batch)
+        took = clock() - started
+        best = max(best, batch.tokens / max(took, 1e-9))
+        if clock() + took > deadline:
+            break
+    return best, took

@@ -1,0 +1,183 @@
+"""The batching rules: what is admitted, and which inputs form the next batch.
+
+Requests wait in a ring. A cut goes round it: each request in front takes one turn (inputs up to a quantum of tokens,
+at least one input), then moves to the end, until the token budget is full. So a request with 10,000 inputs takes one
+turn where a single query takes one turn. What does not fit is passed over for what does, and keeps its place.
+
+How long anyone waits is bounded: the request in front always gets into the batch, whatever its length, and leaves the
+front. A request with n requests before it is in one of the next n + 1 batches.
+
+Inside a request the longest inputs go first, so that the sequences of one batch have similar lengths; a request is
+answered when its last input is done, so nobody waits for that order.
+
+Pure: time comes in as a number, nothing here sleeps, logs, locks or measures.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from embedserve_runtime.errors import BatchTooLarge, Overloaded
+
+# A turn is this part of the budget: small enough that many requests share a batch, large enough that a cut is cheap.
+TURNS_PER_BATCH = 8
+# Requests passed over before a cut gives up filling the rest of the budget.
+LOOK_AHEAD = 64
+# Weight of the newest batch in the measured rate.
+RATE_WEIGHT = 0.2
+# Before anything is measured, and as the shortest and longest wait that a client is told.
+LEAST_RETRY_SECONDS = 1.0
+MOST_RETRY_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """batch_tokens: budget of one forward. queue_tokens, queue_inputs: what may wait."""
+
+    batch_tokens: int
+    queue_tokens: int
+    queue_inputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Inputs of one request, by their index in it."""
+
+    request: int
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    parts: tuple[Part, ...]
+    tokens: int
+    inputs: int
+
+
+class _Waiting:
+    """The inputs of one request that have not been cut yet, shortest first."""
+
+    __slots__ = ("deadline", "lengths", "order", "request", "tokens")
+
+    def __init__(self, request: int, lengths: Sequence[int], deadline: float) -> None:
+        self.request = request
+        self.deadline = deadline
+        self.order = sorted(range(len(lengths)), key=lengths.__getitem__)
+        self.lengths = [lengths[index] for index in self.order]
+        self.tokens = sum(lengths)
+
+    def take_turn(self, room: int, quantum: int, *, any_length: bool) -> tuple[list[int], int]:
+        """Take the longest inputs that fit into `room`, about a quantum of tokens; `any_length` frees the first one."""
+        taken: list[int] = []
+        tokens = 0
+        while self.lengths and tokens < quantum:
+            if any_length and not taken:
+                place = len(self.lengths) - 1
+            else:
+                place = bisect_right(self.lengths, room - tokens) - 1
+                if place < 0:
+                    break
+            tokens += self.lengths.pop(place)
+            taken.append(self.order.pop(place))
+        self.tokens -= tokens
+        return taken, tokens
+
+
+class Policy:
+    """The queue and its rules. Not thread-safe: the caller holds one lock around every call."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.queued_tokens = 0
+        self.queued_inputs = 0
+        self.tokens_per_second: float | None = None
+        self._quantum = max(1, limits.batch_tokens // TURNS_PER_BATCH)
+        self._ring: OrderedDict[int, _Waiting] = OrderedDict()
+
+    @property
+    def queue_seconds(self) -> float:
+        """How long the engine needs for what waits, at the measured rate."""
+        return self.queued_tokens / self.tokens_per_second if self.tokens_per_second else 0.0
+
+    def check_room(self, inputs: int, tokens: int) -> None:
+        """Raises BatchTooLarge for what can never be admitted, Overloaded for what cannot be admitted now."""
+        limits = self.limits
+        if inputs > limits.queue_inputs:
+            raise BatchTooLarge(
+                f"{inputs} inputs in one request; the queue takes {limits.queue_inputs} in all"
+            )
+        if tokens > limits.queue_tokens:
+            raise BatchTooLarge(
+                f"{tokens} tokens in one request; the queue takes {limits.queue_tokens} in all"
+            )
+        excess_inputs = self.queued_inputs + inputs - limits.queue_inputs
+        excess_tokens = self.queued_tokens + tokens - limits.queue_tokens
+        if excess_inputs > 0 or excess_tokens > 0:
+            raise Overloaded(
+                f"the queue is full: {self.queued_inputs} inputs with {self.queued_tokens} tokens wait",
+                self._seconds_until_gone(excess_inputs, excess_tokens),
+            )
+
+    def admit(self, request: int, lengths: Sequence[int], deadline: float) -> None:
+        """Queue the inputs of a request, given their token counts (each at least 1). Raises as `check_room`."""
+        tokens = sum(lengths)
+        self.check_room(len(lengths), tokens)
+        self._ring[request] = _Waiting(request, lengths, deadline)
+        self.queued_tokens += tokens
+        self.queued_inputs += len(lengths)
+
+    def cancel(self, request: int) -> None:
+        """Drop what of a request still waits; unknown requests are ignored, since all of theirs may have been cut."""
+        if waiting := self._ring.pop(request, None):
+            self._forget(waiting)
+
+    def cut(self, now: float) -> Batch | None:
+        """The next batch, or None when nothing waits. Requests whose deadline has passed are dropped."""
+        room = self.limits.batch_tokens
+        taken: dict[int, list[int]] = {}
+        passed: list[_Waiting] = []
+        tokens = inputs = 0
+        while self._ring and tokens < room and len(passed) < LOOK_AHEAD:
+            _, waiting = self._ring.popitem(last=False)
+            if waiting.deadline <= now:
+                self._forget(waiting)
+                continue
+            turn, turn_tokens = waiting.take_turn(room - tokens, self._quantum, any_length=not taken)
+            if not turn:
+                passed.append(waiting)
+                continue
+            taken.setdefault(waiting.request, []).extend(turn)
+            tokens += turn_tokens
+            inputs += len(turn)
+            if waiting.lengths:
+                self._ring[waiting.request] = waiting
+        for waiting in reversed(passed):
+            self._ring[waiting.request] = waiting
+            self._ring.move_to_end(waiting.request, last=False)
+        self.queued_tokens -= tokens
+        self.queued_inputs -= inputs
+        parts = tuple(Part(request, tuple(indices)) for request, indices in taken.items())
+        return Batch(parts, tokens, inputs) if parts else None
+
+    def record(self, tokens: int, seconds: float) -> None:
+        """Learn the engine's rate from a batch that has run."""
+        if seconds <= 0:
+            return
+        rate = tokens / seconds
+        known = self.tokens_per_second
+        self.tokens_per_second = rate if known is None else known + RATE_WEIGHT * (rate - known)
+
+    def _forget(self, waiting: _Waiting) -> None:
+        self.queued_tokens -= waiting.tokens
+        self.queued_inputs -= len(waiting.lengths)
+
+    def _seconds_until_gone(self, inputs: int, tokens: int) -> float:
+        if not self.tokens_per_second:
+            return LEAST_RETRY_SECONDS
+        mean_tokens = self.queued_tokens / self.queued_inputs if self.queued_inputs else 0.0
+        seconds = max(tokens, inputs * mean_tokens) / self.tokens_per_second
+        return float(math.ceil(min(max(seconds, LEAST_RETRY_SECONDS), MOST_RETRY_SECONDS)))

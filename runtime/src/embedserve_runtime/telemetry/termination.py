@@ -1,0 +1,43 @@
+"""What a process leaves for the operator when it ends: the pod's termination message.
+
+The contract is JSON, read by the operator from the container's state: `{"reason", "message", "retryable"}` after a
+failure, `{"model": {...}}` after a fetch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import orjson
+
+from embedserve_runtime.errors import EmbedserveError
+
+log = logging.getLogger(__name__)
+
+# The kubelet keeps 4096 bytes; what is longer would be cut in the middle of the JSON.
+MESSAGE_CHARACTERS = 1_500
+
+
+def write_termination_message(path: Path, error: EmbedserveError) -> None:
+    """Say why the process could not do its work."""
+    _write(
+        path,
+        {"reason": error.reason, "message": error.message[:MESSAGE_CHARACTERS], "retryable": error.retryable},
+    )
+
+
+def write_termination_result(path: Path, result: Mapping[str, object]) -> None:
+    """Say what the process has done."""
+    _write(path, result)
+
+
+def _write(path: Path, content: Mapping[str, object]) -> None:
+    """Write to `path` if it exists, as it does in a pod; a failure to write must not hide the outcome itself."""
+    if not path.exists():
+        return
+    try:
+        path.write_bytes(orjson.dumps(content))
+    except OSError as problem:
+        log.warning("cannot write the termination message", extra={"path": str(path), "error": str(problem)})

@@ -1,0 +1,288 @@
+"""Texts and id arrays to the token ids that the model will see.
+
+One shared `tokenizers.Tokenizer`, set to neither pad nor truncate once and never changed again (its padding and
+truncation are shared state, and changing them per call breaks under threads). Ids are cut here instead, so that the
+special tokens, and with left truncation the prompt, survive. The ids equal what sentence-transformers makes of the
+same text, cut to the same length.
+
+Calls block for as long as tokenising takes: `service` keeps long ones off the event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from tokenizers import Encoding, Tokenizer, normalizers
+
+from embedserve_runtime.engines.base import Int32Array
+from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput, ModelInvalid
+from embedserve_runtime.model.card import ModelCard
+
+Side = Literal["left", "right"]
+Input = str | list[int]
+
+# Up to here one text after the other, without the thread pool of the library: a short text costs less than the hop,
+# and does not queue behind another request's large batch in that pool.
+FEW_CHARACTERS = 2_048
+# Larger requests go through the library in pieces of this size: its Encoding objects take some 150 bytes a token.
+PIECE_CHARACTERS = 65_536
+PIECE_TEXTS = 256
+# A text longer than this many characters a token is first looked at by its beginning only.
+WINDOW_CHARACTERS_PER_TOKEN = 8
+WINDOW_GROWTH = 4
+
+# Before a blank that follows a letter or digit, every pre-tokenizer of `_splits_at_blanks` starts a new word, and no
+# normalizer looks across. Narrower than it could be (no punctuation, no exotic blanks), and so always right.
+_BLANK = r"(?<=[^\W_])(?=[ \t\n])"
+# BertNormalizer puts blanks around each ideograph of this block.
+_IDEOGRAPHS = r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])"
+
+
+@dataclass(frozen=True, slots=True)
+class CutRules:
+    """How inputs longer than the model takes are treated: refused, or cut on one side."""
+
+    truncate: bool
+    side: Side = "right"
+
+
+class TextTokenizer:
+    """Turns the inputs of a request into int32 id arrays of at most `max_length`."""
+
+    def __init__(self, tokenizer: Tokenizer, max_length: int, vocabulary_size: int) -> None:
+        """Takes the tokenizer over: nobody else may change it afterwards.
+
+        vocabulary_size: rows of the model's word embeddings, which id arrays are checked against.
+        """
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        self._tokenizer = tokenizer
+        self.max_length = max_length
+        self.vocabulary_size = vocabulary_size
+        self._head, self._tail = _special_tokens(tokenizer)
+        self._room = max_length - len(self._head) - len(self._tail)
+        if self._room < 1:
+            raise ConfigError(f"max_length {max_length} leaves no room beside the model's special tokens")
+        self._window = max(self._room * WINDOW_CHARACTERS_PER_TOKEN, FEW_CHARACTERS)
+        layout = json.loads(tokenizer.to_str())
+        self._boundary = _boundary(layout)
+        self._words_are_alike_everywhere = _is_bert(layout)
+
+    @classmethod
+    def from_card(cls, card: ModelCard) -> TextTokenizer:
+        try:
+            tokenizer = Tokenizer.from_file(str(card.tokenizer_file))
+        except Exception as error:  # the library raises plain Exception
+            raise ModelInvalid(f"{card.tokenizer_file.name} cannot be read: {error}") from error
+        if card.lowercase:
+            _lowercase_first(tokenizer)
+        return cls(tokenizer, card.max_length, card.encoder.embeddings.vocabulary)
+
+    def encode(self, inputs: Sequence[Input], prompt: str, rules: CutRules) -> list[Int32Array]:
+        """Token ids of each input, in order. Texts get the prompt put before them; id arrays are used as they are.
+
+        Raises EmptyInput, InputTooLong, InvalidInput, each naming the input.
+        """
+        for index, item in enumerate(inputs):
+            if not item:
+                raise EmptyInput(f"input {index} is empty")
+        encoded: list[Int32Array] = []
+        for piece in _pieces(inputs):
+            texts = [prompt + item for item in piece if isinstance(item, str)]
+            encodings = iter(self._encode_texts(texts))
+            for item in piece:
+                index = len(encoded)
+                if isinstance(item, str):
+                    encoded.append(self._fit_text(index, prompt + item, len(prompt), next(encodings), rules))
+                else:
+                    encoded.append(self._fit_ids(index, item, rules))
+        return encoded
+
+    def _encode_texts(self, texts: list[str]) -> list[Encoding | None]:
+        """None stands for a text beyond the window, which `_fit_text` takes step by step."""
+        near = [text for text in texts if len(text) <= self._window]
+        try:
+            if sum(map(len, near)) <= FEW_CHARACTERS:
+                encodings = [self._tokenizer.encode(text) for text in near]
+            else:
+                encodings = self._tokenizer.encode_batch_fast(near)
+        except UnicodeEncodeError as error:
+            raise InvalidInput(
+                f"a text holds a character that is not valid Unicode: {error.reason}"
+            ) from error
+        ready = iter(encodings)
+        return [next(ready) if len(text) <= self._window else None for text in texts]
+
+    def _fit_text(
+        self, index: int, text: str, prompt_length: int, encoding: Encoding | None, rules: CutRules
+    ) -> Int32Array:
+        whole = encoding is not None
+        if encoding is None:
+            encoding, whole = self._encode_far(text, rules)
+        ids = np.array(encoding.ids, dtype=np.int32)
+        if not len(ids):
+            raise EmptyInput(f"input {index} has no tokens after normalising")
+        if len(ids) <= self.max_length:
+            return ids
+        if not rules.truncate:
+            raise self._too_long(index, len(ids), exact=whole)
+        if rules.side == "right":
+            return self._cut_right(ids)
+        return self._cut_left(ids, self._prompt_tokens(text, prompt_length))
+
+    def _encode_far(self, text: str, rules: CutRules) -> tuple[Encoding, bool]:
+        """Encode as much of a very long text as decides the result, and say whether that was all of it.
+
+        A part that ends at a word boundary has the ids of the whole text there. So once it has more ids than fit,
+        the rest cannot matter: neither for the cut nor for knowing that the text is too long.
+        """
+        from_left = not rules.truncate or rules.side == "right"
+        window = self._window
+        while self._boundary and (from_left or self._words_are_alike_everywhere) and window < len(text):
+            found = self._boundary.search(text, window if from_left else len(text) - window)
+            if found is None and from_left:
+                break
+            if found is not None:
+                part = text[: found.start()] if from_left else text[found.start() :]
+                encoding = self._tokenizer.encode_batch_fast([part])[0]
+                if len(encoding.ids) > self.max_length:
+                    return encoding, False
+            window *= WINDOW_GROWTH
+        return self._tokenizer.encode_batch_fast([text])[0], True
+
+    def _cut_right(self, ids: Int32Array) -> Int32Array:
+        start = len(self._head)
+        return np.concatenate((ids[: start + self._room], self._tail))
+
+    def _cut_left(self, ids: Int32Array, prompt_tokens: Int32Array) -> Int32Array:
+        """Keep special tokens and prompt, then the end of the text."""
+        content = ids[len(self._head) : len(ids) - len(self._tail)]
+        kept = max(0, self._room - len(prompt_tokens))
+        text = content[len(content) - kept :]
+        return np.concatenate((self._head, prompt_tokens[: self._room], text, self._tail))
+
+    def _prompt_tokens(self, text: str, prompt_length: int) -> Int32Array:
+        """Ids of the tokens that lie wholly inside the prompt, as they come out in front of this text."""
+        if not prompt_length:
+            return np.empty(0, dtype=np.int32)
+        end = len(text)
+        if self._boundary and (found := self._boundary.search(text, prompt_length)):
+            end = found.start()
+        encoding = self._tokenizer.encode(text[:end], add_special_tokens=False)
+        inside = [
+            token
+            for token, (_, stop) in zip(encoding.ids, encoding.offsets, strict=True)
+            if stop <= prompt_length
+        ]
+        return np.array(inside, dtype=np.int32)
+
+    def _fit_ids(self, index: int, ids: list[int], rules: CutRules) -> Int32Array:
+        if min(ids) < 0 or max(ids) >= self.vocabulary_size:
+            wrong = next(value for value in ids if not 0 <= value < self.vocabulary_size)
+            raise InvalidInput(
+                f"input {index}: token id {wrong} is not in the vocabulary of {self.vocabulary_size}"
+            )
+        array = np.array(ids, dtype=np.int32)
+        if len(ids) <= self.max_length:
+            return array
+        if not rules.truncate:
+            raise self._too_long(index, len(ids), exact=True)
+        if not self._is_framed(array):
+            return array[: self.max_length] if rules.side == "right" else array[-self.max_length :]
+        if rules.side == "right":
+            return self._cut_right(array)
+        return self._cut_left(array, np.empty(0, dtype=np.int32))
+
+    def _is_framed(self, ids: Int32Array) -> bool:
+        """Whether the client sent the special tokens along."""
+        head, tail = self._head, self._tail
+        return bool(
+            np.array_equal(ids[: len(head)], head) and np.array_equal(ids[len(ids) - len(tail) :], tail)
+        )
+
+    def _too_long(self, index: int, tokens: int, *, exact: bool) -> InputTooLong:
+        return InputTooLong(
+            f"input {index} has {'' if exact else 'at least '}{tokens} tokens and the model takes at most "
+            f"{self.max_length}; shorten it or set `truncate` to true"
+        )
+
+
+def _pieces(inputs: Sequence[Input]) -> Iterator[Sequence[Input]]:
+    start = characters = 0
+    for index, item in enumerate(inputs):
+        characters += len(item)
+        if characters > PIECE_CHARACTERS or index - start >= PIECE_TEXTS:
+            if index > start:
+                yield inputs[start:index]
+            start, characters = index, len(item)
+    yield inputs[start:]
+
+
+def _special_tokens(tokenizer: Tokenizer) -> tuple[Int32Array, Int32Array]:
+    """The ids that the tokenizer puts before and after a text."""
+    probe = tokenizer.encode("a")
+    inner = tokenizer.encode("a", add_special_tokens=False).ids
+    head = next((i for i, special in enumerate(probe.special_tokens_mask) if not special), len(probe.ids))
+    ids = np.array(probe.ids, dtype=np.int32)
+    tail = head + len(inner)
+    if probe.ids[head:tail] != inner or not all(probe.special_tokens_mask[tail:]):
+        raise ModelInvalid("tokenizer.json puts special tokens inside the text, which is not supported")
+    return ids[:head], ids[tail:]
+
+
+def _lowercase_first(tokenizer: Tokenizer) -> None:
+    """Lower-case before the tokenizer's own normalizer, as sentence-transformers does for `do_lower_case`."""
+    own = json.loads(tokenizer.to_str())["normalizer"]
+    if any(part["type"] == "Lowercase" or part.get("lowercase") for part in _flat(own, "normalizers")):
+        return
+    steps = [normalizers.Lowercase()]
+    if tokenizer.normalizer is not None:
+        steps.append(tokenizer.normalizer)
+    tokenizer.normalizer = normalizers.Sequence(steps)
+
+
+def _boundary(layout: dict[str, Any]) -> re.Pattern[str] | None:
+    """Where a text may be cut so that the ids before the cut stay what they were; None where that is not certain."""
+    if not any(_splits_at_blanks(part) for part in _flat(layout["pre_tokenizer"], "pretokenizers")):
+        return None
+    if any(re.search(r"\S\s", token["content"]) for token in layout["added_tokens"]):
+        return None
+    normalizer = layout["normalizer"] or {}
+    if (
+        _is_bert(layout)
+        and normalizer.get("type") == "BertNormalizer"
+        and normalizer.get("handle_chinese_chars")
+    ):
+        return re.compile(f"{_BLANK}|{_IDEOGRAPHS}")
+    return re.compile(_BLANK)
+
+
+def _splits_at_blanks(pre_tokenizer: dict[str, Any]) -> bool:
+    match pre_tokenizer:
+        case {"type": "BertPreTokenizer" | "Whitespace" | "WhitespaceSplit"}:
+            return True
+        case {"type": "ByteLevel", **options}:
+            return bool(options.get("use_regex", True))
+        case {"type": "Metaspace", **options}:
+            return bool(options.get("split", True))
+        case {"type": "Split", "pattern": {"Regex": str(pattern)}}:
+            return r"\s+(?!\S)" in pattern  # the GPT-2 expression and its descendants
+        case _:
+            return False
+
+
+def _is_bert(layout: dict[str, Any]) -> bool:
+    return (layout["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
+
+
+def _flat(part: dict[str, Any] | None, children: str) -> list[dict[str, Any]]:
+    if part is None:
+        return []
+    if part["type"] == "Sequence":
+        return [leaf for child in part[children] for leaf in _flat(child, children)]
+    return [part]
