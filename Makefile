@@ -1,0 +1,79 @@
+# Every target a developer needs. `make help` lists them; all of them use the one virtual environment at the root.
+SHELL := /bin/bash
+.ONESHELL:
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PY_DIRS := operator/src runtime/src tests e2e benchmarks
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
+
+.PHONY: setup
+setup: $(STAMP) ## create .venv with both packages (editable), the checkers and the test oracles
+
+# uv installs in parallel what pip would fetch one by one (torch's packages are 3 GB); every file is checked by hash.
+$(STAMP): requirements/bootstrap.txt requirements/dev.txt operator/pyproject.toml runtime/pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/bootstrap.txt
+	echo "installing the pinned dependencies (first run: a few minutes, torch is large)"
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip sync --quiet --require-hashes requirements/dev.txt requirements/bootstrap.txt
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation -e operator -e runtime
+	touch $(STAMP)
+
+.PHONY: lock
+lock: setup ## resolve requirements/*.txt anew from the *.in and pyproject files
+	@cd requirements
+	UV="../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header"
+	$$UV -o bootstrap.txt bootstrap.in
+	$$UV -o runtime.txt ../runtime/pyproject.toml build.in
+	$$UV -o operator.txt ../operator/pyproject.toml build.in
+	$$UV -c runtime.txt -c operator.txt -o dev.txt dev.in ../runtime/pyproject.toml ../operator/pyproject.toml
+
+.PHONY: lint
+lint: setup ## format check, lint, strict types, layer contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy operator/src runtime/src
+	$(BIN)/mypy tests e2e benchmarks
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/lint-imports --no-cache --config operator/.importlinter
+
+.PHONY: format
+format: setup ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: test-fast
+test-fast: lint ## every test that needs no cluster (under 2 minutes once set up)
+	$(BIN)/pytest tests
+
+.PHONY: test
+test: test-fast ## every test, the cluster ones too; brings up what it needs
+	$(BIN)/pytest e2e
+
+.PHONY: crds
+crds: setup ## write the CRD anew from the pydantic API types
+	$(BIN)/embedserve-operator crds --write
+
+.PHONY: golden
+golden: setup ## write the golden files anew; review the diff
+	$(BIN)/pytest tests/operator tests/chart --update-golden
+
+.PHONY: demo
+demo: setup ## a real cluster, both images, the chart, a model, real vectors
+	$(BIN)/python -m e2e.demo
+
+.PHONY: demo-down
+demo-down: setup ## stop everything that the demo or the cluster tests started
+	$(BIN)/python -m e2e.cluster down
+
+.PHONY: bench
+bench: setup ## run the benchmarks; they print ratios and assert nothing
+	$(BIN)/python -m benchmarks.packing
+	$(BIN)/python -m benchmarks.http_layer

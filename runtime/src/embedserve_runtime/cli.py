@@ -1,0 +1,151 @@
+"""The `embedserve` command: serve, fetch, inspect.
+
+Results go to standard output, logs and errors to standard error. Exit code 0, 1 (could not be done, with the reason)
+or 2 (wrong usage).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from embedserve_runtime import __version__
+from embedserve_runtime.config import RuntimeConfig, load_config
+from embedserve_runtime.errors import EmbedserveError
+from embedserve_runtime.model.card import ModelCard, read_card
+from embedserve_runtime.model.sources import LocatedModel, fetch_model, open_model
+from embedserve_runtime.telemetry.logs import configure_logs
+from embedserve_runtime.telemetry.termination import write_termination_message, write_termination_result
+
+# Flag, the setting it sets, its type, its help: the settings that are worth a flag. All others have the file and
+# the environment.
+FLAGS: tuple[tuple[str, tuple[str, str], type, str], ...] = (
+    ("--model", ("model", "source"), str, "model folder, or repository of the hub (owner/name)"),
+    ("--revision", ("model", "revision"), str, "branch, tag or commit of the repository (default: main)"),
+    ("--store", ("model", "store"), Path, "folder of the model store (default: ~/.cache/embedserve)"),
+    ("--max-length", ("model", "max_length"), int, "tokens an input may have (default: the model's own)"),
+    ("--dimensions", ("model", "dimensions"), int, "Matryoshka cut of the vectors (default: none)"),
+)
+SERVE_FLAGS: tuple[tuple[str, tuple[str, str], type, str], ...] = (
+    ("--host", ("server", "host"), str, "address to listen on (default: 127.0.0.1)"),
+    ("--port", ("server", "port"), int, "port to listen on; 0 takes a free one (default: 8080)"),
+    (
+        "--management-port",
+        ("server", "management_port"),
+        int,
+        "own port for probes and metrics (default: none)",
+    ),
+    ("--served-model-name", ("server", "served_model_name"), str, "the model's name in answers"),
+    (
+        "--max-batch-tokens",
+        ("batching", "max_batch_tokens"),
+        int,
+        "tokens of one forward (default: measured)",
+    ),
+    ("--threads", ("engine", "threads"), int, "compute threads (default: the CPU quota)"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the command; returns the exit code."""
+    arguments = vars(_parser().parse_args(argv))
+    command, file = arguments.pop("command"), arguments.pop("config")
+    termination_log = RuntimeConfig.model_fields["termination_log"].default
+    try:
+        config = load_config(file, _nested(arguments))
+        termination_log = config.termination_log
+        configure_logs(config.log_level)
+        return int(COMMANDS[command](config))
+    except EmbedserveError as error:
+        write_termination_message(termination_log, error)
+        print(f"embedserve: {error.reason}: {error.message}", file=sys.stderr)
+        return 1
+
+
+def _serve(config: RuntimeConfig) -> int:
+    # Imported here, since the server's libraries would double the start-up time of the other commands.
+    from embedserve_runtime import serve
+
+    return serve.run(config)
+
+
+def _fetch(config: RuntimeConfig) -> int:
+    located = fetch_model(config.model)
+    card = read_card(located.folder, located.revision, config.model)
+    result = {"model": fetched(card, located)}
+    write_termination_result(config.termination_log, result)
+    print(json.dumps(result, indent=2))
+    return 0
+
+
+def _inspect(config: RuntimeConfig) -> int:
+    located = open_model(config.model)
+    card = read_card(located.folder, located.revision, config.model)
+    print(json.dumps(described(card, located), indent=2, ensure_ascii=False))
+    return 0
+
+
+def fetched(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
+    """What the operator learns from a fetch: the contract of its status fields."""
+    return {
+        "source": card.source,
+        "revision": card.revision,
+        "digest": f"sha256:{located.digest}" if located.digest else None,
+        "sizeBytes": located.size,
+        "dimensions": card.pipeline.dimensions,
+        "vectorSpace": card.vector_space,
+    }
+
+
+def described(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
+    """What a person wants to know of a model before serving it."""
+    encoder = card.encoder
+    return {
+        **fetched(card, located),
+        "folder": str(card.folder),
+        "family": encoder.family,
+        "layers": len(encoder.layers),
+        "hiddenSize": encoder.hidden_size,
+        "engine": "onnx",
+        "pooling": card.pipeline.pooling,
+        "denseLayers": len(card.pipeline.dense),
+        "normalize": card.pipeline.normalize,
+        "maxLength": card.max_length,
+        "prompts": dict(card.prompts),
+        "defaultPrompt": card.default_prompt,
+    }
+
+
+COMMANDS = {"serve": _serve, "fetch": _fetch, "inspect": _inspect}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="embedserve", description="Serve embedding models.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, summary, flags in (
+        ("serve", "serve a model over HTTP", FLAGS + SERVE_FLAGS),
+        ("fetch", "bring a model into the store and print what it is", FLAGS),
+        ("inspect", "print what a model is: family, pooling, dimensions, vector-space identity", FLAGS),
+    ):
+        command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        command.add_argument(
+            "--config", type=Path, help="YAML file with any setting; flags and environment win"
+        )
+        for flag, (group, setting), kind, text in flags:
+            command.add_argument(
+                flag, dest=f"{group}.{setting}", type=kind, help=text, default=argparse.SUPPRESS
+            )
+    return parser
+
+
+def _nested(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    flags: dict[str, dict[str, Any]] = {}
+    for name, value in arguments.items():
+        group, _, setting = name.partition(".")
+        flags.setdefault(group, {})[setting] = value
+    return flags

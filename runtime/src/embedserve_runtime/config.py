@@ -1,0 +1,206 @@
+"""Every setting of the runtime, in one model: the contract with the operator.
+
+Sources, later wins: defaults, the YAML file (`--config`), environment (`EMBEDSERVE_BATCHING__MAX_BATCH_TOKENS`),
+command-line flags. Unknown keys stop the start. No other module reads environment variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SecretStr, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from embedserve_runtime.errors import ConfigError
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSettings(_Group):
+    """Which model is served and how its vectors are made."""
+
+    source: str = Field(
+        default="",
+        description="A local folder (absolute path, or one that exists) or a Hub repository (owner/name).",
+    )
+    revision: str = Field(default="main", description="Branch, tag or commit of a Hub repository.")
+    store: Path = Field(
+        default=Path("~/.cache/embedserve"), description="Folder of the content-addressed model store."
+    )
+    token: SecretStr | None = Field(
+        default=None, description="Hub token; only ever set through the environment."
+    )
+    endpoint: str | None = Field(
+        default=None, description="Base URL of the Hub; without it the client library's own default is used."
+    )
+    pooling: Literal["auto", "cls", "mean", "max", "last"] = Field(
+        default="auto", description="`auto` takes what the model folder says."
+    )
+    max_length: PositiveInt | None = Field(
+        default=None,
+        description="Tokens an input may have, special tokens included; None takes the model's own.",
+    )
+    dimensions: PositiveInt | None = Field(
+        default=None, description="Matryoshka cut of every dense vector; None keeps all dimensions."
+    )
+    prompts: dict[str, str] = Field(
+        default_factory=dict, description="Prompts by name, added to the model's own; the same name replaces."
+    )
+    default_prompt: str | None = Field(
+        default=None,
+        description="Name of the prompt used when a request names none; None takes the model's own.",
+    )
+
+    @model_validator(mode="after")
+    def _source_is_given(self) -> ModelSettings:
+        if not self.source:
+            raise ValueError("model.source is missing: give a model folder or a Hub repository")
+        return self
+
+
+class ServerSettings(_Group):
+    """Where the runtime listens and how it stops."""
+
+    host: str = Field(default="127.0.0.1", description="Address of both ports.")
+    port: Port = Field(default=8080, description="Serving port; 0 takes a free one and logs it.")
+    management_port: Port | None = Field(
+        default=None,
+        description="Own port for probes and metrics; None serves them on the serving port only.",
+    )
+    served_model_name: str | None = Field(
+        default=None, description="Name in answers and `/info`; None takes model.source."
+    )
+    max_body_bytes: PositiveInt = Field(default=16 * 2**20, description="Largest request body, bytes.")
+    max_pending_bytes: PositiveInt = Field(
+        default=256 * 2**20,
+        description="Bytes of all requests being read, queued or answered, each counted as 4096 at least; beyond it 429.",
+    )
+    endpoint_drain_seconds: float = Field(
+        default=5.0,
+        ge=0,
+        description="After SIGTERM: seconds of normal service while load balancers move away.",
+    )
+    shutdown_grace_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        description="After the drain: seconds that queued work has to finish before it is failed.",
+    )
+
+
+class BatchingSettings(_Group):
+    """Token-budget batching and its bounds."""
+
+    max_batch_tokens: PositiveInt | Literal["auto"] = Field(
+        default="auto",
+        description="Tokens of one forward; `auto` measures and takes the smallest that reaches 95 % of peak rate.",
+    )
+    max_queue_tokens: PositiveInt = Field(
+        default=1_000_000, description="Tokens that may wait; beyond it 429."
+    )
+    max_queue_inputs: PositiveInt = Field(default=20_000, description="Inputs that may wait; beyond it 429.")
+    max_client_batch_size: PositiveInt | None = Field(
+        default=None, description="Inputs one request may carry; None leaves only the byte and queue bounds."
+    )
+    request_timeout_seconds: float = Field(
+        default=300.0, gt=0, description="Longest time a request may wait and run; then 504."
+    )
+    auto_truncate: bool = Field(
+        default=True, description="Cut over-long inputs when the request does not say."
+    )
+
+
+class EngineSettings(_Group):
+    """How the forward pass runs."""
+
+    threads: PositiveInt | None = Field(
+        default=None, description="Compute threads; None takes the container's CPU quota, rounded up."
+    )
+
+
+class RuntimeConfig(BaseSettings):
+    """All settings, frozen after start."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        env_prefix="EMBEDSERVE_",
+        env_nested_delimiter="__",
+        nested_model_default_partial_update=True,
+    )
+
+    model: ModelSettings
+    server: ServerSettings = ServerSettings()
+    batching: BatchingSettings = BatchingSettings()
+    engine: EngineSettings = EngineSettings()
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level logged."
+    )
+    termination_log: Path = Field(
+        default=Path("/dev/termination-log"),
+        description="File that gets the reason as JSON when the start fails; written only if it exists.",
+    )
+
+
+def load_config(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> RuntimeConfig:
+    """Read the configuration; `flags` is a nested mapping that wins over environment and file.
+
+    Raises ConfigError with every problem and its field path.
+    """
+
+    class Loader(RuntimeConfig):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=content)
+
+    content = _read_file(file) if file else {}
+    try:
+        loaded = Loader(**dict(flags or {}))
+    except (ValidationError, SettingsError) as error:
+        raise ConfigError(f"configuration{f' {file}' if file else ''}: {_problems(error)}") from error
+    return RuntimeConfig.model_construct(
+        **{name: getattr(loaded, name) for name in RuntimeConfig.model_fields}
+    )
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration file {file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} must hold a mapping of settings, found a {type(content).__name__}")
+    return content
+
+
+def _problems(error: ValidationError | SettingsError) -> str:
+    """Every problem with its field path; input values are left out, since one of them may be a secret."""
+    if isinstance(error, SettingsError):
+        return str(error)
+    return "; ".join(
+        f"{'.'.join(str(part) for part in problem['loc']) or 'settings'}: {problem['msg']}"
+        for problem in error.errors(include_url=False, include_input=False, include_context=False)
+    )

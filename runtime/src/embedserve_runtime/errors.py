@@ -1,0 +1,125 @@
+"""Every error that the runtime raises on purpose.
+
+    EmbedserveError                 reason (CamelCase, becomes a condition's reason), message, retryable
+    ├── ConfigError                 the settings are wrong
+    ├── ModelError                  the model cannot be served; a restart will not help
+    │   ├── ModelNotFound           repository, revision or folder does not exist
+    │   ├── ModelAccessDenied       gated or private, and the token is absent or not allowed
+    │   ├── ModelFileMissing        the folder lacks a file that is needed
+    │   ├── ModelInvalid            a file is there and cannot be used
+    │   └── UnsupportedArchitecture no family, no ONNX file to fall back to
+    ├── SourceUnavailable           the hub or the network failed; trying again may help
+    └── RequestError                one request is wrong or cannot be taken now
+        ├── EmptyInput
+        ├── InvalidInput
+        ├── InputTooLong
+        ├── BatchTooLarge
+        ├── UnknownPrompt
+        ├── VectorSpaceMismatch
+        ├── Overloaded              retry_after: seconds
+        ├── DeadlineExceeded
+        ├── NotReady
+        └── EngineFailure           the engine failed on this batch
+
+Each boundary (HTTP, exit of a command, later gRPC) maps this tree in exactly one table.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class EmbedserveError(Exception):
+    """Base of all errors raised on purpose; `message` says what was wrong and what to do."""
+
+    reason: ClassVar[str] = "Error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ConfigError(EmbedserveError):
+    reason = "ConfigInvalid"
+
+
+class ModelError(EmbedserveError):
+    reason = "ModelError"
+
+
+class ModelNotFound(ModelError):
+    reason = "ModelNotFound"
+
+
+class ModelAccessDenied(ModelError):
+    reason = "ModelAccessDenied"
+
+
+class ModelFileMissing(ModelError):
+    reason = "ModelFileMissing"
+
+
+class ModelInvalid(ModelError):
+    reason = "ModelInvalid"
+
+
+class UnsupportedArchitecture(ModelError):
+    reason = "UnsupportedArchitecture"
+
+
+class SourceUnavailable(EmbedserveError):
+    reason = "SourceUnavailable"
+    retryable = True
+
+
+class RequestError(EmbedserveError):
+    reason = "RequestError"
+
+
+class EmptyInput(RequestError):
+    reason = "EmptyInput"
+
+
+class InvalidInput(RequestError):
+    reason = "InvalidInput"
+
+
+class InputTooLong(RequestError):
+    reason = "InputTooLong"
+
+
+class BatchTooLarge(RequestError):
+    reason = "BatchTooLarge"
+
+
+class UnknownPrompt(RequestError):
+    reason = "UnknownPrompt"
+
+
+class VectorSpaceMismatch(RequestError):
+    reason = "VectorSpaceMismatch"
+
+
+class Overloaded(RequestError):
+    """The queue is full; `retry_after` is the time in seconds after which it should have room."""
+
+    reason = "Overloaded"
+    retryable = True
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class DeadlineExceeded(RequestError):
+    reason = "DeadlineExceeded"
+
+
+class NotReady(RequestError):
+    reason = "NotReady"
+    retryable = True
+
+
+class EngineFailure(RequestError):
+    reason = "EngineFailure"

@@ -1,0 +1,60 @@
+"""Packed hidden states to dense vectors: pure functions on arrays, each pooling once.
+
+Sources of the formulas: sentence-transformers' Pooling, Dense and Normalize modules.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from embedserve_runtime.engines.base import FloatArray, Int32Array
+from embedserve_runtime.model.pipeline import Activation, Pooling
+
+# torch.nn.functional.normalize's eps: a zero vector stays zero instead of becoming NaN.
+NORMALIZE_EPS = np.float32(1e-12)
+
+
+def pool(hidden: FloatArray, cu_seqlens: Int32Array, pooling: Pooling) -> FloatArray:
+    """Pool each sequence of packed hidden states (tokens, hidden) into (sequences, hidden), float32.
+
+    Every sequence has at least one token.
+    """
+    starts = cu_seqlens[:-1]
+    match pooling:
+        case Pooling.MEAN:
+            lengths = np.diff(cu_seqlens).astype(np.float32)
+            sums: FloatArray = np.add.reduceat(hidden, starts, axis=0)
+            return sums / lengths[:, None]
+        case Pooling.MAX:
+            maxima: FloatArray = np.maximum.reduceat(hidden, starts, axis=0)
+            return maxima
+        case Pooling.CLS:
+            return hidden[starts]
+        case Pooling.LAST:
+            return hidden[cu_seqlens[1:] - 1]
+
+
+def dense(
+    vectors: FloatArray, weight: FloatArray, bias: FloatArray | None, activation: Activation
+) -> FloatArray:
+    """activation(x W^T + b): (sequences, in) to (sequences, out); weight is (out, in)."""
+    product: FloatArray = vectors @ weight.T
+    if bias is not None:
+        product = product + bias
+    match activation:
+        case Activation.IDENTITY:
+            return product
+        case Activation.TANH:
+            return np.tanh(product)
+
+
+def cut(vectors: FloatArray, dimensions: int) -> FloatArray:
+    """Keep the first `dimensions` columns (Matryoshka): before normalising, as every peer does."""
+    return vectors[:, :dimensions]
+
+
+def normalize(vectors: FloatArray) -> FloatArray:
+    """Scale each row to L2 norm 1; a zero row stays zero."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True).astype(np.float32, copy=False)
+    scaled: FloatArray = vectors / np.maximum(norms, NORMALIZE_EPS)
+    return scaled

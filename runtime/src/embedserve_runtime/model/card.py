@@ -1,0 +1,116 @@
+"""One frozen description of a model folder: everything the other rooms need to know, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from embedserve_runtime.config import ModelSettings
+from embedserve_runtime.errors import ConfigError, ModelFileMissing, ModelInvalid
+from embedserve_runtime.model import families
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
+from embedserve_runtime.model.identity import tokenizer_digest, vector_space
+from embedserve_runtime.model.modules import Layout, read_layout
+from embedserve_runtime.model.pipeline import Pipeline, Pooling
+
+TOKENIZER_FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What a folder holds and how it is to be run.
+
+    source: the folder or repository as it was asked for; revision: the commit, or "local".
+    max_length: tokens an input may have, special tokens included.
+    lowercase: the folder asks for lower-casing before the tokenizer (sentence_bert_config `do_lower_case`).
+    prompts: prompt texts by name; default_prompt: the name used when a request names none.
+    vector_space: identity of the vectors, `vs1-` and 20 hex digits.
+    """
+
+    folder: Path
+    source: str
+    revision: str
+    encoder: Encoder
+    pipeline: Pipeline
+    max_length: int
+    lowercase: bool
+    prompts: Mapping[str, str]
+    default_prompt: str | None
+    vector_space: str
+
+    @property
+    def tokenizer_file(self) -> Path:
+        return self.folder / TOKENIZER_FILE
+
+
+def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard:
+    """Read `folder` and lay the service's settings over it.
+
+    Raises ModelError (with the file that is at fault) or ConfigError (with the setting that is).
+    """
+    if not (folder / TOKENIZER_FILE).exists():
+        raise ModelFileMissing(
+            f"{TOKENIZER_FILE} not found in {settings.source}: the folder needs the fast tokenizer's file "
+            "(save the tokenizer with a current transformers to get it)"
+        )
+    encoder = families.describe(folder)
+    layout = read_layout(folder)
+    weights = Weights(encoder, Checkpoint.open(folder))
+    pipeline = _pipeline(encoder, layout, settings)
+    prompts = {**layout.prompts, **settings.prompts}
+    default_prompt = settings.default_prompt or layout.default_prompt
+    if default_prompt is not None and default_prompt not in prompts:
+        known = ", ".join(sorted(prompts)) or "none"
+        raise ConfigError(
+            f"model.default_prompt: {default_prompt!r} is not a prompt of the model; known: {known}"
+        )
+    return ModelCard(
+        folder=folder,
+        source=settings.source,
+        revision=revision,
+        encoder=encoder,
+        pipeline=pipeline,
+        max_length=_max_length(encoder, layout, settings),
+        lowercase=layout.lowercase,
+        prompts=MappingProxyType(prompts),
+        default_prompt=default_prompt,
+        vector_space=vector_space(
+            tensors=weights.raw_tensors(),
+            dense=dense_tensors(folder, pipeline.dense),
+            tokenizer=tokenizer_digest(folder / TOKENIZER_FILE),
+            pipeline=pipeline,
+            lowercase=layout.lowercase,
+            prompt=prompts[default_prompt] if default_prompt is not None else "",
+        ),
+    )
+
+
+def _pipeline(encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipeline:
+    size = encoder.hidden_size
+    for layer in layout.dense:
+        if layer.in_features != size:
+            raise ModelInvalid(
+                f"{layer.folder}: takes {layer.in_features} features, the step before gives {size}"
+            )
+        size = layer.out_features
+    if settings.dimensions is not None and settings.dimensions > size:
+        raise ConfigError(f"model.dimensions: {settings.dimensions} is more than the model's {size}")
+    return Pipeline(
+        pooling=layout.pooling if settings.pooling == "auto" else Pooling(settings.pooling),
+        dense=layout.dense,
+        normalize=layout.normalize,
+        dimensions=settings.dimensions or size,
+        full_dimensions=size,
+    )
+
+
+def _max_length(encoder: Encoder, layout: Layout, settings: ModelSettings) -> int:
+    positions = encoder.embeddings.positions
+    if settings.max_length is not None and settings.max_length > positions:
+        raise ConfigError(
+            f"model.max_length: {settings.max_length} is more than the model's {positions} positions"
+        )
+    return settings.max_length or min(layout.max_length or positions, positions)

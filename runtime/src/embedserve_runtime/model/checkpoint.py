@@ -1,0 +1,141 @@
+"""The tensors of a model folder: which files hold them, which of them fill a description, their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
+from embedserve_runtime.model.architecture import Encoder, Parameter, ParameterNames
+from embedserve_runtime.model.files import FileModel, read_json
+from embedserve_runtime.model.pipeline import DenseLayer
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+
+class _Index(FileModel):
+    weight_map: dict[str, str]
+
+
+class Checkpoint:
+    """Read access to the safetensors files of one folder; tensors are read when asked for."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._file_of: dict[str, Path] = {}
+        for file in files:
+            try:
+                with safe_open(file, framework="np") as tensors:
+                    self._file_of.update(dict.fromkeys(tensors.keys(), file))
+            except FileNotFoundError as error:
+                raise ModelFileMissing(f"{file.name} not found in {file.parent}") from error
+            except (SafetensorError, OSError) as error:
+                raise ModelInvalid(f"{file} is not a readable safetensors file: {error}") from error
+
+    @classmethod
+    def open(cls, folder: Path) -> Checkpoint:
+        """Open the encoder's weights. Raises ModelFileMissing with what was looked for and what is there."""
+        if (folder / SINGLE_FILE).exists():
+            return cls([folder / SINGLE_FILE])
+        if (folder / INDEX_FILE).exists():
+            index = read_json(folder / INDEX_FILE, _Index)
+            return cls(folder / name for name in sorted(set(index.weight_map.values())))
+        pickles = sorted(path.name for path in folder.glob("*.bin"))
+        hint = (
+            f"; {', '.join(pickles)} is a pickle, which can run code and is not read: convert it"
+            if pickles
+            else ""
+        )
+        raise ModelFileMissing(f"no weights in {folder}: looked for {SINGLE_FILE} and {INDEX_FILE}{hint}")
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._file_of)
+
+    def raw(self, name: str) -> NDArray[np.generic]:
+        """The tensor as stored, its own dtype (bfloat16 as ml_dtypes' bfloat16)."""
+        file = self._file_of[name]
+        try:
+            with safe_open(file, framework="np") as tensors:
+                tensor: NDArray[np.generic] = tensors.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise ModelInvalid(f"{file}: tensor {name} cannot be read: {error}") from error
+        return tensor
+
+    def float32(self, name: str) -> FloatArray:
+        """The tensor as float32."""
+        return self.raw(name).astype(np.float32, copy=False)
+
+
+def resolve(encoder: Encoder, checkpoint: Checkpoint) -> Mapping[str, str]:
+    """Our parameter name -> checkpoint tensor name, for every parameter of the description.
+
+    Raises ModelInvalid naming every parameter that the checkpoint lacks.
+    """
+    names = checkpoint.names
+    prefix = _prefix(encoder.parameter_names, names)
+    resolved: dict[str, str] = {}
+    missing: list[str] = []
+    for parameter in encoder.parameters():
+        candidates = _candidates(encoder.parameter_names, parameter, prefix)
+        found = next((name for name in candidates if name in names), None)
+        if found is None:
+            missing.append(candidates[0])
+        else:
+            resolved[parameter.name] = found
+    if missing:
+        listed = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise ModelInvalid(
+            f"the checkpoint lacks {len(missing)} tensors of a {encoder.family} encoder: {listed}"
+        )
+    return resolved
+
+
+def _prefix(names: ParameterNames, available: frozenset[str]) -> str:
+    words = names.names["embeddings.word.weight"]
+    found = (prefix for prefix in names.prefixes if any(prefix + word in available for word in words))
+    return next(found, names.prefixes[0])
+
+
+def _candidates(names: ParameterNames, parameter: Parameter, prefix: str) -> list[str]:
+    return [prefix + name.format(layer=parameter.layer) for name in names.names[parameter.pattern]]
+
+
+class Weights:
+    """The tensors of an encoder under our parameter names, checked against the description's shapes."""
+
+    def __init__(self, encoder: Encoder, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._tensor_of = resolve(encoder, checkpoint)
+        self._shape_of = {parameter.name: parameter.shape for parameter in encoder.parameters()}
+
+    def float32(self, parameter: str) -> FloatArray:
+        """Raises ModelInvalid when the shape is not the description's."""
+        tensor = self._checkpoint.float32(self._tensor_of[parameter])
+        wanted = self._shape_of[parameter]
+        if tensor.shape != wanted:
+            raise ModelInvalid(
+                f"tensor {self._tensor_of[parameter]} has shape {list(tensor.shape)}, "
+                f"config.json asks for {list(wanted)}"
+            )
+        return tensor
+
+    def raw_tensors(self) -> Iterable[tuple[str, NDArray[np.generic]]]:
+        """Every parameter as stored, in the order of our names."""
+        for parameter in sorted(self._tensor_of):
+            yield parameter, self._checkpoint.raw(self._tensor_of[parameter])
+
+
+def dense_tensors(folder: Path, layers: Iterable[DenseLayer]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    """Weights and biases of the sentence-transformers Dense modules, as `dense.<number>.weight` and `.bias`."""
+    for number, layer in enumerate(layers):
+        checkpoint = Checkpoint.open(folder / layer.folder)
+        for part in ("weight", "bias") if layer.bias else ("weight",):
+            if f"linear.{part}" not in checkpoint.names:
+                raise ModelInvalid(f"{layer.folder}/{SINGLE_FILE} lacks the tensor linear.{part}")
+            yield f"dense.{number}.{part}", checkpoint.raw(f"linear.{part}")

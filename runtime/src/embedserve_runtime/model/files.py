@@ -1,0 +1,44 @@
+"""Reading the small JSON files of a model folder, with errors that name the file and the field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
+
+T = TypeVar("T")
+
+
+class FileModel(BaseModel):
+    """Base of the models of foreign JSON files: keys that we do not read are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+def read_json(path: Path, shape: type[T]) -> T:
+    """Parse `path` as `shape`. Raises ModelFileMissing or ModelInvalid, naming the file."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ModelFileMissing(f"{path.name} not found in {path.parent}") from error
+    except OSError as error:
+        raise ModelInvalid(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        return TypeAdapter(shape).validate_python(json.loads(content))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ModelInvalid(f"{path} is not valid JSON: {error}") from error
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in problem['loc']) or 'content'}: {problem['msg']}"
+            for problem in error.errors(include_url=False, include_input=False)
+        )
+        raise ModelInvalid(f"{path}: {problems}") from error
+
+
+def read_json_if_there(path: Path, shape: type[T], otherwise: T) -> T:
+    """As `read_json`, or `otherwise` when the file does not exist."""
+    return read_json(path, shape) if path.exists() else otherwise

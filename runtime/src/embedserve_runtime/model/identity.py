@@ -1,0 +1,71 @@
+"""The vector-space identity: vectors may be compared only when it is equal (design: "The vector-space identity").
+
+`vs1-` and the first 20 hex digits of SHA-256 over canonical JSON (sorted keys, no spaces, UTF-8) of the digests of
+the weights under our own parameter names, the digest of the tokenizer, and what the pipeline does. Precision,
+engine, batching and hardware are not in it. Two spellings of one configuration give one identity: tensor names are
+mapped first, and the tokenizer is hashed without its truncation and padding settings, which we set ourselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedserve_runtime.model.files import read_json
+from embedserve_runtime.model.pipeline import Pipeline
+
+
+def tensor_digest(tensor: NDArray[np.generic]) -> str:
+    """SHA-256 over dtype, shape and little-endian bytes."""
+    digest = hashlib.sha256(f"{tensor.dtype.name}:{','.join(map(str, tensor.shape))}:".encode())
+    digest.update(np.ascontiguousarray(tensor).view(np.uint8).reshape(-1).data)
+    return digest.hexdigest()
+
+
+def tokenizer_digest(tokenizer_file: Path) -> str:
+    """SHA-256 over the canonical JSON of tokenizer.json without `truncation` and `padding`."""
+    content = read_json(tokenizer_file, dict[str, object])
+    return hashlib.sha256(
+        _canonical({key: value for key, value in content.items() if key not in ("truncation", "padding")})
+    ).hexdigest()
+
+
+def vector_space(
+    *,
+    tensors: Iterable[tuple[str, NDArray[np.generic]]],
+    dense: Iterable[tuple[str, NDArray[np.generic]]],
+    tokenizer: str,
+    pipeline: Pipeline,
+    lowercase: bool,
+    prompt: str,
+) -> str:
+    """The identity. `prompt` is the text of the default prompt, empty without one; `tokenizer` its digest."""
+    description = {
+        "weights": {name: tensor_digest(tensor) for name, tensor in tensors},
+        "dense": [
+            {
+                "activation": layer.activation,
+                "bias": layer.bias,
+                "in": layer.in_features,
+                "out": layer.out_features,
+            }
+            for layer in pipeline.dense
+        ],
+        "dense_weights": {name: tensor_digest(tensor) for name, tensor in dense},
+        "tokenizer": tokenizer,
+        "lowercase": lowercase,
+        "pooling": pipeline.pooling,
+        "normalize": pipeline.normalize,
+        "dimensions": pipeline.dimensions,
+        "prompt": prompt,
+    }
+    return f"vs1-{hashlib.sha256(_canonical(description)).hexdigest()[:20]}"
+
+
+def _canonical(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

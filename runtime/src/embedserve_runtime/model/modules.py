@@ -1,0 +1,170 @@
+"""The sentence-transformers layout: modules.json and the small files beside it, read into a pipeline.
+
+Folders without modules.json are served as sentence-transformers would load them: mean pooling, not normalised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.model.files import FileModel, read_json, read_json_if_there
+from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
+
+# sentence-transformers' names of pooling modes (modules/pooling.py) to ours.
+POOLING_MODES = {"cls": Pooling.CLS, "mean": Pooling.MEAN, "max": Pooling.MAX, "lasttoken": Pooling.LAST}
+# The older spelling: one boolean a mode.
+POOLING_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+DENSE_ACTIVATIONS = {
+    "torch.nn.modules.linear.Identity": Activation.IDENTITY,
+    "torch.nn.modules.activation.Tanh": Activation.TANH,
+}
+
+
+class _Module(FileModel):
+    idx: int
+    path: str
+    type: str
+
+    @property
+    def kind(self) -> str:
+        """The class name; the package it lies in differs between versions of sentence-transformers."""
+        return self.type.rsplit(".", 1)[-1]
+
+
+class _PoolingFile(FileModel):
+    pooling_mode: str | list[str] | None = None
+    include_prompt: bool = True
+    pooling_mode_cls_token: bool = False
+    pooling_mode_mean_tokens: bool = False
+    pooling_mode_max_tokens: bool = False
+    pooling_mode_mean_sqrt_len_tokens: bool = False
+    pooling_mode_weightedmean_tokens: bool = False
+    pooling_mode_lasttoken: bool = False
+
+
+class _DenseFile(FileModel):
+    in_features: int
+    out_features: int
+    bias: bool = True
+    activation_function: str = "torch.nn.modules.activation.Tanh"
+
+
+class _TransformerFile(FileModel):
+    max_seq_length: int | None = None
+    do_lower_case: bool = False
+
+
+class _PromptsFile(FileModel):
+    prompts: dict[str, str] = Field(default_factory=dict)
+    default_prompt_name: str | None = None
+
+
+class _TokenizerConfigFile(FileModel):
+    model_max_length: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the folder's own files say, before the settings of the service are laid over it.
+
+    max_length: tokens, special ones included; None when no file says it.
+    """
+
+    pooling: Pooling
+    dense: tuple[DenseLayer, ...]
+    normalize: bool
+    max_length: int | None
+    lowercase: bool
+    prompts: dict[str, str]
+    default_prompt: str | None
+
+
+def read_layout(folder: Path) -> Layout:
+    """Read the layout. Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture, naming file and module."""
+    modules = sorted(
+        read_json_if_there(folder / "modules.json", list[_Module], []), key=lambda module: module.idx
+    )
+    pooling, dense, normalize, transformer = Pooling.MEAN, [], False, folder
+    for module in modules:
+        match module.kind:
+            case "Transformer":
+                transformer = folder / module.path
+            case "Pooling":
+                pooling = _read_pooling(folder / module.path / "config.json")
+            case "Dense":
+                dense.append(_read_dense(folder, module.path))
+            case "Normalize":
+                normalize = True
+            case _:
+                raise UnsupportedArchitecture(
+                    f"{folder / 'modules.json'}: module {module.type} is not supported; "
+                    "supported: Transformer, Pooling, Dense, Normalize"
+                )
+    if transformer != folder:
+        raise UnsupportedArchitecture(
+            f"{folder / 'modules.json'}: the Transformer module must lie in the root folder"
+        )
+    settings = read_json_if_there(folder / "sentence_bert_config.json", _TransformerFile, _TransformerFile())
+    prompts = read_json_if_there(folder / "config_sentence_transformers.json", _PromptsFile, _PromptsFile())
+    return Layout(
+        pooling=pooling,
+        dense=tuple(dense),
+        normalize=normalize,
+        max_length=settings.max_seq_length or _tokenizer_length(folder),
+        lowercase=settings.do_lower_case,
+        prompts=prompts.prompts,
+        default_prompt=prompts.default_prompt_name,
+    )
+
+
+def _tokenizer_length(folder: Path) -> int | None:
+    path = folder / "tokenizer_config.json"
+    length = read_json_if_there(path, _TokenizerConfigFile, _TokenizerConfigFile()).model_max_length
+    # transformers writes 1e30 for "no limit".
+    return int(length) if length is not None and 0 < length < 1e9 else None
+
+
+def _read_pooling(path: Path) -> Pooling:
+    config = read_json(path, _PoolingFile)
+    if config.pooling_mode is not None:
+        modes = [config.pooling_mode] if isinstance(config.pooling_mode, str) else config.pooling_mode
+    else:
+        modes = [mode for flag, mode in POOLING_FLAGS.items() if getattr(config, flag)]
+    if len(modes) != 1 or modes[0] not in POOLING_MODES:
+        raise UnsupportedArchitecture(
+            f"{path}: pooling {' + '.join(modes) or 'none'} is not supported; supported: {', '.join(POOLING_MODES)}"
+        )
+    if not config.include_prompt:
+        raise UnsupportedArchitecture(
+            f"{path}: include_prompt = false (prompt left out of pooling) is not supported"
+        )
+    return POOLING_MODES[modes[0]]
+
+
+def _read_dense(folder: Path, name: str) -> DenseLayer:
+    path = folder / name / "config.json"
+    config = read_json(path, _DenseFile)
+    activation = DENSE_ACTIVATIONS.get(config.activation_function)
+    if activation is None:
+        raise ModelInvalid(
+            f"{path}: activation_function {config.activation_function} is not supported; "
+            f"supported: {', '.join(DENSE_ACTIVATIONS)}"
+        )
+    return DenseLayer(
+        folder=name,
+        in_features=config.in_features,
+        out_features=config.out_features,
+        bias=config.bias,
+        activation=activation,
+    )

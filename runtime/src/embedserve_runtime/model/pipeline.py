@@ -1,0 +1,54 @@
+"""What happens to hidden states after the encoder, as data: pooling, dense layers, normalise, dimension cut.
+
+Read from a sentence-transformers folder by `modules`; executed by `heads`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Pooling(StrEnum):
+    """How a sequence of hidden states becomes one vector."""
+
+    CLS = "cls"
+    MEAN = "mean"
+    MAX = "max"
+    LAST = "last"
+
+
+class Activation(StrEnum):
+    """Activation after a dense layer; names as the families write them."""
+
+    IDENTITY = "identity"
+    TANH = "tanh"
+
+
+@dataclass(frozen=True, slots=True)
+class DenseLayer:
+    """A sentence-transformers Dense module: y = activation(W x + b).
+
+    folder: where its weights lie, relative to the model folder.
+    """
+
+    folder: str
+    in_features: int
+    out_features: int
+    bias: bool
+    activation: Activation
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """From packed hidden states to vectors: pooling, then dense layers, then the cut, then L2 normalise.
+
+    dimensions: length of the vectors served by default, after the cut.
+    full_dimensions: length before the cut.
+    """
+
+    pooling: Pooling
+    dense: tuple[DenseLayer, ...]
+    normalize: bool
+    dimensions: int
+    full_dimensions: int
