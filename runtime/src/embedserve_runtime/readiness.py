@@ -22,7 +22,7 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Readiness:
-    """phase, and a sentence about it; the service exists in READY and DRAINING, so that a drain still serves."""
+    """phase, and a sentence about it. The service exists in READY and DRAINING: a drain still serves."""
 
     phase: Phase = Phase.LOADING
     message: str = "the model is being loaded"

@@ -1,10 +1,11 @@
 """The life of a serving process.
 
-    bind ports -> serve probes -> load, warm up, calibrate (a thread) -> ready -> SIGTERM -> drain -> finish -> exit
+    bind ports -> serve probes -> load, warm up, calibrate (a thread) -> ready -> SIGTERM -> drain -> finish
+    -> exit
 
-The ports are open from the first moment, so probes can say what is going on; requests get 503 until the model is
-ready. After SIGTERM the process is not ready at once, but goes on serving until load balancers have moved away; then
-it stops accepting and finishes what it has accepted.
+The ports are open from the first moment, so probes can say what is going on; requests get 503 until the model
+is ready. After SIGTERM the process is not ready at once, but goes on serving until load balancers have moved
+away; then it stops accepting and finishes what it has accepted.
 """
 
 from __future__ import annotations
@@ -51,11 +52,12 @@ T = TypeVar("T")
 CALIBRATION_SECONDS = 10.0
 # After the grace period requests are failed as JSON; this is what writing those answers may take.
 LAST_ANSWERS_SECONDS = 5.0
-# A thread that computes holds the interpreter this long at most when another one wants it. The default of 5 ms
-# would let the engine wait for the event loop about as long as a small batch takes.
+# A thread that computes holds the interpreter this long at most when another one wants it. The default of 5
+# ms would let the engine wait for the event loop about as long as a small batch takes.
 SWITCH_SECONDS = 0.0005
 BACKLOG = 2048
-# Longer than the idle time of common load balancers, so that they close first and no request meets a closing one.
+# Longer than the idle time of common load balancers, so that they close first and no request meets a closing
+# one.
 KEEP_ALIVE_SECONDS = 75
 
 
@@ -280,7 +282,7 @@ def _address(sock: socket.socket) -> str:
 
 
 def _in_daemon_thread(name: str, function: Callable[[], T]) -> asyncio.Future[T]:
-    """Run a blocking function that nobody can interrupt, without the process having to wait for it at its end."""
+    """Run a blocking function in a thread that the process does not wait for when it ends."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

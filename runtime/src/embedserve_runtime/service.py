@@ -34,7 +34,8 @@ Arguments = TypeVarTuple("Arguments")
 # Work up to these sizes is cheaper on the event loop than the hop to a thread: some 0.2 ms each.
 INLINE_CHARACTERS = 512
 INLINE_VALUES = 131_072
-# Tokenising is parallel inside the library; the second thread keeps a small request from waiting for a large one.
+# Tokenising is parallel inside the library; the second thread keeps a small request from waiting for a large
+# one.
 TOKENIZER_THREADS = 2
 
 
@@ -68,7 +69,10 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """vectors: float32, finite, contiguous, one row an input. tokens: after truncation, prompt and specials included."""
+    """vectors: float32, finite, contiguous, one row an input.
+
+    tokens: after truncation, prompt and special tokens included.
+    """
 
     vectors: FloatArray
     tokens: int
@@ -124,7 +128,7 @@ class EmbeddingService:
         card = self.card
         if query.vector_space is not None and query.vector_space != card.vector_space:
             raise VectorSpaceMismatch(
-                f"the request expects vector space {query.vector_space}; this service makes {card.vector_space}"
+                f"expected vector space {query.vector_space}; this service makes {card.vector_space}"
             )
         count = len(query.inputs)
         if not count:

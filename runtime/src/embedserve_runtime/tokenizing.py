@@ -1,9 +1,9 @@
 """Texts and id arrays to the token ids that the model will see.
 
-One shared `tokenizers.Tokenizer`, set to neither pad nor truncate once and never changed again (its padding and
-truncation are shared state, and changing them per call breaks under threads). Ids are cut here instead, so that the
-special tokens, and with left truncation the prompt, survive. The ids equal what sentence-transformers makes of the
-same text, cut to the same length.
+One shared `tokenizers.Tokenizer`, set to neither pad nor truncate once and never changed again (its padding
+and truncation are shared state, and changing them per call breaks under threads). Ids are cut here instead,
+so that the special tokens, and with left truncation the prompt, survive. The ids equal what
+sentence-transformers makes of the same text, cut to the same length.
 
 Calls block for as long as tokenising takes: `service` keeps long ones off the event loop.
 """
@@ -26,18 +26,20 @@ from embedserve_runtime.model.card import ModelCard
 Side = Literal["left", "right"]
 Input = str | list[int]
 
-# Up to here one text after the other, without the thread pool of the library: a short text costs less than the hop,
-# and does not queue behind another request's large batch in that pool.
+# Up to here one text after the other, without the thread pool of the library: a short text costs less than
+# the hop, and does not queue behind another request's large batch in that pool.
 FEW_CHARACTERS = 2_048
-# Larger requests go through the library in pieces of this size: its Encoding objects take some 150 bytes a token.
+# Larger requests go through the library in pieces of this size: its Encoding objects take some 150 bytes a
+# token.
 PIECE_CHARACTERS = 65_536
 PIECE_TEXTS = 256
 # A text longer than this many characters a token is first looked at by its beginning only.
 WINDOW_CHARACTERS_PER_TOKEN = 8
 WINDOW_GROWTH = 4
 
-# Before a blank that follows a letter or digit, every pre-tokenizer of `_splits_at_blanks` starts a new word, and no
-# normalizer looks across. Narrower than it could be (no punctuation, no exotic blanks), and so always right.
+# Before a blank that follows a letter or digit, every pre-tokenizer of `_splits_at_blanks` starts a new word,
+# and no normalizer looks across. Narrower than it could be (no punctuation, no exotic blanks), and so always
+# right.
 _BLANK = r"(?<=[^\W_])(?=[ \t\n])"
 # BertNormalizer puts blanks around each ideograph of this block.
 _IDEOGRAPHS = r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])"
@@ -84,7 +86,8 @@ class TextTokenizer:
         return cls(tokenizer, card.max_length, card.encoder.embeddings.vocabulary)
 
     def encode(self, inputs: Sequence[Input], prompt: str, rules: CutRules) -> list[Int32Array]:
-        """Token ids of each input, in order. Texts get the prompt put before them; id arrays are used as they are.
+        """Token ids of each input, in order. Texts get the prompt put before them; id arrays are used as they
+        are.
 
         Raises EmptyInput, InputTooLong, InvalidInput, each naming the input.
         """
@@ -138,8 +141,8 @@ class TextTokenizer:
     def _encode_far(self, text: str, rules: CutRules) -> tuple[Encoding, bool]:
         """Encode as much of a very long text as decides the result, and say whether that was all of it.
 
-        A part that ends at a word boundary has the ids of the whole text there. So once it has more ids than fit,
-        the rest cannot matter: neither for the cut nor for knowing that the text is too long.
+        A part that ends at a word boundary has the ids of the whole text there. So once it has more ids than
+        fit, the rest cannot matter: neither for the cut nor for knowing that the text is too long.
         """
         from_left = not rules.truncate or rules.side == "right"
         window = self._window

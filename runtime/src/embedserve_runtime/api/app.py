@@ -78,12 +78,12 @@ def _add_probes(app: Application, health: HealthRoutes) -> None:
     app.add("/metrics", _GET, health.metrics)
 
 
-async def _not_found(exchange: Exchange) -> Answer:
+async def _not_found(_: Exchange) -> Answer:
     raise RouteNotFound("no such path; /docs lists them all")
 
 
 def _refuse(methods: tuple[str, ...]) -> Handler:
-    async def refuse(exchange: Exchange) -> Answer:
+    async def refuse(_: Exchange) -> Answer:
         raise MethodNotAllowed(f"only {' and '.join(methods)} is answered here", methods)
 
     return refuse

@@ -15,7 +15,7 @@ RETRY_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Intake:
-    """max_bytes: of one body. max_pending_bytes: of all requests between their first byte and their answer."""
+    """max_bytes: of one body. max_pending_bytes: of all requests from their first byte to their answer."""
 
     max_bytes: int
     max_pending_bytes: int
@@ -70,7 +70,7 @@ class BodyReader:
         self.reserved = 0
 
     async def _discard(self) -> None:
-        """Let a client that is still sending finish, up to another body's worth, so that it reads the answer."""
+        """Let a client finish sending, up to another body's worth, so that it reads the answer."""
         left = self._intake.max_bytes
         while left > 0:
             message = await self._receive()

@@ -51,7 +51,7 @@ def docs_routes() -> dict[str, Route]:
 
 
 def _fixed(answer: Answer) -> Route:
-    async def route(exchange: Exchange) -> Answer:
+    async def route(_: Exchange) -> Answer:
         return answer
 
     return route

@@ -1,7 +1,7 @@
 """Vectors to JSON, without a Python object for each number.
 
-Large answers are written in slices on another thread: one slice holds the interpreter for a few milliseconds, where
-the whole would stop the event loop for as long as it takes.
+Large answers are written in slices on another thread: one slice holds the interpreter for a few milliseconds,
+where the whole would stop the event loop for as long as it takes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _slices(vectors: FloatArray, writer: Writer) -> Iterator[bytes]:
         yield writer(vectors[start : start + rows], start)[1:-1]
 
 
-def number_arrays(vectors: FloatArray, first: int) -> bytes:
+def number_arrays(vectors: FloatArray, _: int) -> bytes:
     """`[[…],[…]]` with the shortest digits that give the same float32."""
     return orjson.dumps(vectors, option=orjson.OPT_SERIALIZE_NUMPY)
 

@@ -1,7 +1,7 @@
 """One route as plain ASGI: read the bounded body, call the handler, send its answer or its error, count it.
 
-The hot path of the server, so it is kept short: no framework in between, no task and no thread for a request that
-is answered quickly.
+The hot path of the server, so it is kept short: no framework in between, no task and no thread for a request
+that is answered quickly.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Surroundings:
 class Endpoint:
     """`route` is the label in metrics and logs.
 
-    Without `takes_body` a body is not read and nothing is reserved, so probes are answered by a server that is full.
+    Without `takes_body` a body is not read and nothing is reserved, so probes are answered by a server that
+    is full.
     """
 
     def __init__(

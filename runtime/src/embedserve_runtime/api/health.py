@@ -16,21 +16,21 @@ class HealthRoutes:
         self._readiness = readiness
         self._metrics = metrics
 
-    async def livez(self, exchange: Exchange) -> Answer:
+    async def livez(self, _: Exchange) -> Answer:
         """The event loop turns."""
         return _probe(200, "Alive", "the process answers")
 
-    async def readyz(self, exchange: Exchange) -> Answer:
+    async def readyz(self, _: Exchange) -> Answer:
         readiness = self._readiness
         return _probe(200 if readiness.is_ready else 503, readiness.phase, readiness.message)
 
-    async def health(self, exchange: Exchange) -> Answer:
+    async def health(self, _: Exchange) -> Answer:
         """TEI's probe: an empty body, or an error of type Unhealthy."""
         if not self._readiness.is_ready:
             raise NotReady(f"not ready: {self._readiness.message}")
         return Answer(b"")
 
-    async def metrics(self, exchange: Exchange) -> Answer:
+    async def metrics(self, _: Exchange) -> Answer:
         return Answer(self._metrics.page(), content_type=CONTENT_TYPE)
 
 

@@ -114,7 +114,7 @@ def _space_header() -> dict[str, Any]:
         "name": "X-Embedserve-Vector-Space",
         "in": "header",
         "required": False,
-        "description": "Identity of the vector space that the client expects; any other gives 409 and no vectors.",
+        "description": "Identity of the vector space that the client expects; another one gives 409.",
         "schema": _TEXT,
     }
 

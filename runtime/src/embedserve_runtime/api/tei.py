@@ -49,7 +49,7 @@ class TeiRoutes:
         rows = await write_rows(embedded.vectors, number_arrays)
         return Answer(b"[" + rows + b"]", headers=result_headers(service, embedded))
 
-    async def info(self, exchange: Exchange) -> Answer:
+    async def info(self, _: Exchange) -> Answer:
         service = self._readiness.service()
         card, batching = service.card, service.batching
         limits = service.dispatcher.limits

@@ -44,7 +44,8 @@ def calibrate(
     seconds: float,
     clock: Callable[[], float],
 ) -> Calibration:
-    """Run growing batches until the rate is flat or `seconds` are over; the best of a few runs counts for each.
+    """Run growing batches until the rate is flat or `seconds` are over; the best of a few runs counts for
+    each.
 
     The first batch is run once more beforehand, since an engine's first run prepares buffers.
     """

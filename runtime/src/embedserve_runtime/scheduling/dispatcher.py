@@ -1,10 +1,11 @@
 """The shell around the policy: requests come in on the event loop, batches run on the engine's own thread.
 
-    submit (loop) -> policy.admit ... engine thread: policy.cut -> pack -> run -> deliver (loop) -> submit returns
+    submit (loop) -> policy.admit ... engine thread: policy.cut -> pack -> run -> deliver (loop) -> submit
+    returns
 
-The engine's thread cuts for itself the moment it is free, so a request that arrives late still makes the next batch.
-When the running batch is long enough to be predicted, the loop cuts and packs the next one just before it ends, and
-the engine finds it ready.
+The engine's thread cuts for itself the moment it is free, so a request that arrives late still makes the next
+batch. When the running batch is long enough to be predicted, the loop cuts and packs the next one just before
+it ends, and the engine finds it ready.
 
 One wake-up of the loop a batch and one future a request, whatever the number of inputs.
 """
@@ -129,8 +130,8 @@ class Dispatcher:
     async def submit(self, sequences: Sequence[Int32Array], deadline: float) -> Completed:
         """Run the sequences, in as many batches as it takes.
 
-        Raises Overloaded or BatchTooLarge at once, DeadlineExceeded at the deadline (a time of the clock given),
-        EngineFailure, NotReady when closed. A cancelled call takes what still waits out of the queue.
+        Raises Overloaded or BatchTooLarge at once, DeadlineExceeded at the deadline (a time of the clock
+        given), EngineFailure, NotReady when closed. A cancelled call takes what still waits out of the queue.
         """
         if self._closed:
             raise NotReady(self._closed)

@@ -1,14 +1,15 @@
 """The batching rules: what is admitted, and which inputs form the next batch.
 
-Requests wait in a ring. A cut goes round it: each request in front takes one turn (inputs up to a quantum of tokens,
-at least one input), then moves to the end, until the token budget is full. So a request with 10,000 inputs takes one
-turn where a single query takes one turn. What does not fit is passed over for what does, and keeps its place.
+Requests wait in a ring. A cut goes round it: each request in front takes one turn (inputs up to a quantum of
+tokens, at least one input), then moves to the end, until the token budget is full. So a request with 10,000
+inputs takes one turn where a single query takes one turn. What does not fit is passed over for what does, and
+keeps its place.
 
-How long anyone waits is bounded: the request in front always gets into the batch, whatever its length, and leaves the
-front. A request with n requests before it is in one of the next n + 1 batches.
+How long anyone waits is bounded: the request in front always gets into the batch, whatever its length, and
+leaves the front. A request with n requests before it is in one of the next n + 1 batches.
 
-Inside a request the longest inputs go first, so that the sequences of one batch have similar lengths; a request is
-answered when its last input is done, so nobody waits for that order.
+Inside a request the longest inputs go first, so that the sequences of one batch have similar lengths; a
+request is answered when its last input is done, so nobody waits for that order.
 
 Pure: time comes in as a number, nothing here sleeps, logs, locks or measures.
 """
@@ -23,7 +24,8 @@ from dataclasses import dataclass
 
 from embedserve_runtime.errors import BatchTooLarge, Overloaded
 
-# A turn is this part of the budget: small enough that many requests share a batch, large enough that a cut is cheap.
+# A turn is this part of the budget: small enough that many requests share a batch, large enough that a cut is
+# cheap.
 TURNS_PER_BATCH = 8
 # Requests passed over before a cut gives up filling the rest of the budget.
 LOOK_AHEAD = 64
@@ -71,7 +73,7 @@ class _Waiting:
         self.tokens = sum(lengths)
 
     def take_turn(self, room: int, quantum: int, *, any_length: bool) -> tuple[list[int], int]:
-        """Take the longest inputs that fit into `room`, about a quantum of tokens; `any_length` frees the first one."""
+        """Take the longest inputs that fit, about a quantum of tokens; with `any_length` the first always fits."""
         taken: list[int] = []
         tokens = 0
         while self.lengths and tokens < quantum:
@@ -131,7 +133,7 @@ class Policy:
         self.queued_inputs += len(lengths)
 
     def cancel(self, request: int) -> None:
-        """Drop what of a request still waits; unknown requests are ignored, since all of theirs may have been cut."""
+        """Drop what of a request still waits; nothing happens when all of it has been cut."""
         if waiting := self._ring.pop(request, None):
             self._forget(waiting)
 

@@ -1,1 +1,1 @@
-"""What the runtime says about itself: logs, metrics, and the message that it leaves behind when it cannot start."""
+"""What the runtime says about itself: logs, metrics, and the message that it leaves when it ends."""

@@ -47,7 +47,7 @@ class Metrics:
         self, routes: Iterable[str], statuses: Iterable[int], embedding_routes: Container[str]
     ) -> None:
         """embedding_routes: those that the `te_*` names count."""
-        disable_created_metrics()  # a time of creation for each of some 200 series, all the same
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a time of creation for each of some 200 series, all the same
         self.registry = CollectorRegistry()
         self.embedding_routes = embedding_routes
         self.in_flight = 0
