@@ -1,0 +1,1 @@
+"""The resource: its types, its rules and the CustomResourceDefinition made from them."""

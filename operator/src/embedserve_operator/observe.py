@@ -1,0 +1,126 @@
+"""Received objects -> World: everything that is known about one resource, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+
+from embedserve_operator.api.types import EmbeddingServiceSpec, EmbeddingServiceStatus
+from embedserve_operator.pods import mounted_config, read_pod
+from embedserve_operator.specs.metadata import FINGERPRINT, REVISION_LABEL
+from embedserve_operator.wire import Received, dig, mappings, number, text
+from embedserve_operator.world import Child, ChildRef, DeploymentFacts, Key, Resource, World
+
+CHILD_KINDS = ("ConfigMap", "Deployment", "Service")
+
+
+def observe(resource: Received, children: Iterable[Received], pods: Iterable[Received]) -> World:
+    """The world around a resource. Children that belong to somebody else are left out."""
+    read = read_resource(resource)
+    own = sorted(
+        (_child(child) for child in children if controller_uid(child) == read.uid),
+        key=lambda child: child.ref,
+    )
+    deployments = tuple(_deployment(child.received) for child in own if child.ref.kind == "Deployment")
+    service = next((c for c in own if c.ref == ChildRef("Service", read.key.name)), None)
+    return World(
+        resource=read,
+        children=tuple(own),
+        deployments=deployments,
+        serving_revision=_serving_revision(read, service),
+        pods=tuple(sorted((read_pod(pod) for pod in pods), key=lambda pod: pod.name)),
+    )
+
+
+def _serving_revision(resource: Resource, service: Child | None) -> str | None:
+    """The revision that the Service selects; while somebody deleted it, the one that was last published."""
+    if service is not None:
+        return text(service.received, "spec", "selector", REVISION_LABEL) or None
+    for requirement in (resource.status.selector or "").split(","):
+        label, _, value = requirement.partition("=")
+        if label == REVISION_LABEL:
+            return value
+    return None
+
+
+def read_resource(resource: Received) -> Resource:
+    """The user's resource; faults in it are kept as words."""
+    spec, problem = _spec(dig(resource, "spec"))
+    return Resource(
+        key=key_of(resource),
+        uid=text(resource, "metadata", "uid"),
+        generation=number(resource, "metadata", "generation"),
+        spec=spec,
+        problem=problem,
+        status=_status(dig(resource, "status")),
+    )
+
+
+def key_of(resource: Received) -> Key:
+    """Namespace and name of an object."""
+    return Key(text(resource, "metadata", "namespace"), text(resource, "metadata", "name"))
+
+
+def controller_uid(received: Received) -> str:
+    """UID of the object that controls another one."""
+    for reference in mappings(received, "metadata", "ownerReferences"):
+        if reference.get("controller") is True:
+            return text(reference, "uid")
+    return ""
+
+
+def problems_in_words(error: ValidationError) -> str:
+    """Every fault with the path of its field."""
+    faults = []
+    for fault in error.errors(include_url=False, include_input=False):
+        path = ".".join(str(step) for step in ("spec", *fault["loc"]))
+        faults.append(f"{path}: {fault['msg'].removeprefix('Value error, ')}")
+    return "; ".join(faults)
+
+
+def _spec(received: Any) -> tuple[EmbeddingServiceSpec | None, str]:
+    try:
+        return EmbeddingServiceSpec.model_validate(received), ""
+    except ValidationError as error:
+        return None, problems_in_words(error)
+
+
+def _status(received: Any) -> EmbeddingServiceStatus:
+    """The published status. One that cannot be read (another version wrote it) counts as none and is
+    replaced."""
+    try:
+        return EmbeddingServiceStatus.model_validate(received or {})
+    except ValidationError:
+        return EmbeddingServiceStatus()
+
+
+def _child(received: Received) -> Child:
+    return Child(
+        ref=ChildRef(text(received, "kind"), text(received, "metadata", "name")),
+        uid=text(received, "metadata", "uid"),
+        fingerprint=text(received, "metadata", "annotations", FINGERPRINT),
+        received=received,
+    )
+
+
+def _deployment(received: Received) -> DeploymentFacts:
+    status = dig(received, "status")
+    creation_problem = ""
+    for condition in mappings(status, "conditions"):
+        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
+            creation_problem = text(condition, "message")
+    return DeploymentFacts(
+        name=text(received, "metadata", "name"),
+        revision=text(received, "metadata", "labels", REVISION_LABEL),
+        fingerprint=text(received, "metadata", "annotations", FINGERPRINT),
+        config=mounted_config(dig(received, "spec", "template", "spec")),
+        settled=number(status, "observedGeneration") >= number(received, "metadata", "generation"),
+        wanted=number(received, "spec", "replicas"),
+        replicas=number(status, "replicas"),
+        updated=number(status, "updatedReplicas"),
+        ready=number(status, "readyReplicas"),
+        available=number(status, "availableReplicas"),
+        creation_problem=creation_problem,
+    )

@@ -1,0 +1,44 @@
+"""What a plan is: values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from embedserve_operator.api.types import Endpoint, ServedModel, VectorSpace
+from embedserve_operator.wire import Manifest
+from embedserve_operator.world import Child
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCondition:
+    """A condition without its time, which only the writer of the status knows."""
+
+    type: Literal["Ready", "Reconciling", "Stalled"]
+    status: Literal["True", "False"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStatus:
+    """The status to publish, times aside."""
+
+    conditions: tuple[PlannedCondition, ...]
+    replicas: int = 0
+    ready_replicas: int = 0
+    selector: str | None = None
+    endpoint: Endpoint | None = None
+    vector_space: VectorSpace | None = None
+    model: ServedModel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done about one resource."""
+
+    children: tuple[Manifest, ...]
+    """Children as they should be, in the order to apply them."""
+    prune: tuple[Child, ...]
+    """Children that are wanted no longer."""
+    status: PlannedStatus

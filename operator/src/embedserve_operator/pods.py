@@ -1,0 +1,191 @@
+"""Reading a pod: how far it is, why it does not serve, and what it said about its model.
+
+Pods speak through their containers' termination messages (JSON, written by the runtime): `fetch` reports the
+model on success, any container reports a reason and a message on failure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from embedserve_operator.specs.deployment import CONFIG_VOLUME, FETCH, RUNTIME
+from embedserve_operator.specs.metadata import REVISION_LABEL, TEMPLATE_HASH
+from embedserve_operator.wire import Received, dig, mappings, number, text
+from embedserve_operator.world import Failure, ModelReport, PodFacts, PodPhase
+
+_REASON = re.compile(r"^[A-Z][A-Za-z0-9]{0,63}$")
+_LONGEST_MESSAGE = 2000
+_IMAGE_REASONS = {
+    "ErrImagePull": True,
+    "ImagePullBackOff": True,
+    "ImageInspectError": True,
+    "RegistryUnavailable": True,
+    "ErrImageNeverPull": False,
+    "InvalidImageName": False,
+}
+"""The kubelet's words for image troubles, and whether waiting can heal them."""
+_CREATION_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+
+
+def read_pod(pod: Received) -> PodFacts:
+    """The facts of a pod."""
+    phase = _phase(pod)
+    return PodFacts(
+        name=text(pod, "metadata", "name"),
+        revision=text(pod, "metadata", "labels", REVISION_LABEL),
+        template=text(pod, "metadata", "annotations", TEMPLATE_HASH),
+        config=mounted_config(dig(pod, "spec")),
+        phase=phase,
+        failure=None if phase in ("Ready", "Ending") else _failure(pod),
+        report=_report(pod),
+    )
+
+
+def mounted_config(pod_spec: Any) -> str:
+    """Name of the ConfigMap that a pod spec mounts."""
+    for volume in mappings(pod_spec, "volumes"):
+        if volume.get("name") == CONFIG_VOLUME:
+            return text(volume, "configMap", "name")
+    return ""
+
+
+def _phase(pod: Received) -> PodPhase:
+    if dig(pod, "metadata", "deletionTimestamp") is not None:
+        return "Ending"
+    if any(
+        c.get("type") == "Ready" and c.get("status") == "True" for c in mappings(pod, "status", "conditions")
+    ):
+        return "Ready"
+    if _is_running(pod, "containerStatuses", RUNTIME):
+        return "Loading"
+    if _is_running(pod, "initContainerStatuses", FETCH):
+        return "Fetching"
+    return "Pending"
+
+
+def _is_running(pod: Received, group: str, name: str) -> bool:
+    return any(
+        status.get("name") == name and dig(status, "state", "running") is not None
+        for status in mappings(pod, "status", group)
+    )
+
+
+def _failure(pod: Received) -> Failure | None:
+    name = text(pod, "metadata", "name")
+    statuses = [
+        *mappings(pod, "status", "initContainerStatuses"),
+        *mappings(pod, "status", "containerStatuses"),
+    ]
+    for status in statuses:
+        found = _creation_failure(name, status) or _run_failure(pod, status)
+        if found is not None:
+            return found
+    return _placement_failure(pod) or _end_of_pod(pod)
+
+
+def _creation_failure(pod_name: str, status: Received) -> Failure | None:
+    """The container could not be started at all."""
+    reason = text(status, "state", "waiting", "reason")
+    where = f"container {text(status, 'name')} of pod {pod_name}"
+    words = text(status, "state", "waiting", "message")
+    if reason in _IMAGE_REASONS:
+        return _made(
+            reason, f"{where}: {words or 'the image cannot be pulled'}", heals=_IMAGE_REASONS[reason]
+        )
+    if reason in _CREATION_REASONS:
+        return _made(reason, f"{where}: {words}", heals=True)
+    return None
+
+
+def _run_failure(pod: Received, status: Received) -> Failure | None:
+    """The container ran and ended badly; a later run that still goes on does not make that untrue."""
+    ended = dig(status, "state", "terminated")
+    if ended is None:
+        ended = dig(status, "lastState", "terminated")
+    if ended is None or number(ended, "exitCode") == 0:
+        return None
+    name = text(status, "name")
+    where = f"container {name} of pod {text(pod, 'metadata', 'name')}"
+    if text(ended, "reason") == "OOMKilled":
+        limit = _memory_limit(pod, name)
+        bound = f"its limit of {limit}" if limit else "the node's memory"
+        loops = text(status, "state", "waiting", "reason") == "CrashLoopBackOff"
+        words = f"{where} needed more memory than {bound}; raise spec.resources.limits.memory"
+        return _made("OOMKilled", words, heals=not loops)
+    reported = _reported_failure(text(ended, "message"))
+    if reported is not None:
+        return reported
+    restarts = number(status, "restartCount")
+    words = (
+        f"{where} ended with exit code {number(ended, 'exitCode')} ({restarts} restarts so far); see its log"
+    )
+    return _made("ContainerFailed", words, heals=True)
+
+
+def _memory_limit(pod: Received, container: str) -> str:
+    for group in ("initContainers", "containers"):
+        for found in mappings(pod, "spec", group):
+            if found.get("name") == container:
+                return text(found, "resources", "limits", "memory")
+    return ""
+
+
+def _reported_failure(message: str) -> Failure | None:
+    """What the runtime wrote about its own end; None when it is not in the agreed form."""
+    content = _json(message)
+    reason = text(content, "reason")
+    if not _REASON.match(reason):
+        return None
+    return _made(reason, text(content, "message"), heals=dig(content, "retryable") is True)
+
+
+def _placement_failure(pod: Received) -> Failure | None:
+    for condition in mappings(pod, "status", "conditions"):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            reason = text(condition, "reason")
+            words = f"pod {text(pod, 'metadata', 'name')}: {text(condition, 'message')}"
+            return _made(reason if _REASON.match(reason) else "Unschedulable", words, heals=True)
+    return None
+
+
+def _end_of_pod(pod: Received) -> Failure | None:
+    """The pod as a whole was ended, for example evicted; its Deployment makes another."""
+    if text(pod, "status", "phase") != "Failed":
+        return None
+    reason = text(pod, "status", "reason")
+    words = f"pod {text(pod, 'metadata', 'name')}: {text(pod, 'status', 'message') or 'failed'}"
+    return _made(reason if _REASON.match(reason) else "PodFailed", words, heals=True)
+
+
+def _made(reason: str, message: str, *, heals: bool) -> Failure:
+    if len(message) > _LONGEST_MESSAGE:
+        message = message[: _LONGEST_MESSAGE - 1] + "…"
+    return Failure(reason=reason, message=message, heals=heals)
+
+
+def _report(pod: Received) -> ModelReport | None:
+    for status in mappings(pod, "status", "initContainerStatuses"):
+        ended = dig(status, "state", "terminated")
+        if status.get("name") != FETCH or ended is None or number(ended, "exitCode") != 0:
+            continue
+        model = dig(_json(text(ended, "message")), "model")
+        if model is None:
+            return None
+        return ModelReport(
+            source=text(model, "source"),
+            revision=text(model, "revision") or None,
+            digest=text(model, "digest") or None,
+            size_bytes=number(model, "sizeBytes") or None,
+            dimensions=number(model, "dimensions") or None,
+            vector_space=text(model, "vectorSpace") or None,
+        )
+    return None
+
+
+def _json(message: str) -> Any:
+    try:
+        return json.loads(message)
+    except ValueError:
+        return None

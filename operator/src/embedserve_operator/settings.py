@@ -1,0 +1,54 @@
+"""What the operator is told once, at its start. Everything else comes from the resources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RenderSettings:
+    """What decides the children beside the resource itself."""
+
+    runtime_image: str
+    """Image of the runtime, with tag or digest."""
+    runtime_image_pull_policy: str = "IfNotPresent"
+    """`Always`, `IfNotPresent` or `Never`."""
+    hf_endpoint: str | None = None
+    """Base URL of the Hub that all services fetch from; None leaves the choice to the runtime."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSettings:
+    """Who leads. Times in seconds; deadline < duration, or two processes could lead at once."""
+
+    namespace: str
+    name: str = "embedserve-operator"
+    duration: float = 15.0
+    """After the last renewal, others wait this long before they take over."""
+    deadline: float = 10.0
+    """A leader that could not renew for this long stops."""
+    retry: float = 2.0
+    """Pause between attempts, and the longest a single attempt may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """Settings of `embedserve-operator run`."""
+
+    render: RenderSettings
+    lease: LeaseSettings
+    identity: str
+    """Name of this process in the Lease: the pod's name."""
+    health_port: int = 8081
+    """Port of `/healthz`."""
+    workers: int = 4
+    """Resources that are worked on at the same time."""
+    request_timeout: float = 20.0
+    """Longest time of one API request, seconds."""
+    backoff_first: float = 1.0
+    """Pause after the first failed pass over a resource; doubled by each further failure, seconds."""
+    backoff_limit: float = 60.0
+    """Longest pause between passes over a failing resource, seconds."""
+    audit_interval: float = 300.0
+    """Seconds between checks that what the caches hold still exists (a watch that was cut can miss
+    deletions)."""

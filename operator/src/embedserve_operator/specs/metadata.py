@@ -1,0 +1,75 @@
+"""Names, labels, annotations and owner references that all children share."""
+
+from __future__ import annotations
+
+from embedserve_operator.api.types import API_VERSION, KIND
+from embedserve_operator.wire import Manifest, short_hash
+from embedserve_operator.world import ChildRef, Resource
+
+SERVICE_LABEL = "embedserve.dev/service"
+"""On every child and pod: name of the resource."""
+REVISION_LABEL = "embedserve.dev/revision"
+"""On Deployments and pods: which declaration of a model they serve."""
+FINGERPRINT = "embedserve.dev/fingerprint"
+"""Annotation on children: hash of the manifest that they were applied from."""
+TEMPLATE_HASH = "embedserve.dev/template"
+"""Annotation on pods: hash of the template that they were made from."""
+
+
+def labels(resource: Resource, revision: str | None = None) -> dict[str, str]:
+    """Labels of a child.
+
+    `app.kubernetes.io/instance` is left out on purpose: Argo CD tracks by it and would take the children for
+    its own.
+    """
+    found = {
+        "app.kubernetes.io/name": "embedserve",
+        "app.kubernetes.io/component": "runtime",
+        "app.kubernetes.io/managed-by": "embedserve-operator",
+        SERVICE_LABEL: resource.key.name,
+    }
+    if revision is not None:
+        found[REVISION_LABEL] = revision
+    return found
+
+
+def selector(resource: Resource, revision: str) -> dict[str, str]:
+    """Labels that select the pods of one revision."""
+    return {SERVICE_LABEL: resource.key.name, REVISION_LABEL: revision}
+
+
+def metadata(resource: Resource, name: str, revision: str | None = None) -> Manifest:
+    """Metadata of a child: owned by the resource, so that it goes when the resource goes."""
+    return {
+        "name": name,
+        "namespace": resource.key.namespace,
+        "labels": labels(resource, revision),
+        "ownerReferences": [
+            {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "name": resource.key.name,
+                "uid": resource.uid,
+                # No blockOwnerDeletion: where it is enforced, it needs rights on the resource's finalizers.
+                "controller": True,
+            }
+        ],
+    }
+
+
+def fingerprinted(manifest: Manifest) -> Manifest:
+    """The manifest with the hash of itself, by which a later pass sees that nothing changed."""
+    meta = manifest["metadata"]
+    annotations = {**meta.get("annotations", {}), FINGERPRINT: short_hash(manifest)}
+    return {**manifest, "metadata": {**meta, "annotations": annotations}}
+
+
+def fingerprint_of(manifest: Manifest) -> str:
+    """The hash that `fingerprinted` put in."""
+    found = manifest["metadata"]["annotations"][FINGERPRINT]
+    return str(found)
+
+
+def ref_of(manifest: Manifest) -> ChildRef:
+    """Kind and name of a manifest."""
+    return ChildRef(manifest["kind"], manifest["metadata"]["name"])

@@ -1,0 +1,90 @@
+"""The runtime's configuration file: the contract between operator and runtime.
+
+Only what the resource or the operator says is written; everything else keeps the runtime's own default.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from embedserve_operator.api.types import Batching, EmbeddingServiceSpec, ModelSource
+from embedserve_operator.settings import RenderSettings
+
+SERVING_PORT = 8080
+MANAGEMENT_PORT = 8081
+STORE_PATH = "/models"
+VOLUME_PATH = "/volume"
+ENDPOINT_DRAIN_SECONDS = 5
+"""After the stop signal: normal service while load balancers move away."""
+SHUTDOWN_GRACE_SECONDS = 30
+"""After that: time that accepted requests have to finish."""
+
+
+def source_path(source: ModelSource) -> str:
+    """The source as the runtime reads it: OWNER/NAME or a folder."""
+    if source.hugging_face is not None:
+        return source.hugging_face.repo
+    path = source.volume.path.strip("/") if source.volume is not None else ""
+    return f"{VOLUME_PATH}/{path}" if path else VOLUME_PATH
+
+
+def source_words(source: ModelSource) -> str:
+    """The source as people read it."""
+    if source.hugging_face is not None:
+        return source.hugging_face.repo
+    if source.volume is None:
+        raise ValueError("a source without a kind")
+    return f"{source.volume.claim_name}:/{source.volume.path.strip('/')}"
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None and value != {}}
+
+
+def _model(spec: EmbeddingServiceSpec, settings: RenderSettings) -> dict[str, Any]:
+    hub = spec.model.source.hugging_face
+    return _given(
+        {
+            "source": source_path(spec.model.source),
+            "revision": hub.revision if hub is not None else None,
+            "store": STORE_PATH,
+            "endpoint": settings.hf_endpoint if hub is not None else None,
+            "pooling": spec.model.pooling,
+            "max_length": spec.model.max_length,
+            "dimensions": spec.model.dimensions,
+            "prompts": spec.prompts,
+            "default_prompt": spec.prompt_name,
+        }
+    )
+
+
+def _batching(batching: Batching | None) -> dict[str, Any]:
+    if batching is None:
+        return {}
+    return _given(
+        {
+            "max_batch_tokens": batching.max_batch_tokens,
+            "max_queue_tokens": batching.max_queue_tokens,
+            "max_queue_inputs": batching.max_queue_inputs,
+            "max_client_batch_size": batching.max_client_batch_size,
+            "request_timeout_seconds": batching.request_timeout_seconds,
+        }
+    )
+
+
+def runtime_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
+    """Content of the configuration file."""
+    server = _given(
+        {
+            "host": "0.0.0.0",
+            "port": SERVING_PORT,
+            "management_port": MANAGEMENT_PORT,
+            "served_model_name": spec.served_model_name or source_words(spec.model.source),
+            "endpoint_drain_seconds": ENDPOINT_DRAIN_SECONDS,
+            "shutdown_grace_seconds": SHUTDOWN_GRACE_SECONDS,
+        }
+    )
+    config = _given({"model": _model(spec, settings), "server": server, "batching": _batching(spec.batching)})
+    return yaml.safe_dump(config, sort_keys=False, width=110, allow_unicode=True)

@@ -1,0 +1,36 @@
+"""The Service that clients use: always of the resource's name, always on one revision's pods."""
+
+from __future__ import annotations
+
+from embedserve_operator.specs.metadata import fingerprinted, metadata, selector
+from embedserve_operator.wire import Manifest
+from embedserve_operator.world import Resource
+
+
+def service(resource: Resource, revision: str) -> Manifest:
+    """The Service, steering to the pods of a revision."""
+    return fingerprinted(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": metadata(resource, resource.key.name),
+            "spec": {
+                "type": "ClusterIP",
+                "selector": selector(resource, revision),
+                "ports": [
+                    {
+                        "name": "http",
+                        "port": 80,
+                        "protocol": "TCP",
+                        "targetPort": "http",
+                        "appProtocol": "http",
+                    }
+                ],
+            },
+        }
+    )
+
+
+def url(resource: Resource) -> str:
+    """Base URL inside the cluster."""
+    return f"http://{resource.key.name}.{resource.key.namespace}.svc"

@@ -1,0 +1,75 @@
+"""The one writer of the status: puts times to the conditions and publishes only what is different."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from embedserve_operator.api.types import Condition, EmbeddingServiceStatus
+from embedserve_operator.apply import Refusal
+from embedserve_operator.kube import Kube
+from embedserve_operator.plan import PlannedCondition, PlannedStatus
+from embedserve_operator.store import RESOURCE, Store
+from embedserve_operator.world import Resource
+
+
+async def publish(
+    planned: PlannedStatus,
+    refusal: Refusal | None,
+    *,
+    resource: Resource,
+    now: datetime,
+    kube: Kube,
+    store: Store,
+) -> None:
+    """Write the status unless it stands there already."""
+    status = stamped(with_refusal(planned, refusal), resource, now)
+    if status == resource.status:
+        return
+    body = status.model_dump(by_alias=True, exclude_none=True, mode="json")
+    store.put(RESOURCE, await kube.apply_status(resource.key, resource.uid, body))
+
+
+def with_refusal(planned: PlannedStatus, refusal: Refusal | None) -> PlannedStatus:
+    """The status when a child could not be written: what is served stays said, the way forward is blocked."""
+    if refusal is None:
+        return planned
+    found = [
+        PlannedCondition("Ready", "False", refusal.reason, refusal.message)
+        if condition.status == "False"
+        else condition
+        for condition in planned.conditions
+        if condition.type == "Ready"
+    ]
+    # Tried again with growing pauses, since quotas, webhooks and other owners' objects come and go.
+    found.append(PlannedCondition("Reconciling", "True", refusal.reason, refusal.message))
+    return replace(planned, conditions=tuple(found))
+
+
+def stamped(planned: PlannedStatus, resource: Resource, now: datetime) -> EmbeddingServiceStatus:
+    """The status with times: that of a condition moves only when its status does."""
+    return EmbeddingServiceStatus(
+        observed_generation=resource.generation,
+        conditions=tuple(_stamp(condition, resource, now) for condition in planned.conditions),
+        replicas=planned.replicas,
+        ready_replicas=planned.ready_replicas,
+        selector=planned.selector,
+        endpoint=planned.endpoint,
+        vector_space=planned.vector_space,
+        model=planned.model,
+    )
+
+
+def _stamp(planned: PlannedCondition, resource: Resource, now: datetime) -> Condition:
+    before = resource.condition(planned.type)
+    unchanged = before is not None and before.status == planned.status
+    return Condition(
+        type=planned.type,
+        status=planned.status,
+        reason=planned.reason,
+        message=planned.message,
+        last_transition_time=before.last_transition_time
+        if before is not None and unchanged
+        else now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        observed_generation=resource.generation,
+    )

@@ -1,0 +1,96 @@
+"""What the watches have seen, by resource.
+
+Fed by watch events and by the answers to our own writes, so that a pass right after a write does not work on
+the past. `forget_missing` repairs what a watch that was cut has missed: a deletion during the gap.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from embedserve_operator.observe import CHILD_KINDS, key_of
+from embedserve_operator.specs.metadata import SERVICE_LABEL
+from embedserve_operator.wire import Received, text
+from embedserve_operator.world import Key
+
+RESOURCE = "EmbeddingService"
+POD = "Pod"
+KINDS = (RESOURCE, *CHILD_KINDS, POD)
+
+
+class Store:
+    """Objects by kind and by the resource that they belong to."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, dict[Key, dict[str, Received]]] = {kind: defaultdict(dict) for kind in KINDS}
+
+    def put(self, kind: str, received: Received) -> Key:
+        """Remember an object unless a newer version of it is known; returns the resource that it belongs
+        to."""
+        key = owner_key(kind, received)
+        uid = text(received, "metadata", "uid")
+        known = self._objects[kind][key].get(uid)
+        if known is None or not _is_older(received, known):
+            # Items of a list lack their kind.
+            self._objects[kind][key][uid] = {**received, "kind": kind}
+        return key
+
+    def drop(self, kind: str, received: Received) -> Key:
+        """Forget an object; returns the resource that it belonged to."""
+        key = owner_key(kind, received)
+        self._forget(kind, key, text(received, "metadata", "uid"))
+        return key
+
+    def forget_missing(self, kind: str, existing: frozenset[str], known_before: frozenset[str]) -> list[Key]:
+        """Forget objects that were known before a list was asked for and are not in it."""
+        missing = [
+            (key, uid)
+            for key, found in self._objects[kind].items()
+            for uid in found
+            if uid in known_before and uid not in existing
+        ]
+        for key, uid in missing:
+            self._forget(kind, key, uid)
+        return [key for key, _ in missing]
+
+    def uids(self, kind: str) -> frozenset[str]:
+        """UIDs of all known objects of a kind."""
+        return frozenset(uid for found in self._objects[kind].values() for uid in found)
+
+    def resources(self) -> list[Key]:
+        """All resources."""
+        return list(self._objects[RESOURCE])
+
+    def resource(self, key: Key) -> Received | None:
+        """The user's resource; the youngest, should two be known under one name."""
+        found = self._objects[RESOURCE].get(key, {}).values()
+        return max(found, key=lambda r: text(r, "metadata", "creationTimestamp"), default=None)
+
+    def children(self, key: Key) -> Iterable[Received]:
+        """Child objects that carry the name of a resource."""
+        return [found for kind in CHILD_KINDS for found in self._objects[kind].get(key, {}).values()]
+
+    def pods(self, key: Key) -> Iterable[Received]:
+        """Pods that carry the name of a resource."""
+        return list(self._objects[POD].get(key, {}).values())
+
+    def _forget(self, kind: str, key: Key, uid: str) -> None:
+        found = self._objects[kind].get(key, {})
+        found.pop(uid, None)
+        if not found:
+            self._objects[kind].pop(key, None)
+
+
+def owner_key(kind: str, received: Received) -> Key:
+    """The resource that an object belongs to: itself, or the one that its label names."""
+    if kind == RESOURCE:
+        return key_of(received)
+    return Key(text(received, "metadata", "namespace"), text(received, "metadata", "labels", SERVICE_LABEL))
+
+
+def _is_older(one: Received, other: Received) -> bool:
+    versions = [text(received, "metadata", "resourceVersion") for received in (one, other)]
+    if not all(version.isdigit() for version in versions):
+        return False
+    return int(versions[0]) < int(versions[1])

@@ -1,0 +1,144 @@
+"""What is known about one EmbeddingService at a moment: frozen values, made by `observe`, read by `plan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from embedserve_operator.api.types import Condition, EmbeddingServiceSpec, EmbeddingServiceStatus
+from embedserve_operator.wire import Received
+
+
+class Key(NamedTuple):
+    """Which resource."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """The user's EmbeddingService."""
+
+    key: Key
+    uid: str
+    generation: int
+    spec: EmbeddingServiceSpec | None
+    """None when this version of the operator cannot read it; then `problem` says why."""
+    problem: str
+    status: EmbeddingServiceStatus
+    """What was last published."""
+
+    def condition(self, kind: str) -> Condition | None:
+        """A condition of the published status."""
+        return next((c for c in self.status.conditions if c.type == kind), None)
+
+
+class ChildRef(NamedTuple):
+    """Which child object, inside the namespace of the resource."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A child object that exists, as it was received."""
+
+    ref: ChildRef
+    uid: str
+    fingerprint: str
+    """Fingerprint of the manifest that it was last applied from."""
+    received: Received
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentFacts:
+    """The parts of a Deployment that decisions rest on."""
+
+    name: str
+    revision: str
+    fingerprint: str
+    config: str
+    """Name of the ConfigMap that its pods mount."""
+    settled: bool
+    """Its controller has seen the latest spec."""
+    wanted: int
+    """Pods that its spec asks for."""
+    replicas: int
+    updated: int
+    ready: int
+    available: int
+    creation_problem: str
+    """Why its pods cannot be created (quota, admission), in the API server's words; empty when they can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a pod does not serve."""
+
+    reason: str
+    """One CamelCase word."""
+    message: str
+    heals: bool
+    """Whether waiting can heal it; False when somebody has to change something."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """What a pod's fetch container said about the model that it put into the store."""
+
+    source: str
+    revision: str | None
+    digest: str | None
+    size_bytes: int | None
+    dimensions: int | None
+    vector_space: str | None
+
+
+PodPhase = Literal["Pending", "Fetching", "Loading", "Ready", "Ending"]
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """The parts of a pod that decisions rest on."""
+
+    name: str
+    revision: str
+    template: str
+    """Hash of the pod template that it was made from."""
+    config: str
+    """Name of the ConfigMap that it mounts."""
+    phase: PodPhase
+    failure: Failure | None
+    report: ModelReport | None
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything that `plan` may look at."""
+
+    resource: Resource
+    children: tuple[Child, ...] = ()
+    deployments: tuple[DeploymentFacts, ...] = ()
+    serving_revision: str | None = None
+    """Revision whose pods the Service selects; None before there was a Service."""
+    pods: tuple[PodFacts, ...] = ()
+
+    def child(self, ref: ChildRef) -> Child | None:
+        """The child of that kind and name, if it exists."""
+        return next((child for child in self.children if child.ref == ref), None)
+
+    def deployment(self, revision: str) -> DeploymentFacts | None:
+        """The Deployment of a revision, if it exists."""
+        return next((d for d in self.deployments if d.revision == revision), None)
+
+    def pods_of(self, revision: str) -> tuple[PodFacts, ...]:
+        """The pods of a revision, by name."""
+        return tuple(pod for pod in self.pods if pod.revision == revision)
