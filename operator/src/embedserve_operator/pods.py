@@ -91,9 +91,10 @@ def _creation_failure(pod_name: str, status: Received) -> Failure | None:
     where = f"container {text(status, 'name')} of pod {pod_name}"
     words = text(status, "state", "waiting", "message")
     if reason in _IMAGE_REASONS:
-        return _made(
-            reason, f"{where}: {words or 'the image cannot be pulled'}", heals=_IMAGE_REASONS[reason]
-        )
+        # The kubelet swings between trying and pausing; the words of the last try are what matters in both.
+        steady = "ImagePullBackOff" if reason == "ErrImagePull" else reason
+        cause = words.rpartition("ErrImagePull: ")[2] or "the image cannot be pulled"
+        return _made(steady, f"{where}: {cause}", heals=_IMAGE_REASONS[reason])
     if reason in _CREATION_REASONS:
         return _made(reason, f"{where}: {words}", heals=True)
     return None

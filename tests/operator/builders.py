@@ -1,0 +1,230 @@
+"""Received objects for tests: what the API server would send, in the fewest words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from embedserve_operator.observe import observe
+from embedserve_operator.plan import Plan, PlannedCondition, make_plan
+from embedserve_operator.plan.revision import revision_of
+from embedserve_operator.settings import RenderSettings
+from embedserve_operator.specs.metadata import REVISION_LABEL
+from embedserve_operator.status import stamped
+from embedserve_operator.wire import Manifest
+from embedserve_operator.world import World
+from tests.operator.moments import NOON
+
+SETTINGS = RenderSettings(runtime_image="embedserve-runtime:test-cpu", hf_endpoint="http://hub.example")
+UID = "11111111-1111-1111-1111-111111111111"
+REPO = "sentence-transformers/all-MiniLM-L6-v2"
+OTHER_REPO = "sentence-transformers/paraphrase-MiniLM-L3-v2"
+REPORT = {
+    "source": REPO,
+    "revision": "c9745ed1d9f207416be6d2e6f8de32d1f16199bf",
+    "digest": "sha256:abc",
+    "sizeBytes": 91000000,
+    "dimensions": 384,
+    "vectorSpace": "vs1-0123456789abcdef0123",
+}
+
+
+def hub_spec(repo: str = REPO, **more: Any) -> dict[str, Any]:
+    """A spec with a Hub repository and any other fields."""
+    model = {"source": {"huggingFace": {"repo": repo}}, **more.pop("model", {})}
+    return {"model": model, **more}
+
+
+def resource(spec: Mapping[str, Any] | None = None, *, name: str = "docs", generation: int = 1) -> Manifest:
+    """An EmbeddingService as it was just created."""
+    return {
+        "apiVersion": "embedserve.dev/v1alpha1",
+        "kind": "EmbeddingService",
+        "metadata": {"name": name, "namespace": "search", "uid": UID, "generation": generation},
+        "spec": dict(spec if spec is not None else hub_spec()),
+        "status": {"observedGeneration": -1},
+    }
+
+
+def pod(revision: str, template: str, config: str, *, name: str = "docs-pod") -> Manifest:
+    """A pod that was just created."""
+    return {
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "search",
+            "uid": f"uid-{name}",
+            "labels": {"embedserve.dev/service": "docs", "embedserve.dev/revision": revision},
+            "annotations": {"embedserve.dev/template": template},
+        },
+        "spec": {
+            "volumes": [{"name": "config", "configMap": {"name": config}}],
+            "initContainers": [{"name": "fetch"}],
+            "containers": [{"name": "runtime", "resources": {"limits": {"memory": "1Gi"}}}],
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+def fetched(report: Mapping[str, Any] = REPORT) -> Manifest:
+    """Status of a fetch container that has ended well."""
+    return {
+        "name": "fetch",
+        "state": {"terminated": {"exitCode": 0, "message": json.dumps({"model": report})}},
+    }
+
+
+def failed(
+    reason: str, message: str, *, retryable: bool, container: str = "fetch", loops: bool = True
+) -> Manifest:
+    """Status of a container whose runtime said why it ended."""
+    said = json.dumps({"reason": reason, "message": message, "retryable": retryable})
+    ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": said}}
+    if not loops:
+        return {"name": container, "state": ended, "restartCount": 0}
+    return {
+        "name": container,
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
+        "lastState": ended,
+        "restartCount": 2,
+    }
+
+
+def ready(of: Manifest) -> Manifest:
+    """The pod once it serves."""
+    found = deepcopy(of)
+    found["status"] = {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "initContainerStatuses": [fetched()],
+        "containerStatuses": [{"name": "runtime", "state": {"running": {}}}],
+    }
+    return found
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What exists around one resource. Every method returns the cluster after it; nothing is shared."""
+
+    resource: Manifest = field(default_factory=resource)
+    children: tuple[Manifest, ...] = ()
+    pods: tuple[Manifest, ...] = ()
+
+    def world(self) -> World:
+        return observe(self.resource, self.children, self.pods)
+
+    def plan(self) -> Plan:
+        return make_plan(self.world(), SETTINGS)
+
+    def conditions(self) -> dict[str, PlannedCondition]:
+        return {condition.type: condition for condition in self.plan().status.conditions}
+
+    def changed(self, spec: Mapping[str, Any]) -> Self:
+        """After the user changed the spec."""
+        meta = {**self.resource["metadata"], "generation": self.resource["metadata"]["generation"] + 1}
+        return replace(self, resource={**self.resource, "spec": dict(spec), "metadata": meta})
+
+    def applied(self) -> Self:
+        """After the plan was carried out, and nothing else happened."""
+        plan = self.plan()
+        pruned = {child.ref for child in plan.prune}
+        live = {(c["kind"], c["metadata"]["name"]): c for c in self.children}
+        live = {ref: child for ref, child in live.items() if ref not in pruned}
+        for child in plan.children:
+            ref = (child["kind"], child["metadata"]["name"])
+            before = live.get(ref, {})
+            live[ref] = _stored(child, before)
+        return replace(self, children=tuple(live.values()))
+
+    def rolled_out(self, spec: Mapping[str, Any] | None = None) -> Self:
+        """After the Deployment of a spec (the current one by default) became complete."""
+        revision = self.revision(spec)
+        children, pods = [], [p for p in self.pods if _revision(p) != revision]
+        for child in self.children:
+            if child["kind"] != "Deployment" or _revision(child) != revision:
+                children.append(child)
+                continue
+            replicas = child["spec"]["replicas"]
+            children.append(_with_status(child, replicas, replicas))
+            pods += [ready(made) for made in _pods_of(child, replicas)]
+        return replace(self, children=tuple(children), pods=tuple(pods))
+
+    def started(self, *statuses: Manifest, spec: Mapping[str, Any] | None = None, **status: Any) -> Self:
+        """After the pods of a Deployment exist, with these statuses of their fetch container."""
+        revision = self.revision(spec)
+        children, pods = [], [p for p in self.pods if _revision(p) != revision]
+        for child in self.children:
+            if child["kind"] != "Deployment" or _revision(child) != revision:
+                children.append(child)
+                continue
+            replicas = child["spec"]["replicas"]
+            children.append(_with_status(child, replicas, 0))
+            for made in _pods_of(child, replicas):
+                made["status"] = {"phase": "Pending", "initContainerStatuses": list(statuses), **status}
+                pods.append(made)
+        return replace(self, children=tuple(children), pods=tuple(pods))
+
+    def without(self, kind: str) -> Self:
+        """After somebody deleted the children of a kind."""
+        return replace(self, children=tuple(c for c in self.children if c["kind"] != kind))
+
+    def published(self) -> Self:
+        """After the status was written."""
+
+        status = stamped(self.plan().status, self.world().resource, NOON)
+        dumped = status.model_dump(by_alias=True, exclude_none=True, mode="json")
+        return replace(self, resource={**self.resource, "status": dumped})
+
+    def revision(self, spec: Mapping[str, Any] | None = None) -> str:
+        """The revision that a spec declares."""
+        found = observe({**self.resource, "spec": dict(spec or self.resource["spec"])}, (), ()).resource.spec
+        assert found is not None
+        return revision_of(found)
+
+    def names(self, kind: str) -> list[str]:
+        return sorted(c["metadata"]["name"] for c in self.children if c["kind"] == kind)
+
+    def service_revision(self) -> str:
+        """The revision that the Service selects."""
+        service = next(c for c in self.children if c["kind"] == "Service")
+        found = service["spec"]["selector"][REVISION_LABEL]
+        assert isinstance(found, str)
+        return found
+
+
+def _stored(child: Manifest, before: Manifest) -> Manifest:
+    changed = before.get("spec") != child.get("spec")
+    generation = before.get("metadata", {}).get("generation", 0) + changed
+    uid = f"uid-{child['kind']}-{child['metadata']['name']}"
+    stored = {**deepcopy(child), "metadata": {**child["metadata"], "uid": uid, "generation": generation}}
+    if "status" in before:
+        stored["status"] = before["status"]
+    return stored
+
+
+def _with_status(deployment: Manifest, replicas: int, available: int) -> Manifest:
+    status = {
+        "observedGeneration": deployment["metadata"]["generation"],
+        "replicas": replicas,
+        "updatedReplicas": replicas,
+        "readyReplicas": available,
+        "availableReplicas": available,
+    }
+    return {**deployment, "status": status}
+
+
+def _pods_of(deployment: Manifest, replicas: int) -> list[Manifest]:
+    template = deployment["spec"]["template"]
+    config = template["spec"]["volumes"][0]["configMap"]["name"]
+    mark = template["metadata"]["annotations"]["embedserve.dev/template"]
+    name = deployment["metadata"]["name"]
+    return [pod(_revision(deployment), mark, config, name=f"{name}-{number}") for number in range(replicas)]
+
+
+def _revision(received: Manifest) -> str:
+    found = received["metadata"]["labels"]["embedserve.dev/revision"]
+    assert isinstance(found, str)
+    return found

@@ -1,0 +1,43 @@
+"""`/healthz` of the operator."""
+
+from __future__ import annotations
+
+import socket
+
+import httpx
+
+from embedserve_operator.health import Pulse, serve_health
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def test_a_loop_is_silent_when_its_last_sign_is_too_long_ago() -> None:
+    now = 0.0
+    pulse = Pulse(lambda: now)
+    pulse.expect("worker", 10.0)
+    pulse.expect("lease", 100.0)
+    now = 10.5
+    assert pulse.silent() == ["worker"]
+    pulse.beat("worker")
+    assert pulse.silent() == []
+
+
+async def test_the_probe_fails_when_a_loop_is_silent() -> None:
+    now = 0.0
+    pulse = Pulse(lambda: now)
+    pulse.expect("worker", 10.0)
+    port = free_port()
+    runner = await serve_health(pulse, port)
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            assert (await client.get("/healthz")).status_code == 200
+            now = 11.0
+            answer = await client.get("/healthz")
+            assert (answer.status_code, answer.json()["loops"]) == (503, ["worker"])
+    finally:
+        await runner.cleanup()

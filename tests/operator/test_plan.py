@@ -1,0 +1,239 @@
+"""The life of a service, step by step: what the plan keeps, makes, switches and prunes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.operator.builders import (
+    OTHER_REPO,
+    REPO,
+    REPORT,
+    Cluster,
+    failed,
+    fetched,
+    hub_spec,
+    resource,
+)
+
+FIRST, SECOND, THIRD = hub_spec(REPO), hub_spec(OTHER_REPO), hub_spec(REPO, model={"pooling": "cls"})
+NOT_FOUND = failed("ModelNotFound", "no repository acme/missing", retryable=False)
+UNAVAILABLE = failed("SourceUnavailable", "the Hub does not answer", retryable=True)
+
+
+def serving(spec: dict[str, Any] = FIRST) -> Cluster:
+    """A service that runs as asked for."""
+    return Cluster(resource(spec)).applied().rolled_out().published()
+
+
+def test_a_new_resource_gets_its_three_children_in_the_order_they_need_each_other() -> None:
+    kinds = [child["kind"] for child in Cluster().plan().children]
+    assert kinds == ["ConfigMap", "Deployment", "Service"]
+
+
+def test_a_complete_service_is_ready_and_nothing_else() -> None:
+    conditions = serving().conditions()
+    assert set(conditions) == {"Ready"}
+    assert (conditions["Ready"].status, conditions["Ready"].reason) == ("True", "Serving")
+
+
+def test_a_complete_service_needs_no_further_pass() -> None:
+    cluster = serving()
+    assert cluster.plan().prune == ()
+    assert cluster.applied().children == cluster.children
+
+
+def test_what_the_pods_report_is_published() -> None:
+    status = serving().plan().status
+    assert status.vector_space is not None
+    assert status.model is not None
+    assert (status.vector_space.id, status.vector_space.dimensions) == (REPORT["vectorSpace"], 384)
+    assert (status.model.source, status.model.digest) == (REPO, "sha256:abc")
+    assert status.endpoint is not None
+    assert status.endpoint.url == "http://docs.search.svc"
+    assert (status.replicas, status.ready_replicas) == (1, 1)
+
+
+def test_model_and_space_stay_said_while_the_only_pod_is_replaced() -> None:
+    cluster = serving().started()
+    status = cluster.plan().status
+    assert status.vector_space is not None
+    assert status.vector_space.id == REPORT["vectorSpace"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"replicas": 3}, id="replicas"),
+        pytest.param({"resources": {"limits": {"memory": "2Gi"}}}, id="resources"),
+        pytest.param({"batching": {"maxBatchTokens": 100}}, id="batching"),
+        pytest.param({"servedModelName": "other"}, id="the served name"),
+        pytest.param({"prompts": {"unused": "x: "}}, id="a prompt that is not the default"),
+        pytest.param({"model": {"maxLength": 128}}, id="the length limit"),
+    ],
+)
+def test_a_change_that_keeps_the_vectors_keeps_the_deployment(change: dict[str, Any]) -> None:
+    cluster = serving()
+    after = cluster.changed(hub_spec(REPO, **change)).applied()
+    assert after.names("Deployment") == cluster.names("Deployment")
+    assert after.conditions()["Ready"].reason != "PreviousRevisionServing"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(SECOND, id="another repository"),
+        pytest.param(hub_spec(REPO, model={"pooling": "cls"}), id="pooling"),
+        pytest.param(hub_spec(REPO, model={"dimensions": 64}), id="dimensions"),
+        pytest.param(hub_spec(REPO, promptName="query"), id="default prompt"),
+        pytest.param({"model": {"source": {"huggingFace": {"repo": REPO, "revision": "v2"}}}}, id="revision"),
+        pytest.param({"model": {"source": {"volume": {"claimName": "c"}}}}, id="another kind of source"),
+    ],
+)
+def test_a_change_of_the_vectors_gets_a_deployment_beside_the_old_one(spec: dict[str, Any]) -> None:
+    cluster = serving()
+    after = cluster.changed(spec).applied()
+    assert len(after.names("Deployment")) == 2
+    assert after.service_revision() == cluster.service_revision()
+
+
+def test_the_text_of_the_default_prompt_belongs_to_the_revision() -> None:
+    one = hub_spec(promptName="query", prompts={"query": "query: "})
+    other = hub_spec(promptName="query", prompts={"query": "search: "})
+    assert Cluster().revision(one) != Cluster().revision(other)
+
+
+def test_the_old_model_serves_until_the_new_one_is_complete() -> None:
+    cluster = serving().changed(SECOND).applied().started()
+    conditions = cluster.conditions()
+    assert cluster.applied().service_revision() == cluster.revision(FIRST)
+    assert (conditions["Ready"].status, conditions["Ready"].reason) == ("True", "PreviousRevisionServing")
+    assert conditions["Reconciling"].status == "True"
+
+
+def test_the_switch_is_one_write_and_the_old_deployment_outlives_it() -> None:
+    complete = serving().changed(SECOND).applied().rolled_out()
+    switched = complete.applied()
+    assert switched.service_revision() == complete.revision(SECOND)
+    assert len(switched.names("Deployment")) == 2
+    assert switched.applied().names("Deployment") == [f"docs-{complete.revision(SECOND)}"]
+
+
+def test_after_the_switch_nothing_of_the_old_model_is_left() -> None:
+    after = serving().changed(SECOND).applied().rolled_out().applied().applied()
+    assert len(after.names("ConfigMap")) == 2, "its pods still run and mount it"
+    gone = after.rolled_out(SECOND)
+    gone = type(gone)(gone.resource, gone.children, tuple(p for p in gone.pods if _is(p, gone, SECOND)))
+    assert len(gone.applied().names("ConfigMap")) == 1
+
+
+def _is(pod: dict[str, Any], cluster: Cluster, spec: dict[str, Any]) -> bool:
+    return bool(pod["metadata"]["labels"]["embedserve.dev/revision"] == cluster.revision(spec))
+
+
+def test_a_new_model_with_too_few_pods_does_not_take_over() -> None:
+    cluster = serving().changed({**SECOND, "replicas": 2}).applied().rolled_out()
+    deployment = next(c for c in cluster.children if c["metadata"]["name"].endswith(cluster.revision(SECOND)))
+    deployment["status"]["availableReplicas"] = 1
+    assert cluster.applied().service_revision() == cluster.revision(FIRST)
+
+
+def test_a_new_model_that_cannot_come_up_takes_nothing_away_and_says_why() -> None:
+    cluster = serving().changed(SECOND).applied().started(NOT_FOUND)
+    conditions = cluster.conditions()
+    assert cluster.applied().service_revision() == cluster.revision(FIRST)
+    assert conditions["Ready"].status == "True"
+    assert "ModelNotFound: no repository acme/missing" in conditions["Ready"].message
+    assert conditions["Stalled"].reason == "ModelNotFound"
+    assert "Reconciling" not in conditions
+    model = cluster.plan().status.model
+    assert model is not None
+    assert model.source == REPO, "the status tells what is served"
+
+
+def test_going_back_ends_the_attempt() -> None:
+    cluster = serving().changed(SECOND).applied().started(NOT_FOUND).changed(FIRST).applied()
+    assert cluster.names("Deployment") == [f"docs-{cluster.revision(FIRST)}"]
+    assert set(cluster.conditions()) == {"Ready"}
+
+
+def test_a_second_change_in_the_middle_of_the_first_drops_the_first() -> None:
+    cluster = serving().changed(SECOND).applied().started().changed(THIRD).applied()
+    revisions = {cluster.revision(FIRST), cluster.revision(THIRD)}
+    assert cluster.names("Deployment") == sorted(f"docs-{revision}" for revision in revisions)
+    assert cluster.service_revision() == cluster.revision(FIRST)
+
+
+def test_a_model_that_never_worked_does_not_hold_up_its_successor() -> None:
+    broken = Cluster(resource(FIRST)).applied().started(NOT_FOUND)
+    after = broken.changed(SECOND).applied()
+    assert after.service_revision() == after.revision(SECOND)
+    assert after.applied().names("Deployment") == [f"docs-{after.revision(SECOND)}"]
+
+
+def test_a_model_whose_source_is_away_for_a_while_is_kept() -> None:
+    waiting = Cluster(resource(FIRST)).applied().started(UNAVAILABLE)
+    assert waiting.changed(SECOND).applied().service_revision() == waiting.revision(FIRST)
+
+
+def test_a_deleted_service_comes_back_pointing_at_what_it_pointed_at() -> None:
+    cluster = serving().changed(SECOND).applied().started().without("Service")
+    after = cluster.applied()
+    assert after.service_revision() == cluster.revision(FIRST)
+    assert len(after.names("Deployment")) == 2
+
+
+def test_when_the_old_deployment_is_deleted_in_the_middle_nothing_is_left_to_wait_for() -> None:
+    cluster = serving().changed(SECOND).applied().started()
+    old = f"docs-{cluster.revision(FIRST)}"
+    left = tuple(c for c in cluster.children if c["metadata"]["name"] != old)
+    assert type(cluster)(cluster.resource, left, ()).applied().service_revision() == cluster.revision(SECOND)
+
+
+def test_a_config_map_outlives_the_pods_of_the_older_template() -> None:
+    cluster = serving().changed(hub_spec(REPO, batching={"maxBatchTokens": 64})).applied()
+    assert len(cluster.names("ConfigMap")) == 2
+    assert len(cluster.rolled_out().applied().names("ConfigMap")) == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "want"),
+    [
+        pytest.param(hub_spec(suspend=True, replicas=3), "Suspended", id="suspended"),
+        pytest.param(hub_spec(replicas=0), "ScaledToZero", id="no replicas"),
+    ],
+)
+def test_a_service_that_should_not_run_is_not_ready_and_not_on_its_way(
+    spec: dict[str, Any], want: str
+) -> None:
+    conditions = serving().changed(spec).applied().rolled_out().conditions()
+    assert set(conditions) == {"Ready"}
+    assert (conditions["Ready"].status, conditions["Ready"].reason) == ("False", want)
+
+
+def test_a_spec_that_cannot_be_read_changes_nothing_and_says_so() -> None:
+    plan = serving().changed({"model": {"source": {"carrierPigeon": {}}}}).plan()
+    assert (plan.children, plan.prune) == ((), ())
+    by_type = {condition.type: condition for condition in plan.status.conditions}
+    assert by_type["Stalled"].reason == "InvalidSpec"
+    assert "spec.model.source.carrierPigeon" in by_type["Stalled"].message
+    assert plan.status.vector_space is not None
+
+
+def test_the_user_is_told_how_far_the_pods_are() -> None:
+    fetching = {"name": "fetch", "state": {"running": {}}}
+    cluster = Cluster(resource(hub_spec(replicas=2))).applied().started(fetching)
+    assert cluster.conditions()["Ready"].message == "0 of 2 replicas are ready (2 fetching the model)"
+    loading = cluster.started(fetched(), containerStatuses=[{"name": "runtime", "state": {"running": {}}}])
+    assert loading.conditions()["Ready"].message == "0 of 2 replicas are ready (2 loading it)"
+
+
+def test_children_of_another_owner_are_neither_used_nor_pruned() -> None:
+    cluster = serving()
+    foreign = {
+        "kind": "Service",
+        "metadata": {"name": "foreign", "uid": "f", "labels": {"embedserve.dev/service": "docs"}},
+    }
+    with_foreign = type(cluster)(cluster.resource, (*cluster.children, foreign), cluster.pods)
+    assert with_foreign.plan().prune == ()

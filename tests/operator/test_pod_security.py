@@ -1,0 +1,46 @@
+"""Every pod satisfies the restricted Pod Security profile, whatever the manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from embedserve_operator.render import render
+from tests.operator.builders import SETTINGS
+
+MANIFESTS = sorted((Path(__file__).parent / "manifests").glob("*.yaml"))
+
+
+def pod_specs(manifest: Path) -> list[Any]:
+    children = yaml.safe_load_all(render(manifest.read_text(encoding="utf-8"), SETTINGS))
+    return [child["spec"]["template"]["spec"] for child in children if child["kind"] == "Deployment"]
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)
+def test_pods_are_restricted(manifest: Path) -> None:
+    for spec in pod_specs(manifest):
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["automountServiceAccountToken"] is False
+        allowed = {"configMap", "emptyDir", "persistentVolumeClaim"}
+        assert all(allowed & volume.keys() for volume in spec["volumes"])
+        for container in [*spec["initContainers"], *spec["containers"]]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)
+def test_a_stop_leaves_time_to_drain_and_to_finish(manifest: Path) -> None:
+    for spec in pod_specs(manifest):
+        assert spec["terminationGracePeriodSeconds"] == 40
+
+
+def test_only_the_fetching_container_gets_the_token() -> None:
+    (spec,) = pod_specs(Path(__file__).parent / "manifests" / "every-field.yaml")
+    given = [c["name"] for c in [*spec["initContainers"], *spec["containers"]] if "secretKeyRef" in str(c)]
+    assert given == ["fetch"]

@@ -1,0 +1,198 @@
+"""What a pod says, in Kubernetes' words, and what the user gets to read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from embedserve_operator.pods import read_pod
+from embedserve_operator.world import Failure
+from tests.operator.builders import failed, fetched, pod, ready
+
+
+def with_status(**status: Any) -> dict[str, Any]:
+    found = pod("rev", "template", "docs-config")
+    found["status"] = status
+    return found
+
+
+def waiting(container: str, reason: str, message: str) -> dict[str, Any]:
+    return {"name": container, "state": {"waiting": {"reason": reason, "message": message}}}
+
+
+def ended(container: str, code: int, reason: str = "Error", *, loops: bool = True) -> dict[str, Any]:
+    state = {"terminated": {"exitCode": code, "reason": reason}}
+    if not loops:
+        return {"name": container, "state": state}
+    return {
+        "name": container,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": state,
+        "restartCount": 3,
+    }
+
+
+CASES = [
+    pytest.param(
+        with_status(initContainerStatuses=[failed("ModelNotFound", "no repository a/b", retryable=False)]),
+        Failure("ModelNotFound", "no repository a/b", heals=False),
+        id="the runtime says what is wrong, and that trying again cannot help",
+    ),
+    pytest.param(
+        with_status(
+            initContainerStatuses=[failed("SourceUnavailable", "no answer", retryable=True, loops=False)]
+        ),
+        Failure("SourceUnavailable", "no answer", heals=True),
+        id="the runtime says that trying again may help",
+    ),
+    pytest.param(
+        with_status(
+            initContainerStatuses=[fetched()],
+            containerStatuses=[failed("ModelInvalid", "tokenizer.json is missing", retryable=False)],
+        ),
+        Failure("ModelInvalid", "tokenizer.json is missing", heals=False),
+        id="the serving container says it",
+    ),
+    pytest.param(
+        with_status(
+            initContainerStatuses=[
+                {
+                    "name": "fetch",
+                    "state": {"running": {}},
+                    "lastState": failed("ModelNotFound", "gone", retryable=False, loops=False)["state"],
+                }
+            ]
+        ),
+        Failure("ModelNotFound", "gone", heals=False),
+        id="the next try runs already",
+    ),
+    pytest.param(
+        with_status(
+            initContainerStatuses=[
+                waiting("fetch", "ImagePullBackOff", 'Back-off pulling image "x": ErrImagePull: not found')
+            ]
+        ),
+        Failure("ImagePullBackOff", "container fetch of pod docs-pod: not found", heals=True),
+        id="the image cannot be pulled, the kubelet pauses",
+    ),
+    pytest.param(
+        with_status(initContainerStatuses=[waiting("fetch", "ErrImagePull", "not found")]),
+        Failure("ImagePullBackOff", "container fetch of pod docs-pod: not found", heals=True),
+        id="the image cannot be pulled, the kubelet has just tried",
+    ),
+    pytest.param(
+        with_status(initContainerStatuses=[waiting("fetch", "InvalidImageName", "couldn't parse")]),
+        Failure("InvalidImageName", "container fetch of pod docs-pod: couldn't parse", heals=False),
+        id="the image's name is none",
+    ),
+    pytest.param(
+        with_status(
+            initContainerStatuses=[waiting("fetch", "CreateContainerConfigError", 'secret "hub" not found')]
+        ),
+        Failure(
+            "CreateContainerConfigError",
+            'container fetch of pod docs-pod: secret "hub" not found',
+            heals=True,
+        ),
+        id="the secret is missing",
+    ),
+    pytest.param(
+        with_status(containerStatuses=[ended("runtime", 137, "OOMKilled")]),
+        Failure(
+            "OOMKilled",
+            "container runtime of pod docs-pod needed more memory than its limit of 1Gi; "
+            "raise spec.resources.limits.memory",
+            heals=False,
+        ),
+        id="out of memory again and again",
+    ),
+    pytest.param(
+        with_status(containerStatuses=[ended("runtime", 3)]),
+        Failure(
+            "ContainerFailed",
+            "container runtime of pod docs-pod ended with exit code 3 (3 restarts so far); see its log",
+            heals=True,
+        ),
+        id="an end without a word",
+    ),
+    pytest.param(
+        with_status(
+            conditions=[
+                {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": "0/3 nodes are available: 3 Insufficient cpu.",
+                }
+            ]
+        ),
+        Failure("Unschedulable", "pod docs-pod: 0/3 nodes are available: 3 Insufficient cpu.", heals=True),
+        id="no node fits",
+    ),
+    pytest.param(
+        with_status(phase="Failed", reason="Evicted", message="The node was low on memory"),
+        Failure("Evicted", "pod docs-pod: The node was low on memory", heals=True),
+        id="evicted",
+    ),
+    pytest.param(with_status(initContainerStatuses=[ended("fetch", 0, loops=False)]), None, id="ended well"),
+    pytest.param(with_status(phase="Pending"), None, id="just created"),
+    pytest.param(ready(pod("rev", "template", "docs-config")), None, id="ready"),
+]
+
+
+@pytest.mark.parametrize(("received", "want"), CASES)
+def test_failure(received: dict[str, Any], want: Failure | None) -> None:
+    assert read_pod(received).failure == want
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["", "not camel case", "lower", "With-Dash", "X" * 65, "Übel", '"; drop'],
+)
+def test_a_reason_that_is_none_is_not_passed_on(reason: str) -> None:
+    found = read_pod(with_status(initContainerStatuses=[failed(reason, "words", retryable=False)])).failure
+    assert found is not None
+    assert found.reason == "ContainerFailed"
+
+
+def test_a_message_is_bounded() -> None:
+    said = failed("ModelInvalid", "x" * 100_000, retryable=False)
+    found = read_pod(with_status(initContainerStatuses=[said])).failure
+    assert found is not None
+    assert len(found.message) == 2000
+
+
+@pytest.mark.parametrize("message", ["", "null", "[]", "{}", '{"model": null}', "Traceback", '{"model": 1}'])
+def test_a_termination_message_of_another_form_is_no_report(message: str) -> None:
+    status = {"name": "fetch", "state": {"terminated": {"exitCode": 0, "message": message}}}
+    report = read_pod(with_status(initContainerStatuses=[status])).report
+    assert report is None or report.vector_space is None
+
+
+@pytest.mark.parametrize(
+    ("received", "want"),
+    [
+        pytest.param(with_status(), "Pending", id="just created"),
+        pytest.param(
+            with_status(initContainerStatuses=[{"name": "fetch", "state": {"running": {}}}]),
+            "Fetching",
+            id="fetch runs",
+        ),
+        pytest.param(
+            with_status(containerStatuses=[{"name": "runtime", "state": {"running": {}}}]),
+            "Loading",
+            id="runtime runs",
+        ),
+        pytest.param(ready(pod("rev", "template", "docs-config")), "Ready", id="ready"),
+    ],
+)
+def test_phase(received: dict[str, Any], want: str) -> None:
+    assert read_pod(received).phase == want
+
+
+def test_a_pod_that_is_going_tells_of_no_failure() -> None:
+    received = with_status(initContainerStatuses=[failed("ModelNotFound", "gone", retryable=False)])
+    received["metadata"]["deletionTimestamp"] = "2026-01-02T12:00:00Z"
+    found = read_pod(received)
+    assert (found.phase, found.failure) == ("Ending", None)

@@ -1,0 +1,57 @@
+"""Manifests in, children out: the whole way without a cluster, compared with reviewed files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from embedserve_operator.errors import ManifestError
+from embedserve_operator.render import render
+from tests.operator.builders import SETTINGS, hub_spec, resource
+from tests.operator.golden import assert_golden
+
+HERE = Path(__file__).parent
+MANIFESTS = sorted((HERE / "manifests").glob("*.yaml"))
+EXAMPLES = sorted((HERE.parents[1] / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)
+def test_manifest_gives_exactly_the_reviewed_children(manifest: Path) -> None:
+    children = render(manifest.read_text(encoding="utf-8"), SETTINGS)
+    assert_golden(HERE / "golden" / manifest.name, children)
+
+
+@pytest.mark.parametrize("manifest", [*MANIFESTS, *EXAMPLES], ids=lambda path: path.stem)
+def test_rendering_twice_gives_the_same_bytes(manifest: Path) -> None:
+    content = manifest.read_text(encoding="utf-8")
+    assert render(content, SETTINGS) == render(content, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("content", "want"),
+    [
+        pytest.param("a: [", "not YAML", id="broken YAML"),
+        pytest.param("kind: Pod", "there is no EmbeddingService", id="another kind"),
+        pytest.param("", "there is no EmbeddingService", id="an empty file"),
+    ],
+)
+def test_a_file_without_a_resource_is_refused(content: str, want: str) -> None:
+    with pytest.raises(ManifestError, match=want):
+        render(content, SETTINGS)
+
+
+def test_every_fault_of_a_manifest_is_named_with_its_path() -> None:
+    spec = hub_spec(batching={"maxBatchTokens": -1}, replicas=-2, unknown=1, hardware={"class": "tpu"})
+    with pytest.raises(ManifestError) as caught:
+        render(yaml.safe_dump(resource(spec, name="Wrong_Name")), SETTINGS)
+    message = str(caught.value)
+    for want in (
+        "metadata.name must have at most 45 characters",
+        "spec.batching.maxBatchTokens: must be between 1 and 10000000; leave it out",
+        "spec.replicas: must be between 0 and 1000",
+        "spec.unknown: Extra inputs are not permitted",
+        "spec.hardware.class: no such hardware class; there are: cpu",
+    ):
+        assert want in message

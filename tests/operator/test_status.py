@@ -1,0 +1,50 @@
+"""The status as it is published: times that move only with their condition, and refusals."""
+
+from __future__ import annotations
+
+from embedserve_operator.apply import Refusal
+from embedserve_operator.status import stamped, with_refusal
+from tests.operator.builders import OTHER_REPO, Cluster, failed, hub_spec
+from tests.operator.moments import LATER, NOON
+
+
+def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
+    waiting = Cluster().applied().published()
+    broken = waiting.started(failed("ModelNotFound", "gone", retryable=False))
+    status = stamped(broken.plan().status, broken.world().resource, LATER)
+    by_type = {condition.type: condition for condition in status.conditions}
+    assert by_type["Ready"].last_transition_time == NOON.strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert by_type["Stalled"].last_transition_time == LATER.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def test_nothing_new_is_nothing_to_write() -> None:
+    cluster = Cluster().applied().rolled_out().published()
+    assert stamped(cluster.plan().status, cluster.world().resource, LATER) == cluster.world().resource.status
+
+
+def test_the_generation_that_was_acted_upon_is_told() -> None:
+    cluster = Cluster().changed(hub_spec(replicas=2)).published()
+    assert cluster.world().resource.status.observed_generation == 2
+
+
+def test_a_refused_child_is_told_and_takes_nothing_from_what_serves() -> None:
+    serving = Cluster().applied().rolled_out().published()
+    refusal = Refusal("ChildRefused", "the API server refused Deployment docs-x: exceeded quota")
+    planned = with_refusal(serving.changed(hub_spec(OTHER_REPO)).plan().status, refusal)
+    by_type = {condition.type: condition for condition in planned.conditions}
+    assert by_type["Ready"].status == "True"
+    assert (by_type["Reconciling"].reason, by_type["Reconciling"].message) == (
+        refusal.reason,
+        refusal.message,
+    )
+
+
+def test_a_refused_child_of_a_new_service_is_why_it_is_not_ready() -> None:
+    planned = with_refusal(Cluster().plan().status, Refusal("NameTaken", "Service docs exists already"))
+    assert [c.reason for c in planned.conditions] == ["NameTaken", "NameTaken"]
+
+
+def test_a_status_that_somebody_spoilt_is_replaced() -> None:
+    cluster = Cluster()
+    spoilt = {**cluster.resource, "status": {"conditions": "nonsense"}}
+    assert Cluster(spoilt).world().resource.status.observed_generation == -1
