@@ -26,8 +26,8 @@ from embedserve_runtime.model.card import ModelCard
 Side = Literal["left", "right"]
 Input = str | list[int]
 
-# Up to here one text after the other, without the thread pool of the library: a short text costs less than
-# the hop, and does not queue behind another request's large batch in that pool.
+# Up to here one text a call: no thread pool of the library, where a short text would queue behind another
+# request's large batch, and no release of the interpreter, which costs two thread switches under load.
 FEW_CHARACTERS = 2_048
 # Larger requests go through the library in pieces of this size: its Encoding objects take some 150 bytes a
 # token.

@@ -13,11 +13,12 @@ import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from embedserve_runtime.api.asgi import Answer, ClientGone, Exchange, Header, Receive, Scope, Send
 from embedserve_runtime.api.body import BodyReader, Intake
 from embedserve_runtime.api.errors import INTERNAL, BodyTooLarge, MethodNotAllowed, Wire, wire_of
+from embedserve_runtime.api.watch import Watcher
 from embedserve_runtime.errors import EmbedserveError, Overloaded
 from embedserve_runtime.readiness import Phase, Readiness
 from embedserve_runtime.telemetry.metrics import Metrics
@@ -27,8 +28,6 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Exchange], Awaitable[Answer]]
 ErrorStyle = Callable[[Wire, EmbedserveError, str], bytes]
 
-# Requests still unanswered after this long get somebody who looks whether the client is still there.
-WATCH_SECONDS = 0.02
 # nginx's number for a client that closed the connection; it appears in metrics only, nobody receives it.
 CLIENT_GONE = 499
 REQUEST_ID_BYTES = 128
@@ -44,6 +43,7 @@ class Surroundings:
     readiness: Readiness
     metrics: Metrics
     intake: Intake
+    watcher: Watcher = field(default_factory=Watcher)
 
 
 class Endpoint:
@@ -100,7 +100,7 @@ class Endpoint:
             reader.release()
 
     async def _watched(self, exchange: Exchange, receive: Receive) -> Answer:
-        watch = _Watch(receive)
+        watch = self._around.watcher.watch(receive)
         try:
             return await self._handler(exchange)
         except asyncio.CancelledError:
@@ -145,35 +145,6 @@ class Endpoint:
                 "request_id": request_id,
             }
             log.log(level, "request", extra=fields)
-
-
-class _Watch:
-    """Cancels the handler when the client goes away while it waits."""
-
-    __slots__ = ("_receive", "_timer", "_watcher", "client_gone", "task")
-
-    def __init__(self, receive: Receive) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "endpoints run in a task"
-        self.task = task
-        self.client_gone = False
-        self._receive = receive
-        self._watcher: asyncio.Task[None] | None = None
-        self._timer = task.get_loop().call_later(WATCH_SECONDS, self._start)
-
-    def stop(self) -> None:
-        self._timer.cancel()
-        if self._watcher:
-            self._watcher.cancel()
-
-    def _start(self) -> None:
-        self._watcher = self.task.get_loop().create_task(self._watch())
-
-    async def _watch(self) -> None:
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            self.client_gone = True
-            self.task.cancel()
 
 
 def _request_id(headers: dict[bytes, bytes]) -> str:

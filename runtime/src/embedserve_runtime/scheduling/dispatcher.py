@@ -1,11 +1,10 @@
 """The shell around the policy: requests come in on the event loop, batches run on the engine's own thread.
 
-    submit (loop) -> policy.admit ... engine thread: policy.cut -> pack -> run -> deliver (loop) -> submit
-    returns
+    submit (loop) -> policy.admit ... engine's thread: policy.cut -> pack -> run -> deliver (loop)
 
 The engine's thread cuts for itself the moment it is free, so a request that arrives late still makes the next
-batch. When the running batch is long enough to be predicted, the loop cuts and packs the next one just before
-it ends, and the engine finds it ready.
+batch. When the running batch is long enough to be predicted, the loop cuts and packs the next one just before it
+ends, and the engine finds it ready.
 
 One wake-up of the loop a batch and one future a request, whatever the number of inputs.
 """
@@ -19,13 +18,15 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.errors import DeadlineExceeded, EmbedserveError, EngineFailure, NotReady
-from embedserve_runtime.scheduling.policy import Batch, Limits, Policy
+from embedserve_runtime.scheduling.deadlines import Deadlines
+from embedserve_runtime.scheduling.policy import Limits, Policy
 
 log = logging.getLogger(__name__)
 
@@ -53,22 +54,13 @@ class Completed:
     engine_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """A batch that has been cut, packed for the engine."""
-
-    batch: Batch
-    packed: PackedBatch
-
-
 class _Job:
     """A submitted request until it is answered."""
 
-    __slots__ = ("admitted", "engine_seconds", "future", "queue_seconds", "remaining", "rows", "sequences")
-
     def __init__(
-        self, sequences: Sequence[Int32Array], future: asyncio.Future[Completed], now: float
+        self, number: int, sequences: Sequence[Int32Array], future: asyncio.Future[Completed], now: float
     ) -> None:
+        self.number = number
         self.sequences = sequences
         self.future = future
         self.admitted = now
@@ -76,6 +68,38 @@ class _Job:
         self.rows: FloatArray | None = None
         self.queue_seconds = 0.0
         self.engine_seconds = 0.0
+
+    def place(self, inputs: tuple[int, ...], rows: FloatArray) -> None:
+        """Put rows at their places, and answer when they were the last."""
+        count = len(self.sequences)
+        if count == 1:
+            self.rows = rows
+        else:
+            if self.rows is None:
+                self.rows = np.empty((count, rows.shape[1]), dtype=np.float32)
+            self.rows[list(inputs)] = rows
+        self.remaining -= len(inputs)
+        if not self.remaining:
+            self.future.set_result(
+                Completed(self.rows, self.queue_seconds / count, self.engine_seconds / count)
+            )
+
+    def fail(self, error: EmbedserveError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A batch that has been cut: its jobs with the inputs of each, in the order of its rows."""
+
+    parts: tuple[tuple[_Job, tuple[int, ...]], ...]
+    tokens: int
+    inputs: int
+
+    @cached_property
+    def packed(self) -> PackedBatch:
+        return PackedBatch.pack([job.sequences[index] for job, inputs in self.parts for index in inputs])
 
 
 class Dispatcher:
@@ -87,15 +111,15 @@ class Dispatcher:
         self._observer = observer
         self._policy = Policy(limits)
         self._jobs: dict[int, _Job] = {}
+        self._deadlines = Deadlines(clock, self._expire)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._engine_is_running = False
+        self._wake_is_due = False
         self._batches = 0
-        self._prepared: _Ready | None = None
+        self._prepared: _Cut | None = None
         self._closed: str | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._engine_loop, name="engine", daemon=True)
         self._thread.start()
@@ -130,30 +154,25 @@ class Dispatcher:
     async def submit(self, sequences: Sequence[Int32Array], deadline: float) -> Completed:
         """Run the sequences, in as many batches as it takes.
 
-        Raises Overloaded or BatchTooLarge at once, DeadlineExceeded at the deadline (a time of the clock
-        given), EngineFailure, NotReady when closed. A cancelled call takes what still waits out of the queue.
+        Raises Overloaded or BatchTooLarge at once, DeadlineExceeded at the deadline (a time of the clock given),
+        EngineFailure, NotReady when closed. A cancelled call takes what still waits out of the queue.
         """
         if self._closed:
             raise NotReady(self._closed)
-        number = next(self._numbers)
-        now = self._clock()
-        job = _Job(sequences, self._loop.create_future(), now)
+        job = _Job(next(self._numbers), sequences, self._loop.create_future(), self._clock())
+        lengths = [len(sequence) for sequence in sequences]
         with self._lock:
-            self._policy.admit(number, [len(sequence) for sequence in sequences], deadline)
-            self._jobs[number] = job
-            if not self._engine_is_running:
-                self._wake.notify()
-        self._idle.clear()
-        timer = self._loop.call_later(deadline - now, self._expire, job)
+            self._policy.admit(job.number, lengths, deadline)
+            self._jobs[job.number] = job
+        if not self._engine_is_running and not self._wake_is_due:
+            # At the end of this turn of the loop: what else has come in by then shares the batch.
+            self._wake_is_due = True
+            self._loop.call_soon(self._wake_engine)
+        self._deadlines.add(job.number, deadline)
         try:
             return await job.future
         finally:
-            timer.cancel()
-            self._forget(number)
-
-    async def drained(self) -> None:
-        """Return when no request is left."""
-        await self._idle.wait()
+            self._forget(job)
 
     def close(self, message: str) -> None:
         """Take no more requests, fail those left as NotReady, and end the engine's thread after its batch."""
@@ -163,68 +182,64 @@ class Dispatcher:
                 self._policy.cancel(number)
             self._prepared = None
             self._wake.notify()
+        self._deadlines.close()
         for job in self._jobs.values():
-            _fail(job, NotReady(message))
+            job.fail(NotReady(message))
 
-    def _expire(self, job: _Job) -> None:
+    def _expire(self, number: int) -> None:
+        job = self._jobs[number]
         waited = self._clock() - job.admitted
-        _fail(
-            job,
-            DeadlineExceeded(f"not answered within {waited:.1f} s; the server is busy or the request large"),
+        job.fail(
+            DeadlineExceeded(f"not answered within {waited:.1f} s; the server is busy or the request large")
         )
 
-    def _forget(self, number: int) -> None:
+    def _forget(self, job: _Job) -> None:
+        self._deadlines.discard(job.number)
         with self._lock:
-            self._policy.cancel(number)
-            del self._jobs[number]
-        if not self._jobs:
-            self._idle.set()
+            del self._jobs[job.number]
+            if job.remaining:  # not answered, so that some of it may still wait
+                self._policy.cancel(job.number)
 
-    def _cut(self) -> _Ready | None:
-        """Cut and pack. Holds the lock already."""
+    def _cut(self) -> _Cut | None:
+        """The lock is held already."""
         batch = self._policy.cut(self._clock())
         if batch is None:
             return None
-        sequences = [
-            self._jobs[part.request].sequences[index] for part in batch.parts for index in part.inputs
-        ]
-        return _Ready(batch, PackedBatch.pack(sequences))
+        parts = tuple((self._jobs[part.request], part.inputs) for part in batch.parts)
+        return _Cut(parts, batch.tokens, batch.inputs)
 
     # -- on the engine's thread
 
     def _engine_loop(self) -> None:
-        while ready := self._wait_for_batch():
+        while cut := self._wait_for_batch():
             started = self._clock()
             outcome: FloatArray | EngineFailure
             try:
-                outcome = self._run(ready.packed)
+                outcome = self._run(cut.packed)
             except EngineFailure as error:
                 outcome = error
             except Exception:  # whatever an engine library throws must fail this batch only
-                log.exception(
-                    "the engine failed", extra={"inputs": ready.batch.inputs, "tokens": ready.batch.tokens}
-                )
+                log.exception("the engine failed", extra={"inputs": cut.inputs, "tokens": cut.tokens})
                 outcome = EngineFailure("the engine failed on this batch")
-            finished = self._clock()
-            self._call_on_loop(self._deliver, ready.batch, outcome, started, finished)
+            self._call_on_loop(self._deliver, cut, outcome, started, self._clock())
 
-    def _wait_for_batch(self) -> _Ready | None:
+    def _wait_for_batch(self) -> _Cut | None:
         with self._lock:
             self._engine_is_running = False
             while True:
                 if self._closed:
                     return None
-                ready, self._prepared = self._prepared or self._cut(), None
-                if ready:
+                cut, self._prepared = self._prepared or self._cut(), None
+                if cut:
                     break
                 self._wake.wait()
             self._engine_is_running = True
             self._batches += 1
             number, rate = self._batches, self._policy.tokens_per_second
-        expected = ready.batch.tokens / rate if rate else 0.0
+        expected = cut.tokens / rate if rate else 0.0
         if expected >= LEAST_PREPARED_SECONDS:
             self._call_on_loop(self._loop.call_later, expected - PREPARE_SECONDS, self._prepare, number)
-        return ready
+        return cut
 
     def _call_on_loop(self, function: Callable[..., object], *arguments: object) -> None:
         # A closed loop means that the process is going down and nobody waits any more.
@@ -233,49 +248,37 @@ class Dispatcher:
 
     # -- on the event loop
 
-    def _prepare(self, number: int) -> None:
-        """Cut the batch that follows batch `number`, unless the engine was faster than expected."""
+    def _wake_engine(self) -> None:
+        self._wake_is_due = False
         with self._lock:
-            if self._batches == number and self._engine_is_running and not self._closed:
-                self._prepared = self._cut()
+            self._wake.notify()
+
+    def _prepare(self, number: int) -> None:
+        """Cut and pack the batch that follows batch `number`, unless the engine was faster than expected."""
+        with self._lock:
+            if self._batches != number or not self._engine_is_running or self._closed:
+                return
+            self._prepared = cut = self._cut()
+        if cut:
+            _ = cut.packed
 
     def _deliver(
-        self, batch: Batch, outcome: FloatArray | EngineFailure, started: float, finished: float
+        self, cut: _Cut, outcome: FloatArray | EngineFailure, started: float, finished: float
     ) -> None:
         seconds = finished - started
         failed = isinstance(outcome, EngineFailure)
-        self._observer.batch_done(inputs=batch.inputs, tokens=batch.tokens, seconds=seconds, failed=failed)
+        self._observer.batch_done(inputs=cut.inputs, tokens=cut.tokens, seconds=seconds, failed=failed)
         if not failed:
             with self._lock:
-                self._policy.record(batch.tokens, seconds)
+                self._policy.record(cut.tokens, seconds)
         end = 0
-        for part in batch.parts:
-            start, end = end, end + len(part.inputs)
-            job = self._jobs.get(part.request)
-            if job is None or job.future.done():
+        for job, inputs in cut.parts:
+            start, end = end, end + len(inputs)
+            if job.future.done():
                 continue
             if isinstance(outcome, EngineFailure):
-                _fail(job, EngineFailure(outcome.message))
+                job.fail(EngineFailure(outcome.message))
                 continue
-            job.queue_seconds += (started - job.admitted) * len(part.inputs)
-            job.engine_seconds += seconds * len(part.inputs)
-            _place(job, part.inputs, outcome[start:end])
-
-
-def _place(job: _Job, inputs: tuple[int, ...], rows: FloatArray) -> None:
-    """Put rows at their places, and answer the request when they were the last."""
-    count = len(job.sequences)
-    if count == 1:
-        job.rows = rows
-    else:
-        if job.rows is None:
-            job.rows = np.empty((count, rows.shape[1]), dtype=np.float32)
-        job.rows[list(inputs)] = rows
-    job.remaining -= len(inputs)
-    if not job.remaining:
-        job.future.set_result(Completed(job.rows, job.queue_seconds / count, job.engine_seconds / count))
-
-
-def _fail(job: _Job, error: EmbedserveError) -> None:
-    if not job.future.done():
-        job.future.set_exception(error)
+            job.queue_seconds += (started - job.admitted) * len(inputs)
+            job.engine_seconds += seconds * len(inputs)
+            job.place(inputs, outcome[start:end])

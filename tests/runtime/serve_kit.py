@@ -1,0 +1,185 @@
+"""Builders for tests of the serving side: a small real tokenizer, a card, and an engine that embeds by token ids."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import perf_counter
+
+import httpx
+import numpy as np
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from embedserve_runtime.api.app import EMBEDDING_ROUTES, ROUTES, Application, serving_app
+from embedserve_runtime.api.body import Intake
+from embedserve_runtime.api.endpoint import Surroundings
+from embedserve_runtime.api.errors import STATUSES
+from embedserve_runtime.config import BatchingSettings
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.pipeline import Pipeline, Pooling
+from embedserve_runtime.readiness import Readiness
+from embedserve_runtime.scheduling.dispatcher import Dispatcher, Run
+from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.telemetry.metrics import Metrics
+from embedserve_runtime.tokenizing import TextTokenizer
+
+WORDS = (
+    "hello",
+    "world",
+    "a",
+    "vector",
+    "is",
+    "list",
+    "of",
+    "numbers",
+    "query",
+    "passage",
+    "deep",
+    "learning",
+)
+VOCABULARY = (
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    ":",
+    ".",
+    ",",
+    "?",
+    "##s",
+    *WORDS,
+    *"bcdefghijklmnopqrstuvwxyz",
+)
+CLS, SEP = 2, 3
+SPACE = "vs1-0123456789abcdef0123"
+DIMENSIONS = 8
+
+
+def tiny_wordpiece() -> Tokenizer:
+    """BERT's pipeline with a vocabulary of a few words."""
+    tokenizer = Tokenizer(
+        models.WordPiece({word: index for index, word in enumerate(VOCABULARY)}, unk_token="[UNK]")
+    )
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", SEP), ("[CLS]", CLS))
+    tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
+    return tokenizer
+
+
+def tiny_tokenizer(max_length: int = 32) -> TextTokenizer:
+    return TextTokenizer(tiny_wordpiece(), max_length, len(VOCABULARY))
+
+
+def card_of(
+    *,
+    dimensions: int = DIMENSIONS,
+    max_length: int = 32,
+    normalize: bool = True,
+    prompts: Mapping[str, str] | None = None,
+    default_prompt: str | None = None,
+) -> ModelCard:
+    encoder = Encoder(
+        family="bert",
+        hidden_size=dimensions,
+        norm_eps=1e-12,
+        embeddings=Embeddings(vocabulary=len(VOCABULARY), positions=max_length, token_types=2),
+        layers=(),
+        parameter_names=ParameterNames((), {}),
+    )
+    return ModelCard(
+        folder=Path("unused"),
+        source="tiny",
+        revision="local",
+        encoder=encoder,
+        pipeline=Pipeline(Pooling.MEAN, (), normalize, dimensions, dimensions),
+        max_length=max_length,
+        lowercase=False,
+        prompts=prompts or {},
+        default_prompt=default_prompt,
+        vector_space=SPACE,
+    )
+
+
+def mean_of_ids(dimensions: int = DIMENSIONS) -> Run:
+    """An engine whose row is the mean of fixed random rows, one a token id: any mix-up of inputs shows."""
+    table = np.random.default_rng(7).standard_normal((len(VOCABULARY), dimensions), dtype=np.float32)
+
+    def run(batch: PackedBatch) -> FloatArray:
+        sums: FloatArray = np.add.reduceat(table[batch.token_ids], batch.cu_seqlens[:-1], axis=0)
+        return np.asarray(sums / batch.lengths[:, None], dtype=np.float32)
+
+    return run
+
+
+class GatedRun:
+    """Lets a test hold the engine inside a batch, and keeps the batches that have come in."""
+
+    def __init__(self, run: Run | None = None) -> None:
+        self._run = run or mean_of_ids()
+        self._open = threading.Event()
+        self.entered = threading.Semaphore(0)
+        self.batches: list[PackedBatch] = []
+
+    def __call__(self, batch: PackedBatch) -> FloatArray:
+        self.batches.append(batch)
+        self.entered.release()
+        self._open.wait()
+        return self._run(batch)
+
+    def release(self) -> None:
+        """From now on nothing is held."""
+        self._open.set()
+
+
+class Bench:
+    """A whole server in the test's own event loop, without sockets."""
+
+    def __init__(self, app: Application, service: EmbeddingService, around: Surroundings) -> None:
+        self.app = app
+        self.service = service
+        self.around = around
+        self.dispatcher = service.dispatcher
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+
+    def metric(self, name: str, labels: dict[str, str] | None = None) -> float | None:
+        return self.around.metrics.registry.get_sample_value(name, labels or {})
+
+
+@asynccontextmanager
+async def bench(
+    run: Run | None = None,
+    *,
+    card: ModelCard | None = None,
+    limits: Limits | None = None,
+    batching: BatchingSettings | None = None,
+    intake: Intake | None = None,
+    ready: bool = True,
+    clock: Callable[[], float] = perf_counter,
+) -> AsyncIterator[Bench]:
+    card = card or card_of()
+    metrics = Metrics(ROUTES, STATUSES, EMBEDDING_ROUTES)
+    limits = limits or Limits(256, 100_000, 2_000)
+    dispatcher = Dispatcher(
+        run or mean_of_ids(card.pipeline.full_dimensions), limits, clock=clock, observer=metrics
+    )
+    service = EmbeddingService(
+        card, tiny_tokenizer(card.max_length), dispatcher, batching or BatchingSettings(), clock
+    )
+    readiness = Readiness()
+    if ready:
+        metrics.model_loaded(card, limits.batch_tokens, dispatcher)
+        readiness.open(service)
+    around = Surroundings(readiness, metrics, intake or Intake(2**20, 2**24))
+    built = Bench(serving_app(around, "tiny", with_probes=True), service, around)
+    try:
+        async with built.client:
+            yield built
+    finally:
+        dispatcher.close("the test is over")
+        service.close()
