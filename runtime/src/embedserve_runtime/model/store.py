@@ -133,8 +133,12 @@ class Store:
             while chunk := content.read(CHUNK):
                 digest.update(chunk)
         stored = StoredFile(path=path, size=file.stat().st_size, sha256=digest.hexdigest())
-        file.chmod(0o444)
-        file.replace(self._root / "blobs" / stored.sha256)
+        blob = self._root / "blobs" / stored.sha256
+        if blob.exists():
+            file.unlink()  # replacing it would split the content from the models that are linked to it
+        else:
+            file.chmod(0o444)
+            file.replace(blob)
         return stored
 
     def _link(self, manifest: Manifest) -> None:

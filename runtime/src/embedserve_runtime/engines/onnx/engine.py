@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
-from onnxruntime.capi.onnxruntime_pybind11_state import Fail, RuntimeException
+from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, Fail, InvalidArgument, RuntimeException
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build
@@ -13,6 +13,9 @@ from embedserve_runtime.engines.onnx.grouping import group
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
+
+# What a run can raise; the library's exceptions have no common base.
+RUN_ERRORS = (EPFail, Fail, InvalidArgument, RuntimeException)
 
 
 class OnnxEngine:
@@ -43,7 +46,7 @@ class OnnxEngine:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
         try:
             (hidden,) = self._session.run([OUTPUT], self._feeds(batch))
-        except (Fail, RuntimeException) as error:
+        except RUN_ERRORS as error:
             raise EngineFailure(
                 f"ONNX Runtime failed on a batch of {batch.tokens} tokens: {error}"
             ) from error

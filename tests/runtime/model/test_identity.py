@@ -1,0 +1,129 @@
+"""What changes the vector-space identity, and what does not."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from embedserve_runtime.config import ModelSettings
+from embedserve_runtime.model.card import read_card
+from tests.support.models import minilm_folder, tiny_bert
+
+Edit = Callable[[Path], None]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A tiny model in the full sentence-transformers layout, with MiniLM's own small files."""
+    target = tmp_path / "model"
+    tiny_bert(target)
+    for name in ("tokenizer.json", "modules.json", "1_Pooling", "sentence_bert_config.json"):
+        source = minilm_folder() / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, target / name)
+    return target
+
+
+def identity(folder: Path, **settings: object) -> str:
+    return read_card(folder, "local", ModelSettings.model_validate({"source": "m", **settings})).vector_space
+
+
+def rename_tensors(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    save_file(
+        {
+            f"bert.{name.replace('LayerNorm.weight', 'LayerNorm.gamma')}": t
+            for name, t in load_file(file).items()
+        },
+        file,
+    )
+
+
+def add_unused_tensor(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    save_file({**load_file(file), "pooler.dense.weight": np.ones((2, 2), np.float32)}, file)
+
+
+def new_pooling_spelling(folder: Path) -> None:
+    (folder / "1_Pooling" / "config.json").write_text(
+        json.dumps({"pooling_mode": "mean", "embedding_dimension": 36})
+    )
+
+
+def reformat_tokenizer(folder: Path) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["truncation"], content["padding"] = None, None
+    (folder / "tokenizer.json").write_text(json.dumps(content, indent=3, sort_keys=True))
+
+
+def change_weight(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    tensors["encoder.layer.1.output.dense.bias"][0] += 1
+    save_file(tensors, file)
+
+
+def change_tokenizer(folder: Path) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["normalizer"]["lowercase"] = not content["normalizer"]["lowercase"]
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
+def drop_normalize(folder: Path) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps(modules[:2]))
+
+
+def nothing(folder: Path) -> None:
+    pass
+
+
+QUERY: dict[str, object] = {"prompts": {"query": "query: "}}
+SAME: dict[str, tuple[Edit, dict[str, object]]] = {
+    "other tensor names": (rename_tensors, {}),
+    "a tensor that is not used": (add_unused_tensor, {}),
+    "pooling spelled anew": (new_pooling_spelling, {}),
+    "tokenizer formatted anew, without its padding": (reformat_tokenizer, {}),
+    "pooling said twice": (nothing, {"pooling": "mean"}),
+    "the full dimensions asked for": (nothing, {"dimensions": 36}),
+    "shorter inputs": (nothing, {"max_length": 20}),
+    "a prompt that is not the default": (nothing, QUERY),
+}
+OTHER: dict[str, tuple[Edit, dict[str, object]]] = {
+    "a weight": (change_weight, {}),
+    "the tokenizer": (change_tokenizer, {}),
+    "not normalised": (drop_normalize, {}),
+    "pooling": (nothing, {"pooling": "cls"}),
+    "a cut": (nothing, {"dimensions": 12}),
+    "a default prompt": (nothing, {**QUERY, "default_prompt": "query"}),
+}
+
+
+def test_the_identity_is_a_version_and_twenty_hex_digits(folder: Path) -> None:
+    assert re.fullmatch(r"vs1-[0-9a-f]{20}", identity(folder))
+
+
+@pytest.mark.parametrize(("edit", "settings"), SAME.values(), ids=SAME.keys())
+def test_another_spelling_of_the_same_model_keeps_the_identity(
+    folder: Path, edit: Edit, settings: dict[str, object]
+) -> None:
+    before = identity(folder)
+    edit(folder)
+    assert identity(folder, **settings) == before
+
+
+def test_each_change_of_the_vectors_gives_another_identity(folder: Path, tmp_path: Path) -> None:
+    seen = {identity(folder): "unchanged"}
+    for name, (edit, settings) in OTHER.items():
+        copy = tmp_path / name
+        shutil.copytree(folder, copy)
+        edit(copy)
+        changed = identity(copy, **settings)
+        assert changed not in seen, f"{name} has the identity of {seen[changed]}"
+        seen[changed] = name

@@ -1,0 +1,155 @@
+"""Models fetched by the real client library from a real server into the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.hub import Access, Fault, FaultKind, HubServer
+from embedserve_runtime.config import ModelSettings
+from embedserve_runtime.errors import EmbedserveError, ModelAccessDenied, ModelNotFound, SourceUnavailable
+from embedserve_runtime.model.sources import fetch_model, open_model
+from tests.support.models import copy_of_minilm
+
+PUBLIC, GATED = "lab/public", "lab/gated"
+READER, STRANGER = "reader-token", "stranger-token"
+
+
+@pytest.fixture
+def repositories(tmp_path: Path) -> Path:
+    root = tmp_path / "repositories"
+    for repository in (PUBLIC, GATED):
+        copy_of_minilm(root / repository / "main")
+        (root / repository / "main" / "onnx").mkdir()
+        (root / repository / "main" / "onnx" / "config.json").write_text("{}")
+        (root / repository / "main" / "pytorch_model.bin").write_bytes(b"a pickle")
+    return root
+
+
+@pytest.fixture
+def hub(repositories: Path) -> Iterator[HubServer]:
+    access = Access(frozenset({GATED}), readers=frozenset({READER}), strangers=frozenset({STRANGER}))
+    with HubServer(repositories, access) as server:
+        yield server
+
+
+@pytest.fixture
+def settings(hub: HubServer, tmp_path: Path) -> ModelSettings:
+    return ModelSettings(source=PUBLIC, endpoint=hub.url, store=tmp_path / "store")
+
+
+def changed(settings: ModelSettings, **update: object) -> ModelSettings:
+    return ModelSettings.model_validate({**settings.model_dump(), **update})
+
+
+def test_a_fetched_model_holds_the_files_that_serving_needs_and_no_others(
+    settings: ModelSettings, minilm: Path
+) -> None:
+    located = fetch_model(settings)
+    names = {str(path.relative_to(located.folder)) for path in located.folder.rglob("*") if path.is_file()}
+    assert {
+        "config.json",
+        "tokenizer.json",
+        "modules.json",
+        "1_Pooling/config.json",
+        "model.safetensors",
+    } <= names
+    assert not {name for name in names if name.startswith("onnx") or name.endswith(".bin")}
+    weights = "model.safetensors"
+    assert (located.folder / weights).read_bytes() == (minilm / weights).read_bytes()
+    assert located.size == sum((located.folder / name).stat().st_size for name in names)
+
+
+def test_an_unchanged_revision_is_not_downloaded_again(settings: ModelSettings, hub: HubServer) -> None:
+    first = fetch_model(settings)
+    before = len(hub.requests)
+    assert fetch_model(settings) == first
+    assert not [request for request in hub.requests[before:] if "resolve" in request.path]
+
+
+def test_what_is_in_the_store_is_opened_without_asking_the_hub(
+    settings: ModelSettings, hub: HubServer
+) -> None:
+    fetched = fetch_model(settings)
+    before = len(hub.requests)
+    assert open_model(settings) == fetched
+    assert len(hub.requests) == before
+
+
+def test_a_moved_branch_is_fetched_anew_and_the_old_files_stay(
+    settings: ModelSettings, repositories: Path
+) -> None:
+    first = fetch_model(settings)
+    (repositories / PUBLIC / "main" / "README.json").write_text("{}")
+    second = fetch_model(settings)
+    assert (first.revision, first.digest) != (second.revision, second.digest)
+    assert first.folder.is_dir()
+    shared = "model.safetensors"
+    assert (first.folder / shared).stat().st_ino == (second.folder / shared).stat().st_ino
+
+
+def test_a_broken_transfer_is_taken_up_where_it_ended(settings: ModelSettings, hub: HubServer) -> None:
+    weights = "/*/resolve/*/model.safetensors"
+    broken_after = 60_000_000
+    hub.faults.add(Fault(FaultKind.BROKEN, path=weights, amount=broken_after, times=1))
+    located = fetch_model(settings)
+    sent = sum(seen.sent_bytes for seen in hub.requests if seen.path.endswith("model.safetensors"))
+    size = (located.folder / "model.safetensors").stat().st_size
+    assert size <= sent < size + broken_after, "the second try must not start from nothing"
+
+
+def test_a_hub_in_trouble_is_named_and_the_next_try_succeeds(settings: ModelSettings, hub: HubServer) -> None:
+    hub.faults.add(Fault(FaultKind.SERVER_ERROR, path="/api/*"))
+    with pytest.raises(SourceUnavailable, match="the hub answered HTTP 503 for repository lab/public"):
+        fetch_model(settings)
+    hub.faults.clear()
+    assert fetch_model(settings).folder.is_dir()
+
+
+def test_a_local_folder_is_used_where_it_lies(minilm: Path, tmp_path: Path) -> None:
+    located = fetch_model(ModelSettings(source=str(minilm), store=tmp_path / "store"))
+    assert (located.folder, located.revision, located.digest) == (minilm.resolve(), "local", None)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_gated_repository_is_fetched_with_a_token_that_may_read_it(settings: ModelSettings) -> None:
+    assert fetch_model(changed(settings, source=GATED, token=READER)).folder.is_dir()
+
+
+REFUSED: dict[str, tuple[dict[str, object], type[EmbedserveError], str]] = {
+    "missing repository": (
+        {"source": "lab/nothing"},
+        ModelNotFound,
+        "lab/nothing does not exist.*no token is given",
+    ),
+    "missing revision": ({"revision": "v9"}, ModelNotFound, "lab/public has no revision 'v9'"),
+    "gated, no token": ({"source": GATED}, ModelAccessDenied, "lab/gated is gated and no token is given"),
+    "gated, wrong token": (
+        {"source": GATED, "token": STRANGER},
+        ModelAccessDenied,
+        "lab/gated is gated and the token given has no access",
+    ),
+    "not a name": ({"source": "a b"}, ModelNotFound, "'a b' is neither a folder"),
+    "missing folder": (
+        {"source": "/no/such/folder"},
+        ModelNotFound,
+        "model folder /no/such/folder does not exist",
+    ),
+    "no hub there": (
+        {"endpoint": "http://127.0.0.1:9"},
+        SourceUnavailable,
+        "cannot be reached for .*lab/public",
+    ),
+}
+
+
+@pytest.mark.parametrize(("update", "want_error", "want_message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_fetched_is_named(
+    settings: ModelSettings, update: dict[str, object], want_error: type[EmbedserveError], want_message: str
+) -> None:
+    with pytest.raises(want_error, match=want_message) as caught:
+        fetch_model(changed(settings, **update))
+    assert READER not in str(caught.value)
+    assert STRANGER not in str(caught.value)

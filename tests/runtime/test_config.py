@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from embedserve_runtime.config import RuntimeConfig, load_config
+from embedserve_runtime.errors import ConfigError
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "runtime.yaml"
+    path.write_text(
+        "model: {source: from-file}\nbatching: {max_queue_tokens: 1, max_queue_inputs: 1, max_batch_tokens: 1}\n"
+    )
+    return path
+
+
+def test_environment_wins_over_the_file_and_flags_over_both(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDSERVE_BATCHING__MAX_QUEUE_TOKENS", "2")
+    monkeypatch.setenv("EMBEDSERVE_BATCHING__MAX_QUEUE_INPUTS", "2")
+    config = load_config(file, {"batching": {"max_queue_inputs": 3}})
+    batching = config.batching
+    assert (batching.max_batch_tokens, batching.max_queue_tokens, batching.max_queue_inputs) == (1, 2, 3)
+    assert config.model.source == "from-file"
+
+
+REFUSED: dict[str, tuple[str, str]] = {
+    "nothing at all": ("", "model: "),
+    "an unknown group": ("model: {source: m}\nmodle: {}", "modle: Extra inputs are not permitted"),
+    "an unknown key": ("model: {source: m, poling: cls}", "model.poling: Extra inputs are not permitted"),
+    "no model": ("model: {}", "model.source is missing: give a model folder or a Hub repository"),
+    "a negative budget": (
+        "model: {source: m}\nbatching: {max_batch_tokens: -1}",
+        "batching.max_batch_tokens",
+    ),
+    "a port that is none": (
+        "model: {source: m}\nserver: {port: 70000}",
+        "server.port: Input should be less than",
+    ),
+    "no YAML": ("model: [", "runtime.yaml is not valid YAML"),
+    "no mapping": ("[1]", "must hold a mapping of settings, found a list"),
+}
+
+
+@pytest.mark.parametrize(("text", "want_message"), REFUSED.values(), ids=REFUSED.keys())
+def test_wrong_settings_stop_the_start_with_the_path_of_the_field(
+    file: Path, text: str, want_message: str
+) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert want_message in caught.value.message
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the configuration file .*absent\.yaml"):
+        load_config(tmp_path / "absent.yaml")
+
+
+def test_a_token_is_in_neither_the_printed_settings_nor_an_error(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDSERVE_MODEL__TOKEN", "hf_secret")
+    assert "hf_secret" not in repr(load_config(file))
+    file.write_text("model: {source: m, wrong: 1}")
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert "hf_secret" not in caught.value.message
+
+
+def fields_of(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, str | None]]:
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from fields_of(kind, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", field.description
+
+
+def test_every_setting_says_what_it_does() -> None:
+    assert [name for name, description in fields_of(RuntimeConfig) if not description] == []

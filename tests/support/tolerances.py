@@ -1,0 +1,8 @@
+"""How far vectors may be from the reference: the only place with such numbers."""
+
+# float32 against float32, another order of summation (design: "Right before compatible").
+FP32_MAX_ABS_DIFF = 1e-4
+# The same text alone, in a batch, or shuffled.
+NEIGHBOUR_MAX_ABS_DIFF = 1e-5
+# Hidden states of tiny random models, whose values are of size 1 to 5.
+TINY_MODEL_MAX_ABS_DIFF = 2e-5
