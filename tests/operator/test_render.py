@@ -10,7 +10,7 @@ import yaml
 from embedserve_operator.errors import ManifestError
 from embedserve_operator.render import render
 from tests.operator.builders import SETTINGS, hub_spec, resource
-from tests.operator.golden import assert_golden
+from tests.operator.expected import assert_golden
 
 HERE = Path(__file__).parent
 MANIFESTS = sorted((HERE / "manifests").glob("*.yaml"))

@@ -20,7 +20,7 @@ from embedserve_operator.settings import LeaseSettings, RenderSettings, RunSetti
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     command: str = options.command
     if command == "crds":
         sys.stdout.write(crd.as_chart_template() if options.chart_template else crd.as_yaml())
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _run(options)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="embedserve-operator", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)

@@ -1,0 +1,111 @@
+"""The chart as helm renders it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+import yaml
+
+from embedserve_operator.api.crd import custom_resource_definition
+from embedserve_operator.cli import parser
+from tests.chart.conftest import CHART, Helm
+from tests.operator.expected import assert_golden
+
+HERE = Path(__file__).parent
+ALL_VALUES = HERE / "all-values.yaml"
+
+Template = Callable[..., str]
+
+
+def objects(rendered: str, kind: str) -> list[Any]:
+    return [found for found in yaml.safe_load_all(rendered) if found and found["kind"] == kind]
+
+
+def test_default_values_give_exactly_the_reviewed_objects(template: Template) -> None:
+    assert_golden(HERE / "golden" / "default.yaml", template("--set", "crds.enabled=false"))
+
+
+def test_every_value_arrives_where_the_reviewed_objects_show_it(template: Template) -> None:
+    assert_golden(HERE / "golden" / "all-values.yaml", template("--values", str(ALL_VALUES)))
+
+
+def test_the_definition_is_installed_as_it_is_and_kept_on_uninstall(template: Template) -> None:
+    (definition,) = objects(template(), "CustomResourceDefinition")
+    assert definition["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert definition == custom_resource_definition()
+
+
+def test_the_definition_goes_with_the_release_only_when_that_is_asked_for(template: Template) -> None:
+    (definition,) = objects(template("--set", "crds.keep=false"), "CustomResourceDefinition")
+    assert "annotations" not in definition["metadata"]
+
+
+def test_the_operator_understands_every_flag_that_the_chart_gives(template: Template) -> None:
+    for values in (("--set", "logLevel=info"), ("--values", str(ALL_VALUES))):
+        (deployment,) = objects(template(*values), "Deployment")
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        options = parser().parse_args(container["args"])
+        assert options.command == "run"
+        assert options.lease_name == deployment["metadata"]["name"]
+
+
+def test_rights_are_the_least_that_work(template: Template) -> None:
+    rendered = template()
+    rules = [
+        rule for kind in ("ClusterRole", "Role") for role in objects(rendered, kind) for rule in role["rules"]
+    ]
+    for rule in rules:
+        assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
+        assert not {"secrets", "serviceaccounts", "roles", "clusterroles"} & set(rule["resources"])
+    on_resource = [rule for rule in rules if "embedserve.dev" in rule["apiGroups"]]
+    assert [(rule["resources"], rule["verbs"]) for rule in on_resource] == [
+        (["embeddingservices"], ["list", "watch"]),
+        (["embeddingservices/status"], ["patch"]),
+    ], "the user's resource can be read, and its status written, nothing else"
+
+
+def test_the_operator_may_lead_by_the_lease_that_it_is_told_of(template: Template) -> None:
+    (role,) = objects(template(), "Role")
+    named = [rule for rule in role["rules"] if "resourceNames" in rule]
+    (deployment,) = objects(template(), "Deployment")
+    assert [rule["resourceNames"] for rule in named] == [[deployment["metadata"]["name"]]]
+
+
+@pytest.mark.parametrize(
+    ("flags", "want"),
+    [
+        pytest.param(("--set", "runtime.imagee.tag=x"), "imagee", id="a misspelt value"),
+        pytest.param(("--set", "replicas=-1"), "replicas", id="a negative number of operators"),
+        pytest.param(("--set", "logLevel=loud"), "logLevel", id="an unknown log level"),
+        pytest.param(
+            ("--set", "runtime.hfEndpoint=hub.example"), "hfEndpoint", id="an address without scheme"
+        ),
+        pytest.param(
+            ("--set", "serviceAccount.create=false"), "serviceAccount.name", id="no service account"
+        ),
+    ],
+)
+def test_wrong_values_are_refused_with_the_name_of_the_value(
+    helm: Helm, flags: tuple[str, ...], want: str
+) -> None:
+    done = helm("template", "x", str(CHART), "--kube-version", "1.34.2", *flags)
+    assert done.returncode != 0
+    assert want in done.stderr
+
+
+def test_every_value_is_in_the_schema_and_every_default_is_valid() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    jsonschema.Draft7Validator.check_schema(schema)
+    jsonschema.Draft7Validator(schema).validate(values)
+
+
+def test_the_chart_has_the_version_of_the_operator() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    project = (CHART.parents[1] / "operator" / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'version = "{chart["appVersion"]}"' in project
