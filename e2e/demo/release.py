@@ -1,0 +1,45 @@
+"""The project under test as a user installs it: both images in the node and the chart by helm."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from e2e.cluster.images import PREFIX, REPOSITORY, LoadedImage, load_project_images
+from e2e.cluster.lifecycle import Cluster
+from e2e.cluster.shell import run
+
+RELEASE = "embedserve"
+OPERATOR_NAMESPACE = "embedserve-system"
+CHART = REPOSITORY / "charts" / "embedserve"
+
+
+@dataclass(frozen=True)
+class Release:
+    cluster: Cluster
+    hub_url: str
+
+    def install(self) -> None:
+        """Install or upgrade, and wait until the operator is available."""
+        operator, runtime = load_project_images(self.cluster.images)
+        values = {
+            **_image_values("image", operator),
+            **_image_values("runtime.image", runtime),
+            "runtime.hfEndpoint": self.hub_url,
+        }
+        words = ["upgrade", "--install", RELEASE, str(CHART), "--namespace", OPERATOR_NAMESPACE]
+        words += ["--create-namespace", "--wait", "--timeout", "3m"]
+        for name, value in values.items():
+            words += ["--set-string", f"{name}={value}"]
+        with self.cluster.progress.step("installing the chart"):
+            run(
+                [self.cluster.helm, *words],
+                environment={**os.environ, "KUBECONFIG": str(self.cluster.layout.admin_kubeconfig)},
+                timeout_s=240,
+            )
+
+
+def _image_values(key: str, image: LoadedImage) -> dict[str, str]:
+    """The tag that names the content, so that an upgrade rolls exactly the pods whose image has changed."""
+    repository, _, tag = image.content_reference.removeprefix(PREFIX).rpartition(":")
+    return {f"{key}.repository": repository, f"{key}.tag": tag}
