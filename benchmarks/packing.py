@@ -1,0 +1,152 @@
+"""Do sequences of a batch pay for each other's padding? Mixed lengths against equal ones, on the real MiniLM.
+
+    python -m benchmarks.packing [--rounds N] [--threads N]
+
+All cases run in turn in every round, so that a busy machine slows all of them alike; printed are medians over the
+rounds. "of peak" is the share of the matrix-product rate that ONNX Runtime reaches on the model's own shapes, in the
+same round: only the linear layers and attention count as work, so 100 % cannot be reached.
+"padded" is the same engine with all sequences of the batch in one attention group and all rows padded, that is, what a
+server does that pads in arrival order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from embedserve_runtime.config import load_config
+from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.loading import load_runner
+from embedserve_runtime.model.architecture import Encoder
+from tests.support.models import minilm_folder
+
+Lengths = NDArray[np.int64]
+
+
+def log_uniform(count: int, low: int, high: int) -> Lengths:
+    source = np.random.default_rng(1)
+    return np.exp(source.uniform(np.log(low), np.log(high + 1), count)).astype(np.int64)
+
+
+EQUAL = "64 x 64 tokens"
+CASES: dict[str, Lengths] = {
+    EQUAL: np.full(64, 64),
+    "32 x 128 tokens": np.full(32, 128),
+    "16 x 256 tokens": np.full(16, 256),
+    "256 x 16 tokens": np.full(256, 16),
+    "64 texts of 5 to 250 tokens": log_uniform(64, 5, 250),
+    "256 texts of 5 to 250 tokens": log_uniform(256, 5, 250),
+}
+PADDED = {name: np.full(len(CASES[name]), CASES[name].max()) for name in CASES if "to" in name.split()}
+
+
+def random_batch(lengths: Lengths) -> PackedBatch:
+    source = np.random.default_rng(0)
+    return PackedBatch.pack([source.integers(1000, 30_000, length).astype(np.int32) for length in lengths])
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def flops(encoder: Encoder, lengths: Lengths) -> float:
+    """Multiplications and additions of the linear layers and of attention."""
+    total = 0.0
+    for layer in encoder.layers:
+        inner = layer.attention.heads * layer.attention.head_size
+        a_token = 2 * encoder.hidden_size * (4 * inner + 2 * layer.mlp.intermediate)
+        total += a_token * lengths.sum() + 4 * inner * (lengths**2).sum()
+    return total
+
+
+def product_of_the_models_shapes(
+    encoder: Encoder, threads: int, rows: int = 4096
+) -> tuple[Callable[[], object], float]:
+    """One layer's four products as a graph of its own, and its operations."""
+    hidden, layer = encoder.hidden_size, encoder.layers[0]
+    inner = layer.attention.heads * layer.attention.head_size
+    shapes = [
+        (hidden, 3 * inner),
+        (inner, hidden),
+        (hidden, layer.mlp.intermediate),
+        (layer.mlp.intermediate, hidden),
+    ]
+    source = np.random.default_rng(0)
+    feeds, nodes, weights = {}, [], []
+    for number, shape in enumerate(shapes):
+        feeds[f"x{number}"] = source.normal(size=(rows, shape[0])).astype(np.float32)
+        values = source.normal(size=shape).astype(np.float32)
+        weights.append(helper.make_tensor(f"w{number}", TensorProto.FLOAT, shape, values.tobytes(), raw=True))
+        nodes.append(helper.make_node("MatMul", [f"x{number}", f"w{number}"], [f"y{number}"]))
+    graph = helper.make_graph(
+        nodes,
+        "products",
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, value.shape)
+            for name, value in feeds.items()
+        ],
+        [
+            helper.make_tensor_value_info(f"y{n}", TensorProto.FLOAT, (rows, s[1]))
+            for n, s in enumerate(shapes)
+        ],
+        initializer=weights,
+    )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return lambda: session.run(None, feeds), sum(2.0 * rows * a * b for a, b in shapes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=usable_cpus())
+    arguments = parser.parse_args()
+    runner = load_runner(
+        load_config(
+            flags={"model": {"source": str(minilm_folder())}, "engine": {"threads": arguments.threads}}
+        )
+    )
+    encoder = runner.card.encoder
+    products, product_flops = product_of_the_models_shapes(encoder, arguments.threads)
+    batches = {name: random_batch(lengths) for name, lengths in CASES.items()}
+    padded = {name: random_batch(lengths) for name, lengths in PADDED.items()}
+    rates: dict[str, list[float]] = {name: [] for name in (*CASES, *(f"{name}, padded" for name in PADDED))}
+    peaks: list[float] = []
+    for _ in range(arguments.rounds):
+        peaks.append(product_flops / seconds(products))
+        for name, batch in batches.items():
+            rates[name].append(batch.tokens / seconds(lambda batch=batch: runner.pooled(batch)))  # type: ignore[misc]
+        for name, batch in padded.items():
+            real = int(CASES[name].sum())
+            rates[f"{name}, padded"].append(real / seconds(lambda batch=batch: runner.pooled(batch)))  # type: ignore[misc]
+
+    print(
+        f"threads {arguments.threads}, rounds {arguments.rounds}, matrix products {median(peaks) / 1e9:.0f} GFLOP/s"
+    )
+    print(f"{'batch':40} {'tokens':>7} {'tokens/s':>9} {'of equal':>9} {'of peak':>8}")
+    for name, values in rates.items():
+        lengths = CASES[name.removesuffix(", padded")]
+        of_equal = median(value / equal for value, equal in zip(values, rates[EQUAL], strict=True))
+        rate_of_work = flops(encoder, lengths) / lengths.sum()
+        of_peak = median(value * rate_of_work / peak for value, peak in zip(values, peaks, strict=True))
+        print(f"{name:40} {lengths.sum():7} {median(values):9.0f} {of_equal:9.2f} {of_peak:8.0%}")
+
+
+if __name__ == "__main__":
+    main()
