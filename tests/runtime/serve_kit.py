@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -79,6 +80,7 @@ def tiny_tokenizer(max_length: int = 32) -> TextTokenizer:
 def card_of(
     *,
     dimensions: int = DIMENSIONS,
+    full_dimensions: int | None = None,
     max_length: int = 32,
     normalize: bool = True,
     prompts: Mapping[str, str] | None = None,
@@ -97,13 +99,18 @@ def card_of(
         source="tiny",
         revision="local",
         encoder=encoder,
-        pipeline=Pipeline(Pooling.MEAN, (), normalize, dimensions, dimensions),
+        pipeline=Pipeline(Pooling.MEAN, (), normalize, dimensions, full_dimensions or dimensions),
         max_length=max_length,
         lowercase=False,
         prompts=prompts or {},
         default_prompt=default_prompt,
         vector_space=SPACE,
     )
+
+
+def card_in(folder: Path, *, lowercase: bool) -> ModelCard:
+    """A card whose tokenizer lies in `folder`."""
+    return replace(card_of(), folder=folder, lowercase=lowercase)
 
 
 def mean_of_ids(dimensions: int = DIMENSIONS) -> Run:

@@ -1,0 +1,191 @@
+"""Refusals under load, deadlines, clients that go away, and what the probes say meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from embedserve_runtime.api.asgi import Message
+from embedserve_runtime.api.body import LEAST_RESERVED, Intake
+from embedserve_runtime.config import BatchingSettings
+from embedserve_runtime.readiness import Phase
+from embedserve_runtime.scheduling.policy import Limits
+from tests.runtime.serve_kit import Bench, GatedRun, bench
+
+EMBED = "/embed"
+
+
+def post(server: Bench, **body: Any) -> asyncio.Task[httpx.Response]:
+    return asyncio.create_task(server.client.post(EMBED, json=body))
+
+
+async def queued(server: Bench, inputs: int) -> None:
+    """So many inputs wait behind the engine."""
+    while server.dispatcher.queued_inputs < inputs:  # noqa: ASYNC110  # turns of the loop, no time
+        await asyncio.sleep(0)
+
+
+async def test_a_full_queue_is_429_with_the_seconds_to_wait() -> None:
+    gate = GatedRun()
+    async with bench(gate, limits=Limits(8, 1_000, queue_inputs=2)) as server:
+        running = post(server, inputs="hello")
+        await asyncio.to_thread(gate.entered.acquire)
+        waiting = post(server, inputs=["hello", "world"])
+        await queued(server, 2)
+        refused = await post(server, inputs="hello")
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error_type"] == "Overloaded"
+        assert server.metric("embedserve_queue_depth") == 2
+        assert server.metric("te_queue_size") == 2
+        assert server.metric("embedserve_queue_tokens") == 6
+        gate.release()
+        assert [(await task).status_code for task in (running, waiting)] == [200, 200]
+        assert server.metric("embedserve_queue_depth") == 0
+
+
+async def test_a_request_that_could_never_wait_is_422_and_not_told_to_come_back() -> None:
+    async with bench(limits=Limits(8, 1_000, queue_inputs=2)) as server:
+        refused = await post(server, inputs=["a", "b", "c"])
+    assert refused.status_code == 422
+    assert "retry-after" not in refused.headers
+
+
+async def test_a_request_not_answered_in_time_is_504() -> None:
+    gate = GatedRun()
+    async with bench(gate, batching=BatchingSettings(request_timeout_seconds=0.001)) as server:
+        answer = await post(server, inputs="hello")
+        gate.release()
+    assert answer.status_code == 504
+    assert "not answered within" in answer.json()["error"]
+
+
+async def test_bytes_of_all_requests_together_are_bounded() -> None:
+    gate = GatedRun()
+    intake = Intake(max_bytes=10_000, max_pending_bytes=2 * LEAST_RESERVED)
+    async with bench(gate, intake=intake) as server:
+        first, second = post(server, inputs="hello"), post(server, inputs="hello")
+        await asyncio.to_thread(gate.entered.acquire)
+        refused = await post(server, inputs="hello")
+        alive = await server.client.get("/livez")
+        gate.release()
+        assert [(await task).status_code for task in (first, second)] == [200, 200]
+    assert refused.status_code == 429
+    assert alive.status_code == 200, "probes need no room"
+    assert intake.pending == 0
+
+
+@pytest.mark.parametrize("announced", [True, False], ids=["by its length", "only while it is read"])
+async def test_a_body_over_the_bound_is_413(announced: bool) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(30):
+            yield b"x" * 100
+
+    intake = Intake(max_bytes=1_000, max_pending_bytes=10_000)
+    async with bench(intake=intake) as server:
+        content = b"x" * 3_000 if announced else chunks()
+        answer = await server.client.post(EMBED, content=content)
+    assert answer.status_code == 413
+    assert answer.headers["connection"] == "close"
+    assert intake.pending == 0
+
+
+async def test_a_client_that_goes_away_takes_its_work_out_of_the_queue() -> None:
+    gate = GatedRun()
+    async with bench(gate) as server:
+        running = post(server, inputs="hello")
+        await asyncio.to_thread(gate.entered.acquire)
+        gone = asyncio.Event()
+        waiting = asyncio.create_task(call_until(server, b'{"inputs": ["a", "b"]}', gone))
+        await queued(server, 2)
+        gone.set()
+        sent = await waiting
+        assert sent == []
+        assert server.dispatcher.queued_inputs == 0
+        gate.release()
+        assert (await running).status_code == 200
+        assert server.metric("embedserve_requests_total", {"route": EMBED, "status": "499"}) == 1
+        assert server.around.intake.pending == 0
+    assert len(gate.batches) == 1
+
+
+async def call_until(server: Bench, body: bytes, gone: asyncio.Event) -> list[Message]:
+    """Call the application as a server does, with a client that leaves when `gone` is set."""
+    sent: list[Message] = []
+    incoming = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive() -> Message:
+        if message := next(incoming, None):
+            return message
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": EMBED, "headers": []}
+    await server.app(scope, receive, send)
+    return sent
+
+
+async def test_a_client_that_goes_away_while_sending_is_forgotten() -> None:
+    async with bench() as server:
+        incoming = iter(
+            [
+                {"type": "http.request", "body": b'{"inputs"', "more_body": True},
+                {"type": "http.disconnect"},
+            ]
+        )
+
+        async def receive() -> Message:
+            return next(incoming)
+
+        async def send(message: Message) -> None:
+            raise AssertionError("nobody is there")
+
+        await server.app({"type": "http", "method": "POST", "path": EMBED, "headers": []}, receive, send)
+        assert server.around.intake.pending == 0
+        assert server.metric("embedserve_requests_in_flight") == 0
+
+
+PROBES = [
+    pytest.param(Phase.LOADING, False, 503, 503, id="loading"),
+    pytest.param(Phase.READY, True, 200, 200, id="ready"),
+    pytest.param(Phase.DRAINING, True, 503, 200, id="draining still serves"),
+]
+
+
+@pytest.mark.parametrize(("phase", "has_service", "want_ready", "want_embed"), PROBES)
+async def test_probes_and_routes_in_each_phase(
+    phase: Phase, has_service: bool, want_ready: int, want_embed: int
+) -> None:
+    async with bench(ready=has_service) as server:
+        server.around.readiness.move(phase, "a sentence about it")
+        ready = await server.client.get("/readyz")
+        health = await server.client.get("/health")
+        alive = await server.client.get("/livez")
+        embed = await post(server, inputs="hello")
+        openai = await server.client.post("/v1/embeddings", json={"input": "hello"})
+    assert (ready.status_code, health.status_code, alive.status_code) == (want_ready, want_ready, 200)
+    assert ready.json() == {"status": phase, "message": "a sentence about it"}
+    assert (embed.status_code, openai.status_code) == (want_embed, want_embed)
+    if want_ready == 503:
+        assert health.json()["error_type"] == "Unhealthy"
+        assert "a sentence about it" in health.json()["error"]
+    if phase is Phase.DRAINING:
+        assert embed.headers["connection"] == "close", "keep-alive clients move to another replica"
+
+
+async def test_probes_are_answered_while_the_engine_is_busy() -> None:
+    gate = GatedRun()
+    async with bench(gate) as server:
+        running = post(server, inputs="hello")
+        await asyncio.to_thread(gate.entered.acquire)
+        answers = [await server.client.get(path) for path in ("/livez", "/readyz", "/health", "/metrics")]
+        gate.release()
+        await running
+    assert [answer.status_code for answer in answers] == [200] * 4

@@ -1,0 +1,69 @@
+"""The budget is the smallest that reaches 95 % of the peak, whatever shape the engine's rate has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.scheduling.calibration import SMALLEST_BUDGET, calibrate, warm_up
+
+
+class FakeEngine:
+    """Advances its own clock by what a batch costs; nothing waits."""
+
+    def __init__(self, seconds_of: Callable[[int], float]) -> None:
+        self._seconds_of = seconds_of
+        self.now = 0.0
+        self.batches: list[PackedBatch] = []
+
+    def __call__(self, batch: PackedBatch) -> FloatArray:
+        self.batches.append(batch)
+        self.now += self._seconds_of(batch.tokens)
+        return np.zeros((len(batch.cu_seqlens) - 1, 1), dtype=np.float32)
+
+    def clock(self) -> float:
+        return self.now
+
+
+RATES = [
+    pytest.param(lambda tokens: tokens / 10_000, SMALLEST_BUDGET, id="a flat rate needs no large batch"),
+    pytest.param(
+        lambda tokens: 0.01 + tokens / 100_000, 16_384, id="a fixed cost a batch is spread thin enough"
+    ),
+    pytest.param(lambda tokens: max(tokens, 2_048) / 100_000, 2_048, id="the engine is full at one size"),
+    pytest.param(
+        lambda tokens: tokens / (100_000 if tokens <= 1_024 else 50_000), 256, id="larger batches are slower"
+    ),
+]
+
+
+@pytest.mark.parametrize(("seconds_of", "want_budget"), RATES)
+def test_the_smallest_budget_near_the_peak_is_taken(
+    seconds_of: Callable[[int], float], want_budget: int
+) -> None:
+    engine = FakeEngine(seconds_of)
+    found = calibrate(engine, max_length=512, vocabulary_size=100, seconds=1_000.0, clock=engine.clock)
+    assert found.budget == want_budget
+    assert found.tokens_per_second == pytest.approx(want_budget / seconds_of(want_budget))
+
+
+def test_a_slow_engine_is_not_measured_for_longer_than_allowed() -> None:
+    engine = FakeEngine(lambda tokens: 1.0 + tokens / 1_000)
+    found = calibrate(engine, max_length=512, vocabulary_size=100, seconds=5.0, clock=engine.clock)
+    assert found.budget in {measurement.budget for measurement in found.measurements}
+    assert engine.now <= 5.0 + 2 * (1.0 + 512 / 1_000)
+
+
+@pytest.mark.parametrize("max_length", [8, 512])
+def test_samples_fit_the_model(max_length: int) -> None:
+    engine = FakeEngine(lambda tokens: tokens / 1_000)
+    warm_up(engine, max_length=max_length, vocabulary_size=100)
+    calibrate(engine, max_length=max_length, vocabulary_size=100, seconds=10.0, clock=engine.clock)
+    assert engine.batches[0].lengths.tolist() == [max_length]
+    for batch in engine.batches:
+        assert batch.lengths.min() >= 1
+        assert batch.lengths.max() <= max_length
+        assert 0 <= batch.token_ids.min() <= batch.token_ids.max() < 100

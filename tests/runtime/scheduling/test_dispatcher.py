@@ -1,0 +1,255 @@
+"""The shell: every request gets exactly one outcome, whatever the engine, the clock and the clients do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.errors import DeadlineExceeded, EngineFailure, NotReady, Overloaded
+from embedserve_runtime.scheduling.dispatcher import Completed, Dispatcher, Run
+from embedserve_runtime.scheduling.policy import Limits
+from tests.runtime.serve_kit import GatedRun, mean_of_ids
+
+LATER = 3_600.0
+INTERRUPTED = {"cancel": "cancelled", "expire": "DeadlineExceeded"}
+
+
+@dataclass
+class Seen:
+    """An observer that counts."""
+
+    batches: list[tuple[int, int, bool]] = field(default_factory=list)
+
+    def batch_done(self, *, inputs: int, tokens: int, seconds: float, failed: bool) -> None:
+        assert seconds >= 0
+        self.batches.append((inputs, tokens, failed))
+
+
+@asynccontextmanager
+async def dispatcher(
+    run: Run, limits: Limits | None = None, observer: Seen | None = None
+) -> AsyncIterator[Dispatcher]:
+    built = Dispatcher(
+        run, limits or Limits(64, 10_000, 1_000), clock=perf_counter, observer=observer or Seen()
+    )
+    try:
+        yield built
+    finally:
+        built.close("the test is over")
+
+
+def ids(*values: int) -> Int32Array:
+    return np.array(values, dtype=np.int32)
+
+
+def deadline(seconds: float = LATER) -> float:
+    return perf_counter() + seconds
+
+
+async def entered(gate: GatedRun) -> None:
+    """The engine is inside a batch."""
+    await asyncio.to_thread(gate.entered.acquire)
+
+
+async def test_rows_come_back_in_the_order_of_the_inputs_over_many_batches() -> None:
+    seen = Seen()
+    rng = np.random.default_rng(1)
+    sequences = [rng.integers(0, 20, rng.integers(1, 60)).astype(np.int32) for _ in range(100)]
+    async with dispatcher(mean_of_ids(), observer=seen) as built:
+        done = await built.submit(sequences, deadline())
+    run = mean_of_ids()
+    want_rows = np.concatenate([run(PackedBatch.pack([sequence])) for sequence in sequences])
+    np.testing.assert_allclose(done.rows, want_rows, rtol=1e-6)
+    assert len(seen.batches) > 10
+    assert sum(inputs for inputs, _, _ in seen.batches) == 100
+    assert all(tokens <= 64 for _, tokens, _ in seen.batches)
+
+
+async def test_requests_that_arrive_while_the_engine_runs_share_the_next_batch() -> None:
+    gate = GatedRun()
+    async with dispatcher(gate) as built:
+        first = asyncio.create_task(built.submit([ids(1)], deadline()))
+        await entered(gate)
+        others = [asyncio.create_task(built.submit([ids(2, 3)], deadline())) for _ in range(5)]
+        await asyncio.sleep(0)
+        gate.release()
+        await asyncio.gather(first, *others)
+    assert [batch.lengths.tolist() for batch in gate.batches] == [[1], [2] * 5]
+
+
+async def test_a_cancelled_request_leaves_the_queue_and_never_runs() -> None:
+    gate = GatedRun()
+    async with dispatcher(gate) as built:
+        first = asyncio.create_task(built.submit([ids(1)], deadline()))
+        await entered(gate)
+        gone = asyncio.create_task(built.submit([ids(7, 7)], deadline()))
+        stays = asyncio.create_task(built.submit([ids(2)], deadline()))
+        await asyncio.sleep(0)
+        assert built.queued_inputs == 2
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        assert built.queued_inputs == 1
+        gate.release()
+        await asyncio.gather(first, stays)
+    assert [batch.token_ids.tolist() for batch in gate.batches] == [[1], [2]]
+
+
+async def test_a_passed_deadline_answers_while_the_engine_is_still_busy() -> None:
+    gate = GatedRun()
+    async with dispatcher(gate) as built:
+        running = asyncio.create_task(built.submit([ids(1)], deadline()))
+        await entered(gate)
+        with pytest.raises(DeadlineExceeded):
+            await built.submit([ids(2)], deadline(0.0))
+        assert built.queued_inputs == 0
+        gate.release()
+        await running
+    assert [batch.token_ids.tolist() for batch in gate.batches] == [[1]]
+
+
+async def test_a_full_queue_refuses_with_the_time_to_come_back() -> None:
+    gate = GatedRun()
+    async with dispatcher(gate, Limits(10, 20, 100)) as built:
+        built.learn_rate(2.0)
+        running = asyncio.create_task(built.submit([ids(1)], deadline()))
+        await entered(gate)
+        waiting = asyncio.create_task(built.submit([ids(*range(10)), ids(*range(8))], deadline()))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded) as caught:
+            await built.submit([ids(*range(10))], deadline())
+        assert caught.value.retry_after == 4.0
+        gate.release()
+        await asyncio.gather(running, waiting)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [EngineFailure("out of memory"), RuntimeError("a foreign library's error")],
+    ids=["the engine's own failure", "any other exception"],
+)
+async def test_a_failing_batch_fails_its_requests_and_no_others(
+    failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = Seen()
+    good = mean_of_ids()
+
+    def run(batch: PackedBatch) -> FloatArray:
+        if 13 in batch.token_ids:
+            raise failure
+        return good(batch)
+
+    async with dispatcher(run, Limits(4, 1_000, 100), observer=seen) as built:
+        bad = built.submit([ids(13, 13, 13, 13), ids(1, 1, 1, 1)], deadline())
+        fine = built.submit([ids(2, 2, 2, 2)], deadline())
+        outcomes = await asyncio.gather(bad, fine, return_exceptions=True)
+        assert isinstance(outcomes[0], EngineFailure)
+        assert isinstance(outcomes[1], Completed)
+        after = await built.submit([ids(3)], deadline())
+        assert after.rows.shape == (1, 8)
+        assert built.queued_inputs == 0
+    assert [failed for _, _, failed in seen.batches].count(True) == 1
+
+
+async def test_closing_fails_what_waits_and_refuses_what_comes() -> None:
+    gate = GatedRun()
+    built = Dispatcher(gate, Limits(64, 1_000, 100), clock=perf_counter, observer=Seen())
+    running = asyncio.create_task(built.submit([ids(1)], deadline()))
+    await entered(gate)
+    waiting = asyncio.create_task(built.submit([ids(2)], deadline()))
+    await asyncio.sleep(0)
+    built.close("going down")
+    outcomes = await asyncio.gather(running, waiting, return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes] == ["going down", "going down"]
+    with pytest.raises(NotReady, match="going down"):
+        await built.submit([ids(3)], deadline())
+    gate.release()
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    plan=st.lists(
+        st.tuples(
+            st.lists(st.integers(1, 40), min_size=1, max_size=12),
+            st.sampled_from(["wait", "wait", "cancel", "expire"]),
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_every_request_gets_exactly_one_outcome(plan: list[tuple[list[int], str]]) -> None:
+    asyncio.run(_all_have_outcomes(plan))
+
+
+async def _all_have_outcomes(plan: list[tuple[list[int], str]]) -> None:
+    rng = np.random.default_rng(2)
+    run = mean_of_ids()
+    async with dispatcher(run, Limits(64, 1_500, 60)) as built:
+
+        async def one(lengths: list[int], fate: str) -> str:
+            sequences = [rng.integers(0, 20, length).astype(np.int32) for length in lengths]
+            task = asyncio.ensure_future(
+                built.submit(sequences, deadline(0.0 if fate == "expire" else LATER))
+            )
+            if fate == "cancel":
+                await asyncio.sleep(0)
+                task.cancel()
+            try:
+                done = await task
+            except asyncio.CancelledError:
+                return "cancelled"
+            except (DeadlineExceeded, Overloaded) as error:
+                return type(error).__name__
+            want_rows = np.concatenate([run(PackedBatch.pack([sequence])) for sequence in sequences])
+            np.testing.assert_allclose(done.rows, want_rows, rtol=1e-6)
+            return "answered"
+
+        outcomes = await asyncio.gather(*(one(lengths, fate) for lengths, fate in plan))
+        for (_, fate), outcome in zip(plan, outcomes, strict=True):
+            allowed = {
+                "wait": {"answered"},
+                "cancel": {"answered", "cancelled"},
+                "expire": {"answered", "DeadlineExceeded"},
+            }
+            assert outcome in allowed[fate] | {"Overloaded"}
+        assert (built.queued_inputs, built.queued_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("batch_number", "want_batches"),
+    [
+        pytest.param(1, [[1], [2], [3]], id="cut ahead: what arrives later is in the batch after"),
+        pytest.param(0, [[1], [2, 3]], id="the call of an earlier batch comes too late and does nothing"),
+    ],
+)
+async def test_the_next_batch_is_prepared_while_one_runs(
+    batch_number: int, want_batches: list[list[int]]
+) -> None:
+    gate = GatedRun()
+    async with dispatcher(gate) as built:
+        running = asyncio.create_task(built.submit([ids(1)], deadline()))
+        await entered(gate)
+        early = asyncio.create_task(built.submit([ids(2)], deadline()))
+        await asyncio.sleep(0)
+        built._prepare(batch_number)
+        late = asyncio.create_task(built.submit([ids(3)], deadline()))
+        await asyncio.sleep(0)
+        gate.release()
+        await asyncio.gather(running, early, late)
+    assert [batch.token_ids.tolist() for batch in gate.batches] == want_batches
+
+
+async def test_deadlines_of_many_answered_requests_are_not_kept() -> None:
+    async with dispatcher(mean_of_ids()) as built:
+        for _ in range(5_000):
+            await built.submit([ids(1)], deadline())
+        assert len(built._deadlines._heap) < 2_000

