@@ -13,6 +13,7 @@ from e2e.cluster.buildah import Buildah, ImageBuild
 from e2e.cluster.containerd import Containerd
 from e2e.cluster.contents import build_once, digest
 from e2e.cluster.layout import Layout
+from e2e.cluster.locking import only_one
 from e2e.cluster.progress import Progress
 from e2e.cluster.shell import run
 
@@ -52,8 +53,14 @@ class ImageLoader:
         facts = [image.reference, *(f"{name}={value}" for name, value in sorted(image.arguments.items()))]
         content = digest([image.containerfile, *image.inputs], facts)
         content_reference = f"{image.reference}-{content}"
+        # containerd forgets what another load of the same name leaves behind, also while this one unpacks it.
+        with only_one(self.layout.images_lock):
+            was_loaded = self._load_if_changed(image, content, content_reference, hint)
+        return LoadedImage(image.reference, content_reference, was_loaded)
+
+    def _load_if_changed(self, image: ImageBuild, content: str, content_reference: str, hint: str) -> bool:
         if self.containerd.content_of(image.reference) == content:
-            return LoadedImage(image.reference, content_reference, was_loaded=False)
+            return False
         name = image.reference.removeprefix(PREFIX)
         with self.progress.step(f"building image {name}", hint):
             self.buildah.build(image)
@@ -62,7 +69,7 @@ class ImageLoader:
             self.containerd.tag(image.reference, content_reference)
             # Last, so that a load that was broken off is done again.
             self.containerd.label(image.reference, content)
-        return LoadedImage(image.reference, content_reference, was_loaded=True)
+        return True
 
     def base(self) -> str:
         return ensure_base_image(self.layout, self.buildah, self.progress)

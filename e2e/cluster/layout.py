@@ -100,8 +100,12 @@ class Layout:
         return self.state / "volumes"
 
     @property
-    def lock(self) -> Path:
+    def cluster_lock(self) -> Path:
         return self.root / "cluster.lock"
+
+    @property
+    def images_lock(self) -> Path:
+        return self.root / "images.lock"
 
     @property
     def fingerprint(self) -> Path:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from e2e.cluster.images import PAUSE_IMAGE, ImageLoader, load_system_images
 from e2e.cluster.kubeconfigs import write_kubeconfigs
 from e2e.cluster.kubectl import Kubectl, condition_true
 from e2e.cluster.layout import CNI_PLUGINS, NODE_NAME, Layout
+from e2e.cluster.locking import only_one
 from e2e.cluster.polling import wait_until
 from e2e.cluster.processes import Supervisor
 from e2e.cluster.progress import Progress
@@ -90,7 +89,8 @@ class Cluster:
         return ""
 
     def up(self) -> None:
-        with _only_one(self.layout):
+        _require_root()
+        with only_one(self.layout.cluster_lock):
             complaint = self.complaint()
             if not complaint:
                 self.progress.say("cluster: running and healthy, reused")
@@ -101,7 +101,8 @@ class Cluster:
             self._start()
 
     def down(self) -> None:
-        with _only_one(self.layout), self.progress.step("taking the cluster down"):
+        _require_root()
+        with only_one(self.layout.cluster_lock), self.progress.step("taking the cluster down"):
             self._clear()
 
     def _start(self) -> None:
@@ -215,12 +216,6 @@ def _definition() -> str:
     return digest([folder / name for name in DEFINITION], [])
 
 
-@contextmanager
-def _only_one(layout: Layout) -> Iterator[None]:
-    """Two of us at once would tear down each other's half-started cluster; the second waits."""
+def _require_root() -> None:
     if os.geteuid() != 0:
         raise ClusterError("the cluster needs root: namespaces, mounts and the kubelet do")
-    layout.root.mkdir(parents=True, exist_ok=True)
-    with layout.lock.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -28,7 +28,7 @@ class Release:
             "runtime.hfEndpoint": self.hub_url,
         }
         words = ["upgrade", "--install", RELEASE, str(CHART), "--namespace", OPERATOR_NAMESPACE]
-        words += ["--create-namespace", "--wait", "--timeout", "3m"]
+        words += ["--create-namespace", "--take-ownership", "--wait", "--timeout", "3m"]
         for name, value in values.items():
             words += ["--set-string", f"{name}={value}"]
         with self.cluster.progress.step("installing the chart"):
