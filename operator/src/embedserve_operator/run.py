@@ -83,6 +83,8 @@ async def _lead(
                 settings=watch_settings(),
                 clusterwide=True,
                 standalone=True,
+                # Else kopf makes one up from the name of the user, and the pod's user has none.
+                identity=settings.identity,
                 ready_flag=ready,
                 stop_flag=stop,
             ),
