@@ -15,6 +15,7 @@ import contextlib
 import gc
 import logging
 import math
+import os
 import signal
 import socket
 import sys
@@ -75,6 +76,16 @@ def run(config: RuntimeConfig) -> int:
     """Serve until a signal comes; the process's exit code."""
     configure_logs(config.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
+    code = _run(config)
+    if any(thread.daemon for thread in threading.enumerate()):
+        # The loader or the engine is still inside a library (the process was stopped while loading, or the grace
+        # period was too short for a batch). Finalising the interpreter under native code aborts the process.
+        logging.shutdown()
+        os._exit(code)
+    return code
+
+
+def _run(config: RuntimeConfig) -> int:
     try:
         with contextlib.ExitStack() as stack:
             server = config.server
@@ -209,6 +220,7 @@ class _Process:
             await asyncio.wait_for(asyncio.shield(finished), settings.shutdown_grace_seconds)
         service.dispatcher.close("the process is shutting down")
         await finished
+        await asyncio.to_thread(service.dispatcher.join, LAST_ANSWERS_SECONDS)
         service.close()
         log.info("stopped")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
@@ -116,7 +116,7 @@ async def test_a_client_that_goes_away_takes_its_work_out_of_the_queue() -> None
 async def call_until(server: Bench, body: bytes, gone: asyncio.Event) -> list[Message]:
     """Call the application as a server does, with a client that leaves when `gone` is set."""
     sent: list[Message] = []
-    incoming = iter([{"type": "http.request", "body": body, "more_body": False}])
+    incoming: Iterator[Message] = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def receive() -> Message:
         if message := next(incoming, None):

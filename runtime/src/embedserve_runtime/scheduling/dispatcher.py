@@ -186,6 +186,10 @@ class Dispatcher:
         for job in self._jobs.values():
             job.fail(NotReady(message))
 
+    def join(self, seconds: float) -> None:
+        """After `close`: wait for the engine to come out of its last batch, so long at most."""
+        self._thread.join(seconds)
+
     def _expire(self, number: int) -> None:
         job = self._jobs[number]
         waited = self._clock() - job.admitted

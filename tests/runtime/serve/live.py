@@ -1,0 +1,86 @@
+"""A server process for tests: started by the real command, followed through its log, ended by signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+COMMAND = (
+    sys.executable,
+    "-c",
+    "import sys; from embedserve_runtime.cli import main; sys.exit(main())",
+    "serve",
+)
+
+
+@dataclass
+class Live:
+    """lines: what the log has said so far, one mapping a line."""
+
+    process: subprocess.Popen[str]
+    lines: list[Mapping[str, Any]] = field(default_factory=list)
+    address: str = ""
+    management: str = ""
+
+    def wait_for(self, message: str) -> Mapping[str, Any]:
+        """Read the log until a line starts with `message`."""
+        assert self.process.stderr is not None
+        for text in self.process.stderr:
+            line = json.loads(text) if text.startswith("{") else {"message": text.rstrip()}
+            self.lines.append(line)
+            if line["message"].startswith(message):
+                return line
+        raise AssertionError(f"the log ended without {message!r}: {self.lines}")
+
+    def wait_until_ready(self) -> None:
+        line = self.wait_for("ready on ")
+        self.address = line["message"].removeprefix("ready on ")
+        self.management = line["management"] or ""
+
+    def stop(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def exit_code(self) -> int:
+        """Wait for the end, keeping the log."""
+        assert self.process.stderr is not None
+        for text in self.process.stderr:
+            self.lines.append(json.loads(text) if text.startswith("{") else {"message": text.rstrip()})
+        return self.process.wait()
+
+
+@contextmanager
+def live(
+    source: Path | str, folder: Path, settings: Mapping[str, Mapping[str, Any]] | None = None
+) -> Iterator[Live]:
+    """A process that serves `source`, with settings laid over those of a test; `folder` gets its config file."""
+    content: dict[str, Any] = {
+        "model": {"source": str(source)},
+        "server": {"port": 0, "management_port": 0, "endpoint_drain_seconds": 0.0},
+        "batching": {"max_batch_tokens": 1024},
+        "termination_log": str(folder / "termination"),
+    }
+    for group, values in (settings or {}).items():
+        content[group] = content.get(group, {}) | dict(values)
+    (folder / "termination").touch()
+    config = folder / "config.yaml"
+    config.write_text(json.dumps(content))  # JSON is YAML
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EMBEDSERVE_")}
+    process = subprocess.Popen(
+        [*COMMAND, "--config", str(config)], stderr=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        yield Live(process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        if process.stderr:
+            process.stderr.close()
+        process.wait()

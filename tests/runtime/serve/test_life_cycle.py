@@ -1,0 +1,172 @@
+"""From the command to the last answer, with the real MiniLM in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import openai
+import pytest
+
+from tests.runtime.serve.live import Live, live
+from tests.support.texts import parity_texts
+from tests.support.tolerances import FP32_MAX_ABS_DIFF
+
+SENTENCES = ["What is a vector?", "Ein Vektor ist eine Liste von Zahlen.", "The weather is fine."]
+
+
+@pytest.fixture(scope="module")
+def server(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    with live(minilm, tmp_path_factory.mktemp("server")) as started:
+        started.wait_until_ready()
+        yield started
+
+
+def test_vectors_over_http_equal_sentence_transformers(server: Live, minilm: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    texts = SENTENCES + parity_texts(20)
+    want_vectors = SentenceTransformer(str(minilm), device="cpu").encode(texts)
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="unused") as client:
+        answer = client.embeddings.create(model="any", input=texts)
+    vectors = np.array([item.embedding for item in answer.data], dtype=np.float32)
+    assert np.abs(vectors - want_vectors).max() <= FP32_MAX_ABS_DIFF
+    tei = httpx.post(f"{server.address}/embed", json={"inputs": texts}, timeout=60).json()
+    np.testing.assert_array_equal(np.array(tei, dtype=np.float32), vectors)
+
+
+def test_probes_and_metrics_live_on_the_management_port_alone(server: Live) -> None:
+    for path in ("/livez", "/readyz", "/metrics"):
+        assert httpx.get(f"{server.management}{path}").status_code == 200
+        assert httpx.get(f"{server.address}{path}").status_code == 404
+    assert httpx.get(f"{server.address}/health").status_code == 200
+    assert httpx.post(f"{server.management}/embed", json={"inputs": "a"}).status_code == 404
+
+
+def test_broken_bytes_on_the_wire_do_not_end_the_server(server: Live) -> None:
+    host, port = server.address.removeprefix("http://").split(":")
+    for junk in (b"\x00" * 64, b"GET\r\n\r\n", b"POST /embed HTTP/1.1\r\ncontent-length: x\r\n\r\n"):
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(junk)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(4096):
+                pass
+    assert httpx.post(f"{server.address}/embed", json={"inputs": "a"}).status_code == 200
+
+
+async def test_a_client_that_hangs_up_leaves_the_queue_empty(server: Live) -> None:
+    host, port = server.address.removeprefix("http://").split(":")
+    body = json.dumps({"inputs": parity_texts(200) * 5}).encode()
+    head = (
+        b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        % len(body)
+    )
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(head + body)
+    await writer.drain()
+    async with httpx.AsyncClient(base_url=server.management) as client:
+        await until(client, "embedserve_queue_depth", lambda value: value > 100)
+        writer.close()
+        await until(client, "embedserve_queue_depth", lambda value: value == 0)
+        page = (await client.get("/metrics")).text
+        after = await client.post(f"{server.address}/embed", json={"inputs": "a"})
+    assert 'embedserve_requests_total{route="/embed",status="499"} 1.0' in page
+    assert after.status_code == 200
+
+
+async def until(client: httpx.AsyncClient, metric: str, holds: object) -> None:
+    """Read the metrics until one holds; the test's own timeout is the bound."""
+    assert callable(holds)
+    while True:
+        page = (await client.get("/metrics")).text
+        value = next(float(line.split(" ")[1]) for line in page.splitlines() if line.startswith(f"{metric} "))
+        if holds(value):
+            return
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_under_load_fails_no_accepted_request(
+    minilm: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """SIGTERM drains first, SIGINT does not; in both cases what was accepted is answered, and the exit code is 0."""
+    with live(minilm, tmp_path, {"server": {"endpoint_drain_seconds": 0.3}}) as server:
+        server.wait_until_ready()
+        limits = httpx.Limits(max_connections=16)
+        async with httpx.AsyncClient(base_url=server.address, limits=limits, timeout=60) as client:
+            answered = asyncio.Event()
+
+            async def ask(index: int) -> int:
+                answer = await client.post("/embed", json={"inputs": [f"text {index}"] * 8})
+                answered.set()
+                return answer.status_code
+
+            asking = [asyncio.create_task(ask(index)) for index in range(16)]
+            await answered.wait()
+            server.stop(number)
+            statuses = await asyncio.gather(*asking)
+        assert statuses == [200] * 16
+        assert server.exit_code() == 0
+    assert server.lines[-1]["message"] == "stopped"
+
+
+def test_while_draining_probes_say_no_and_requests_are_served(minilm: Path, tmp_path: Path) -> None:
+    with live(minilm, tmp_path, {"server": {"endpoint_drain_seconds": 600.0}}) as server:
+        server.wait_until_ready()
+        server.stop(signal.SIGTERM)
+        server.wait_for("stopping")
+        ready = httpx.get(f"{server.management}/readyz")
+        embed = httpx.post(f"{server.address}/embed", json={"inputs": "a"})
+        assert (ready.status_code, ready.json()["status"]) == (503, "Draining")
+        assert (embed.status_code, embed.headers["connection"]) == (200, "close")
+        server.stop(signal.SIGTERM)  # a second signal ends the drain
+        assert server.exit_code() == 0
+
+
+def test_a_signal_while_loading_ends_the_process_at_once(minilm: Path, tmp_path: Path) -> None:
+    with live(minilm, tmp_path) as server:
+        server.wait_for("listening")
+        server.stop(signal.SIGTERM)
+        assert server.exit_code() == 0
+
+
+def test_a_model_that_cannot_be_served_ends_with_the_reason_left_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "empty-model"
+    folder.mkdir()
+    with live(folder, tmp_path) as server:
+        assert server.exit_code() == 1
+    left = json.loads((tmp_path / "termination").read_text())
+    assert set(left) == {"reason", "message", "retryable"}
+    assert left["reason"] == "ModelFileMissing"
+    assert left["retryable"] is False
+    assert any(line.get("reason") == "ModelFileMissing" for line in server.lines)
+
+
+def test_a_port_in_use_is_said(minilm: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with live(minilm, tmp_path, {"server": {"port": port}}) as server:
+            assert server.exit_code() == 1
+    assert (
+        f"cannot listen on 127.0.0.1:{port}" in json.loads((tmp_path / "termination").read_text())["message"]
+    )
+
+
+async def test_the_port_answers_before_the_model_is_there(minilm: Path, tmp_path: Path) -> None:
+    with live(minilm, tmp_path, {"server": {"management_port": None}}) as server:
+        line = server.wait_for("listening")
+        async with httpx.AsyncClient(base_url=line["address"]) as client:
+            alive = await client.get("/livez")
+            early = await client.post("/embed", json={"inputs": "a"})
+            await asyncio.to_thread(server.wait_until_ready)
+            ready = await client.get("/readyz")
+        assert alive.status_code == 200
+        assert early.status_code in {200, 503}
+        if early.status_code == 503:
+            assert early.json()["error_type"] == "Unhealthy"
+        assert ready.status_code == 200
