@@ -29,6 +29,8 @@ ETCD_URL = "http://127.0.0.1:2379"
 
 CNI_PLUGINS = Path("/usr/lib/cni")
 NETNS_PATH = Path("/run/netns") / NAMESPACE
+OWNER_FILE = Path("/run") / NAMESPACE / "owner"
+"""Names the cache folder that the running cluster belongs to."""
 
 
 def cache_folder() -> Path:
@@ -106,6 +108,10 @@ class Layout:
     @property
     def images_lock(self) -> Path:
         return self.root / "images.lock"
+
+    @property
+    def release_lock(self) -> Path:
+        return self.root / "release.lock"
 
     @property
     def fingerprint(self) -> Path:

@@ -20,7 +20,7 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.images import PAUSE_IMAGE, ImageLoader, load_system_images
 from e2e.cluster.kubeconfigs import write_kubeconfigs
 from e2e.cluster.kubectl import Kubectl, condition_true
-from e2e.cluster.layout import CNI_PLUGINS, NODE_NAME, Layout
+from e2e.cluster.layout import CNI_PLUGINS, NODE_NAME, OWNER_FILE, Layout
 from e2e.cluster.locking import only_one
 from e2e.cluster.polling import wait_until
 from e2e.cluster.processes import Supervisor
@@ -38,7 +38,7 @@ PROCESS_NAMES = (
 # Consumers first: each process is stopped while what it talks to still answers. containerd comes after.
 STOP_ORDER = ("kubelet", "kube-scheduler", "kube-controller-manager", "kube-proxy", "kube-apiserver", "etcd")
 # The files that a running cluster is made from; a change of them means that it has to be started afresh.
-DEFINITION = ("go", "containerfiles", "manifests", "components.py", "layout.py", "network.py")
+DEFINITION = ("go", "containerfiles", "manifests", "components.py", "network.py")
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ class Cluster:
 
     def up(self) -> None:
         _require_root()
+        _require_no_other(self.layout)
         with only_one(self.layout.cluster_lock):
             complaint = self.complaint()
             if not complaint:
@@ -131,6 +132,8 @@ class Cluster:
 
     def _prepare(self, programs: dict[str, Path]) -> None:
         layout = self.layout
+        OWNER_FILE.parent.mkdir(exist_ok=True)
+        OWNER_FILE.write_text(str(layout.root))
         layout.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         layout.volumes.mkdir(exist_ok=True)
         layout.binaries.mkdir(exist_ok=True)
@@ -200,6 +203,7 @@ class Cluster:
         # Images are worth keeping, but not together with records of containers that no longer exist.
         _remove(layout.containerd_root / "io.containerd.grpc.v1.cri" if orderly else layout.containerd_root)
         _remove(layout.containerd_state)
+        _remove(OWNER_FILE)
         if leftovers.leftover_processes(layout):
             raise ClusterError("processes of the cluster are still there")
 
@@ -214,6 +218,19 @@ def _remove(path: Path) -> None:
 def _definition() -> str:
     folder = Path(__file__).parent
     return digest([folder / name for name in DEFINITION], [])
+
+
+def _require_no_other(layout: Layout) -> None:
+    """A cluster under another cache folder would have the same addresses."""
+    if not OWNER_FILE.exists():
+        return
+    owner = Path(OWNER_FILE.read_text())
+    other = Supervisor(Layout(owner).processes, Layout(owner).logs)
+    if owner != layout.root and any(other.runs(name) for name in PROCESS_NAMES):
+        raise ClusterError(
+            f"a cluster with its state under {owner} is running; take it down first: "
+            f"XDG_CACHE_HOME={owner.parent} python -m e2e.cluster down"
+        )
 
 
 def _require_root() -> None:

@@ -62,6 +62,10 @@ def remove_network() -> None:
     attempt(["ip", "link", "delete", HOST_LINK])
     if NETNS_PATH.exists():
         run(["ip", "netns", "delete", NAMESPACE])
+    names = NETNS_PATH.parent
+    if names.exists() and not any(names.iterdir()):
+        # "ip netns" mounts the folder onto itself for the first namespace and leaves that.
+        attempt(["umount", names])
 
 
 def write_cni_config(folder: Path, state: Path) -> None:

@@ -75,7 +75,8 @@ def _apply_example(cluster: Cluster) -> Example:
     name = yaml.safe_load(manifest)["metadata"]["name"]
     words = ("embeddingservice", name, "--namespace", NAMESPACE)
     kubectl = cluster.kubectl
-    _delete_example(kubectl, name)
+    with cluster.progress.step("removing the example of an earlier run"):
+        _delete_example(kubectl, name)
     with cluster.progress.step(f"applying {EXAMPLE.relative_to(REPOSITORY)} and waiting for Ready"):
         begun = time.monotonic()
         kubectl("apply", "--namespace", NAMESPACE, "--filename", str(EXAMPLE))

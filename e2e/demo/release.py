@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from e2e.cluster.images import PREFIX, REPOSITORY, LoadedImage, load_project_images
 from e2e.cluster.lifecycle import Cluster
+from e2e.cluster.locking import only_one
 from e2e.cluster.shell import run
 
 RELEASE = "embedserve"
@@ -31,7 +32,9 @@ class Release:
         words += ["--create-namespace", "--take-ownership", "--wait", "--timeout", "3m"]
         for name, value in values.items():
             words += ["--set-string", f"{name}={value}"]
-        with self.cluster.progress.step("installing the chart"):
+        # helm refuses a second upgrade while one is under way.
+        lock = only_one(self.cluster.layout.release_lock)
+        with self.cluster.progress.step("installing the chart"), lock:
             run(
                 [self.cluster.helm, *words],
                 environment={**os.environ, "KUBECONFIG": str(self.cluster.layout.admin_kubeconfig)},
