@@ -108,9 +108,9 @@ def _pipeline(encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipe
 
 
 def _max_length(encoder: Encoder, layout: Layout, settings: ModelSettings) -> int:
-    positions = encoder.embeddings.positions
-    if settings.max_length is not None and settings.max_length > positions:
+    longest = encoder.max_tokens
+    if settings.max_length is not None and settings.max_length > longest:
         raise ConfigError(
-            f"model.max_length: {settings.max_length} is more than the model's {positions} positions"
+            f"model.max_length: {settings.max_length} is more than the model's {longest} positions"
         )
-    return settings.max_length or min(layout.max_length or positions, positions)
+    return settings.max_length or min(layout.max_length or longest, longest)

@@ -11,7 +11,14 @@ from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.families import bert
 from embedserve_runtime.model.files import FileModel, read_json
 
-FAMILIES: Mapping[str, Callable[[Path], Encoder]] = MappingProxyType({"bert": bert.describe})
+FAMILIES: Mapping[str, Callable[[Path], Encoder]] = MappingProxyType(
+    {
+        "bert": bert.describe,
+        "camembert": bert.describe,
+        "roberta": bert.describe,
+        "xlm-roberta": bert.describe,
+    }
+)
 
 
 class _ModelType(FileModel):
