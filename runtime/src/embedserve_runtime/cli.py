@@ -111,7 +111,7 @@ def described(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
         "layers": len(encoder.layers),
         "hiddenSize": encoder.hidden_size,
         "engine": "onnx",
-        "pooling": card.pipeline.pooling,
+        "pooling": card.pipeline.pooling_name,
         "denseLayers": len(card.pipeline.dense),
         "normalize": card.pipeline.normalize,
         "maxLength": card.max_length,

@@ -46,7 +46,7 @@ class ModelSettings(_Group):
     endpoint: str | None = Field(
         default=None, description="Base URL of the Hub; without it the client library's own default is used."
     )
-    pooling: Literal["auto", "cls", "mean", "max", "last"] = Field(
+    pooling: Literal["auto", "cls", "mean", "mean_sqrt", "weighted_mean", "max", "last"] = Field(
         default="auto", description="`auto` takes what the model folder says."
     )
     max_length: PositiveInt | None = Field(

@@ -25,7 +25,7 @@ VERSION = version("embedserve-runtime")
 
 _decode = BodyDecoder(EmbedBody)
 # Where TEI calls a pooling by another name.
-_TEI_POOLING = {Pooling.LAST: "last_token"}
+_TEI_POOLING = {"last": "last_token"}
 
 
 class TeiRoutes:
@@ -59,7 +59,7 @@ class TeiRoutes:
             model_dtype="float32",
             served_model_name=self._name,
             model_type=ModelType(
-                EmbeddingModelType(_TEI_POOLING.get(card.pipeline.pooling, str(card.pipeline.pooling)))
+                EmbeddingModelType(_TEI_POOLING.get(card.pipeline.pooling_name, card.pipeline.pooling_name))
             ),
             max_concurrent_requests=limits.queue_inputs,
             max_input_length=service.max_length,

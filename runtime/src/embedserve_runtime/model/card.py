@@ -89,7 +89,8 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
 
 
 def _pipeline(encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipeline:
-    size = encoder.hidden_size
+    poolings = layout.pooling if settings.pooling == "auto" else (Pooling(settings.pooling),)
+    size = encoder.hidden_size * len(poolings)
     for layer in layout.dense:
         if layer.in_features != size:
             raise ModelInvalid(
@@ -99,7 +100,7 @@ def _pipeline(encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipe
     if settings.dimensions is not None and settings.dimensions > size:
         raise ConfigError(f"model.dimensions: {settings.dimensions} is more than the model's {size}")
     return Pipeline(
-        pooling=layout.pooling if settings.pooling == "auto" else Pooling(settings.pooling),
+        pooling=poolings,
         dense=layout.dense,
         normalize=layout.normalize,
         dimensions=settings.dimensions or size,
