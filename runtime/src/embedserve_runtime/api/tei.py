@@ -16,7 +16,6 @@ from embedserve_runtime.api.schemas import (
     ModelType,
     inputs_of,
 )
-from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.readiness import Readiness
 from embedserve_runtime.service import TOKENIZER_THREADS, Embedded, EmbeddingService, EmbedQuery
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes  # noqa: F401  # tells numpy what bfloat16 is; without it safetensors cannot read such a file
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open

@@ -5,8 +5,7 @@ for one group: gather its rows into a padded block, one MultiHeadAttention with 
 into packed order.
 
 Everything that depends only on the distance between query and key (causal order, window, ALiBi, learned relative
-bias) is one table, indexed by distance: rows are heads (or one row for all of them), columns the distances
--(max_tokens - 1) to max_tokens - 1. A group gathers its (length, length) block from it.
+bias) is one table (`model.relative.distance_table`). A group gathers its (length, length) block from it.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
 from embedserve_runtime.engines.onnx.parts import Parts
-from embedserve_runtime.model.architecture import Alibi, Attention, QkNormScope, RelativeBuckets, Rotary
-from embedserve_runtime.model.relative import bucket_of_distance
+from embedserve_runtime.model.architecture import Attention, QkNormScope, RelativeBuckets, Rotary
+from embedserve_runtime.model.relative import distance_table
 
 # A group's inner inputs are read from the outer graph under these names; see `graph.INPUTS`.
 FLAT = (-1,)
@@ -33,8 +31,7 @@ def attention(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name
     joint = parts.product(hidden, [f"{name}.{p}" for p in ("query", "key", "value")], layer.qkv_bias)
     if layer.qk_norm or layer.rotary or layer.kv_heads != layer.heads:
         joint = _prepared(parts, joint, layer, max_tokens, name)
-    bias = _distance_table(parts, layer, max_tokens)
-    table = graph.constant(*bias) if bias is not None else None
+    table = _distance_table(parts, layer, max_tokens)
     body = _one_group(graph.subgraph(), joint, layer, max_tokens, table)
     collected = graph.add("Loop", "groups", "", graph.add("SequenceEmpty"), body=body)
     return graph.add("Gather", graph.add("ConcatFromSequence", collected, axis=0), "unpad")
@@ -99,25 +96,15 @@ def _repeated(graph: GraphWriter, value: str, layer: Attention) -> str:
     return graph.add("Reshape", expanded, graph.integers(-1, layer.heads * layer.head_size))
 
 
-def _distance_table(parts: Parts, layer: Attention, max_tokens: int) -> tuple[str, FloatArray] | None:
-    """(name, table) of what is added to scores by distance key - query, or nothing."""
-    distances = np.arange(-(max_tokens - 1), max_tokens)
-    table = np.zeros((1, len(distances)), dtype=np.float32)
-    name = "distance"
-    match layer.distance_bias:
-        case Alibi(slopes):
-            table = -np.array(slopes, dtype=np.float32)[:, None] * np.abs(distances).astype(np.float32)
-            name += ":alibi"
-        case RelativeBuckets() as buckets:
-            table = parts.weights.float32("relative_bias.weight")[bucket_of_distance(distances, buckets)].T
-            name += ":buckets"
-    if layer.causal:
-        table = np.where(distances > 0, -np.inf, table)
-        name += ":causal"
-    if layer.window is not None:
-        table = np.where(np.abs(distances) > layer.window, -np.inf, table)
-        name += f":window{layer.window}"
-    return None if name == "distance" else (name, table.astype(np.float32))
+def _distance_table(parts: Parts, layer: Attention, max_tokens: int) -> str | None:
+    """The initialiser of the table of distances, one for all layers of the same form."""
+    learned = isinstance(layer.distance_bias, RelativeBuckets)
+    buckets = parts.weights.float32("relative_bias.weight") if learned else None
+    table = distance_table(layer, max_tokens, buckets)
+    if table is None:
+        return None
+    form = (layer.causal, layer.window, layer.distance_bias)
+    return parts.graph.constant(f"distance:{hashlib.sha256(repr(form).encode()).hexdigest()[:16]}", table)
 
 
 def _one_group(
