@@ -177,6 +177,8 @@ class Layer:
     """Attention, then MLP, with `norm` placed as `placement` says.
 
     attention_norm: False where the norm before attention is left out (ModernBERT's first layer).
+    inner_norm: POST only: attention's branch f has a norm and a residual of its own, parameters
+        `attention.inner_norm.*`: f(x) = inner_norm(x + attention(x)) (JinaBERT's code variant).
     """
 
     attention: Attention
@@ -184,6 +186,7 @@ class Layer:
     placement: NormPlacement
     norm: Norm
     attention_norm: bool = True
+    inner_norm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +284,8 @@ def _layer_shapes(layer: Layer, hidden: int) -> Iterator[tuple[str, Shape]]:
         if attention.disentangled.content_to_position:
             yield from _linear("attention.position_key", inner, hidden, True)
     yield from _linear("attention.output", hidden, inner, attention.output_bias)
+    if layer.inner_norm:
+        yield from _norm("attention.inner_norm", hidden, layer.norm)
     if layer.attention_norm:
         yield from _norm("attention.norm", hidden, layer.norm)
     if mlp.gated:

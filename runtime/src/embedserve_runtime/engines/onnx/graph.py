@@ -86,6 +86,9 @@ def _encoder(parts: Parts, encoder: Encoder) -> str:
         name = f"layers.{number}"
         if layer.placement is NormPlacement.POST:
             branch = _attention_branch(parts, residual, layer, encoder, name)
+            if layer.inner_norm:
+                inner, _ = parts.add_and_norm(branch, residual, layer.norm, f"{name}.attention.inner_norm")
+                branch = Pending(inner, None)
             residual, _ = parts.add_and_norm(branch, residual, layer.norm, f"{name}.attention.norm")
             branch = _mlp_branch(parts, residual, layer.mlp, name)
             residual, _ = parts.add_and_norm(branch, residual, layer.norm, f"{name}.mlp.norm")

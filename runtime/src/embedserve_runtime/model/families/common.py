@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from embedserve_runtime.errors import UnsupportedArchitecture
@@ -59,3 +60,30 @@ def norm(ours: str, *theirs: str) -> Sources:
         ),
         f"{ours}.bias": tuple(TensorSource(f"{name}.{part}") for name in theirs for part in ("bias", "beta")),
     }
+
+
+# Types of layers, as config.json's `layer_types` names them.
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def checked_layer_types(path: Path, layer_types: list[str], layers: int) -> list[str]:
+    """`layer_types` as given. Raises UnsupportedArchitecture when a type is unknown or the count is wrong."""
+    if len(layer_types) != layers or not set(layer_types) <= {FULL, SLIDING}:
+        raise unsupported(path, "layer_types", layer_types)
+    return layer_types
+
+
+def refuse(path: Path, fields: Iterable[tuple[str, object, object]]) -> None:
+    """Raises UnsupportedArchitecture for the first (field, value, only value that is supported) that differs."""
+    for field, value, wanted in fields:
+        if value != wanted:
+            raise unsupported(path, field, value)
+
+
+def either(*sources: Sources) -> Sources:
+    """The maps joined: where several name one parameter, its places are tried in their order."""
+    joined: Sources = {}
+    for one in sources:
+        for ours, theirs in one.items():
+            joined[ours] = joined.get(ours, ()) + theirs
+    return joined
