@@ -11,7 +11,8 @@ from safetensors.numpy import load_file, save_file
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model import families
-from tests.runtime.engines.cases import BERT, CASES, Case
+from tests.runtime.engines.case import Case
+from tests.runtime.engines.cases import BERT, CASES
 from tests.runtime.engines.engines import ENGINES, engine_of
 from tests.support.tolerances import NEIGHBOUR_MAX_ABS_DIFF, TINY_MODEL_MAX_ABS_DIFF
 

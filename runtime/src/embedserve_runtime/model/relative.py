@@ -49,13 +49,18 @@ def row_of_distance(distance: Integers, scheme: Disentangled) -> Integers:
     return np.clip(distance + scheme.span, 0, 2 * scheme.span - 1)
 
 
+def all_distances(max_tokens: int) -> Integers:
+    """Every distance within a sequence, ascending: what the columns of a table stand for."""
+    return np.arange(-(max_tokens - 1), max_tokens)
+
+
 def distance_table(attention: Attention, max_tokens: int, buckets: FloatArray | None) -> FloatArray | None:
     """What is added to the scores by distance = key - query, or None: causal order, window, ALiBi, learned bias.
 
-    Rows are heads (one row when all are alike), columns the distances -(max_tokens - 1) to max_tokens - 1; what a
-    query must not see is -inf. buckets: the parameter `relative_bias.weight` where the attention has RelativeBuckets.
+    Rows are heads (one row when all are alike), columns `all_distances`; what a query must not see
+    is -inf. buckets: the parameter `relative_bias.weight`, where the attention has RelativeBuckets.
     """
-    distances = np.arange(-(max_tokens - 1), max_tokens)
+    distances = all_distances(max_tokens)
     table = np.zeros((1, len(distances)), dtype=np.float32)
     match attention.distance_bias:
         case Alibi(slopes):
