@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from transformers import (
     CamembertConfig,
     CamembertModel,
@@ -25,35 +23,34 @@ from transformers import (
     XLMRobertaModel,
 )
 
-from tests.runtime.engines.case import model_case
+from tests.runtime.engines.case import model_case, rows_of
 
 SHAPE = {"hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 50}
 # RoBERTa's positions begin behind the padding index, so the table has more rows than the longest text has tokens.
 ROBERTA_SHAPE = SHAPE | {"max_position_embeddings": 42, "pad_token_id": 1, "type_vocab_size": 1}
 
-distilbert = partial(
-    model_case,
-    model=DistilBertModel,
-    config=DistilBertConfig,
-    **{"dim": 36, "n_layers": 3, "n_heads": 3, "hidden_dim": 50, "max_position_embeddings": 40},
+distilbert = rows_of(
+    DistilBertModel,
+    DistilBertConfig,
+    dim=36,
+    n_layers=3,
+    n_heads=3,
+    hidden_dim=50,
+    max_position_embeddings=40,
 )
-mpnet = partial(
-    model_case, model=MPNetModel, config=MPNetConfig, **SHAPE, max_position_embeddings=42, pad_token_id=1
-)
-modernbert = partial(
-    model_case,
-    model=ModernBertModel,
-    config=ModernBertConfig,
+mpnet = rows_of(MPNetModel, MPNetConfig, **SHAPE, max_position_embeddings=42, pad_token_id=1)
+modernbert = rows_of(
+    ModernBertModel,
+    ModernBertConfig,
     **SHAPE,
     max_position_embeddings=40,
     local_attention=10,
 )
-gte = partial(model_case, model=GteModel, config=GteConfig, **SHAPE, max_position_embeddings=40)
-nomic = partial(model_case, model=NomicBertModel, config=NomicBertConfig, **SHAPE, max_position_embeddings=40)
-deberta = partial(
-    model_case,
-    model=DebertaV2Model,
-    config=DebertaV2Config,
+gte = rows_of(GteModel, GteConfig, **SHAPE, max_position_embeddings=40)
+nomic = rows_of(NomicBertModel, NomicBertConfig, **SHAPE, max_position_embeddings=40)
+deberta = rows_of(
+    DebertaV2Model,
+    DebertaV2Config,
     **SHAPE,
     max_position_embeddings=40,
     relative_attention=True,
@@ -62,20 +59,20 @@ deberta = partial(
 )
 
 BERT_LIKE = (
-    model_case("roberta", RobertaModel, RobertaConfig, **ROBERTA_SHAPE),
+    model_case(RobertaModel, RobertaConfig, "roberta", **ROBERTA_SHAPE),
     model_case(
-        "xlm-roberta, padding 4",
         XLMRobertaModel,
         XLMRobertaConfig,
+        "xlm-roberta, padding 4",
         **ROBERTA_SHAPE | {"pad_token_id": 4, "max_position_embeddings": 45},
         ids=range(5, 97),
     ),
-    model_case("camembert, relu", CamembertModel, CamembertConfig, **ROBERTA_SHAPE, hidden_act="relu"),
+    model_case(CamembertModel, CamembertConfig, "camembert, relu", **ROBERTA_SHAPE, hidden_act="relu"),
     distilbert("distilbert, odd heads"),
     distilbert("distilbert, one layer, relu", n_layers=1, n_heads=9, activation="relu"),
     distilbert("distilbert, sinusoidal positions", sinusoidal_pos_embds=True, n_heads=1),
     mpnet("mpnet, odd heads"),
-    mpnet("mpnet, few buckets", relative_attention_num_buckets=8, num_attention_heads=9),
+    mpnet("mpnet, small heads, tanh gelu", hidden_act="gelu_new", num_attention_heads=9),
     mpnet("mpnet, large epsilon, relu", layer_norm_eps=0.1, hidden_act="relu", num_attention_heads=1),
     modernbert("modernbert, window of 5"),
     modernbert(

@@ -59,13 +59,13 @@ def reference_of(model: torch.nn.Module) -> Reference:
 
 
 def model_case(
-    name: str,
     model: type[PreTrainedModel],
     config: type[PretrainedConfig],
+    name: str,
     **settings: Any,
 ) -> Case:
-    """A row around any model of transformers. Its longest sequence has 40 tokens, its windows should be of about 5; id 1
-    is left out, since some models take it for padding."""
+    """A row around any model of transformers. Its longest sequence has 40 tokens, its windows should be of about 5.
+    Id 1 is left out, since some models take it for padding."""
     shape = {"vocab_size": 97, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None} | settings
     lengths = shape.pop("lengths", SHORT_LENGTHS)
     not_on = shape.pop("not_on", frozenset())
@@ -75,3 +75,14 @@ def model_case(
         return reference_of(tiny(folder, model, config(**shape)))
 
     return Case(name, build, lengths, ids, not_on)
+
+
+def rows_of(
+    model: type[PreTrainedModel], config: type[PretrainedConfig], **shared: Any
+) -> Callable[..., Case]:
+    """`model_case` of one family, with the settings that its rows share."""
+
+    def row(name: str, **settings: Any) -> Case:
+        return model_case(model, config, name, **(shared | settings))
+
+    return row

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from transformers import (
     Gemma3TextConfig,
     Gemma3TextModel,
@@ -17,7 +15,7 @@ from transformers import (
     Qwen3Model,
 )
 
-from tests.runtime.engines.case import model_case
+from tests.runtime.engines.case import rows_of
 
 SHAPE = {
     "hidden_size": 36,
@@ -38,14 +36,13 @@ LLAMA3 = {
     "rope_theta": 500.0,
 }
 
-qwen2 = partial(model_case, model=Qwen2Model, config=Qwen2Config, **SHAPE)
-qwen3 = partial(model_case, model=Qwen3Model, config=Qwen3Config, **SHAPE, head_dim=10)
-mistral = partial(model_case, model=MistralModel, config=MistralConfig, **SHAPE)
-llama = partial(model_case, model=LlamaModel, config=LlamaConfig, **SHAPE)
-gemma = partial(
-    model_case,
-    model=Gemma3TextModel,
-    config=Gemma3TextConfig,
+qwen2 = rows_of(Qwen2Model, Qwen2Config, **SHAPE)
+qwen3 = rows_of(Qwen3Model, Qwen3Config, **SHAPE, head_dim=10)
+mistral = rows_of(MistralModel, MistralConfig, **SHAPE)
+llama = rows_of(LlamaModel, LlamaConfig, **SHAPE)
+gemma = rows_of(
+    Gemma3TextModel,
+    Gemma3TextConfig,
     **SHAPE,
     head_dim=10,
     sliding_window=6,

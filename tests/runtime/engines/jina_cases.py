@@ -1,8 +1,8 @@
 """Rows of JinaBERT. transformers has no such model, so the reference is written here, from the public description.
 
 Plain torch on one sequence at a time: no engine's code, no family's code. It says how the public repositories
-jinaai/jina-bert-implementation and jinaai/jina-bert-v2-qk-post-norm compute, as read from descriptions of them; it was not
-run against their code, which these tests cannot load.
+jinaai/jina-bert-implementation and jinaai/jina-bert-v2-qk-post-norm compute, as read from descriptions of them; it
+was not run against their code, which these tests cannot load.
 """
 
 from __future__ import annotations
@@ -115,6 +115,7 @@ def _random_tensors(code: bool) -> dict[str, Tensor]:
 @torch.no_grad()
 def _forward(
     ids: Tensor,
+    *,
     tensors: dict[str, Tensor],
     heads: int,
     code: bool,
@@ -142,7 +143,8 @@ def _forward(
         steps = torch.arange(len(value))
         distance = (steps[:, None] - steps[None, :]).abs()
         scores = scores - torch.tensor(SLOPES[heads])[:, None, None] * distance
-        return (scores.softmax(-1) @ split[2]).transpose(0, 1).reshape(len(value), HIDDEN)
+        attended: Tensor = scores.softmax(-1) @ split[2]
+        return attended.transpose(0, 1).reshape(len(value), HIDDEN)
 
     words = tensors["embeddings.word_embeddings.weight"][ids]
     hidden = norm(words + tensors["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
@@ -153,7 +155,7 @@ def _forward(
         if code:
             attended = norm(hidden + attended, f"{layer}.layer_norm_1")
         gated, down = ("up_gated_layer", "down_layer") if code else ("gated_layers", "wo")
-        first, second = linear(attended, f"{layer}.mlp.{gated}").split(INNER, dim=-1)
+        first, second = linear(attended, f"{layer}.mlp.{gated}").chunk(2, dim=-1)
         inner = first * act(second) if code else act(first) * second
         last = "layer_norm_2" if code else "mlp.layernorm"
         hidden = norm(attended + linear(inner, f"{layer}.mlp.{down}"), f"{layer}.{last}")

@@ -88,15 +88,22 @@ class PackedLayer:
         )
         self._mlp = PackedMlp(layer.mlp, parameters, f"{name}.mlp")
         before_attention = layer.norm if layer.attention_norm else None
+        inner = layer.norm if layer.inner_norm else None
         after_branch = layer.norm if layer.placement is NormPlacement.SANDWICH else None
+        inner = layer.norm if layer.inner_norm else None
+        self._attention_inner_norm = _optional_norm(parameters, inner, f"{attention}.inner_norm")
         self._attention_norm = _optional_norm(parameters, before_attention, f"{attention}.norm")
+        self._inner_norm = _optional_norm(parameters, inner, f"{attention}.inner_norm")
         self._attention_post_norm = _optional_norm(parameters, after_branch, f"{attention}.post_norm")
         self._mlp_norm = parameters.norm(layer.norm, f"{name}.mlp.norm")
         self._mlp_post_norm = _optional_norm(parameters, after_branch, f"{name}.mlp.post_norm")
 
     def __call__(self, hidden: Tensor, tokens: PackedTokens, turn: Turn | None) -> Tensor:
         if self._placement is NormPlacement.POST:
-            hidden = _normed(hidden + self._attention(hidden, tokens, turn), self._attention_norm)
+            branch = self._attention(hidden, tokens, turn)
+            if self._attention_inner_norm is not None:
+                branch = self._attention_inner_norm(hidden + branch)
+            hidden = _normed(hidden + branch, self._attention_norm)
             return self._mlp_norm(hidden + self._mlp(hidden))
         branch = self._attention(_normed(hidden, self._attention_norm), tokens, turn)
         hidden = hidden + _normed(branch, self._attention_post_norm)

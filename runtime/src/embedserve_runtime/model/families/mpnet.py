@@ -22,11 +22,11 @@ from embedserve_runtime.model.architecture import (
     ParameterNames,
     RelativeBuckets,
 )
-from embedserve_runtime.model.families.common import activation, head_size, linear, norm, tensor
+from embedserve_runtime.model.families.common import activation, head_size, linear, norm, refuse, tensor
 from embedserve_runtime.model.files import FileModel, read_json
 
 FIRST_POSITION = 2
-MAX_DISTANCE = 128
+BUCKETS, MAX_DISTANCE = 32, 128
 
 
 class MpnetConfig(FileModel):
@@ -40,7 +40,7 @@ class MpnetConfig(FileModel):
     max_position_embeddings: int
     hidden_act: str = "gelu"
     layer_norm_eps: float = 1e-12
-    relative_attention_num_buckets: int = 32
+    relative_attention_num_buckets: int = BUCKETS
 
 
 _LAYER = "encoder.layer.{layer}"
@@ -69,6 +69,8 @@ def describe(folder: Path) -> Encoder:
     """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
     path = folder / "config.json"
     config = read_json(path, MpnetConfig)
+    # The source counts 32 buckets whatever the table's size.
+    refuse(path, [("relative_attention_num_buckets", config.relative_attention_num_buckets, BUCKETS)])
     size = head_size(path, config.hidden_size, config.num_attention_heads)
     layer_norm = Norm(NormKind.LAYER, config.layer_norm_eps)
     layer = Layer(
@@ -79,7 +81,7 @@ def describe(folder: Path) -> Encoder:
             scale=size**-0.5,
             qkv_bias=True,
             output_bias=True,
-            distance_bias=RelativeBuckets(config.relative_attention_num_buckets, MAX_DISTANCE),
+            distance_bias=RelativeBuckets(BUCKETS, MAX_DISTANCE),
         ),
         mlp=Mlp(
             intermediate=config.intermediate_size,
