@@ -65,7 +65,10 @@ class Naive:
             return self._norm(value, layer.norm, f"{name}.{which}")
 
         if layer.placement is NormPlacement.POST:
-            x = norm(x + self._attention(x, layer.attention, f"{name}.attention"), "attention.norm")
+            branch = self._attention(x, layer.attention, f"{name}.attention")
+            if layer.inner_norm:
+                branch = norm(x + branch, "attention.inner_norm")
+            x = norm(x + branch, "attention.norm")
             return norm(x + self._mlp(x, layer.mlp, f"{name}.mlp"), "mlp.norm")
         sandwich = layer.placement is NormPlacement.SANDWICH
         normed = norm(x, "attention.norm") if layer.attention_norm else x
@@ -93,9 +96,7 @@ class Naive:
             shared = head // (attention.heads // attention.kv_heads)
             scores = query[:, head] @ key[:, shared].T
             if attention.disentangled is not None:
-                scores = scores + self._disentangled(
-                    query, key, attention, attention.disentangled, head, name
-                )
+                scores = scores + self._disentangled(query, key, attention, head, name)
             scores = attention.scale * scores + self._by_distance(attention, head, len(x))
             weights = np.exp(scores - scores.max(axis=1, keepdims=True))
             attended[:, head] = weights / weights.sum(axis=1, keepdims=True) @ value[:, shared]
@@ -147,16 +148,18 @@ class Naive:
         return scores
 
     def _linear(self, x: Float64, name: str) -> Float64:
-        return x @ self.values[f"{name}.weight"].T + self.values.get(f"{name}.bias", np.float64(0))
+        product: Float64 = x @ self.values[f"{name}.weight"].T
+        return product + self.values[f"{name}.bias"] if f"{name}.bias" in self.values else product
 
     def _norm(self, x: Float64, norm: Norm | None, name: str) -> Float64:
         if norm is None:
             return x
-        weight = self.values[f"{name}.weight"] + (1 if norm.unit_offset else 0)
+        weight: Float64 = self.values[f"{name}.weight"] + float(norm.unit_offset)
         if norm.kind is NormKind.RMS:
-            return x / np.sqrt((x**2).mean(-1, keepdims=True) + norm.eps) * weight
+            root: Float64 = np.sqrt((x**2).mean(-1, keepdims=True) + norm.eps)
+            return x / root * weight
         centred = x - x.mean(-1, keepdims=True)
-        normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + norm.eps) * weight
+        normed: Float64 = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + norm.eps) * weight
         return normed + self.values[f"{name}.bias"] if norm.bias else normed
 
 

@@ -122,6 +122,7 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
         replace(LAYER, placement=NormPlacement.PRE, norm=replace(RMS_NORM, unit_offset=True)),
     ),
     "RMS norms after": (replace(LAYER, norm=RMS_NORM),),
+    "a norm inside the attention branch": (replace(LAYER, inner_norm=True),) * 2,
     "layer norms without bias": (replace(LAYER, norm=Norm(NormKind.LAYER, 1e-5, bias=False)),),
     "gated": (with_mlp(gated=True),),
     "gated, no biases": (with_mlp(gated=True, up_bias=False, down_bias=False, activation=Activation.SILU),),
