@@ -125,6 +125,14 @@ class BatchingSettings(_Group):
 class EngineSettings(_Group):
     """How the forward pass runs."""
 
+    kind: Literal["auto", "onnx", "torch"] = Field(
+        default="auto",
+        description="`auto` takes onnx where it can run the model, else torch if that is installed.",
+    )
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto",
+        description="Of weights and products. `auto`: float32 on a CPU, 16 bit on a GPU. onnx has float32 only.",
+    )
     threads: PositiveInt | None = Field(
         default=None, description="Compute threads; None takes the container's CPU quota, rounded up."
     )

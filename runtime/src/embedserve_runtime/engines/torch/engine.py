@@ -15,6 +15,8 @@ from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
 logger = logging.getLogger(__name__)
 
 
@@ -44,6 +46,15 @@ class TorchEngine:
         widths = [layer.attention.heads * layer.attention.head_size for layer in encoder.layers]
         self._group_width = max(widths, default=1) if self.kernel is KernelKind.GROUPED else None
 
+    @classmethod
+    def on_the_best_device(
+        cls, encoder: Encoder, weights: Weights, precision: str, threads: int | None
+    ) -> TorchEngine:
+        """On the GPU if torch sees one. precision: name of a dtype, or `auto`."""
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        dtype = _automatic_dtype(device) if precision == "auto" else DTYPES[precision]
+        return cls(encoder, weights, device, dtype, threads)
+
     @property
     def hidden_size(self) -> int:
         return self._encoder.hidden_size
@@ -71,6 +82,13 @@ class TorchEngine:
                 f"a batch of {batch.tokens} tokens has a sequence of {longest}, the encoder takes "
                 f"{self._encoder.max_tokens}"
             )
+
+
+def _automatic_dtype(device: torch.device) -> torch.dtype:
+    if device.type == "cpu":
+        return torch.float32
+    # Turing has float16 units only; from Ampere on bfloat16 costs the same and cannot overflow.
+    return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
 
 
 def _kernel_kind(encoder: Encoder, device: torch.device, dtype: torch.dtype) -> KernelKind:
