@@ -1,0 +1,78 @@
+"""Families whose checkpoints come under two sets of names: both give the same hidden states."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from embedserve_runtime.engines.base import FloatArray
+from tests.runtime.engines.cases import CASES
+from tests.runtime.engines.engines import engine_of
+
+# What transformers saves, to what its modules are called in memory: a pattern and its replacements, one a row block.
+# Source: conversion_mapping.py of transformers.
+GTE = {
+    r"encoder\.layer\.(\d+)\.attention\.qkv_proj\.": ["q_proj", "k_proj", "v_proj"],
+    r"encoder\.layer\.(\d+)\.mlp\.up_gate_proj\.": ["mlp.up_proj", "mlp.gate_proj"],
+}
+NOMIC = {r"encoder\.layers\.(\d+)\.attn\.Wqkv\.": ["q_proj", "k_proj", "v_proj"]}
+GTE_NAMES = {
+    "encoder.layer.": "layers.",
+    "attention.o_proj": "self_attn.o_proj",
+    "attn_ln": "post_attention_layernorm",
+    "mlp_ln": "post_mlp_layernorm",
+}
+NOMIC_NAMES = {
+    "encoder.layers.": "layers.",
+    "emb_ln": "embeddings.LayerNorm",
+    "attn.out_proj": "self_attn.o_proj",
+    "fc11": "up_proj",
+    "fc12": "gate_proj",
+    "fc2": "down_proj",
+    "norm1": "post_attention_layernorm",
+    "norm2": "post_mlp_layernorm",
+}
+
+
+def in_memory_names(
+    tensors: Mapping[str, FloatArray], fused: Mapping[str, list[str]], names: Mapping[str, str]
+) -> dict[str, FloatArray]:
+    renamed: dict[str, FloatArray] = {}
+    for name, tensor in tensors.items():
+        for pattern, parts in fused.items():
+            if found := re.match(pattern, name):
+                blocks = np.split(tensor, len(parts))
+                for part, block in zip(parts, blocks, strict=True):
+                    product = part if "." in part else f"self_attn.{part}"
+                    renamed[f"layers.{found[1]}.{product}.{name.rsplit('.', 1)[1]}"] = block.copy()
+                break
+        else:
+            for old, new in names.items():
+                name = name.replace(old, new)  # noqa: PLW2901  # one name, rewritten step by step
+            renamed[name] = tensor
+    return renamed
+
+
+@pytest.mark.parametrize("prefix", ["", "new."])
+@pytest.mark.parametrize(
+    ("case_name", "fused", "names"),
+    [("gte, odd heads", GTE, GTE_NAMES), ("nomic, odd heads", NOMIC, NOMIC_NAMES)],
+)
+def test_the_names_of_transformers_modules_are_understood(
+    tmp_path: Path, case_name: str, fused: Mapping[str, list[str]], names: Mapping[str, str], prefix: str
+) -> None:
+    case = next(case for case in CASES if case.name == case_name)
+    case.build(tmp_path)
+    want = engine_of(tmp_path, "onnx").forward(case.batch())
+    file = tmp_path / "model.safetensors"
+    saved = load_file(file)
+    changed = in_memory_names(saved, fused, names)
+    assert not set(changed) & {name for name in saved if "encoder" in name}
+    prefix = prefix if case_name.startswith("gte") else prefix.replace("new.", "nomic_bert.")
+    save_file({prefix + name: tensor for name, tensor in changed.items()}, file)
+    np.testing.assert_array_equal(engine_of(tmp_path, "onnx").forward(case.batch()), want)
