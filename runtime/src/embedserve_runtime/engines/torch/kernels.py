@@ -7,8 +7,10 @@ Both take queries (tokens, heads, head_size), keys and values (tokens, kv_heads,
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from importlib.util import find_spec
+from inspect import signature
 from typing import Protocol
 
 import torch
@@ -50,8 +52,8 @@ def _of_device(device: torch.device, dtype: torch.dtype) -> str | None:
         return "the packed kernel is for CUDA"
     if dtype not in {torch.float16, torch.bfloat16}:
         return f"the packed kernel is for 16 bit, not {dtype}"
-    if find_spec("torch.nn.attention.varlen") is None:
-        return f"torch {torch.__version__} has no packed kernel"
+    if "window_size" not in varlen_options():
+        return f"torch {torch.__version__} has no packed kernel with windows"
     major, minor = torch.cuda.get_device_capability(device)
     if (major, minor) < FIRST_CAPABILITY:
         return f"the packed kernel needs compute capability 8.0, the device has {major}.{minor}"
@@ -66,25 +68,43 @@ def _of_form(attention: Attention) -> str | None:
     return None
 
 
+def varlen_options() -> Collection[str]:
+    """Names of the arguments of torch's packed kernel, none where there is no such kernel: it came with torch 2.10,
+    took windows from 2.11 on and grouped heads later."""
+    if find_spec("torch.nn.attention.varlen") is None:
+        return ()
+    from torch.nn.attention.varlen import varlen_attn
+
+    return signature(varlen_attn).parameters.keys()
+
+
 class VarlenKernel:
     """torch.nn.attention.varlen."""
 
     def __init__(self, attention: Attention) -> None:
-        # Imported here: torch before 2.10 has no such module, and no need of it on a CPU.
+        # Imported here: torch before 2.10 has no such module, and a CPU has no need of it.
         from torch.nn.attention.varlen import varlen_attn
 
         self._run = varlen_attn
         self._scale = attention.scale
-        self._grouped_heads = attention.kv_heads != attention.heads
+        self._options: dict[str, bool] = {}
+        self._repeats = 1
+        if attention.kv_heads != attention.heads:
+            if "enable_gqa" in varlen_options():
+                self._options["enable_gqa"] = True
+            else:
+                self._repeats = attention.heads // attention.kv_heads
         left = -1 if attention.window is None else attention.window
         self._window = (left, 0 if attention.causal else left)
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, tokens: PackedTokens) -> Tensor:
+        if self._repeats > 1:
+            key, value = (part.repeat_interleave(self._repeats, dim=1) for part in (key, value))
         attended = self._run(
             *(query, key, value, tokens.cu_seqlens, tokens.cu_seqlens, tokens.max_seqlen, tokens.max_seqlen),
             scale=self._scale,
             window_size=self._window,
-            enable_gqa=self._grouped_heads,
+            **self._options,
         )
         assert isinstance(attended, Tensor)  # a tuple only with `return_aux`
         return attended
