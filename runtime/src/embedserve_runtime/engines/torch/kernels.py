@@ -7,7 +7,7 @@ Both take queries (tokens, heads, head_size), keys and values (tokens, kv_heads,
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from enum import StrEnum
 from importlib.util import find_spec
 from inspect import signature
@@ -69,8 +69,8 @@ def _of_form(attention: Attention) -> str | None:
 
 
 def varlen_options() -> Collection[str]:
-    """Names of the arguments of torch's packed kernel, none where there is no such kernel: it came with torch 2.10,
-    took windows from 2.11 on and grouped heads later."""
+    """Names of the arguments of torch's packed kernel, none where there is no such kernel. They differ by version:
+    torch 2.11 takes windows and no grouped heads, 2.15 both."""
     if find_spec("torch.nn.attention.varlen") is None:
         return ()
     from torch.nn.attention.varlen import varlen_attn
@@ -82,10 +82,11 @@ class VarlenKernel:
     """torch.nn.attention.varlen."""
 
     def __init__(self, attention: Attention) -> None:
-        # Imported here: torch before 2.10 has no such module, and a CPU has no need of it.
+        # Imported here: older versions have no such module, and a CPU has no need of it.
         from torch.nn.attention.varlen import varlen_attn
 
-        self._run = varlen_attn
+        # Typed loosely, since its arguments differ by version.
+        self._run: Callable[..., object] = varlen_attn
         self._scale = attention.scale
         self._options: dict[str, bool] = {}
         self._repeats = 1
