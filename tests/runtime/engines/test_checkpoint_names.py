@@ -1,4 +1,4 @@
-"""Families whose checkpoints come under two sets of names: both give the same hidden states."""
+"""Checkpoints under other names than those of the bare model: transformers' own names, and the prefix of a head."""
 
 from __future__ import annotations
 
@@ -9,8 +9,34 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from transformers import (
+    DebertaV2Config,
+    DebertaV2ForMaskedLM,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GteConfig,
+    GteForMaskedLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    MPNetConfig,
+    MPNetForMaskedLM,
+    NomicBertConfig,
+    NomicBertForMaskedLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.model import families
+from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from tests.runtime.engines.cases import CASES
 from tests.runtime.engines.engines import engine_of
 
@@ -76,3 +102,38 @@ def test_the_names_of_transformers_modules_are_understood(
     prefix = prefix if case_name.startswith("gte") else prefix.replace("new.", "nomic_bert.")
     save_file({prefix + name: tensor for name, tensor in changed.items()}, file)
     np.testing.assert_array_equal(engine_of(tmp_path, "onnx").forward(case.batch()), want)
+
+
+SMALL = {"vocab_size": 97, "hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3}
+ROWS = {"intermediate_size": 50, "max_position_embeddings": 42}
+WITH_A_HEAD: dict[str, tuple[type[PreTrainedModel], PretrainedConfig]] = {
+    "distilbert": (
+        DistilBertForMaskedLM,
+        DistilBertConfig(vocab_size=97, dim=36, n_layers=2, n_heads=3, hidden_dim=50),
+    ),
+    "mpnet": (MPNetForMaskedLM, MPNetConfig(**SMALL, **ROWS)),
+    "modernbert": (ModernBertForMaskedLM, ModernBertConfig(**SMALL, **ROWS, pad_token_id=0)),
+    "gte": (GteForMaskedLM, GteConfig(**SMALL, **ROWS)),
+    "nomic": (NomicBertForMaskedLM, NomicBertConfig(**SMALL, **ROWS)),
+    "deberta": (
+        DebertaV2ForMaskedLM,
+        DebertaV2Config(**SMALL, **ROWS, relative_attention=True, pos_att_type=["c2p", "p2c"]),
+    ),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SMALL, **ROWS, num_key_value_heads=1)),
+    "mistral": (MistralForCausalLM, MistralConfig(**SMALL, **ROWS, num_key_value_heads=1)),
+    "llama": (LlamaForCausalLM, LlamaConfig(**SMALL, **ROWS)),
+    "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig(**SMALL, **ROWS, num_key_value_heads=1)),
+}
+
+
+@pytest.mark.parametrize(("model", "config"), WITH_A_HEAD.values(), ids=WITH_A_HEAD.keys())
+def test_every_parameter_is_found_in_the_checkpoint_of_a_model_with_a_head(
+    tmp_path: Path, model: type[PreTrainedModel], config: PretrainedConfig
+) -> None:
+    model(config).save_pretrained(tmp_path)
+    encoder = families.describe(tmp_path)
+    checkpoint = Checkpoint.open(tmp_path)
+    assert not any(name.startswith(("embed_tokens", "embeddings.word")) for name in checkpoint.names)
+    weights = Weights(encoder, checkpoint)
+    for parameter in encoder.parameters():
+        assert weights.raw(parameter.name).shape == parameter.shape
