@@ -105,7 +105,8 @@ class RelativeBuckets:
 
 @dataclass(frozen=True, slots=True)
 class Disentangled:
-    """DeBERTa-v2's content-to-position and position-to-content scores.
+    """DeBERTa-v2's content-to-position and position-to-content scores, added to q k^T before `Attention.scale`, which
+    therefore is 1 / sqrt(head_size * (1 + number of position terms)).
 
     span: distances are clamped to [-span, span) after bucketing; the table has 2 * span rows, parameter
         `relative_embeddings.weight` (2 * span, hidden), put through `norm` (parameters `relative_embeddings.norm.*`)
