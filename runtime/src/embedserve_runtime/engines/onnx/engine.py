@@ -9,7 +9,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, Fail, InvalidArg
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.grouping import group
-from embedserve_runtime.engines.onnx.graph import OUTPUT, build
+from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_types
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
@@ -24,6 +24,8 @@ class OnnxEngine:
     def __init__(self, encoder: Encoder, weights: Weights, threads: int) -> None:
         """Build the graph and load it. threads: compute threads of the session, the calling one included."""
         self._hidden_size = encoder.hidden_size
+        self._token_types = encoder.embeddings.token_types
+        self._takes_types = takes_types(encoder)
         model, initializers = build(encoder, weights)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -44,6 +46,7 @@ class OnnxEngine:
 
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
+        batch.check_types(self._token_types)
         try:
             (hidden,) = self._session.run([OUTPUT], self._feeds(batch))
         except RUN_ERRORS as error:
@@ -55,7 +58,7 @@ class OnnxEngine:
     def _feeds(self, batch: PackedBatch) -> dict[str, NDArray[np.generic]]:
         groups = group(batch, self._hidden_size)
         starts = np.repeat(batch.cu_seqlens[:-1], batch.lengths)
-        return {
+        feeds = {
             "token_ids": batch.token_ids.astype(np.int64),
             "positions": np.arange(batch.tokens, dtype=np.int64) - starts,
             "rows": groups.rows,
@@ -66,3 +69,9 @@ class OnnxEngine:
             "unpad": groups.unpad,
             "groups": np.array(len(groups.shapes), dtype=np.int64),
         }
+        if self._takes_types:
+            types = batch.token_types
+            feeds["token_types"] = (
+                np.zeros(batch.tokens, np.int64) if types is None else types.astype(np.int64)
+            )
+        return feeds

@@ -11,11 +11,12 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.onnx.attention import attention
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
 from embedserve_runtime.engines.onnx.parts import Parts, Pending
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.model.architecture import Activation, Encoder, Layer, Mlp, NormPlacement
+from embedserve_runtime.model.architecture import Activation, Embeddings, Encoder, Layer, Mlp, NormPlacement
 from embedserve_runtime.model.checkpoint import Weights
 
 OPSET = 21
@@ -35,6 +36,9 @@ INPUTS: tuple[tuple[str, int, list[int | str]], ...] = (
     ("groups", TensorProto.INT64, []),
 )
 
+# Besides, for encoders with several token types.
+TYPES_INPUT = ("token_types", TensorProto.INT64, ["tokens"])
+
 Arrays = dict[str, NDArray[np.generic]]
 
 
@@ -43,6 +47,11 @@ def why_not(encoder: Encoder) -> str | None:
     if any(layer.attention.disentangled for layer in encoder.layers):
         return "disentangled attention is not written for ONNX Runtime"
     return None
+
+
+def takes_types(encoder: Encoder) -> bool:
+    """Whether the graph has the input `token_types`."""
+    return encoder.embeddings.token_types > 1
 
 
 def build(encoder: Encoder, weights: Weights) -> tuple[onnx.ModelProto, Arrays]:
@@ -63,7 +72,10 @@ def build(encoder: Encoder, weights: Weights) -> tuple[onnx.ModelProto, Arrays]:
         helper.make_graph(
             graph.nodes,
             "encoder",
-            [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in INPUTS],
+            [
+                helper.make_tensor_value_info(name, kind, shape)
+                for name, kind, shape in (*INPUTS, *([TYPES_INPUT] if takes_types(encoder) else []))
+            ],
             [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["tokens", encoder.hidden_size])],
             initializer=[
                 *(numpy_helper.from_array(value, name) for name, value in small.items()),
@@ -129,21 +141,37 @@ def _embeddings(parts: Parts, encoder: Encoder) -> str:
     words = weights.float32("embeddings.word.weight")
     if embeddings.scale != 1.0:
         words = words * np.float32(embeddings.scale)
-    row_zero = weights.float32("embeddings.token_type.weight")[0] if embeddings.token_types else None
-    if embeddings.positions is None:
-        if row_zero is not None:
-            words = words + row_zero
-        hidden = graph.add("Gather", graph.constant("embeddings.word", words), "token_ids")
+    types = weights.float32("embeddings.token_type.weight") if embeddings.token_types else None
+    if embeddings.positions is None and types is not None and len(types) == 1:
+        words, types = words + types[0], None
+    hidden = graph.add("Gather", graph.constant("embeddings.word", words), "token_ids")
+    row = _position_and_type_row(parts, embeddings, types)
+    if row is None:
         return parts.norm(hidden, embeddings.norm, "embeddings.norm") if embeddings.norm else hidden
-    # Single texts are all of type 0, so its row can be added to every position once, here.
-    positions = weights.float32("embeddings.position.weight")[embeddings.positions.offset :]
-    if row_zero is not None:
-        positions = positions + row_zero
-    word = Pending(graph.add("Gather", graph.constant("embeddings.word", words), "token_ids"), None)
-    position = graph.add("Gather", graph.constant("embeddings.position", positions), "positions")
+    word = Pending(hidden, None)
     if embeddings.norm is None:
-        return parts.add(word, position)
-    return parts.add_and_norm(word, position, embeddings.norm, "embeddings.norm")[0]
+        return parts.add(word, row)
+    return parts.add_and_norm(word, row, embeddings.norm, "embeddings.norm")[0]
+
+
+def _position_and_type_row(parts: Parts, embeddings: Embeddings, types: FloatArray | None) -> str | None:
+    """What is added to each word row; None when it has neither position nor type.
+
+    Positions and types lie in one table, type after type, so that a type costs no row of its own.
+    """
+    graph = parts.graph
+    if embeddings.positions is None:
+        if types is None:
+            return None
+        return graph.add("Gather", graph.constant("embeddings.type", types), "token_types")
+    table = parts.weights.float32("embeddings.position.weight")[embeddings.positions.offset :]
+    index = "positions"
+    if types is not None:
+        if len(types) > 1:
+            first_row = graph.add("Mul", "token_types", graph.integers(len(table)))
+            index = graph.add("Add", "positions", first_row)
+        table = np.concatenate([table + row for row in types])
+    return graph.add("Gather", graph.constant("embeddings.position", table), index)
 
 
 def _attention_branch(parts: Parts, hidden: str, layer: Layer, encoder: Encoder, name: str) -> Pending:

@@ -71,6 +71,7 @@ class TorchEngine:
 
     def _check(self, batch: PackedBatch) -> None:
         """An index outside a table fails only the batch; on CUDA the kernel's own check would end the process."""
+        batch.check_types(self._encoder.embeddings.token_types)
         vocabulary, longest = self._encoder.embeddings.vocabulary, int(batch.lengths.max())
         low, high = int(batch.token_ids.min()), int(batch.token_ids.max())
         if low < 0 or high >= vocabulary:

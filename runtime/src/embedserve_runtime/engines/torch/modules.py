@@ -61,17 +61,20 @@ class PackedEmbeddings:
         if description.positions is not None:
             self._positions = parameters.tensor("embeddings.position.weight")
             self._first_position = description.positions.offset
-        # Single texts are all of type 0.
-        types = parameters.tensor("embeddings.token_type.weight") if description.token_types else None
-        self._type_zero = None if types is None else types[0].clone()
+        self._types: Tensor | None = None
+        if description.token_types:
+            self._types = parameters.tensor("embeddings.token_type.weight")
         self._norm = _optional_norm(parameters, description.norm, "embeddings.norm")
 
     def __call__(self, tokens: PackedTokens) -> Tensor:
         hidden = functional.embedding(tokens.ids, self._words)
         if self._scale != 1.0:
             hidden = hidden * self._scale
-        if self._type_zero is not None:
-            hidden = hidden + self._type_zero
+        if self._types is not None:
+            # Single texts are all of type 0.
+            hidden = hidden + (
+                self._types[0] if tokens.types is None else functional.embedding(tokens.types, self._types)
+            )
         if self._positions is not None:
             hidden = hidden + functional.embedding(tokens.positions + self._first_position, self._positions)
         return hidden if self._norm is None else self._norm(hidden)

@@ -44,6 +44,7 @@ class PackedTokens:
     cu_seqlens: Tensor  # int32 (sequences + 1,)
     max_seqlen: int
     groups: Groups | None
+    types: Tensor | None  # int64 (tokens,); None where all are of type 0
 
     @classmethod
     def of(cls, batch: PackedBatch, device: torch.device, group_width: int | None) -> PackedTokens:
@@ -55,6 +56,7 @@ class PackedTokens:
             cu_seqlens=_on(device, batch.cu_seqlens.astype(np.int32)),
             max_seqlen=int(batch.lengths.max()),
             groups=None if group_width is None else _groups(batch, device, group_width),
+            types=None if batch.token_types is None else _on(device, batch.token_types.astype(np.int64)),
         )
 
 
