@@ -6,7 +6,7 @@ import pytest
 
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.loading import load_runner
-from embedserve_runtime.runner import ModelRunner
+from embedserve_runtime.runner import Runner
 from tests.support.models import minilm_folder
 
 
@@ -21,5 +21,5 @@ def minilm_config(minilm: Path) -> RuntimeConfig:
 
 
 @pytest.fixture(scope="session")
-def minilm_runner(minilm_config: RuntimeConfig) -> ModelRunner:
+def minilm_runner(minilm_config: RuntimeConfig) -> Runner:
     return load_runner(minilm_config)

@@ -17,6 +17,7 @@ from embedserve_runtime import __version__
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.model.card import ModelCard, read_card
+from embedserve_runtime.model.heads.description import ClassifierHead, Task
 from embedserve_runtime.model.sources import LocatedModel, fetch_model, open_model
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.termination import write_termination_message, write_termination_result
@@ -27,6 +28,7 @@ FLAGS: tuple[tuple[str, tuple[str, str], type, str], ...] = (
     ("--model", ("model", "source"), str, "model folder, or repository of the hub (owner/name)"),
     ("--revision", ("model", "revision"), str, "branch, tag or commit of the repository (default: main)"),
     ("--store", ("model", "store"), Path, "folder of the model store (default: ~/.cache/embedserve)"),
+    ("--task", ("model", "task"), str, "embed, rerank, classify or sparse (default: what the folder is for)"),
     ("--max-length", ("model", "max_length"), int, "tokens an input may have (default: the model's own)"),
     ("--dimensions", ("model", "dimensions"), int, "Matryoshka cut of the vectors (default: none)"),
 )
@@ -110,11 +112,14 @@ def described(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
     return {
         **fetched(card, located),
         "folder": str(card.folder),
+        "task": card.task,
+        "labels": list(card.head.labels) if isinstance(card.head, ClassifierHead) else None,
+        "outputs": OUTPUTS[card.task],
         "family": encoder.family,
         "layers": len(encoder.layers),
         "hiddenSize": encoder.hidden_size,
         "engines": {kind: reason or "yes" for kind, reason in engine_reasons(encoder).items()},
-        "pooling": card.pipeline.pooling_name,
+        "pooling": card.pipeline.pooling_name if card.head is None else card.head.pooling,
         "denseLayers": len(card.pipeline.dense),
         "normalize": card.pipeline.normalize,
         "maxLength": card.max_length,
@@ -122,6 +127,14 @@ def described(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
         "defaultPrompt": card.default_prompt,
     }
 
+
+# What a model of a task can answer with.
+OUTPUTS: Mapping[Task, Sequence[str]] = {
+    Task.EMBED: ("dense",),
+    Task.RERANK: ("score",),
+    Task.CLASSIFY: ("labels",),
+    Task.SPARSE: ("sparse",),
+}
 
 COMMANDS = {"serve": _serve, "fetch": _fetch, "inspect": _inspect}
 

@@ -46,6 +46,9 @@ class ModelSettings(_Group):
     endpoint: str | None = Field(
         default=None, description="Base URL of the Hub; without it the client library's own default is used."
     )
+    task: Literal["auto", "embed", "rerank", "classify", "sparse"] = Field(
+        default="auto", description="What the model gives. `auto` takes what the model folder is for."
+    )
     pooling: Literal["auto", "cls", "mean", "mean_sqrt", "weighted_mean", "max", "last"] = Field(
         default="auto", description="`auto` takes what the model folder says."
     )

@@ -13,19 +13,42 @@ from embedserve_runtime.engines.onnx import graph as onnx_graph
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.heads.layers import LoadedLayer
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard, read_card
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
+from embedserve_runtime.model.heads.description import ClassifierHead, Head, SparseHead
+from embedserve_runtime.model.heads.tensors import head_tensors
 from embedserve_runtime.model.sources import open_model
-from embedserve_runtime.runner import DenseWeights, ModelRunner
+from embedserve_runtime.runner import ClassifierRunner, DenseWeights, ModelRunner, Runner, SparseRunner
 
 
-def load_runner(config: RuntimeConfig) -> ModelRunner:
+def load_runner(config: RuntimeConfig) -> Runner:
     """Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
-    weights = Weights(card.encoder, Checkpoint.open(card.folder))
-    return ModelRunner(card, open_engine(card.encoder, weights, config.engine), _dense_weights(card))
+    checkpoint = Checkpoint.open(card.folder)
+    return runner_on(
+        open_engine(card.encoder, Weights(card.encoder, checkpoint), config.engine), card, checkpoint
+    )
+
+
+def runner_on(engine: Engine, card: ModelCard, checkpoint: Checkpoint) -> Runner:
+    """The runner of the card's task, with the tensors of its head loaded."""
+    match card.head:
+        case None:
+            return ModelRunner(card, engine, _dense_weights(card))
+        case ClassifierHead() as head:
+            return ClassifierRunner(card, engine, head, _head_layers(head, checkpoint))
+        case SparseHead() as head:
+            return SparseRunner(card, engine, head, _head_layers(head, checkpoint))
+
+
+def _head_layers(head: Head, checkpoint: Checkpoint) -> tuple[LoadedLayer, ...]:
+    tensors = {
+        name: tensor.astype(np.float32, copy=False) for name, tensor in head_tensors(checkpoint, head.layers)
+    }
+    return LoadedLayer.all_of(head.layers, tensors)
 
 
 def open_engine(encoder: Encoder, weights: Weights, settings: EngineSettings) -> Engine:

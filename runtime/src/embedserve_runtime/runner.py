@@ -1,4 +1,4 @@
-"""A loaded model: the engine and the pooling head behind one call. The scheduler's engine thread owns it."""
+"""A loaded model: the engine and the head behind one call; one class a task. The scheduler's engine thread owns it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from embedserve_runtime.engines.base import Engine, FloatArray, PackedBatch
-from embedserve_runtime.heads import dense
+from embedserve_runtime.heads import classification, dense, sparse
+from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.heads.sparse import SparseVector
 from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead
 from embedserve_runtime.model.pipeline import Activation
 
 
@@ -19,9 +22,8 @@ class Runner(Protocol):
     def card(self) -> ModelCard: ...
 
     def pooled(self, batch: PackedBatch) -> FloatArray:
-        """Pooled vectors before cut and normalise, float32, shape (sequences, card.pipeline.full_dimensions).
-
-        Raises EngineFailure.
+        """One row a sequence, float32, shape (sequences, card.pipeline.full_dimensions): vectors before cut and
+        normalise; logits of the labels; or weights of all vocabulary entries. Raises EngineFailure.
         """
         ...
 
@@ -53,3 +55,51 @@ class ModelRunner:
         for layer in self._dense:
             vectors = dense.dense(vectors, layer.weight, layer.bias, layer.activation)
         return vectors
+
+
+class ClassifierRunner:
+    """Encoder on an engine, then the classifier: rerankers and classifiers. `heads.classification` makes scores."""
+
+    def __init__(
+        self, card: ModelCard, engine: Engine, head: ClassifierHead, layers: Sequence[LoadedLayer]
+    ) -> None:
+        self._card = card
+        self._engine = engine
+        self._head = head
+        self._layers = tuple(layers)
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    def pooled(self, batch: PackedBatch) -> FloatArray:
+        hidden = self._engine.forward(batch)
+        return classification.logits(hidden, batch.cu_seqlens, self._head.pooling, self._layers)
+
+
+class SparseRunner:
+    """Encoder on an engine, then the masked-LM head and pooling over the vocabulary."""
+
+    def __init__(
+        self, card: ModelCard, engine: Engine, head: SparseHead, layers: Sequence[LoadedLayer]
+    ) -> None:
+        self._card = card
+        self._engine = engine
+        self._head = head
+        self._layers = tuple(layers)
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    def pooled(self, batch: PackedBatch) -> FloatArray:
+        return sparse.rows(self._engine.forward(batch), batch.cu_seqlens, self._head, self._layers)
+
+    def sparse(
+        self, batch: PackedBatch, *, top_k: int | None = None, threshold: float = 0.0
+    ) -> list[SparseVector]:
+        """One sparse vector a sequence, without ever holding all dense rows. Raises EngineFailure."""
+        hidden = self._engine.forward(batch)
+        return sparse.vectors(
+            hidden, batch.cu_seqlens, self._head, self._layers, top_k=top_k, threshold=threshold
+        )

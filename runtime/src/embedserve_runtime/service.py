@@ -25,6 +25,7 @@ from embedserve_runtime.errors import (
 )
 from embedserve_runtime.heads.dense import cut, normalize
 from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.tokenizing import CutRules, Input, Side, TextTokenizer
 
@@ -130,6 +131,8 @@ class EmbeddingService:
             raise VectorSpaceMismatch(
                 f"expected vector space {query.vector_space}; this service makes {card.vector_space}"
             )
+        if card.task is not Task.EMBED:
+            raise InvalidInput(f"this service does not make dense vectors: its task is {card.task}")
         count = len(query.inputs)
         if not count:
             raise EmptyInput("the list of inputs is empty")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array
+from embedserve_runtime.heads.activations import activate
 from embedserve_runtime.model.pipeline import Activation, Pooling
 
 # torch.nn.functional.normalize's eps: a zero vector stays zero instead of becoming NaN.
@@ -63,24 +64,7 @@ def dense(
     product: FloatArray = vectors @ weight.T
     if bias is not None:
         product = product + bias
-    match activation:
-        case Activation.IDENTITY:
-            return product
-        case Activation.TANH:
-            return np.tanh(product)
-        case Activation.RELU:
-            return np.maximum(product, np.float32(0))
-        case Activation.SIGMOID:
-            return sigmoid(product)
-        case Activation.SILU:
-            return product * sigmoid(product)
-
-
-def sigmoid(values: FloatArray) -> FloatArray:
-    """1 / (1 + exp(-x)), by tanh, which does not overflow."""
-    half = np.float32(0.5)
-    result: FloatArray = half * (np.tanh(half * values) + np.float32(1))
-    return result
+    return activate(product, activation)
 
 
 def cut(vectors: FloatArray, dimensions: int) -> FloatArray:

@@ -12,6 +12,9 @@ from embedserve_runtime.errors import ConfigError, ModelFileMissing, ModelInvali
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
+from embedserve_runtime.model.heads.description import Head, Task, head_outputs, identity_of
+from embedserve_runtime.model.heads.reading import read_head
+from embedserve_runtime.model.heads.tensors import head_tensors
 from embedserve_runtime.model.identity import tokenizer_digest, vector_space
 from embedserve_runtime.model.modules import Layout, read_layout
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
@@ -28,6 +31,9 @@ class ModelCard:
     lowercase: the folder asks for lower-casing before the tokenizer (sentence_bert_config `do_lower_case`).
     prompts: prompt texts by name; default_prompt: the name used when a request names none.
     vector_space: identity of the vectors, `vs1-` and 20 hex digits.
+    head: what makes rows in the place of pooling; None for the task "embed". The pipeline then has no poolings, and
+        its dimensions are the columns of a row: labels, or the vocabulary.
+    pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
     """
 
     folder: Path
@@ -40,6 +46,9 @@ class ModelCard:
     prompts: Mapping[str, str]
     default_prompt: str | None
     vector_space: str
+    task: Task = Task.EMBED
+    head: Head | None = None
+    pair_types: bool = False
 
     @property
     def tokenizer_file(self) -> Path:
@@ -58,8 +67,12 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
         )
     encoder = families.describe(folder)
     layout = read_layout(folder)
-    weights = Weights(encoder, Checkpoint.open(folder))
-    pipeline = _pipeline(encoder, layout, settings)
+    task, head = read_head(folder, encoder, layout, settings.task)
+    checkpoint = Checkpoint.open(folder)
+    weights = Weights(encoder, checkpoint)
+    pipeline = (
+        _pipeline(encoder, layout, settings) if head is None else _head_pipeline(head, settings, layout)
+    )
     prompts = {**layout.prompts, **settings.prompts}
     default_prompt = settings.default_prompt or layout.default_prompt
     if default_prompt is not None and default_prompt not in prompts:
@@ -84,7 +97,12 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
             pipeline=pipeline,
             lowercase=layout.lowercase,
             prompt=prompts[default_prompt] if default_prompt is not None else "",
+            head=None if head is None else identity_of(head),
+            head_tensors=() if head is None else head_tensors(checkpoint, head.layers),
         ),
+        task=task,
+        head=head,
+        pair_types=encoder.embeddings.token_types > 1 and layout.token_types,
     )
 
 
@@ -106,6 +124,19 @@ def _pipeline(encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipe
         dimensions=settings.dimensions or size,
         full_dimensions=size,
     )
+
+
+def _head_pipeline(head: Head, settings: ModelSettings, layout: Layout) -> Pipeline:
+    for name, value, absent in (
+        ("pooling", settings.pooling, "auto"),
+        ("dimensions", settings.dimensions, None),
+    ):
+        if value != absent:
+            raise ConfigError(f"model.{name}: is for dense vectors; with this task it cannot be set")
+    if layout.dense:
+        raise ModelInvalid(f"{layout.dense[0].folder}: a Dense module does not go with a head of the model")
+    width = head_outputs(head)
+    return Pipeline(pooling=(), dense=(), normalize=False, dimensions=width, full_dimensions=width)
 
 
 def _max_length(encoder: Encoder, layout: Layout, settings: ModelSettings) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -43,9 +43,12 @@ def vector_space(
     pipeline: Pipeline,
     lowercase: bool,
     prompt: str,
+    head: Mapping[str, object] | None = None,
+    head_tensors: Iterable[tuple[str, NDArray[np.generic]]] = (),
 ) -> str:
-    """The identity. `prompt` is the text of the default prompt, empty without one; `tokenizer` its digest."""
-    description = {
+    """The identity. `prompt` is the text of the default prompt, empty without one; `tokenizer` its digest; `head` what
+    stands in the place of pooling where the rows are not dense vectors."""
+    description: dict[str, object] = {
         "weights": {name: tensor_digest(tensor) for name, tensor in tensors},
         "dense": [
             {
@@ -64,6 +67,9 @@ def vector_space(
         "dimensions": pipeline.dimensions,
         "prompt": prompt,
     }
+    if head is not None:
+        description["head"] = head
+        description["head_weights"] = {name: tensor_digest(tensor) for name, tensor in head_tensors}
     return f"vs1-{hashlib.sha256(_canonical(description)).hexdigest()[:20]}"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -48,6 +49,7 @@ DENSE_ACTIVATIONS = {
     "torch.nn.modules.activation.ReLU": Activation.RELU,
     "torch.nn.modules.activation.Sigmoid": Activation.SIGMOID,
     "torch.nn.modules.activation.SiLU": Activation.SILU,
+    "torch.nn.modules.activation.GELU": Activation.GELU,
 }
 
 
@@ -85,13 +87,22 @@ class _TransformerFile(FileModel):
     do_lower_case: bool = False
 
 
-class _PromptsFile(FileModel):
+class SpladeFile(FileModel):
+    """The SpladePooling module."""
+
+    pooling_strategy: Literal["max", "sum"] = "max"
+    activation_function: Literal["relu", "log1p_relu"] = "relu"
+
+
+class _SentenceTransformersFile(FileModel):
     prompts: dict[str, str] = Field(default_factory=dict)
     default_prompt_name: str | None = None
+    activation_fn: str | None = None
 
 
 class _TokenizerConfigFile(FileModel):
     model_max_length: float | None = None
+    model_input_names: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,9 @@ class Layout:
     """What the folder's own files say, before the settings of the service are laid over it.
 
     max_length: tokens, special ones included; None when no file says it.
+    pools: whether a module says the pooling. splade: the module that makes sparse vectors.
+    token_types: whether the tokenizer hands token types on to the model.
+    activation: class of the function that makes a cross-encoder's scores; None when no file here says it.
     """
 
     pooling: tuple[Pooling, ...]
@@ -108,6 +122,10 @@ class Layout:
     lowercase: bool
     prompts: dict[str, str]
     default_prompt: str | None
+    pools: bool
+    splade: SpladeFile | None
+    token_types: bool
+    activation: str | None
 
 
 def read_layout(folder: Path) -> Layout:
@@ -115,15 +133,18 @@ def read_layout(folder: Path) -> Layout:
     modules = sorted(
         read_json_if_there(folder / "modules.json", list[_Module], []), key=lambda module: module.idx
     )
-    pooling: tuple[Pooling, ...] = (Pooling.MEAN,)
+    pooling: tuple[Pooling, ...] | None = None
+    splade: SpladeFile | None = None
     dense: list[DenseLayer] = []
     normalize, transformer = False, folder
     for module in modules:
         match module.kind:
-            case "Transformer":
+            case "Transformer" | "MLMTransformer":  # the second is an old name of sparse encoders
                 transformer = folder / module.path
             case "Pooling":
                 pooling = _read_pooling(folder / module.path / "config.json")
+            case "SpladePooling":
+                splade = read_json(folder / module.path / "config.json", SpladeFile)
             case "Dense":
                 dense.append(_read_dense(folder, module.path))
             case "Normalize":
@@ -131,22 +152,36 @@ def read_layout(folder: Path) -> Layout:
             case _:
                 raise UnsupportedArchitecture(
                     f"{folder / 'modules.json'}: module {module.type} is not supported; "
-                    "supported: Transformer, Pooling, Dense, Normalize"
+                    "supported: Transformer, Pooling, Dense, Normalize, SpladePooling"
                 )
     if transformer != folder:
         raise UnsupportedArchitecture(
             f"{folder / 'modules.json'}: the Transformer module must lie in the root folder"
         )
+    if splade is not None and (pooling is not None or dense or normalize):
+        raise UnsupportedArchitecture(
+            f"{folder / 'modules.json'}: SpladePooling together with Pooling, Dense or Normalize is not supported"
+        )
     settings = _read_transformer(folder)
-    prompts = read_json_if_there(folder / "config_sentence_transformers.json", _PromptsFile, _PromptsFile())
+    tokenizer = read_json_if_there(
+        folder / "tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile()
+    )
+    model = read_json_if_there(
+        folder / "config_sentence_transformers.json", _SentenceTransformersFile, _SentenceTransformersFile()
+    )
     return Layout(
-        pooling=pooling,
+        pooling=pooling or (Pooling.MEAN,),
         dense=tuple(dense),
         normalize=normalize,
-        max_length=settings.max_seq_length or _tokenizer_length(folder),
+        max_length=settings.max_seq_length or _tokenizer_length(tokenizer),
         lowercase=settings.do_lower_case,
-        prompts=prompts.prompts,
-        default_prompt=prompts.default_prompt_name,
+        prompts=model.prompts,
+        default_prompt=model.default_prompt_name,
+        pools=pooling is not None,
+        splade=splade,
+        # Where the file does not say it, the encoder's table of types does.
+        token_types=tokenizer.model_input_names is None or "token_type_ids" in tokenizer.model_input_names,
+        activation=model.activation_fn,
     )
 
 
@@ -155,9 +190,8 @@ def _read_transformer(folder: Path) -> _TransformerFile:
     return read_json(found, _TransformerFile) if found is not None else _TransformerFile()
 
 
-def _tokenizer_length(folder: Path) -> int | None:
-    path = folder / "tokenizer_config.json"
-    length = read_json_if_there(path, _TokenizerConfigFile, _TokenizerConfigFile()).model_max_length
+def _tokenizer_length(tokenizer: _TokenizerConfigFile) -> int | None:
+    length = tokenizer.model_max_length
     # transformers writes 1e30 for "no limit".
     return int(length) if length is not None and 0 < length < 1e9 else None
 

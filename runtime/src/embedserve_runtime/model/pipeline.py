@@ -28,6 +28,8 @@ class Activation(StrEnum):
     RELU = "relu"
     SIGMOID = "sigmoid"
     SILU = "silu"
+    GELU = "gelu"  # by erf
+    GELU_TANH = "gelu_tanh"
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class OnnxEngine:
     def _feeds(self, batch: PackedBatch) -> dict[str, NDArray[np.generic]]:
         groups = group(batch, self._hidden_size)
         starts = np.repeat(batch.cu_seqlens[:-1], batch.lengths)
-        feeds = {
+        feeds: dict[str, NDArray[np.generic]] = {
             "token_ids": batch.token_ids.astype(np.int64),
             "positions": np.arange(batch.tokens, dtype=np.int64) - starts,
             "rows": groups.rows,

@@ -1,0 +1,105 @@
+"""The keys of config.json that decide a head, and what its families share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from embedserve_runtime.model.architecture import Encoder, Norm, NormKind
+from embedserve_runtime.model.families.common import activation as mlp_activation
+from embedserve_runtime.model.files import FileModel, read_json
+from embedserve_runtime.model.heads.description import HeadLayer
+from embedserve_runtime.model.pipeline import Activation
+
+
+class SentenceTransformersConfig(FileModel):
+    """What sentence-transformers 4 and 5 write into a cross-encoder's config.json."""
+
+    activation_fn: str | None = None
+
+
+class HeadConfig(FileModel):
+    """Defaults are those of transformers for a key that is left out."""
+
+    architectures: list[str] | None = None
+    id2label: dict[int, str] | None = None
+    num_labels: int | None = None
+    problem_type: str | None = None
+    hidden_act: str = "gelu"
+    activation: str = "gelu"  # DistilBERT's name for it
+    layer_norm_eps: float = 1e-12
+    tie_word_embeddings: bool = True
+    # ModernBERT
+    norm_eps: float = 1e-5
+    norm_bias: bool = False
+    classifier_bias: bool = False
+    classifier_activation: str = "gelu"
+    classifier_pooling: str = "cls"
+    decoder_bias: bool = True
+    # DeBERTa-v2
+    pooler_hidden_act: str = "gelu"
+    pooler_hidden_size: int | None = None
+    legacy: bool = True
+    # Cross-encoders: sentence-transformers from 4 on, and before.
+    sentence_transformers: SentenceTransformersConfig | None = None
+    sbert_ce_default_activation_function: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSource:
+    """What a family's head is read from."""
+
+    path: Path
+    config: HeadConfig
+    encoder: Encoder
+
+    @classmethod
+    def of(cls, folder: Path, encoder: Encoder) -> HeadSource:
+        path = folder / "config.json"
+        return cls(path, read_json(path, HeadConfig), encoder)
+
+    @property
+    def hidden(self) -> int:
+        return self.encoder.hidden_size
+
+    def activation(self, field: str) -> Activation:
+        """The activation that `field` names. Raises UnsupportedArchitecture."""
+        name: str = getattr(self.config, field)
+        return Activation.TANH if name == "tanh" else Activation(mlp_activation(self.path, field, name).value)
+
+    def square(
+        self,
+        activation: Activation,
+        *names: str,
+        bias: bool = True,
+        norm: Norm | None = None,
+        norm_name: str = "",
+    ) -> HeadLayer:
+        """A layer from the hidden size to the hidden size."""
+        return layer(
+            self.hidden, self.hidden, *names, bias=bias, activation=activation, norm=norm, norm_name=norm_name
+        )
+
+    def layer_norm(self) -> Norm:
+        return Norm(NormKind.LAYER, self.config.layer_norm_eps)
+
+
+def layer(
+    in_features: int,
+    out_features: int,
+    *names: str,
+    bias: bool = True,
+    activation: Activation = Activation.IDENTITY,
+    norm: Norm | None = None,
+    norm_name: str = "",
+) -> HeadLayer:
+    """A layer whose weight and bias lie under one name."""
+    return HeadLayer(
+        in_features=in_features,
+        out_features=out_features,
+        weight=tuple(f"{name}.weight" for name in names),
+        bias=tuple(f"{name}.bias" for name in names) if bias else (),
+        activation=activation,
+        norm=norm,
+        norm_names=(norm_name,) if norm_name else (),
+    )

@@ -1,0 +1,85 @@
+"""Which task a folder is for, and the head for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from embedserve_runtime.errors import ConfigError, UnsupportedArchitecture
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.heads import classifiers
+from embedserve_runtime.model.heads.classifiers import classifier_head
+from embedserve_runtime.model.heads.config import HeadSource
+from embedserve_runtime.model.heads.description import ClassifierHead, Head, SparseHead, SparsePooling, Task
+from embedserve_runtime.model.heads.masked_lm import masked_lm_layers
+from embedserve_runtime.model.modules import Layout
+
+# Heads that transformers has and that give neither vectors nor scores of a text.
+OTHER_HEADS = (
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMultipleChoice",
+    "ForNextSentencePrediction",
+)
+
+
+def read_head(folder: Path, encoder: Encoder, layout: Layout, asked: str) -> tuple[Task, Head | None]:
+    """The task and its head, None for dense vectors. asked: `model.task`, a task or "auto".
+
+    Raises ModelError (naming file and head), or ConfigError when the folder is not for the task that is asked for.
+    """
+    source = HeadSource.of(folder, encoder)
+    architectures = source.config.architectures or []
+    task = _detected(source.path, architectures, layout) if asked == "auto" else asked
+    if task == Task.EMBED:
+        return Task.EMBED, None
+    if task == Task.SPARSE:
+        return Task.SPARSE, _sparse(source, architectures, layout)
+    return _classifier(source, architectures, layout, asked)
+
+
+def _detected(path: Path, architectures: Sequence[str], layout: Layout) -> str:
+    """ "embed", "sparse" or "classify". What the modules say counts more than the name of the checkpoint's class:
+    many embedding models were saved from a model with a head."""
+    if layout.splade is not None:
+        return Task.SPARSE
+    if layout.pools:
+        return Task.EMBED
+    if _of_kind(architectures, classifiers.SUFFIX):
+        return Task.CLASSIFY
+    for kind in OTHER_HEADS:
+        if found := _of_kind(architectures, kind):
+            raise UnsupportedArchitecture(
+                f"{path}: the head of {found} is not supported; set model.task to embed to serve its encoder alone"
+            )
+    return Task.EMBED
+
+
+def _of_kind(architectures: Sequence[str], suffix: str) -> str | None:
+    return next((name for name in architectures if name.endswith(suffix)), None)
+
+
+def _sparse(source: HeadSource, architectures: Sequence[str], layout: Layout) -> SparseHead:
+    layers = masked_lm_layers(source, architectures[0] if architectures else "")
+    splade = layout.splade
+    if splade is None:
+        return SparseHead(layers, SparsePooling.MAX)
+    return SparseHead(
+        layers, SparsePooling(splade.pooling_strategy), splade.activation_function == "log1p_relu"
+    )
+
+
+def _classifier(
+    source: HeadSource, architectures: Sequence[str], layout: Layout, asked: str
+) -> tuple[Task, ClassifierHead]:
+    architecture = _of_kind(architectures, classifiers.SUFFIX)
+    if architecture is None:
+        named = ", ".join(architectures) or "no architecture"
+        raise ConfigError(
+            f"model.task: {asked} needs a model for sequence classification, {source.path} has {named}"
+        )
+    head = classifier_head(source, architecture, layout.activation)
+    task = Task.RERANK if len(head.labels) == 1 else Task.CLASSIFY
+    if asked == Task.RERANK and task is not Task.RERANK:
+        raise ConfigError(f"model.task: rerank needs a model with one label, this one has {len(head.labels)}")
+    return Task.CLASSIFY if asked == Task.CLASSIFY else task, head

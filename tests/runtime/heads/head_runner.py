@@ -1,0 +1,47 @@
+"""A folder with a head as the tests run it: any engine, float32, the CPU."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedserve_runtime.config import ModelSettings
+from embedserve_runtime.engines.base import Int32Array
+from embedserve_runtime.loading import runner_on
+from embedserve_runtime.model.card import ModelCard, read_card
+from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.runner import Runner
+from tests.runtime.engines.engines import ENGINES
+from tests.support.models import minilm_folder
+
+LENGTHS = (17, 1, 40, 2, 39, 5)
+
+
+def card_of(folder: Path, **settings: object) -> ModelCard:
+    """The folder's card; MiniLM lends the tokenizer where there is none."""
+    if not (folder / "tokenizer.json").exists():
+        shutil.copy(minilm_folder() / "tokenizer.json", folder)
+    return read_card(folder, "local", ModelSettings.model_validate({"source": str(folder), **settings}))
+
+
+def runner_of(folder: Path, engine: str, **settings: object) -> Runner | None:
+    """None where the engine says that it cannot run the encoder, which has tests of its own."""
+    card = card_of(folder, **settings)
+    kind, checkpoint = ENGINES[engine], Checkpoint.open(folder)
+    if kind.why_not(card.encoder):
+        return None
+    return runner_on(kind.build(card.encoder, Weights(card.encoder, checkpoint)), card, checkpoint)
+
+
+def sequences(lengths: Sequence[int] = LENGTHS) -> list[Int32Array]:
+    """The same random ids at every call; 0 and 1, which some models take for padding, are left out."""
+    source = np.random.default_rng(0)
+    return [source.integers(2, 97, length).astype(np.int32) for length in lengths]
+
+
+def greatest(difference: NDArray[np.float32]) -> float:
+    return float(np.abs(difference).max())

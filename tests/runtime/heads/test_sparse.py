@@ -1,0 +1,115 @@
+"""Sparse vectors of every family on every engine against transformers, with SpladePooling of sentence-transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.heads import sparse
+from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.model.heads.config import layer
+from embedserve_runtime.model.heads.description import SparseHead, SparsePooling, Task
+from embedserve_runtime.runner import SparseRunner
+from tests.runtime.engines.engines import ENGINES
+from tests.runtime.heads.head_cases import MASKED_LMS, VOCABULARY, HeadCase
+from tests.runtime.heads.head_runner import greatest, runner_of, sequences
+from tests.support.tolerances import FP32_MAX_ABS_DIFF, NEIGHBOUR_MAX_ABS_DIFF
+
+HIDDEN = 6
+LENGTHS = (3, 1, 30, 2, 11)
+BOUNDS = np.cumsum((0, *LENGTHS), dtype=np.int32)
+
+
+def with_zeros(vectors: list[sparse.SparseVector], width: int) -> FloatArray:
+    rows = np.zeros((len(vectors), width), dtype=np.float32)
+    for row, vector in zip(rows, vectors, strict=True):
+        row[vector.indices] = vector.values
+    return rows
+
+
+@pytest.mark.parametrize("case", MASKED_LMS, ids=lambda case: case.name)
+def test_sparse_vectors_equal_those_of_transformers_on_every_engine_whatever_else_is_in_the_batch(
+    tmp_path: Path, case: HeadCase
+) -> None:
+    model = case.build(tmp_path)
+    texts, pooling = sequences(), SpladePooling().eval()
+    with torch.no_grad():
+        logits = [model(torch.from_numpy(ids.astype(np.int64))[None]).logits for ids in texts]
+        features = [{"token_embeddings": one, "attention_mask": torch.ones(one.shape[:2])} for one in logits]
+        want = np.concatenate([pooling(one)["sentence_embedding"] for one in features])
+    ran = 0
+    for engine in ENGINES:
+        runner = runner_of(tmp_path, engine, task="sparse")
+        if runner is None:
+            continue
+        ran += 1
+        assert isinstance(runner, SparseRunner)
+        got = with_zeros(runner.sparse(PackedBatch.pack(texts)), VOCABULARY)
+        assert greatest(got - want) <= FP32_MAX_ABS_DIFF
+        np.testing.assert_array_equal(runner.pooled(PackedBatch.pack(texts)), got)
+        alone = [runner.sparse(PackedBatch.pack([ids]))[0] for ids in texts]
+        assert greatest(got - with_zeros(alone, VOCABULARY)) <= NEIGHBOUR_MAX_ABS_DIFF
+        assert (runner.card.task, runner.card.pipeline.dimensions) == (Task.SPARSE, VOCABULARY)
+    assert ran
+
+
+def made_up_head(pooling: SparsePooling, *, log_twice: bool = False) -> tuple[SparseHead, list[LoadedLayer]]:
+    source = np.random.default_rng(3)
+    head = SparseHead((layer(HIDDEN, VOCABULARY, "decoder"),), pooling, log_twice)
+    weight = source.normal(size=(VOCABULARY, HIDDEN)).astype(np.float32)
+    bias = source.normal(size=VOCABULARY).astype(np.float32)
+    return head, [LoadedLayer(head.layers[0], weight, bias, None, None)]
+
+
+def made_up_states() -> FloatArray:
+    return np.random.default_rng(4).normal(size=(int(BOUNDS[-1]), HIDDEN)).astype(np.float32)
+
+
+@pytest.mark.parametrize("tile", [1, 4, 7, 1000], ids=lambda tile: f"tiles of {tile} tokens")
+@pytest.mark.parametrize("pooling", SparsePooling)
+@pytest.mark.parametrize("log_twice", [False, True])
+def test_pooling_equals_sentence_transformers_whatever_the_tiles(
+    monkeypatch: pytest.MonkeyPatch, tile: int, pooling: SparsePooling, log_twice: bool
+) -> None:
+    monkeypatch.setattr(sparse, "TILE_BYTES", tile * VOCABULARY * 4)
+    head, layers = made_up_head(pooling, log_twice=log_twice)
+    hidden = made_up_states()
+    reference = SpladePooling(pooling.value, "log1p_relu" if log_twice else "relu").eval()
+    logits = layers[0](hidden)
+    features = {"token_embeddings": torch.from_numpy(logits)[None], "cu_seq_lens_q": torch.from_numpy(BOUNDS)}
+    want = reference(features)["sentence_embedding"].numpy()
+    got = sparse.vectors(hidden, BOUNDS, head, layers)
+    np.testing.assert_allclose(with_zeros(got, VOCABULARY), want, atol=1e-5)
+    for vector in got:
+        assert (np.diff(vector.indices) > 0).all()
+        assert (vector.values > 0).all()
+
+
+def test_logits_are_never_held_for_more_tokens_than_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def run(layers: list[LoadedLayer], values: FloatArray) -> FloatArray:
+        seen.append(len(values))
+        return layers[0](values)
+
+    monkeypatch.setattr(sparse, "TILE_BYTES", 5 * VOCABULARY * 4)
+    monkeypatch.setattr(sparse, "run", run)
+    sparse.vectors(made_up_states(), BOUNDS, *made_up_head(SparsePooling.MAX))
+    assert (sum(seen), max(seen)) == (sum(LENGTHS), 5)
+
+
+def test_top_k_and_threshold_keep_the_largest_entries_in_the_order_of_their_indices() -> None:
+    rows = np.array([[0, 3, 1, 3, 0.5, 2], [0, 0, 0, 0, 0, 0.5]], dtype=np.float32)
+    first, second = sparse.sparsify(rows, top_k=3)
+    assert (first.indices.tolist(), first.values.tolist()) == ([1, 3, 5], [3, 3, 2])
+    assert second.indices.tolist() == [5]
+    assert sparse.sparsify(rows, top_k=1)[0].indices.tolist() == [1]
+    above, none = sparse.sparsify(rows, threshold=0.5)
+    assert above.indices.tolist() == [1, 2, 3, 5]
+    assert not len(none.indices)
+    assert (none.indices.dtype.name, none.values.dtype.name) == ("int32", "float32")
