@@ -134,7 +134,7 @@ async def call_until(server: Bench, body: bytes, gone: asyncio.Event) -> list[Me
 
 async def test_a_client_that_goes_away_while_sending_is_forgotten() -> None:
     async with bench() as server:
-        incoming = iter(
+        incoming: Iterator[Message] = iter(
             [
                 {"type": "http.request", "body": b'{"inputs"', "more_body": True},
                 {"type": "http.disconnect"},
