@@ -43,9 +43,9 @@ KUBERNETES = GoBuild(
     link_flags=f"-s -w -X {_VERSION_PACKAGE}.gitVersion={KUBERNETES_VERSION}"
     f" -X {_VERSION_PACKAGE}.gitMajor={_MAJOR} -X {_VERSION_PACKAGE}.gitMinor={_MINOR}",
 )
-COREDNS = GoBuild("coredns", ".", "about 1 minute")
-HELM = GoBuild("helm", "tool", "about 2 minutes")
-LOCAL_PATH = GoBuild("local-path-provisioner", "tool", "about 1 minute")
+COREDNS = GoBuild("coredns", ".", "about 2 minutes")
+HELM = GoBuild("helm", "tool", "about 3 minutes")
+LOCAL_PATH = GoBuild("local-path-provisioner", "tool", "under 1 minute")
 
 # Kubernetes first: the others share most of its compiled packages.
 BUILDS = (KUBERNETES, COREDNS, HELM, LOCAL_PATH)
