@@ -86,7 +86,7 @@ class ServerSettings(_Group):
     max_body_bytes: PositiveInt = Field(default=16 * 2**20, description="Largest request body, bytes.")
     max_pending_bytes: PositiveInt = Field(
         default=256 * 2**20,
-        description="Bytes of all requests being read, queued or answered, each counted as 4096 at least; beyond it 429.",
+        description="Bytes of all requests in hand, each counted as 4096 at least; beyond it 429.",
     )
     endpoint_drain_seconds: float = Field(
         default=5.0,
