@@ -216,6 +216,7 @@ class TextTokenizer:
 
 
 def _pieces(inputs: Sequence[Input]) -> Iterator[Sequence[Input]]:
+    """Cut a request into parts of bounded size; most requests are one."""
     start = characters = 0
     for index, item in enumerate(inputs):
         characters += len(item)
