@@ -54,11 +54,10 @@ def test_a_secret_setting_is_masked() -> None:
     assert "hf_secret" not in str(line_of("settings", settings=config.model)["settings"])
 
 
-@pytest.mark.parametrize(
-    "message",
-    ["no such model", "é" * 5_000, "深" * 5_000, "\0" * 5_000],
-    ids=["short", "long", "wide", "escaped"],
-)
+MESSAGES = {"short": "no such model", "long": "é" * 5_000, "wide": "深" * 5_000, "escaped": "\0" * 5_000}
+
+
+@pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
 def test_the_termination_message_is_whole_json_within_what_the_kubelet_keeps(
     tmp_path: Path, message: str
 ) -> None:

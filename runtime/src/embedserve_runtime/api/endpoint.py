@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from embedserve_runtime.api.asgi import Answer, ClientGone, Exchange, Header, Receive, Scope, Send
 from embedserve_runtime.api.body import BodyReader, Intake
-from embedserve_runtime.api.errors import INTERNAL, BodyTooLarge, MethodNotAllowed, Wire, wire_of
+from embedserve_runtime.api.errors import INTERNAL, BodyTimeout, BodyTooLarge, MethodNotAllowed, Wire, wire_of
 from embedserve_runtime.api.watch import Watcher
 from embedserve_runtime.errors import EmbedserveError, Overloaded
 from embedserve_runtime.readiness import Phase, Readiness
@@ -82,12 +82,10 @@ class Endpoint:
             self._log(status, seconds, request_id)
 
     async def _answer(self, headers: dict[bytes, bytes], request_id: str, receive: Receive) -> Answer:
-        reader = BodyReader(self._around.intake, receive)
         try:
             if not self._takes_body:
                 return await self._handler(Exchange(headers, b"", request_id))
-            body = await reader.read(headers)
-            return await self._watched(Exchange(headers, body, request_id), receive)
+            return await self._read_and_handle(headers, request_id, receive)
         except EmbedserveError as error:
             return self._error(wire_of(error), error, request_id)
         except ClientGone:
@@ -96,20 +94,24 @@ class Endpoint:
             log.exception("unexpected error", extra={"route": self._route, "request_id": request_id})
             hidden = EmbedserveError("internal error; the log has it under this request id")
             return self._error(INTERNAL, hidden, request_id)
-        finally:
-            reader.release()
 
-    async def _watched(self, exchange: Exchange, receive: Receive) -> Answer:
+    async def _read_and_handle(
+        self, headers: dict[bytes, bytes], request_id: str, receive: Receive
+    ) -> Answer:
+        reader = BodyReader(self._around.intake, receive)
         watch = self._around.watcher.watch(receive)
         try:
-            return await self._handler(exchange)
+            body = await reader.read(headers)
+            watch.body_is_read()
+            return await self._handler(Exchange(headers, body, request_id))
         except asyncio.CancelledError:
-            if watch.client_gone:
-                watch.task.uncancel()
-                raise ClientGone from None
-            raise
+            if watch.verdict is None:
+                raise
+            watch.task.uncancel()
+            raise watch.verdict from None
         finally:
             watch.stop()
+            reader.release()
 
     def _error(self, wire: Wire, error: EmbedserveError, request_id: str) -> Answer:
         headers: tuple[Header, ...] = ()
@@ -117,7 +119,7 @@ class Endpoint:
             headers = ((b"retry-after", b"%d" % math.ceil(error.retry_after)),)
         elif isinstance(error, MethodNotAllowed):
             headers = ((b"allow", ", ".join(error.allowed).encode()),)
-        elif isinstance(error, BodyTooLarge):
+        elif isinstance(error, BodyTooLarge | BodyTimeout):
             headers = ((b"connection", b"close"),)  # the rest of the body is not read
         return Answer(self._error_style(wire, error, request_id), status=wire.status, headers=headers)
 

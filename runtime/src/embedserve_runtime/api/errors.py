@@ -30,6 +30,12 @@ class BodyTooLarge(RequestError):
     reason = "BodyTooLarge"
 
 
+class BodyTimeout(RequestError):
+    """The client took too long to send the body."""
+
+    reason = "BodyTimeout"
+
+
 class RouteNotFound(RequestError):
     reason = "RouteNotFound"
 
@@ -72,6 +78,7 @@ TABLE: dict[type[EmbedserveError], Wire] = {
     WrongShape: Wire(422, "Validation", _INVALID),
     UnsupportedMediaType: Wire(415, "Validation", _INVALID),
     BodyTooLarge: Wire(413, "Validation", _INVALID),
+    BodyTimeout: Wire(408, "Validation", _INVALID),
     RouteNotFound: Wire(404, "Validation", _INVALID),
     MethodNotAllowed: Wire(405, "Validation", _INVALID),
     # Errors of start-up cannot come up in a request; if one does, it is a bug.

@@ -28,6 +28,7 @@ _TEXT = {"type": "string"}
 
 _ERRORS = {
     400: "Empty input, or a body that is not JSON.",
+    408: "The body did not arrive in time.",
     409: "The request insists on another vector space.",
     413: "The body is too large.",
     415: "The body is not declared as JSON.",
