@@ -14,12 +14,14 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.polling import wait_until
 from e2e.demo.partners import ClientPod
-from e2e.demo.release import OPERATOR_NAMESPACE
+from e2e.demo.release import OPERATOR_NAMESPACE, RELEASE
 from e2e.hub import samples
 
 PATIENCE_S = 240
 """Bound of every wait: far beyond what anything takes, so that only what never happens fails."""
 CHILD_KINDS = ("deployments", "services", "configmaps")
+OPERATOR = f"{RELEASE}-operator"
+"""Name of the operator's Deployment and of its Lease."""
 Object = dict[str, Any]
 
 
@@ -138,8 +140,24 @@ def condition(found: Object, kind: str) -> Object | None:
 
 
 def operator_pods(kubectl: Kubectl) -> list[Object]:
+    """The operator's pods, those that are ending left out."""
     words = ("pods", "--namespace", OPERATOR_NAMESPACE, "--selector", "app.kubernetes.io/component=operator")
-    return list((kubectl.get(*words) or {}).get("items", []))
+    listed = (kubectl.get(*words) or {}).get("items", [])
+    return [pod for pod in listed if "deletionTimestamp" not in pod["metadata"]]
+
+
+def leader(kubectl: Kubectl, *, other_than: str = "") -> Object:
+    """The pod that leads, once one does that is not ending."""
+    found: list[Object] = []
+
+    def leads() -> bool:
+        lease = kubectl.get("lease", OPERATOR, "--namespace", OPERATOR_NAMESPACE)
+        holder = lease["spec"]["holderIdentity"] if lease is not None else ""
+        found[:] = [pod for pod in operator_pods(kubectl) if pod["metadata"]["name"] == holder]
+        return bool(found) and holder != other_than
+
+    wait_until("an operator leads", leads, timeout_s=PATIENCE_S)
+    return found[0]
 
 
 def kill_operator(pod: Object) -> None:
