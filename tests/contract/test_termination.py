@@ -70,5 +70,4 @@ def test_what_was_fetched_is_understood(log: Path, tmp_path: Path, monkeypatch: 
     assert report.size_bytes > 80_000_000
     assert report.vector_space is not None
     assert report.vector_space.startswith("vs1-")
-    assert report.digest is not None
-    assert report.digest.startswith("sha256:")
+    assert report.digest is None, "a folder is used where it is, nothing is put into the store"
