@@ -51,7 +51,7 @@ format: setup ## format and fix what can be fixed
 
 .PHONY: test-fast
 test-fast: lint ## every test that needs no cluster (under 2 minutes once set up)
-	$(BIN)/pytest tests
+	$(BIN)/pytest tests -n 2 --dist loadfile
 
 .PHONY: test
 test: test-fast ## every test, the cluster ones too; brings up what it needs
