@@ -54,11 +54,12 @@ BUILDS = (KUBERNETES, COREDNS, HELM, LOCAL_PATH)
 def build_binaries(layout: Layout, progress: Progress) -> dict[str, Path]:
     """Build what is not built yet; returns each program's path by its name."""
     compiler = _compiler()
-    programs: dict[str, Path] = {}
-    for build in BUILDS:
-        folder = _build(build, compiler, layout, progress)
-        programs.update({path.name: path for path in folder.iterdir()})
-    return programs
+    return {path.name: path for one in BUILDS for path in _build(one, compiler, layout, progress).iterdir()}
+
+
+def build_helm(layout: Layout, progress: Progress) -> Path:
+    """helm alone, for what needs no cluster."""
+    return _build(HELM, _compiler(), layout, progress) / "helm"
 
 
 def _compiler() -> str:
