@@ -89,9 +89,10 @@ def card_of(
     encoder = Encoder(
         family="bert",
         hidden_size=dimensions,
-        norm_eps=1e-12,
-        embeddings=Embeddings(vocabulary=len(VOCABULARY), positions=max_length, token_types=2),
+        max_tokens=max_length,
+        embeddings=Embeddings(vocabulary=len(VOCABULARY), positions=None, token_types=0, norm=None),
         layers=(),
+        final_norm=None,
         parameter_names=ParameterNames((), {}),
     )
     return ModelCard(
@@ -99,7 +100,7 @@ def card_of(
         source="tiny",
         revision="local",
         encoder=encoder,
-        pipeline=Pipeline(Pooling.MEAN, (), normalize, dimensions, full_dimensions or dimensions),
+        pipeline=Pipeline((Pooling.MEAN,), (), normalize, dimensions, full_dimensions or dimensions),
         max_length=max_length,
         lowercase=False,
         prompts=prompts or {},

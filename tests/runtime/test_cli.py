@@ -27,6 +27,7 @@ def test_inspect_prints_what_a_folder_holds(minilm: Path, capsys: pytest.Capture
     assert main(["inspect", "--model", str(minilm)]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["family"], printed["dimensions"], printed["pooling"]) == ("bert", 384, "mean")
+    assert printed["engines"] == {"onnx": "yes", "torch": "yes"}
     assert printed["vectorSpace"].startswith("vs1-")
 
 

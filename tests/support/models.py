@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, PretrainedConfig, PreTrainedModel
 
 
 def minilm_folder() -> Path:
@@ -52,3 +52,17 @@ def tiny_bert(target: Path, **settings: object) -> BertModel:
             torch.nn.init.normal_(parameter, mean=0.5, std=0.3)
     model.save_pretrained(target)
     return model
+
+
+def tiny(target: Path, model: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
+    """Save a random model of any family into `target` and return transformers' own, with its plain attention."""
+    torch.manual_seed(0)
+    built = model._from_config(config, attn_implementation="eager").eval()
+    # Norms and biases start as ones and zeros, where a swap would go unseen; products start too small to matter.
+    for parameter in built.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, mean=0.5, std=0.3)
+        else:
+            torch.nn.init.normal_(parameter, std=0.3)
+    built.save_pretrained(target)
+    return built

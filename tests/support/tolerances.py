@@ -6,3 +6,5 @@ FP32_MAX_ABS_DIFF = 1e-4
 NEIGHBOUR_MAX_ABS_DIFF = 1e-5
 # Hidden states of tiny random models, whose values are of size 1 to 5.
 TINY_MODEL_MAX_ABS_DIFF = 2e-5
+# 16 bit against float32 (design: "Right before compatible").
+SIXTEEN_BIT_MIN_COSINE = 0.9995

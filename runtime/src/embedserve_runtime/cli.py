@@ -103,6 +103,9 @@ def fetched(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
 
 def described(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
     """What a person wants to know of a model before serving it."""
+    # Imported here, since only this command of the short ones needs to know the engines.
+    from embedserve_runtime.loading import engine_reasons
+
     encoder = card.encoder
     return {
         **fetched(card, located),
@@ -110,8 +113,8 @@ def described(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
         "family": encoder.family,
         "layers": len(encoder.layers),
         "hiddenSize": encoder.hidden_size,
-        "engine": "onnx",
-        "pooling": card.pipeline.pooling,
+        "engines": {kind: reason or "yes" for kind, reason in engine_reasons(encoder).items()},
+        "pooling": card.pipeline.pooling_name,
         "denseLayers": len(card.pipeline.dense),
         "normalize": card.pipeline.normalize,
         "maxLength": card.max_length,

@@ -46,7 +46,7 @@ class ModelSettings(_Group):
     endpoint: str | None = Field(
         default=None, description="Base URL of the Hub; without it the client library's own default is used."
     )
-    pooling: Literal["auto", "cls", "mean", "max", "last"] = Field(
+    pooling: Literal["auto", "cls", "mean", "mean_sqrt", "weighted_mean", "max", "last"] = Field(
         default="auto", description="`auto` takes what the model folder says."
     )
     max_length: PositiveInt | None = Field(
@@ -125,6 +125,14 @@ class BatchingSettings(_Group):
 class EngineSettings(_Group):
     """How the forward pass runs."""
 
+    kind: Literal["auto", "onnx", "torch"] = Field(
+        default="auto",
+        description="`auto` takes onnx where it can run the model, else torch if that is installed.",
+    )
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto",
+        description="Of weights and products. `auto`: float32 on a CPU, 16 bit on a GPU. onnx has float32 only.",
+    )
     threads: PositiveInt | None = Field(
         default=None, description="Compute threads; None takes the container's CPU quota, rounded up."
     )

@@ -1,12 +1,19 @@
-"""From settings to a model that can run: find or fetch the folder, read its card, build the engine."""
+"""From settings to a model that can run: find or fetch the folder, read its card, choose and build the engine."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from embedserve_runtime.config import RuntimeConfig
+from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.engines.base import Engine
+from embedserve_runtime.engines.onnx import graph as onnx_graph
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.engines.torch import support as torch_support
+from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard, read_card
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
 from embedserve_runtime.model.sources import open_model
@@ -18,8 +25,36 @@ def load_runner(config: RuntimeConfig) -> ModelRunner:
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
     weights = Weights(card.encoder, Checkpoint.open(card.folder))
-    engine = OnnxEngine(card.encoder, weights, config.engine.threads or usable_cpus())
-    return ModelRunner(card, engine, _dense_weights(card))
+    return ModelRunner(card, open_engine(card.encoder, weights, config.engine), _dense_weights(card))
+
+
+def open_engine(encoder: Encoder, weights: Weights, settings: EngineSettings) -> Engine:
+    """The engine that the settings ask for, with the weights loaded. Raises UnsupportedArchitecture."""
+    threads = settings.threads or usable_cpus()
+    if choose_engine(encoder, settings) == "onnx":
+        return OnnxEngine(encoder, weights, threads)
+    # Imported here: torch is an extra, and importing it takes longer than loading a small model.
+    from embedserve_runtime.engines.torch.engine import TorchEngine
+
+    return TorchEngine.on_the_best_device(encoder, weights, settings.precision, threads)
+
+
+def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
+    """Name of the engine: the one asked for, else the first that can. Raises UnsupportedArchitecture with reasons."""
+    reasons = dict(engine_reasons(encoder))
+    if settings.precision in {"bfloat16", "float16"}:
+        reasons["onnx"] = reasons["onnx"] or f"it runs in float32, and {settings.precision} is asked for"
+    asked = list(reasons) if settings.kind == "auto" else [settings.kind]
+    able = next((kind for kind in asked if reasons[kind] is None), None)
+    if able is None:
+        listed = "; ".join(f"{kind}: {reasons[kind]}" for kind in asked)
+        raise UnsupportedArchitecture(f"no engine can run this {encoder.family} encoder: {listed}")
+    return able
+
+
+def engine_reasons(encoder: Encoder) -> Mapping[str, str | None]:
+    """What keeps each engine from running `encoder` on this machine, None where nothing does; preferred ones first."""
+    return {"onnx": onnx_graph.why_not(encoder), "torch": torch_support.why_not(encoder)}
 
 
 def _dense_weights(card: ModelCard) -> list[DenseWeights]:

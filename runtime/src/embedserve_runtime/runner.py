@@ -49,7 +49,7 @@ class ModelRunner:
 
     def pooled(self, batch: PackedBatch) -> FloatArray:
         hidden = self._engine.forward(batch)
-        vectors = dense.pool(hidden, batch.cu_seqlens, self._card.pipeline.pooling)
+        vectors = dense.pool_all(hidden, batch.cu_seqlens, self._card.pipeline.pooling)
         for layer in self._dense:
             vectors = dense.dense(vectors, layer.weight, layer.bias, layer.activation)
         return vectors

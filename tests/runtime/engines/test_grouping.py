@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.onnx.grouping import GROUP_OVERHEAD_FLOPS, group, group_sizes
+from embedserve_runtime.engines.grouping import GROUP_OVERHEAD_FLOPS, group, group_sizes
 
 HIDDEN = 384
 

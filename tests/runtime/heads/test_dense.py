@@ -14,6 +14,8 @@ LENGTHS = (1, 5, 3)
 REFERENCE_MODES = {
     Pooling.CLS: "cls",
     Pooling.MEAN: "mean",
+    Pooling.MEAN_SQRT: "mean_sqrt_len_tokens",
+    Pooling.WEIGHTED_MEAN: "weightedmean",
     Pooling.MAX: "max",
     Pooling.LAST: "lasttoken",
 }
@@ -24,22 +26,32 @@ def packed_states() -> tuple[np.ndarray, np.ndarray]:
     return hidden, np.cumsum((0, *LENGTHS), dtype=np.int32)
 
 
-@pytest.mark.parametrize("pooling", list(Pooling))
-def test_pooling_of_packed_states_equals_sentence_transformers_on_padded_ones(pooling: Pooling) -> None:
+@pytest.mark.parametrize(
+    "poolings", [*((pooling,) for pooling in Pooling), (Pooling.CLS, Pooling.MEAN, Pooling.MAX)]
+)
+def test_pooling_of_packed_states_equals_sentence_transformers_on_padded_ones(
+    poolings: tuple[Pooling, ...],
+) -> None:
     hidden, cu_seqlens = packed_states()
     padded = torch.zeros(len(LENGTHS), max(LENGTHS), SIZE)
     mask = torch.zeros(len(LENGTHS), max(LENGTHS), dtype=torch.int64)
     for row, length in enumerate(LENGTHS):
         padded[row, :length] = torch.from_numpy(hidden[cu_seqlens[row] : cu_seqlens[row + 1]])
         mask[row, :length] = 1
-    reference = ReferencePooling(SIZE, pooling_mode=REFERENCE_MODES[pooling])
+    reference = ReferencePooling(SIZE, pooling_mode=tuple(REFERENCE_MODES[pooling] for pooling in poolings))
     want = reference({"token_embeddings": padded, "attention_mask": mask})["sentence_embedding"].numpy()
-    np.testing.assert_allclose(dense.pool(hidden, cu_seqlens, pooling), want, atol=1e-6)
+    np.testing.assert_allclose(dense.pool_all(hidden, cu_seqlens, poolings), want, atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("activation", "function"),
-    [(Activation.IDENTITY, torch.nn.Identity()), (Activation.TANH, torch.nn.Tanh())],
+    [
+        (Activation.IDENTITY, torch.nn.Identity()),
+        (Activation.TANH, torch.nn.Tanh()),
+        (Activation.RELU, torch.nn.ReLU()),
+        (Activation.SIGMOID, torch.nn.Sigmoid()),
+        (Activation.SILU, torch.nn.SiLU()),
+    ],
 )
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_dense_layer_equals_that_of_sentence_transformers(

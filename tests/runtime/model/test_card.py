@@ -48,7 +48,11 @@ def add_module(folder: Path, kind: str, path: str) -> None:
 def test_the_card_of_minilm(folder: Path) -> None:
     card = card_of(folder)
     assert (card.encoder.family, len(card.encoder.layers), card.encoder.hidden_size) == ("bert", 6, 384)
-    assert (card.pipeline.pooling, card.pipeline.normalize, card.pipeline.dense) == (Pooling.MEAN, True, ())
+    assert (card.pipeline.pooling, card.pipeline.normalize, card.pipeline.dense) == (
+        (Pooling.MEAN,),
+        True,
+        (),
+    )
     assert (card.pipeline.dimensions, card.max_length, card.prompts, card.default_prompt) == (
         384,
         256,
@@ -60,15 +64,17 @@ def test_the_card_of_minilm(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "want"),
     [
-        ({"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}, Pooling.CLS),
-        ({"pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": True}, Pooling.MAX),
-        ({"pooling_mode_mean_tokens": False, "pooling_mode_lasttoken": True}, Pooling.LAST),
-        ({"pooling_mode": "cls"}, Pooling.CLS),
-        ({"pooling_mode": ["mean"]}, Pooling.MEAN),
+        ({"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}, (Pooling.CLS,)),
+        ({"pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": True}, (Pooling.MAX,)),
+        ({"pooling_mode_mean_tokens": False, "pooling_mode_lasttoken": True}, (Pooling.LAST,)),
+        ({"pooling_mode": "cls"}, (Pooling.CLS,)),
+        ({"pooling_mode": ["mean", "cls"]}, (Pooling.MEAN, Pooling.CLS)),
+        ({"pooling_mode_cls_token": True}, (Pooling.CLS, Pooling.MEAN)),
+        ({"pooling_mode": ["mean"]}, (Pooling.MEAN,)),
     ],
 )
 def test_pooling_is_read_in_the_old_and_the_new_spelling(
-    folder: Path, written: dict[str, object], want: Pooling
+    folder: Path, written: dict[str, object], want: tuple[Pooling, ...]
 ) -> None:
     edit(folder / "1_Pooling" / "config.json", **written)
     assert card_of(folder).pipeline.pooling == want
@@ -89,7 +95,7 @@ def test_settings_of_the_service_are_laid_over_those_of_the_folder(folder: Path)
         default_prompt="query",
     )
     assert (card.pipeline.pooling, card.pipeline.dimensions, card.pipeline.full_dimensions) == (
-        Pooling.MAX,
+        (Pooling.MAX,),
         64,
         384,
     )
@@ -119,7 +125,7 @@ def test_a_folder_without_modules_is_pooled_by_mean_and_not_normalised_as_senten
 ) -> None:
     (folder / "modules.json").unlink()
     pipeline = card_of(folder).pipeline
-    assert (pipeline.pooling, pipeline.normalize) == (Pooling.MEAN, False)
+    assert (pipeline.pooling, pipeline.normalize) == ((Pooling.MEAN,), False)
 
 
 def remove(name: str) -> Any:
@@ -170,10 +176,10 @@ BROKEN: dict[str, tuple[Any, type[EmbedserveError], str]] = {
         UnsupportedArchitecture,
         "position_embedding_type = 'relative_key'",
     ),
-    "two poolings": (
-        change("1_Pooling/config.json", pooling_mode_cls_token=True),
+    "an unknown pooling": (
+        change("1_Pooling/config.json", pooling_mode=["mean", "median"]),
         UnsupportedArchitecture,
-        r"1_Pooling/config.json: pooling cls \+ mean is not supported",
+        r"1_Pooling/config.json: pooling mean \+ median is not supported",
     ),
     "unknown module": (
         lambda folder: add_module(folder, "LSTM", "2_LSTM"),

@@ -16,7 +16,6 @@ from embedserve_runtime.api.schemas import (
     ModelType,
     inputs_of,
 )
-from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.readiness import Readiness
 from embedserve_runtime.service import TOKENIZER_THREADS, Embedded, EmbeddingService, EmbedQuery
 
@@ -25,7 +24,7 @@ VERSION = version("embedserve-runtime")
 
 _decode = BodyDecoder(EmbedBody)
 # Where TEI calls a pooling by another name.
-_TEI_POOLING = {Pooling.LAST: "last_token"}
+_TEI_POOLING = {"last": "last_token"}
 
 
 class TeiRoutes:
@@ -59,7 +58,7 @@ class TeiRoutes:
             model_dtype="float32",
             served_model_name=self._name,
             model_type=ModelType(
-                EmbeddingModelType(_TEI_POOLING.get(card.pipeline.pooling, str(card.pipeline.pooling)))
+                EmbeddingModelType(_TEI_POOLING.get(card.pipeline.pooling_name, card.pipeline.pooling_name))
             ),
             max_concurrent_requests=limits.queue_inputs,
             max_input_length=service.max_length,

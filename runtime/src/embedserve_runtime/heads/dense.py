@@ -5,7 +5,11 @@ Sources of the formulas: sentence-transformers' Pooling, Dense and Normalize mod
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array
 from embedserve_runtime.model.pipeline import Activation, Pooling
@@ -19,12 +23,15 @@ def pool(hidden: FloatArray, cu_seqlens: Int32Array, pooling: Pooling) -> FloatA
 
     Every sequence has at least one token.
     """
-    starts = cu_seqlens[:-1]
+    starts, lengths = cu_seqlens[:-1], np.diff(cu_seqlens)
     match pooling:
         case Pooling.MEAN:
-            lengths = np.diff(cu_seqlens).astype(np.float32)
-            sums: FloatArray = np.add.reduceat(hidden, starts, axis=0)
-            return sums / lengths[:, None]
+            return _sums(hidden, starts) / _column(lengths)
+        case Pooling.MEAN_SQRT:
+            return _sums(hidden, starts) / _column(np.sqrt(lengths))
+        case Pooling.WEIGHTED_MEAN:
+            places = np.arange(1, len(hidden) + 1) - np.repeat(starts, lengths)
+            return _sums(hidden * _column(places), starts) / _column(lengths * (lengths + 1.0) / 2)
         case Pooling.MAX:
             maxima: FloatArray = np.maximum.reduceat(hidden, starts, axis=0)
             return maxima
@@ -32,6 +39,21 @@ def pool(hidden: FloatArray, cu_seqlens: Int32Array, pooling: Pooling) -> FloatA
             return hidden[starts]
         case Pooling.LAST:
             return hidden[cu_seqlens[1:] - 1]
+
+
+def _sums(hidden: FloatArray, starts: Int32Array) -> FloatArray:
+    sums: FloatArray = np.add.reduceat(hidden, starts, axis=0)
+    return sums
+
+
+def _column(values: NDArray[Any]) -> FloatArray:
+    return values.astype(np.float32)[:, None]
+
+
+def pool_all(hidden: FloatArray, cu_seqlens: Int32Array, poolings: Sequence[Pooling]) -> FloatArray:
+    """Several poolings side by side: (sequences, len(poolings) * hidden)."""
+    pooled = [pool(hidden, cu_seqlens, pooling) for pooling in poolings]
+    return pooled[0] if len(pooled) == 1 else np.concatenate(pooled, axis=1)
 
 
 def dense(
@@ -46,6 +68,19 @@ def dense(
             return product
         case Activation.TANH:
             return np.tanh(product)
+        case Activation.RELU:
+            return np.maximum(product, np.float32(0))
+        case Activation.SIGMOID:
+            return sigmoid(product)
+        case Activation.SILU:
+            return product * sigmoid(product)
+
+
+def sigmoid(values: FloatArray) -> FloatArray:
+    """1 / (1 + exp(-x)), by tanh, which does not overflow."""
+    half = np.float32(0.5)
+    result: FloatArray = half * (np.tanh(half * values) + np.float32(1))
+    return result
 
 
 def cut(vectors: FloatArray, dimensions: int) -> FloatArray:

@@ -1,7 +1,7 @@
 """The declarative description of an encoder: what a family file returns and what every engine interprets.
 
-Parameter names are ours; `ParameterNames` says which checkpoint tensor fills each of them. Linear weights keep
-the checkpoint's layout (out_features, in_features).
+Pure data, no tensors. Linear weights keep the checkpoint's layout (out_features, in_features). `parameters` lists
+every tensor that a description needs under our own name; `ParameterNames` says where a checkpoint keeps it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+Shape = tuple[int, ...]
 
-class MlpActivation(StrEnum):
-    """Activation between the two products of the MLP."""
+
+class Activation(StrEnum):
+    """Activation inside the MLP."""
 
     GELU = "gelu"  # x * Phi(x), by erf: BERT's own form; the tanh approximation moves vectors by up to 5e-4
     GELU_TANH = "gelu_tanh"
@@ -20,109 +22,291 @@ class MlpActivation(StrEnum):
     SILU = "silu"
 
 
+class NormKind(StrEnum):
+    """LAYER: (x - mean) / sqrt(var + eps) * weight + bias. RMS: x / sqrt(mean(x^2) + eps) * weight."""
+
+    LAYER = "layer"
+    RMS = "rms"
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A normalisation. bias: LAYER only. unit_offset: the stored weight is w - 1 (Gemma)."""
+
+    kind: NormKind
+    eps: float
+    bias: bool = True
+    unit_offset: bool = False
+
+
+class NormPlacement(StrEnum):
+    """Where a layer's norms stand, for each of its two branches f.
+
+    POST: x = norm(x + f(x)). PRE: x = x + f(norm(x)). SANDWICH: x = x + post_norm(f(norm(x))).
+    """
+
+    POST = "post"
+    PRE = "pre"
+    SANDWICH = "sandwich"
+
+
+@dataclass(frozen=True, slots=True)
+class AbsolutePositions:
+    """A learned table of `rows` positions, of which the first token of a sequence takes row `offset`."""
+
+    rows: int
+    offset: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """Sum of word, position and (optionally) token-type rows, then LayerNorm.
+    """(word row * scale) + position row + row 0 of the token types, then the norm.
 
-    positions: rows of the learned absolute position table, so also the longest sequence.
-    token_types: rows of the token-type table; 0 when there is none.
+    token_types: rows of the token-type table, 0 without one.
     """
 
     vocabulary: int
-    positions: int
+    positions: AbsolutePositions | None
     token_types: int
+    norm: Norm | None
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """Rotary positions on the first 2 * len(inverse_frequencies) dimensions of each head, in halves (not pairs).
+
+    For position p and frequency f_i: angle p * f_i, applied to dimensions i and i + len(inverse_frequencies); cos and
+    sin are multiplied by `scaling`.
+    """
+
+    inverse_frequencies: tuple[float, ...]
+    scaling: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Alibi:
+    """Adds -slope * |i - j| to the score of query i and key j; one slope a head. Symmetric, as encoders use it."""
+
+    slopes: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeBuckets:
+    """Adds a learned bias by bucket of the distance (T5's scheme, bidirectional), one table for all layers.
+
+    Half of the buckets are for keys after the query; in each half, small distances have their own bucket and larger
+    ones share buckets logarithmically up to `max_distance`. Parameter `relative_bias.weight` (buckets, heads).
+    """
+
+    buckets: int
+    max_distance: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disentangled:
+    """DeBERTa-v2's content-to-position and position-to-content scores, added to q k^T before `Attention.scale`, which
+    therefore is 1 / sqrt(head_size * (1 + number of position terms)).
+
+    span: distances are clamped to [-span, span) after bucketing; the table has 2 * span rows, parameter
+        `relative_embeddings.weight` (2 * span, hidden), put through `norm` (parameters `relative_embeddings.norm.*`)
+        when there is one.
+    buckets: log buckets of the distance, 0 without bucketing; max_distance: where the log scale ends.
+    shared_projections: positions go through the layer's own query and key products; else through
+        `attention.position_query` and `attention.position_key`.
+    """
+
+    span: int
+    buckets: int
+    max_distance: int
+    content_to_position: bool
+    position_to_content: bool
+    shared_projections: bool
+    norm: Norm | None
+
+
+class QkNormScope(StrEnum):
+    """HEAD: each head's query and key on its own, weight (head_size,). ALL: over all heads joined."""
+
+    HEAD = "head"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class QkNorm:
+    """Normalises queries and keys before positions are applied."""
+
+    norm: Norm
+    scope: QkNormScope
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Full bidirectional self-attention: scores scaled by 1/sqrt(head_size), biases on all four products."""
+    """Self-attention: softmax(scale * q k^T + position terms) v.
+
+    heads, kv_heads: query heads and key/value heads; query head h reads key/value head h // (heads // kv_heads).
+    causal: query i sees keys j <= i. window: query i sees keys with |i - j| <= window; None sees all.
+    """
 
     heads: int
+    kv_heads: int
     head_size: int
+    scale: float
+    qkv_bias: bool
+    output_bias: bool
+    causal: bool = False
+    window: int | None = None
+    qk_norm: QkNorm | None = None
+    rotary: Rotary | None = None
+    distance_bias: Alibi | RelativeBuckets | None = None
+    disentangled: Disentangled | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """Two products with biases and an activation between them."""
+    """down(activation(up(x))), or gated: down(activation(gate(x)) * up(x)). Gate and up share `up_bias`."""
 
     intermediate: int
-    activation: MlpActivation
+    activation: Activation
+    gated: bool
+    up_bias: bool
+    down_bias: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Post-norm transformer layer: x = LN(x + attention(x)); x = LN(x + mlp(x))."""
+    """Attention, then MLP, with `norm` placed as `placement` says.
+
+    attention_norm: False where the norm before attention is left out (ModernBERT's first layer).
+    inner_norm: POST only: attention's branch f has a norm and a residual of its own, parameters
+        `attention.inner_norm.*`: f(x) = inner_norm(x + attention(x)) (JinaBERT's code variant).
+    """
 
     attention: Attention
     mlp: Mlp
+    placement: NormPlacement
+    norm: Norm
+    attention_norm: bool = True
+    inner_norm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSource:
+    """Where a parameter lies: a checkpoint tensor, or one of `parts` equal row blocks of it (fused products).
+
+    transpose: the checkpoint keeps it as (in_features, out_features).
+    """
+
+    tensor: str
+    part: int = 0
+    parts: int = 1
+    transpose: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterNames:
-    """Where the parameters lie in a checkpoint.
+    """The map from our parameter names to a checkpoint's.
 
-    prefixes: put before every name, tried in order; the first under which the word embeddings exist is used.
-    names: our parameter name, `{layer}` for the layer's number, to the checkpoint's names, tried in order.
+    prefixes: put before every tensor name, tried in order; the first under which the word embeddings exist is taken.
+    sources: our name, with `{layer}` for the layer's number, to the places it may lie at, tried in order.
     """
 
     prefixes: tuple[str, ...]
-    names: Mapping[str, tuple[str, ...]]
+    sources: Mapping[str, tuple[TensorSource, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One tensor that the description needs.
-
-    name: ours; pattern: the same with `{layer}` for the layer's number; shape as in the checkpoint.
-    """
+    """One tensor that a description needs. name: ours; pattern: the same with `{layer}` for the layer's number."""
 
     name: str
     pattern: str
     layer: int | None
-    shape: tuple[int, ...]
+    shape: Shape
 
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """An encoder, described once; `engines` interpret it."""
+    """An encoder, described once. max_tokens: the longest sequence that it can take."""
 
     family: str
     hidden_size: int
-    norm_eps: float
+    max_tokens: int
     embeddings: Embeddings
     layers: tuple[Layer, ...]
+    final_norm: Norm | None
     parameter_names: ParameterNames
 
     def parameters(self) -> Iterator[Parameter]:
         """Every tensor that the description needs, with its shape."""
-        hidden = self.hidden_size
-        yield from _plain("embeddings.word.weight", (self.embeddings.vocabulary, hidden))
-        yield from _plain("embeddings.position.weight", (self.embeddings.positions, hidden))
-        if self.embeddings.token_types:
-            yield from _plain("embeddings.token_type.weight", (self.embeddings.token_types, hidden))
-        yield from _plain("embeddings.norm.weight", (hidden,))
-        yield from _plain("embeddings.norm.bias", (hidden,))
+        for name, shape in self._outer_shapes():
+            yield Parameter(name, name, None, shape)
         for number, layer in enumerate(self.layers):
-            inner = layer.attention.heads * layer.attention.head_size
-            shapes: list[tuple[str, tuple[int, ...]]] = []
-            for projection in ("query", "key", "value"):
-                shapes += _linear(f"attention.{projection}", inner, hidden)
-            shapes += _linear("attention.output", hidden, inner)
-            shapes += _norm("attention.norm", hidden)
-            shapes += _linear("mlp.up", layer.mlp.intermediate, hidden)
-            shapes += _linear("mlp.down", hidden, layer.mlp.intermediate)
-            shapes += _norm("mlp.norm", hidden)
-            for name, shape in shapes:
+            for name, shape in _layer_shapes(layer, self.hidden_size):
                 yield Parameter(f"layers.{number}.{name}", f"layers.{{layer}}.{name}", number, shape)
 
+    def _outer_shapes(self) -> Iterator[tuple[str, Shape]]:
+        hidden, embeddings = self.hidden_size, self.embeddings
+        yield "embeddings.word.weight", (embeddings.vocabulary, hidden)
+        if embeddings.positions is not None:
+            yield "embeddings.position.weight", (embeddings.positions.rows, hidden)
+        if embeddings.token_types:
+            yield "embeddings.token_type.weight", (embeddings.token_types, hidden)
+        yield from _norm("embeddings.norm", hidden, embeddings.norm)
+        yield from _norm("final_norm", hidden, self.final_norm)
+        # One table for all layers: the first layer that has such a term describes it.
+        for attention in (layer.attention for layer in self.layers):
+            if isinstance(attention.distance_bias, RelativeBuckets):
+                yield "relative_bias.weight", (attention.distance_bias.buckets, attention.heads)
+                break
+            if attention.disentangled is not None:
+                yield "relative_embeddings.weight", (2 * attention.disentangled.span, hidden)
+                yield from _norm("relative_embeddings.norm", hidden, attention.disentangled.norm)
+                break
 
-def _plain(name: str, shape: tuple[int, ...]) -> Iterator[Parameter]:
-    yield Parameter(name, name, None, shape)
+
+def _layer_shapes(layer: Layer, hidden: int) -> Iterator[tuple[str, Shape]]:
+    attention, mlp = layer.attention, layer.mlp
+    inner, kv_inner = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
+    yield from _linear("attention.query", inner, hidden, attention.qkv_bias)
+    yield from _linear("attention.key", kv_inner, hidden, attention.qkv_bias)
+    yield from _linear("attention.value", kv_inner, hidden, attention.qkv_bias)
+    if attention.qk_norm is not None:
+        per_head = attention.qk_norm.scope is QkNormScope.HEAD
+        yield from _norm(
+            "attention.query_norm", attention.head_size if per_head else inner, attention.qk_norm.norm
+        )
+        yield from _norm(
+            "attention.key_norm", attention.head_size if per_head else kv_inner, attention.qk_norm.norm
+        )
+    if attention.disentangled is not None and not attention.disentangled.shared_projections:
+        if attention.disentangled.position_to_content:
+            yield from _linear("attention.position_query", inner, hidden, True)
+        if attention.disentangled.content_to_position:
+            yield from _linear("attention.position_key", inner, hidden, True)
+    yield from _linear("attention.output", hidden, inner, attention.output_bias)
+    if layer.inner_norm:
+        yield from _norm("attention.inner_norm", hidden, layer.norm)
+    if layer.attention_norm:
+        yield from _norm("attention.norm", hidden, layer.norm)
+    if mlp.gated:
+        yield from _linear("mlp.gate", mlp.intermediate, hidden, mlp.up_bias)
+    yield from _linear("mlp.up", mlp.intermediate, hidden, mlp.up_bias)
+    yield from _linear("mlp.down", hidden, mlp.intermediate, mlp.down_bias)
+    yield from _norm("mlp.norm", hidden, layer.norm)
+    if layer.placement is NormPlacement.SANDWICH:
+        yield from _norm("attention.post_norm", hidden, layer.norm)
+        yield from _norm("mlp.post_norm", hidden, layer.norm)
 
 
-def _linear(name: str, out_features: int, in_features: int) -> list[tuple[str, tuple[int, ...]]]:
-    return [(f"{name}.weight", (out_features, in_features)), (f"{name}.bias", (out_features,))]
+def _linear(name: str, out_features: int, in_features: int, bias: bool) -> Iterator[tuple[str, Shape]]:
+    yield f"{name}.weight", (out_features, in_features)
+    if bias:
+        yield f"{name}.bias", (out_features,)
 
 
-def _norm(name: str, size: int) -> list[tuple[str, tuple[int, ...]]]:
-    return [(f"{name}.weight", (size,)), (f"{name}.bias", (size,))]
+def _norm(name: str, size: int, norm: Norm | None) -> Iterator[tuple[str, Shape]]:
+    if norm is not None:
+        yield f"{name}.weight", (size,)
+        if norm.kind is NormKind.LAYER and norm.bias:
+            yield f"{name}.bias", (size,)

@@ -97,7 +97,8 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
 
 
 def _pipeline(encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipeline:
-    size = encoder.hidden_size
+    poolings = layout.pooling if settings.pooling == "auto" else (Pooling(settings.pooling),)
+    size = encoder.hidden_size * len(poolings)
     for layer in layout.dense:
         if layer.in_features != size:
             raise ModelInvalid(
@@ -107,7 +108,7 @@ def _pipeline(encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipe
     if settings.dimensions is not None and settings.dimensions > size:
         raise ConfigError(f"model.dimensions: {settings.dimensions} is more than the model's {size}")
     return Pipeline(
-        pooling=layout.pooling if settings.pooling == "auto" else Pooling(settings.pooling),
+        pooling=poolings,
         dense=layout.dense,
         normalize=layout.normalize,
         dimensions=settings.dimensions or size,
@@ -116,9 +117,9 @@ def _pipeline(encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipe
 
 
 def _max_length(encoder: Encoder, layout: Layout, settings: ModelSettings) -> int:
-    positions = encoder.embeddings.positions
-    if settings.max_length is not None and settings.max_length > positions:
+    longest = encoder.max_tokens
+    if settings.max_length is not None and settings.max_length > longest:
         raise ConfigError(
-            f"model.max_length: {settings.max_length} is more than the model's {positions} positions"
+            f"model.max_length: {settings.max_length} is more than the model's {longest} positions"
         )
-    return settings.max_length or min(layout.max_length or positions, positions)
+    return settings.max_length or min(layout.max_length or longest, longest)

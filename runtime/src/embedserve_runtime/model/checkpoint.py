@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes  # noqa: F401  # tells numpy what bfloat16 is; without it safetensors cannot read such a file
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
-from embedserve_runtime.model.architecture import Encoder, Parameter, ParameterNames
+from embedserve_runtime.model.architecture import Encoder, Parameter, ParameterNames, TensorSource
 from embedserve_runtime.model.files import FileModel, read_json
 from embedserve_runtime.model.pipeline import DenseLayer
 
@@ -72,20 +74,20 @@ class Checkpoint:
         return self.raw(name).astype(np.float32, copy=False)
 
 
-def resolve(encoder: Encoder, checkpoint: Checkpoint) -> Mapping[str, str]:
-    """Our parameter name -> checkpoint tensor name, for every parameter of the description.
+def resolve(encoder: Encoder, checkpoint: Checkpoint) -> Mapping[str, TensorSource]:
+    """Our parameter name -> where the checkpoint keeps it, for every parameter of the description.
 
     Raises ModelInvalid naming every parameter that the checkpoint lacks.
     """
     names = checkpoint.names
     prefix = _prefix(encoder.parameter_names, names)
-    resolved: dict[str, str] = {}
+    resolved: dict[str, TensorSource] = {}
     missing: list[str] = []
     for parameter in encoder.parameters():
         candidates = _candidates(encoder.parameter_names, parameter, prefix)
-        found = next((name for name in candidates if name in names), None)
+        found = next((source for source in candidates if source.tensor in names), None)
         if found is None:
-            missing.append(candidates[0])
+            missing.append(candidates[0].tensor)
         else:
             resolved[parameter.name] = found
     if missing:
@@ -97,13 +99,16 @@ def resolve(encoder: Encoder, checkpoint: Checkpoint) -> Mapping[str, str]:
 
 
 def _prefix(names: ParameterNames, available: frozenset[str]) -> str:
-    words = names.names["embeddings.word.weight"]
+    words = [source.tensor for source in names.sources["embeddings.word.weight"]]
     found = (prefix for prefix in names.prefixes if any(prefix + word in available for word in words))
     return next(found, names.prefixes[0])
 
 
-def _candidates(names: ParameterNames, parameter: Parameter, prefix: str) -> list[str]:
-    return [prefix + name.format(layer=parameter.layer) for name in names.names[parameter.pattern]]
+def _candidates(names: ParameterNames, parameter: Parameter, prefix: str) -> list[TensorSource]:
+    return [
+        replace(source, tensor=prefix + source.tensor.format(layer=parameter.layer))
+        for source in names.sources[parameter.pattern]
+    ]
 
 
 class Weights:
@@ -111,24 +116,34 @@ class Weights:
 
     def __init__(self, encoder: Encoder, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
-        self._tensor_of = resolve(encoder, checkpoint)
+        self._source_of = resolve(encoder, checkpoint)
         self._shape_of = {parameter.name: parameter.shape for parameter in encoder.parameters()}
 
-    def float32(self, parameter: str) -> FloatArray:
-        """Raises ModelInvalid when the shape is not the description's."""
-        tensor = self._checkpoint.float32(self._tensor_of[parameter])
+    def raw(self, parameter: str) -> NDArray[np.generic]:
+        """The parameter in the dtype on disk. Raises ModelInvalid when the shape is not the description's."""
+        source = self._source_of[parameter]
+        tensor = self._checkpoint.raw(source.tensor)
+        if source.transpose:
+            tensor = tensor.T
+        if source.parts > 1:
+            rows = len(tensor) // source.parts
+            tensor = tensor[source.part * rows : (source.part + 1) * rows]
         wanted = self._shape_of[parameter]
         if tensor.shape != wanted:
             raise ModelInvalid(
-                f"tensor {self._tensor_of[parameter]} has shape {list(tensor.shape)}, "
+                f"tensor {source.tensor} gives {parameter} the shape {list(tensor.shape)}, "
                 f"config.json asks for {list(wanted)}"
             )
         return tensor
 
-    def raw_tensors(self) -> Iterable[tuple[str, NDArray[np.generic]]]:
+    def float32(self, parameter: str) -> FloatArray:
+        """The parameter as float32."""
+        return self.raw(parameter).astype(np.float32, copy=False)
+
+    def raw_tensors(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """Every parameter as stored, in the order of our names."""
-        for parameter in sorted(self._tensor_of):
-            yield parameter, self._checkpoint.raw(self._tensor_of[parameter])
+        for parameter in sorted(self._source_of):
+            yield parameter, self.raw(parameter)
 
 
 def dense_tensors(folder: Path, layers: Iterable[DenseLayer]) -> Iterator[tuple[str, NDArray[np.generic]]]:

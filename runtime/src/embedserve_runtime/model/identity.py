@@ -59,7 +59,7 @@ def vector_space(
         "dense_weights": {name: tensor_digest(tensor) for name, tensor in dense},
         "tokenizer": tokenizer,
         "lowercase": lowercase,
-        "pooling": pipeline.pooling,
+        "pooling": pipeline.pooling_name,
         "normalize": pipeline.normalize,
         "dimensions": pipeline.dimensions,
         "prompt": prompt,

@@ -15,19 +15,39 @@ from embedserve_runtime.model.files import FileModel, read_json, read_json_if_th
 from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
 
 # sentence-transformers' names of pooling modes (modules/pooling.py) to ours.
-POOLING_MODES = {"cls": Pooling.CLS, "mean": Pooling.MEAN, "max": Pooling.MAX, "lasttoken": Pooling.LAST}
-# The older spelling: one boolean a mode.
+POOLING_MODES = {
+    "cls": Pooling.CLS,
+    "max": Pooling.MAX,
+    "mean": Pooling.MEAN,
+    "mean_sqrt_len_tokens": Pooling.MEAN_SQRT,
+    "weightedmean": Pooling.WEIGHTED_MEAN,
+    "lasttoken": Pooling.LAST,
+}
+# The older spelling: one boolean a mode. Several are joined in this order, which is that of sentence-transformers.
 POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+# Today's name and those of old versions, in the order in which sentence-transformers looks for them.
+TRANSFORMER_FILES = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+)
 DENSE_ACTIVATIONS = {
     "torch.nn.modules.linear.Identity": Activation.IDENTITY,
     "torch.nn.modules.activation.Tanh": Activation.TANH,
+    "torch.nn.modules.activation.ReLU": Activation.RELU,
+    "torch.nn.modules.activation.Sigmoid": Activation.SIGMOID,
+    "torch.nn.modules.activation.SiLU": Activation.SILU,
 }
 
 
@@ -81,7 +101,7 @@ class Layout:
     max_length: tokens, special ones included; None when no file says it.
     """
 
-    pooling: Pooling
+    pooling: tuple[Pooling, ...]
     dense: tuple[DenseLayer, ...]
     normalize: bool
     max_length: int | None
@@ -95,7 +115,9 @@ def read_layout(folder: Path) -> Layout:
     modules = sorted(
         read_json_if_there(folder / "modules.json", list[_Module], []), key=lambda module: module.idx
     )
-    pooling, dense, normalize, transformer = Pooling.MEAN, [], False, folder
+    pooling: tuple[Pooling, ...] = (Pooling.MEAN,)
+    dense: list[DenseLayer] = []
+    normalize, transformer = False, folder
     for module in modules:
         match module.kind:
             case "Transformer":
@@ -115,7 +137,7 @@ def read_layout(folder: Path) -> Layout:
         raise UnsupportedArchitecture(
             f"{folder / 'modules.json'}: the Transformer module must lie in the root folder"
         )
-    settings = read_json_if_there(folder / "sentence_bert_config.json", _TransformerFile, _TransformerFile())
+    settings = _read_transformer(folder)
     prompts = read_json_if_there(folder / "config_sentence_transformers.json", _PromptsFile, _PromptsFile())
     return Layout(
         pooling=pooling,
@@ -128,6 +150,11 @@ def read_layout(folder: Path) -> Layout:
     )
 
 
+def _read_transformer(folder: Path) -> _TransformerFile:
+    found = next((folder / name for name in TRANSFORMER_FILES if (folder / name).exists()), None)
+    return read_json(found, _TransformerFile) if found is not None else _TransformerFile()
+
+
 def _tokenizer_length(folder: Path) -> int | None:
     path = folder / "tokenizer_config.json"
     length = read_json_if_there(path, _TokenizerConfigFile, _TokenizerConfigFile()).model_max_length
@@ -135,13 +162,13 @@ def _tokenizer_length(folder: Path) -> int | None:
     return int(length) if length is not None and 0 < length < 1e9 else None
 
 
-def _read_pooling(path: Path) -> Pooling:
+def _read_pooling(path: Path) -> tuple[Pooling, ...]:
     config = read_json(path, _PoolingFile)
     if config.pooling_mode is not None:
         modes = [config.pooling_mode] if isinstance(config.pooling_mode, str) else config.pooling_mode
     else:
         modes = [mode for flag, mode in POOLING_FLAGS.items() if getattr(config, flag)]
-    if len(modes) != 1 or modes[0] not in POOLING_MODES:
+    if not modes or any(mode not in POOLING_MODES for mode in modes):
         raise UnsupportedArchitecture(
             f"{path}: pooling {' + '.join(modes) or 'none'} is not supported; supported: {', '.join(POOLING_MODES)}"
         )
@@ -149,7 +176,7 @@ def _read_pooling(path: Path) -> Pooling:
         raise UnsupportedArchitecture(
             f"{path}: include_prompt = false (prompt left out of pooling) is not supported"
         )
-    return POOLING_MODES[modes[0]]
+    return tuple(POOLING_MODES[mode] for mode in modes)
 
 
 def _read_dense(folder: Path, name: str) -> DenseLayer:

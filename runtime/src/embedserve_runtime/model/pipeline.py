@@ -14,6 +14,8 @@ class Pooling(StrEnum):
 
     CLS = "cls"
     MEAN = "mean"
+    MEAN_SQRT = "mean_sqrt"  # sum / sqrt(length)
+    WEIGHTED_MEAN = "weighted_mean"  # token i of 1..n weighs i
     MAX = "max"
     LAST = "last"
 
@@ -23,6 +25,9 @@ class Activation(StrEnum):
 
     IDENTITY = "identity"
     TANH = "tanh"
+    RELU = "relu"
+    SIGMOID = "sigmoid"
+    SILU = "silu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +46,19 @@ class DenseLayer:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """From packed hidden states to vectors: pooling, then dense layers, then the cut, then L2 normalise.
+    """From packed hidden states to vectors: poolings joined, then dense layers, then the cut, then L2 normalise.
 
     dimensions: length of the vectors served by default, after the cut.
     full_dimensions: length before the cut.
     """
 
-    pooling: Pooling
+    pooling: tuple[Pooling, ...]
     dense: tuple[DenseLayer, ...]
     normalize: bool
     dimensions: int
     full_dimensions: int
+
+    @property
+    def pooling_name(self) -> str:
+        """The poolings in one word: "mean", "cls+mean"."""
+        return "+".join(self.pooling)

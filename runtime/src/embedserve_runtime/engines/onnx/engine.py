@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, Fail, InvalidArgument, RuntimeException
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.grouping import group
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build
-from embedserve_runtime.engines.onnx.grouping import group
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights

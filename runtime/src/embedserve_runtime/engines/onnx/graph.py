@@ -1,20 +1,21 @@
 """Writes the ONNX graph of an encoder straight from its description and weights: packed, with fused operators.
 
 Inputs of the graph are the packed token ids, their positions, and the index arrays of `grouping.AttentionGroups`;
-the output is the packed final hidden state. All linear layers see real tokens only. Attention is a loop over groups
-of similar length: each iteration gathers its rows of the joint query/key/value product into a padded block, runs
-one MultiHeadAttention with the real key lengths, and the results are put back in packed order at the end.
+the output is the packed final hidden state. All linear layers see real tokens only (`attention` has the rest).
 """
 
 from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
-from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.engines.onnx.attention import attention
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
-from embedserve_runtime.model.architecture import Encoder, Layer, MlpActivation
+from embedserve_runtime.engines.onnx.parts import Parts, Pending
+from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.model.architecture import Activation, Encoder, Layer, Mlp, NormPlacement
 from embedserve_runtime.model.checkpoint import Weights
 
 OPSET = 21
@@ -34,173 +35,143 @@ INPUTS: tuple[tuple[str, int, list[int | str]], ...] = (
     ("groups", TensorProto.INT64, []),
 )
 
+Arrays = dict[str, NDArray[np.generic]]
 
-def build(encoder: Encoder, weights: Weights) -> tuple[onnx.ModelProto, dict[str, FloatArray]]:
-    """The model without its weights, and the weights by initialiser name.
+
+def why_not(encoder: Encoder) -> str | None:
+    """What keeps this engine from running `encoder`, or None."""
+    if any(layer.attention.disentangled for layer in encoder.layers):
+        return "disentangled attention is not written for ONNX Runtime"
+    return None
+
+
+def build(encoder: Encoder, weights: Weights) -> tuple[onnx.ModelProto, Arrays]:
+    """The model without its weights, and the weights by initialiser name. Raises UnsupportedArchitecture.
 
     The weights stay outside the message, since protobuf ends at 2 GiB and a copy of them would double the memory.
     """
-    return _Builder(encoder, weights).build()
-
-
-class _Builder:
-    def __init__(self, encoder: Encoder, weights: Weights) -> None:
-        self._encoder = encoder
-        self._weights = weights
-        self._graph = GraphWriter()
-
-    def build(self) -> tuple[onnx.ModelProto, dict[str, FloatArray]]:
-        graph = self._graph
-        small = {
-            "one": np.array(1, dtype=np.int64),
-            "flat": np.array([-1], dtype=np.int64),
-        }
-        hidden = self._embeddings()
-        for number, layer in enumerate(self._encoder.layers):
-            hidden = self._layer(hidden, layer, f"layers.{number}")
-        graph.nodes.append(helper.make_node("Identity", [hidden], [OUTPUT]))
-        size = self._encoder.hidden_size
-        large = {name: value.astype(np.float32, copy=False) for name, value in graph.initializers.items()}
-        model = helper.make_model(
-            helper.make_graph(
-                graph.nodes,
-                "encoder",
-                [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in INPUTS],
-                [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["tokens", size])],
-                initializer=[
-                    *(onnx.numpy_helper.from_array(value, name) for name, value in small.items()),
-                    *(_external(name, value) for name, value in large.items()),
-                ],
-            ),
-            opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(FUSED, 1)],
-            ir_version=IR_VERSION,
-            producer_name="embedserve",
-        )
-        return model, large
-
-    def _embeddings(self) -> str:
-        graph, weights = self._graph, self._weights
-        position = weights.float32("embeddings.position.weight")
-        if self._encoder.embeddings.token_types:
-            # Single texts are all of type 0, so its row can be added to every position once, here.
-            position = position + weights.float32("embeddings.token_type.weight")[0]
-        return self._add_and_norm(
-            graph.add("Gather", self._parameter("embeddings.word.weight"), "token_ids"),
-            graph.add("Gather", graph.constant("embeddings.position", position), "positions"),
-            "embeddings.norm",
-        )
-
-    def _layer(self, hidden: str, layer: Layer, name: str) -> str:
-        attended = self._attention(hidden, layer, f"{name}.attention")
-        output = self._product(attended, f"{name}.attention.output")
-        hidden = self._add_and_norm(
-            output, hidden, f"{name}.attention.norm", bias=self._parameter(f"{name}.attention.output.bias")
-        )
-        inner = self._activation(
-            self._product(hidden, f"{name}.mlp.up"), layer.mlp.activation, f"{name}.mlp.up.bias"
-        )
-        output = self._product(inner, f"{name}.mlp.down")
-        return self._add_and_norm(
-            output, hidden, f"{name}.mlp.norm", bias=self._parameter(f"{name}.mlp.down.bias")
-        )
-
-    def _attention(self, hidden: str, layer: Layer, name: str) -> str:
-        """Packed (tokens, hidden) to packed (tokens, heads x head size), before the output product."""
-        graph, weights = self._graph, self._weights
-        parts = [f"{name}.{projection}" for projection in ("query", "key", "value")]
-        weight = np.concatenate([weights.float32(f"{part}.weight") for part in parts])
-        bias = np.concatenate([weights.float32(f"{part}.bias") for part in parts])
-        joint = graph.add(
-            "Gemm",
-            hidden,
-            graph.constant(f"{name}.qkv.weight", weight.T),
-            graph.constant(f"{name}.qkv.bias", bias),
-        )
-        collected = graph.add(
-            "Loop",
-            "groups",
-            "",
-            graph.add("SequenceEmpty"),
-            body=self._attention_of_one_group(joint, layer, name),
-        )
-        return graph.add("Gather", graph.add("ConcatFromSequence", collected, axis=0), "unpad")
-
-    def _attention_of_one_group(self, joint: str, layer: Layer, name: str) -> onnx.GraphProto:
-        body = self._graph.subgraph()
-        number, keep_going, collected = (
-            body.fresh("number"),
-            body.fresh("keep_going"),
-            body.fresh("collected"),
-        )
-        inner = layer.attention.heads * layer.attention.head_size
-
-        def slice_of(values: str, starts: str) -> str:
-            bounds = (number, body.add("Add", number, "one"))
-            return body.add(
-                "Slice",
-                values,
-                *(body.add("Reshape", body.add("Gather", starts, at), "flat") for at in bounds),
-            )
-
-        rows = body.add("Gather", joint, slice_of("rows", "row_starts"))
-        shape = body.add("Reshape", body.add("Gather", "shapes", number), "flat")
-        width = body.add("Constant", value_ints=[3 * inner])
-        block = body.add("Reshape", rows, body.add("Concat", shape, width, axis=0))
-        query, key, value = body.add_many("Split", block, outputs=3, axis=2, num_outputs=3)
-        attended = body.add(
-            "MultiHeadAttention",
-            *(query, key, value, "", slice_of("lengths", "length_starts")),
-            domain=FUSED,
-            num_heads=layer.attention.heads,
-        )
-        packed = body.add("Reshape", attended, body.add("Constant", value_ints=[-1, inner]))
-        grown = body.add("SequenceInsert", collected, packed)
-        still = body.add("Identity", keep_going)
-        return helper.make_graph(
-            body.nodes,
-            f"{name}.group",
-            [
-                helper.make_tensor_value_info(number, TensorProto.INT64, []),
-                helper.make_tensor_value_info(keep_going, TensorProto.BOOL, []),
-                helper.make_tensor_sequence_value_info(collected, TensorProto.FLOAT, None),
+    reason = why_not(encoder)
+    if reason is not None:
+        raise UnsupportedArchitecture(f"the ONNX engine cannot run a {encoder.family} encoder: {reason}")
+    graph = GraphWriter()
+    hidden = _encoder(Parts(graph, weights), encoder)
+    graph.nodes.append(helper.make_node("Identity", [hidden], [OUTPUT]))
+    # Constants of the graph itself are needed for its shapes while it is loaded, so they go inside.
+    small = {name: value for name, value in graph.initializers.items() if value.dtype == np.int64}
+    large = {name: value for name, value in graph.initializers.items() if name not in small}
+    model = helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            "encoder",
+            [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in INPUTS],
+            [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["tokens", encoder.hidden_size])],
+            initializer=[
+                *(numpy_helper.from_array(value, name) for name, value in small.items()),
+                *(_external(name, value) for name, value in large.items()),
             ],
-            [
-                helper.make_tensor_value_info(still, TensorProto.BOOL, []),
-                helper.make_tensor_sequence_value_info(grown, TensorProto.FLOAT, None),
-            ],
+        ),
+        opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(FUSED, 1)],
+        ir_version=IR_VERSION,
+        producer_name="embedserve",
+    )
+    return model, large
+
+
+def _encoder(parts: Parts, encoder: Encoder) -> str:
+    """Embeddings, layers, final norm. Between layers a branch is kept apart from the residual until the next norm,
+    so that addition and norm are one operator."""
+    residual = _embeddings(parts, encoder)
+    pending: Pending | None = None
+    for number, layer in enumerate(encoder.layers):
+        name = f"layers.{number}"
+        if layer.placement is NormPlacement.POST:
+            branch = _attention_branch(parts, residual, layer, encoder, name)
+            if layer.inner_norm:
+                inner, _ = parts.add_and_norm(branch, residual, layer.norm, f"{name}.attention.inner_norm")
+                branch = Pending(inner, None)
+            residual, _ = parts.add_and_norm(branch, residual, layer.norm, f"{name}.attention.norm")
+            branch = _mlp_branch(parts, residual, layer.mlp, name)
+            residual, _ = parts.add_and_norm(branch, residual, layer.norm, f"{name}.mlp.norm")
+            continue
+        normed, residual = _norm_first(parts, pending, residual, layer, name)
+        branch = _post_norm(
+            parts, _attention_branch(parts, normed, layer, encoder, name), layer, f"{name}.attention"
         )
+        normed, residual = parts.add_and_norm(branch, residual, layer.norm, f"{name}.mlp.norm")
+        pending = _post_norm(parts, _mlp_branch(parts, normed, layer.mlp, name), layer, f"{name}.mlp")
+    if encoder.final_norm is None:
+        return residual if pending is None else parts.add(pending, residual)
+    if pending is None:
+        return parts.norm(residual, encoder.final_norm, "final_norm")
+    return parts.add_and_norm(pending, residual, encoder.final_norm, "final_norm")[0]
 
-    def _activation(self, value: str, activation: MlpActivation, bias: str) -> str:
-        bias = self._parameter(bias)
-        match activation:
-            case MlpActivation.GELU:
-                return self._graph.add("BiasGelu", value, bias, domain=FUSED)
-            case MlpActivation.GELU_TANH:
-                return self._graph.add("FastGelu", value, bias, domain=FUSED)
-            case MlpActivation.RELU:
-                return self._graph.add("Relu", self._graph.add("Add", value, bias))
-            case MlpActivation.SILU:
-                return self._graph.add(
-                    "QuickGelu", self._graph.add("Add", value, bias), domain=FUSED, alpha=1.0
-                )
 
-    def _product(self, value: str, name: str) -> str:
-        weight = self._weights.float32(f"{name}.weight")
-        return self._graph.add("MatMul", value, self._graph.constant(f"{name}.weight", weight.T))
+def _norm_first(
+    parts: Parts, pending: Pending | None, residual: str, layer: Layer, name: str
+) -> tuple[str, str]:
+    """(input of the attention, residual) of a layer that norms first."""
+    if not layer.attention_norm:
+        total = residual if pending is None else parts.add(pending, residual)
+        return total, total
+    if pending is None:
+        return parts.norm(residual, layer.norm, f"{name}.attention.norm"), residual
+    return parts.add_and_norm(pending, residual, layer.norm, f"{name}.attention.norm")
 
-    def _add_and_norm(self, value: str, residual: str, name: str, bias: str | None = None) -> str:
-        inputs = [value, residual, self._parameter(f"{name}.weight"), self._parameter(f"{name}.bias")]
-        if bias is not None:
-            inputs.append(bias)
-        return self._graph.add(
-            "SkipLayerNormalization", *inputs, domain=FUSED, epsilon=self._encoder.norm_eps
+
+def _post_norm(parts: Parts, branch: Pending, layer: Layer, name: str) -> Pending:
+    if layer.placement is not NormPlacement.SANDWICH:
+        return branch
+    return Pending(parts.norm(parts.settled(branch), layer.norm, f"{name}.post_norm"), None)
+
+
+def _embeddings(parts: Parts, encoder: Encoder) -> str:
+    graph, weights, embeddings = parts.graph, parts.weights, encoder.embeddings
+    words = weights.float32("embeddings.word.weight")
+    if embeddings.scale != 1.0:
+        words = words * np.float32(embeddings.scale)
+    row_zero = weights.float32("embeddings.token_type.weight")[0] if embeddings.token_types else None
+    if embeddings.positions is None:
+        if row_zero is not None:
+            words = words + row_zero
+        hidden = graph.add("Gather", graph.constant("embeddings.word", words), "token_ids")
+        return parts.norm(hidden, embeddings.norm, "embeddings.norm") if embeddings.norm else hidden
+    # Single texts are all of type 0, so its row can be added to every position once, here.
+    positions = weights.float32("embeddings.position.weight")[embeddings.positions.offset :]
+    if row_zero is not None:
+        positions = positions + row_zero
+    word = Pending(graph.add("Gather", graph.constant("embeddings.word", words), "token_ids"), None)
+    position = graph.add("Gather", graph.constant("embeddings.position", positions), "positions")
+    if embeddings.norm is None:
+        return parts.add(word, position)
+    return parts.add_and_norm(word, position, embeddings.norm, "embeddings.norm")[0]
+
+
+def _attention_branch(parts: Parts, hidden: str, layer: Layer, encoder: Encoder, name: str) -> Pending:
+    attended = attention(parts, hidden, layer.attention, encoder.max_tokens, f"{name}.attention")
+    return parts.pending_product(attended, f"{name}.attention.output", layer.attention.output_bias)
+
+
+def _mlp_branch(parts: Parts, hidden: str, mlp: Mlp, name: str) -> Pending:
+    graph = parts.graph
+    if mlp.gated:
+        both = parts.product(hidden, [f"{name}.mlp.gate", f"{name}.mlp.up"], mlp.up_bias)
+        gate, up = graph.add_many("Split", both, outputs=2, axis=1, num_outputs=2)
+        inner = graph.add("Mul", parts.activation(gate, mlp.activation), up)
+    elif mlp.up_bias and mlp.activation in FUSED_BIAS:
+        up = parts.pending_product(hidden, f"{name}.mlp.up", bias=False).value
+        inner = graph.add(
+            FUSED_BIAS[mlp.activation], up, parts.parameter(f"{name}.mlp.up.bias"), domain=FUSED
         )
+    else:
+        inner = parts.activation(parts.product(hidden, [f"{name}.mlp.up"], mlp.up_bias), mlp.activation)
+    return parts.pending_product(inner, f"{name}.mlp.down", mlp.down_bias)
 
-    def _parameter(self, name: str) -> str:
-        return self._graph.constant(name, self._weights.float32(name))
+
+# Activations whose operator adds the bias in the same pass.
+FUSED_BIAS = {Activation.GELU: "BiasGelu", Activation.GELU_TANH: "FastGelu"}
 
 
-def _external(name: str, value: FloatArray) -> TensorProto:
+def _external(name: str, value: NDArray[np.generic]) -> TensorProto:
     """A declaration without bytes; the session is given the array under the same name."""
     tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=value.shape)
     tensor.data_location = TensorProto.EXTERNAL

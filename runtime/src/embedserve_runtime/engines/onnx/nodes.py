@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,31 +15,43 @@ FUSED = "com.microsoft"  # ONNX Runtime's own operators
 
 
 class GraphWriter:
-    """Collects nodes and initialisers. Sub-graphs share the parent's counter, so that all names differ."""
+    """Collects nodes and initialisers. Sub-graphs share counter and initialisers, so that all names differ."""
 
-    def __init__(self, counter: Iterator[int] | None = None) -> None:
-        self._counter = counter or itertools.count()
+    def __init__(self, parent: GraphWriter | None = None) -> None:
+        self._counter: Iterator[int] = parent._counter if parent else itertools.count()
         self.nodes: list[onnx.NodeProto] = []
-        self.initializers: dict[str, NDArray[np.generic]] = {}
+        self.initializers: dict[str, NDArray[np.generic]] = parent.initializers if parent else {}
 
     def subgraph(self) -> GraphWriter:
-        return GraphWriter(self._counter)
+        return GraphWriter(self)
 
     def fresh(self, stem: str) -> str:
         return f"{stem}_{next(self._counter)}"
 
     def constant(self, name: str, value: NDArray[np.generic]) -> str:
-        """Keep `value` under `name`; the caller chooses a name that is used once."""
-        self.initializers[name] = np.ascontiguousarray(value)
+        """Keep `value` under `name`. A name stands for one value: asking again gives the same initialiser."""
+        if name not in self.initializers:
+            self.initializers[name] = np.ascontiguousarray(value)
         return name
 
-    def add(self, operator: str, *inputs: str, domain: str = "", **attributes: object) -> str:
+    def integers(self, *values: int) -> str:
+        """A one-dimensional int64 constant."""
+        return self.constant(f"integers:{','.join(map(str, values))}", np.array(values, dtype=np.int64))
+
+    def add(self, operator: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """Add a node with one output and return the output's name."""
         return self.add_many(operator, *inputs, outputs=1, domain=domain, **attributes)[0]
 
     def add_many(
-        self, operator: str, *inputs: str, outputs: int, domain: str = "", **attributes: object
+        self,
+        operator: str,
+        *inputs: str,
+        outputs: int,
+        domain: str = "",
+        unused: Container[int] = (),
+        **attributes: Any,
     ) -> list[str]:
-        names = [self.fresh(operator) for _ in range(outputs)]
+        """Add a node with several outputs; those numbered in `unused` get no name and are not computed."""
+        names = ["" if number in unused else self.fresh(operator) for number in range(outputs)]
         self.nodes.append(helper.make_node(operator, list(inputs), names, domain=domain, **attributes))
         return names

@@ -8,10 +8,49 @@ from types import MappingProxyType
 
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
-from embedserve_runtime.model.families import bert
+from embedserve_runtime.model.families import (
+    bert,
+    deberta,
+    distilbert,
+    gemma,
+    gte,
+    jina,
+    llama,
+    mistral,
+    modernbert,
+    mpnet,
+    nomic,
+    qwen,
+)
 from embedserve_runtime.model.files import FileModel, read_json
 
-FAMILIES: Mapping[str, Callable[[Path], Encoder]] = MappingProxyType({"bert": bert.describe})
+
+def _bert_or_jina(folder: Path) -> Encoder:
+    """JinaBERT's config.json also says "bert"."""
+    return jina.describe(folder) if jina.is_jina(folder) else bert.describe(folder)
+
+
+FAMILIES: Mapping[str, Callable[[Path], Encoder]] = MappingProxyType(
+    {
+        "bert": _bert_or_jina,
+        "camembert": bert.describe,
+        "deberta-v2": deberta.describe,
+        "distilbert": distilbert.describe,
+        "gemma3_text": gemma.describe,
+        "gte": gte.describe,
+        "llama": llama.describe,
+        "llama_bidirec": llama.describe,
+        "mistral": mistral.describe,
+        "modernbert": modernbert.describe,
+        "mpnet": mpnet.describe,
+        "new": gte.describe,
+        "nomic_bert": nomic.describe,
+        "qwen2": qwen.describe,
+        "qwen3": qwen.describe,
+        "roberta": bert.describe,
+        "xlm-roberta": bert.describe,
+    }
+)
 
 
 class _ModelType(FileModel):

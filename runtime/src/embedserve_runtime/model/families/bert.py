@@ -1,7 +1,8 @@
-"""BERT: learned absolute positions, post-norm layers, erf GELU.
+"""BERT: learned absolute positions, post-norm layers, erf GELU. Also RoBERTa, XLM-RoBERTa and CamemBERT, which
+differ in the first position (pad_token_id + 1) and in the prefix of their tensors.
 
-Source: `BertModel` of transformers (`modeling_bert.py`). Old checkpoints call the LayerNorm parameters gamma and
-beta; checkpoints of a model with a head carry the prefix `bert.`.
+Source: `BertModel` and `RobertaModel` of transformers. Old checkpoints call the LayerNorm parameters gamma and beta;
+checkpoints of a model with a head carry a prefix.
 """
 
 from __future__ import annotations
@@ -9,31 +10,26 @@ from __future__ import annotations
 from pathlib import Path
 from types import MappingProxyType
 
-from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.architecture import (
+    AbsolutePositions,
     Attention,
     Embeddings,
     Encoder,
     Layer,
     Mlp,
-    MlpActivation,
+    Norm,
+    NormKind,
+    NormPlacement,
     ParameterNames,
 )
+from embedserve_runtime.model.families.common import activation, head_size, linear, norm, tensor, unsupported
 from embedserve_runtime.model.files import FileModel, read_json
-
-ACTIVATIONS = {
-    "gelu": MlpActivation.GELU,
-    "gelu_new": MlpActivation.GELU_TANH,
-    "gelu_pytorch_tanh": MlpActivation.GELU_TANH,
-    "relu": MlpActivation.RELU,
-    "silu": MlpActivation.SILU,
-    "swish": MlpActivation.SILU,
-}
 
 
 class BertConfig(FileModel):
     """The keys of config.json that decide the forward pass."""
 
+    model_type: str
     hidden_size: int
     num_hidden_layers: int
     num_attention_heads: int
@@ -45,36 +41,26 @@ class BertConfig(FileModel):
     layer_norm_eps: float = 1e-12
     position_embedding_type: str = "absolute"
     is_decoder: bool = False
-
-
-def _linear(ours: str, theirs: str) -> dict[str, tuple[str, ...]]:
-    return {f"{ours}.{part}": (f"{theirs}.{part}",) for part in ("weight", "bias")}
-
-
-def _norm(ours: str, theirs: str) -> dict[str, tuple[str, ...]]:
-    return {
-        f"{ours}.weight": (f"{theirs}.weight", f"{theirs}.gamma"),
-        f"{ours}.bias": (f"{theirs}.bias", f"{theirs}.beta"),
-    }
+    pad_token_id: int | None = None
 
 
 _LAYER = "encoder.layer.{layer}"
 NAMES = ParameterNames(
-    prefixes=("", "bert.", "model."),
-    names=MappingProxyType(
+    prefixes=("", "bert.", "roberta.", "model."),
+    sources=MappingProxyType(
         {
-            "embeddings.word.weight": ("embeddings.word_embeddings.weight",),
-            "embeddings.position.weight": ("embeddings.position_embeddings.weight",),
-            "embeddings.token_type.weight": ("embeddings.token_type_embeddings.weight",),
-            **_norm("embeddings.norm", "embeddings.LayerNorm"),
-            **_linear("layers.{layer}.attention.query", f"{_LAYER}.attention.self.query"),
-            **_linear("layers.{layer}.attention.key", f"{_LAYER}.attention.self.key"),
-            **_linear("layers.{layer}.attention.value", f"{_LAYER}.attention.self.value"),
-            **_linear("layers.{layer}.attention.output", f"{_LAYER}.attention.output.dense"),
-            **_norm("layers.{layer}.attention.norm", f"{_LAYER}.attention.output.LayerNorm"),
-            **_linear("layers.{layer}.mlp.up", f"{_LAYER}.intermediate.dense"),
-            **_linear("layers.{layer}.mlp.down", f"{_LAYER}.output.dense"),
-            **_norm("layers.{layer}.mlp.norm", f"{_LAYER}.output.LayerNorm"),
+            **tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
+            **tensor("embeddings.position.weight", "embeddings.position_embeddings.weight"),
+            **tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
+            **norm("embeddings.norm", "embeddings.LayerNorm"),
+            **linear("layers.{layer}.attention.query", f"{_LAYER}.attention.self.query"),
+            **linear("layers.{layer}.attention.key", f"{_LAYER}.attention.self.key"),
+            **linear("layers.{layer}.attention.value", f"{_LAYER}.attention.self.value"),
+            **linear("layers.{layer}.attention.output", f"{_LAYER}.attention.output.dense"),
+            **norm("layers.{layer}.attention.norm", f"{_LAYER}.attention.output.LayerNorm"),
+            **linear("layers.{layer}.mlp.up", f"{_LAYER}.intermediate.dense"),
+            **linear("layers.{layer}.mlp.down", f"{_LAYER}.output.dense"),
+            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.output.LayerNorm"),
         }
     ),
 )
@@ -84,31 +70,45 @@ def describe(folder: Path) -> Encoder:
     """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
     path = folder / "config.json"
     config = read_json(path, BertConfig)
-    for field, unsupported in (
-        ("position_embedding_type", config.position_embedding_type != "absolute"),
-        ("is_decoder", config.is_decoder),
-        ("hidden_act", config.hidden_act not in ACTIVATIONS),
-        ("num_attention_heads", config.hidden_size % config.num_attention_heads != 0),
-    ):
-        if unsupported:
-            raise UnsupportedArchitecture(
-                f"{path}: {field} = {getattr(config, field)!r} is not supported for BERT"
-            )
+    if config.position_embedding_type != "absolute":
+        raise unsupported(path, "position_embedding_type", config.position_embedding_type)
+    if config.is_decoder:
+        raise unsupported(path, "is_decoder", True)
+    # RoBERTa counts positions from the one after padding (create_position_ids_from_input_ids); its default pad id is 1.
+    offset = (
+        0 if config.model_type == "bert" else 1 + (1 if config.pad_token_id is None else config.pad_token_id)
+    )
+    size = head_size(path, config.hidden_size, config.num_attention_heads)
     layer = Layer(
         attention=Attention(
-            heads=config.num_attention_heads, head_size=config.hidden_size // config.num_attention_heads
+            heads=config.num_attention_heads,
+            kv_heads=config.num_attention_heads,
+            head_size=size,
+            scale=size**-0.5,
+            qkv_bias=True,
+            output_bias=True,
         ),
-        mlp=Mlp(intermediate=config.intermediate_size, activation=ACTIVATIONS[config.hidden_act]),
+        mlp=Mlp(
+            intermediate=config.intermediate_size,
+            activation=activation(path, "hidden_act", config.hidden_act),
+            gated=False,
+            up_bias=True,
+            down_bias=True,
+        ),
+        placement=NormPlacement.POST,
+        norm=Norm(NormKind.LAYER, config.layer_norm_eps),
     )
     return Encoder(
-        family="bert",
+        family=config.model_type,
         hidden_size=config.hidden_size,
-        norm_eps=config.layer_norm_eps,
+        max_tokens=config.max_position_embeddings - offset,
         embeddings=Embeddings(
             vocabulary=config.vocab_size,
-            positions=config.max_position_embeddings,
+            positions=AbsolutePositions(config.max_position_embeddings, offset),
             token_types=config.type_vocab_size,
+            norm=Norm(NormKind.LAYER, config.layer_norm_eps),
         ),
         layers=(layer,) * config.num_hidden_layers,
+        final_norm=None,
         parameter_names=NAMES,
     )

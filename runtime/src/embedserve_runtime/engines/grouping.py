@@ -1,8 +1,8 @@
-"""Which sequences of a packed batch share one padded attention call.
+"""Which sequences of a packed batch share one padded attention call, where an engine has no packed attention.
 
 The linear layers run over real tokens only. Attention needs sequences of one shape side by side, so sequences of
-similar length form a group and are padded to the longest of it. A group costs a fixed overhead (the iteration of
-the loop in the graph), padding costs scores that nobody reads; the greedy cut below weighs one against the other.
+similar length form a group and are padded to the longest of it. A group costs a fixed overhead (an iteration of
+the engine's loop), padding costs scores that nobody reads; the greedy cut below weighs one against the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GROUP_OVERHEAD_FLOPS = 4_500_000
 
 @dataclass(frozen=True, slots=True)
 class AttentionGroups:
-    """Index arrays that the graph's attention loop reads. P is the number of padded positions of all groups.
+    """Index arrays that an attention loop reads. P is the number of padded positions of all groups.
 
     rows: int64 (P,), the packed token of each padded position; positions beyond a sequence repeat its first token,
         whose scores are masked.

@@ -1,0 +1,133 @@
+"""Self-attention over packed tokens: joint query/key/value product, query/key norms, rotary positions, a kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embedserve_runtime.engines.torch.disentangled import disentangled_term
+from embedserve_runtime.engines.torch.kernels import (
+    DistanceTerm,
+    GroupedKernel,
+    Kernel,
+    KernelKind,
+    ScoreTerm,
+    VarlenKernel,
+)
+from embedserve_runtime.engines.torch.packing import PackedTokens
+from embedserve_runtime.engines.torch.parameters import Linear, Normalization, Parameters
+from embedserve_runtime.model.architecture import Attention, Encoder, QkNormScope, RelativeBuckets, Rotary
+from embedserve_runtime.model.relative import distance_table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """Cosines and sines, float32, (positions or tokens, 1, frequencies)."""
+
+    cos: Tensor
+    sin: Tensor
+
+    @classmethod
+    def table(cls, rotary: Rotary, max_tokens: int, parameters: Parameters) -> Turn:
+        frequencies = np.array(rotary.inverse_frequencies, dtype=np.float32)
+        angles = (np.arange(max_tokens, dtype=np.float32)[:, None] * frequencies)[:, None]
+        scaling = np.float32(rotary.scaling)
+        return cls(parameters.array(np.cos(angles) * scaling), parameters.array(np.sin(angles) * scaling))
+
+    def at(self, positions: Tensor) -> Turn:
+        return Turn(self.cos[positions], self.sin[positions])
+
+    def __call__(self, value: Tensor) -> Tensor:
+        """Turn the first dimensions of each head, in halves; in float32, since 16-bit angles move far tokens."""
+        half = self.cos.shape[-1]
+        first, second = value[..., :half].float(), value[..., half : 2 * half].float()
+        turned = torch.cat(
+            (first * self.cos - second * self.sin, second * self.cos + first * self.sin), dim=-1
+        ).to(value.dtype)
+        if 2 * half == value.shape[-1]:
+            return turned
+        return torch.cat((turned, value[..., 2 * half :]), dim=-1)
+
+
+class SelfAttention:
+    """Packed (tokens, hidden) to packed (tokens, hidden), output product included."""
+
+    def __init__(self, description: Attention, parameters: Parameters, kernel: Kernel, name: str) -> None:
+        self._heads = description.heads
+        self._kv_heads = description.kv_heads
+        self._head_size = description.head_size
+        self._kernel = kernel
+        joint = [f"{name}.{part}" for part in ("query", "key", "value")]
+        self._joint: Linear = parameters.linear(joint, description.qkv_bias)
+        self._output: Linear = parameters.linear([f"{name}.output"], description.output_bias)
+        self._query_norm: Normalization | None = None
+        self._key_norm: Normalization | None = None
+        self._norm_per_head = True
+        if description.qk_norm is not None:
+            self._query_norm = parameters.norm(description.qk_norm.norm, f"{name}.query_norm")
+            self._key_norm = parameters.norm(description.qk_norm.norm, f"{name}.key_norm")
+            self._norm_per_head = description.qk_norm.scope is QkNormScope.HEAD
+
+    def __call__(self, hidden: Tensor, tokens: PackedTokens, turn: Turn | None) -> Tensor:
+        joint = self._joint(hidden).view(-1, self._heads + 2 * self._kv_heads, self._head_size)
+        keys_end = self._heads + self._kv_heads
+        query, key, value = joint[:, : self._heads], joint[:, self._heads : keys_end], joint[:, keys_end:]
+        query, key = self._normed(query, self._query_norm), self._normed(key, self._key_norm)
+        if turn is not None:
+            query, key = turn(query), turn(key)
+        return self._output(self._kernel(query, key, value, tokens).flatten(1))
+
+    def _normed(self, value: Tensor, norm: Normalization | None) -> Tensor:
+        if norm is None:
+            return value
+        return norm(value) if self._norm_per_head else norm(value.flatten(1)).view(value.shape)
+
+
+class Kernels:
+    """Makes the kernel of each layer; layers of one form share its tables."""
+
+    def __init__(self, encoder: Encoder, parameters: Parameters, kind: KernelKind) -> None:
+        self._encoder = encoder
+        self._parameters = parameters
+        self._kind = kind
+        self._distances: dict[tuple[object, ...], DistanceTerm | None] = {}
+        self._relative_embeddings = self._read_relative_embeddings()
+
+    def of(self, description: Attention, name: str) -> Kernel:
+        if self._kind is KernelKind.VARLEN:
+            return VarlenKernel(description)
+        terms: list[ScoreTerm] = []
+        distance = self._distance_term(description)
+        if distance is not None:
+            terms.append(distance)
+        if self._relative_embeddings is not None:
+            positions = disentangled_term(
+                self._parameters, description, self._relative_embeddings, self._encoder.max_tokens, name
+            )
+            if positions is not None:
+                terms.append(positions)
+        return GroupedKernel(description, tuple(terms))
+
+    def _distance_term(self, description: Attention) -> DistanceTerm | None:
+        form = (description.causal, description.window, description.distance_bias)
+        if form not in self._distances:
+            learned = isinstance(description.distance_bias, RelativeBuckets)
+            buckets = self._parameters.float32("relative_bias.weight") if learned else None
+            table = distance_table(description, self._encoder.max_tokens, buckets)
+            self._distances[form] = (
+                None if table is None else DistanceTerm(self._parameters.array(table, self._parameters.dtype))
+            )
+        return self._distances[form]
+
+    def _read_relative_embeddings(self) -> Tensor | None:
+        schemes = [layer.attention.disentangled for layer in self._encoder.layers]
+        scheme = next((scheme for scheme in schemes if scheme is not None), None)
+        if scheme is None:
+            return None
+        embeddings = self._parameters.tensor("relative_embeddings.weight")
+        if scheme.norm is None:
+            return embeddings
+        return self._parameters.norm(scheme.norm, "relative_embeddings.norm")(embeddings)

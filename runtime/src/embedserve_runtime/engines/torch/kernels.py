@@ -1,0 +1,190 @@
+"""Softmax attention over packed queries, keys and values: two implementations, one of them chosen at start.
+
+VARLEN: torch's packed kernel, on CUDA in 16 bit, for forms without a bias. GROUPED: everywhere and for every form;
+sequences of similar length are padded to one block, and `scaled_dot_product_attention` runs on each block.
+Both take queries (tokens, heads, head_size), keys and values (tokens, kv_heads, head_size).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from enum import StrEnum
+from importlib.util import find_spec
+from inspect import signature
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from embedserve_runtime.engines.torch.packing import Group, PackedTokens
+from embedserve_runtime.model.architecture import Attention
+
+# Largest additive mask at a time, in elements; beyond it the queries of a block go through in slices.
+MASK_ELEMENTS = 4_194_304
+# FlashAttention 2, which stands behind torch's packed kernel, runs from Ampere on and up to this head size.
+FIRST_CAPABILITY = (8, 0)
+LARGEST_HEAD = 256
+
+
+class KernelKind(StrEnum):
+    VARLEN = "varlen"
+    GROUPED = "grouped"
+
+
+class Kernel(Protocol):
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, tokens: PackedTokens) -> Tensor: ...
+
+
+class ScoreTerm(Protocol):
+    """What is added to the scaled scores of a slice of queries, (1 or sequences, 1 or heads, queries, keys)."""
+
+    def __call__(self, query: Tensor, key: Tensor, queries: range, keys: range) -> Tensor: ...
+
+
+def why_not_varlen(attention: Attention, device: torch.device, dtype: torch.dtype) -> str | None:
+    """What keeps an attention from torch's packed kernel, or None."""
+    return _of_device(device, dtype) or _of_form(attention)
+
+
+def _of_device(device: torch.device, dtype: torch.dtype) -> str | None:
+    if device.type != "cuda":
+        return "the packed kernel is for CUDA"
+    if dtype not in {torch.float16, torch.bfloat16}:
+        return f"the packed kernel is for 16 bit, not {dtype}"
+    if "window_size" not in varlen_options():
+        return f"torch {torch.__version__} has no packed kernel with windows"
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) < FIRST_CAPABILITY:
+        return f"the packed kernel needs compute capability 8.0, the device has {major}.{minor}"
+    return None
+
+
+def _of_form(attention: Attention) -> str | None:
+    if attention.distance_bias is not None or attention.disentangled is not None:
+        return "the packed kernel adds no position terms to scores"
+    if attention.head_size > LARGEST_HEAD or attention.head_size % 8:
+        return f"the packed kernel takes head sizes in steps of 8 up to {LARGEST_HEAD}, not {attention.head_size}"
+    return None
+
+
+def varlen_options() -> Collection[str]:
+    """Names of the arguments of torch's packed kernel, none where there is no such kernel. They differ by version:
+    torch 2.11 takes windows and no grouped heads, 2.15 both."""
+    if find_spec("torch.nn.attention.varlen") is None:
+        return ()
+    from torch.nn.attention.varlen import varlen_attn
+
+    return signature(varlen_attn).parameters.keys()
+
+
+class VarlenKernel:
+    """torch.nn.attention.varlen."""
+
+    def __init__(self, attention: Attention) -> None:
+        # Imported here: older versions have no such module, and a CPU has no need of it.
+        from torch.nn.attention.varlen import varlen_attn
+
+        # Typed loosely, since its arguments differ by version.
+        self._run: Callable[..., object] = varlen_attn
+        self._scale = attention.scale
+        self._options: dict[str, bool] = {}
+        self._repeats = 1
+        if attention.kv_heads != attention.heads:
+            if "enable_gqa" in varlen_options():
+                self._options["enable_gqa"] = True
+            else:
+                self._repeats = attention.heads // attention.kv_heads
+        left = -1 if attention.window is None else attention.window
+        self._window = (left, 0 if attention.causal else left)
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, tokens: PackedTokens) -> Tensor:
+        if self._repeats > 1:
+            key, value = (part.repeat_interleave(self._repeats, dim=1) for part in (key, value))
+        attended = self._run(
+            *(query, key, value, tokens.cu_seqlens, tokens.cu_seqlens, tokens.max_seqlen, tokens.max_seqlen),
+            scale=self._scale,
+            window_size=self._window,
+            **self._options,
+        )
+        assert isinstance(attended, Tensor)  # a tuple only with `return_aux`
+        return attended
+
+
+class GroupedKernel:
+    """SDPA over blocks of padded sequences."""
+
+    def __init__(self, attention: Attention, terms: tuple[ScoreTerm, ...]) -> None:
+        self._attention = attention
+        self._terms = terms
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, tokens: PackedTokens) -> Tensor:
+        groups = tokens.groups
+        if groups is None:
+            raise ValueError("the batch was packed without groups")
+        blocks = []
+        for member in groups.members:
+            padded = [_block(values, member) for values in (query, key, value)]
+            attended = self._attend(padded[0], padded[1], padded[2], member)
+            blocks.append(attended.transpose(1, 2).flatten(0, 1))
+        return torch.cat(blocks)[groups.unpad]
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, group: Group) -> Tensor:
+        """(sequences, heads, length, head_size) of a block, in slices of queries small enough for their masks."""
+        length = group.length
+        masked = bool(self._terms) or group.padding is not None
+        step = length
+        if masked:
+            step = max(1, MASK_ELEMENTS // (group.sequences * self._attention.heads * length))
+        slices = []
+        for start in range(0, length, step):
+            queries = range(start, min(start + step, length))
+            keys = self._visible(queries, length)
+            slices.append(
+                functional.scaled_dot_product_attention(
+                    query[:, :, queries.start : queries.stop],
+                    key[:, :, keys.start : keys.stop],
+                    value[:, :, keys.start : keys.stop],
+                    attn_mask=self._mask(query, key, group, queries, keys) if masked else None,
+                    scale=self._attention.scale,
+                    enable_gqa=self._attention.kv_heads != self._attention.heads,
+                )
+            )
+        return slices[0] if len(slices) == 1 else torch.cat(slices, dim=2)
+
+    def _visible(self, queries: range, length: int) -> range:
+        """The keys that any of these queries may see."""
+        window = length if self._attention.window is None else self._attention.window
+        ahead = 0 if self._attention.causal else window
+        return range(max(0, queries.start - window), min(length, queries.stop + ahead))
+
+    def _mask(self, query: Tensor, key: Tensor, group: Group, queries: range, keys: range) -> Tensor:
+        mask = query.new_zeros(())
+        for term in self._terms:
+            mask = mask + term(query, key, queries, keys)
+        if group.padding is not None:
+            mask = mask.masked_fill(group.padding[..., keys.start : keys.stop], -torch.inf)
+        return mask
+
+
+def _block(values: Tensor, group: Group) -> Tensor:
+    """(tokens, heads, size) to (sequences, heads, length, size)."""
+    return values[group.rows].view(group.sequences, group.length, *values.shape[1:]).transpose(1, 2)
+
+
+class DistanceTerm:
+    """A term that depends on key - query alone: a row a head (or one for all) of `model.relative.distance_table`."""
+
+    def __init__(self, table: Tensor) -> None:
+        self._table = table
+        self._middle = table.shape[1] // 2
+
+    def __call__(self, query: Tensor, key: Tensor, queries: range, keys: range) -> Tensor:
+        return self._table[:, distances(queries, keys, self._table.device) + self._middle][None]
+
+
+def distances(queries: range, keys: range, device: torch.device) -> Tensor:
+    """key - query, (queries, keys)."""
+    rows = torch.arange(queries.start, queries.stop, device=device)
+    columns = torch.arange(keys.start, keys.stop, device=device)
+    return columns[None, :] - rows[:, None]

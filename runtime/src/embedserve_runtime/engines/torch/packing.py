@@ -1,0 +1,76 @@
+"""A packed batch on the device, with the index arrays that padded attention needs where there is no packed one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.grouping import group
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Sequences of similar length, side by side.
+
+    rows: int64 (sequences * length,), the packed token of each padded position.
+    padding: bool (sequences, 1, 1, length), True where no real key is; None when all have the full length.
+    """
+
+    rows: Tensor
+    sequences: int
+    length: int
+    padding: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """All groups of a batch. unpad: int64 (tokens,), for each packed token its padded position."""
+
+    members: tuple[Group, ...]
+    unpad: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedTokens:
+    """The batch on the device. groups: None when every layer has packed attention."""
+
+    ids: Tensor  # int64 (tokens,)
+    positions: Tensor  # int64 (tokens,), within each sequence
+    cu_seqlens: Tensor  # int32 (sequences + 1,)
+    max_seqlen: int
+    groups: Groups | None
+
+    @classmethod
+    def of(cls, batch: PackedBatch, device: torch.device, group_width: int | None) -> PackedTokens:
+        """Bring `batch` to the device. group_width: heads x head size of the padded attention, None without one."""
+        positions = np.arange(batch.tokens, dtype=np.int64) - np.repeat(batch.cu_seqlens[:-1], batch.lengths)
+        return cls(
+            ids=_on(device, batch.token_ids.astype(np.int64)),
+            positions=_on(device, positions),
+            cu_seqlens=_on(device, batch.cu_seqlens.astype(np.int32)),
+            max_seqlen=int(batch.lengths.max()),
+            groups=None if group_width is None else _groups(batch, device, group_width),
+        )
+
+
+def _groups(batch: PackedBatch, device: torch.device, width: int) -> Groups:
+    indices = group(batch, width)
+    rows = _on(device, indices.rows)
+    members = []
+    for number, (sequences, length) in enumerate(indices.shapes.tolist()):
+        lengths = indices.lengths[indices.length_starts[number] : indices.length_starts[number + 1]]
+        padding = None
+        if (lengths < length).any():
+            padding = _on(device, np.arange(length) >= lengths[:, None])[:, None, None, :]
+        of_group = rows[indices.row_starts[number] : indices.row_starts[number + 1]]
+        members.append(Group(of_group, sequences, length, padding))
+    return Groups(tuple(members), _on(device, indices.unpad))
+
+
+def _on(device: torch.device, values: NDArray[np.generic]) -> Tensor:
+    return torch.from_numpy(values).to(device, non_blocking=True)

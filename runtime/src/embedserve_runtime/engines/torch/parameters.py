@@ -1,0 +1,105 @@
+"""From the checkpoint to tensors on the device, and the two parts that are nothing but parameters: products, norms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.model.architecture import Norm, NormKind
+from embedserve_runtime.model.checkpoint import Weights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linear:
+    """x W^T (+ b)."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, value: Tensor) -> Tensor:
+        return functional.linear(value, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Normalization:
+    """Normalises the last axis, in float32 whatever the dtype of the values: 16-bit sums of squares lose vectors."""
+
+    kind: NormKind
+    eps: float
+    weight: Tensor  # float32
+    bias: Tensor | None  # float32
+
+    def __call__(self, value: Tensor) -> Tensor:
+        wide, shape = value.float(), (value.shape[-1],)
+        if self.kind is NormKind.RMS:
+            normed = functional.rms_norm(wide, shape, self.weight, self.eps)
+        else:
+            normed = functional.layer_norm(wide, shape, self.weight, self.bias, self.eps)
+        return normed.to(value.dtype)
+
+
+class Parameters:
+    """One model's parameters as tensors of one device and dtype, read when asked for."""
+
+    def __init__(self, weights: Weights, device: torch.device, dtype: torch.dtype) -> None:
+        self._weights = weights
+        self.device = device
+        self.dtype = dtype
+
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """One parameter. Already of that dtype and on the CPU it is the array that was read, without a copy."""
+        array = self._weights.raw(name)
+        owned = array.base is None or array.base.nbytes == array.nbytes
+        # A part of a fused tensor would keep all of it in memory.
+        return _view(array if owned else array.copy()).to(self.device, dtype or self.dtype).contiguous()
+
+    def stacked(self, names: Sequence[str]) -> Tensor:
+        """Several parameters joined along the first axis: one wide product is faster than several."""
+        if len(names) == 1:
+            return self.tensor(names[0])
+        arrays = [self._weights.raw(name) for name in names]
+        shape = (sum(len(array) for array in arrays), *arrays[0].shape[1:])
+        joined = torch.empty(shape, device=self.device, dtype=self.dtype)
+        start = 0
+        for array in arrays:
+            joined[start : start + len(array)].copy_(_view(array))
+            start += len(array)
+        return joined
+
+    def linear(self, names: Sequence[str], bias: bool) -> Linear:
+        """The product with the joined weights of `names`."""
+        weight = self.stacked([f"{name}.weight" for name in names])
+        return Linear(weight, self.stacked([f"{name}.bias" for name in names]) if bias else None)
+
+    def norm(self, norm: Norm, name: str) -> Normalization:
+        weight = self.tensor(f"{name}.weight", torch.float32)
+        has_bias = norm.kind is NormKind.LAYER and norm.bias
+        return Normalization(
+            kind=norm.kind,
+            eps=norm.eps,
+            weight=weight + 1 if norm.unit_offset else weight,
+            bias=self.tensor(f"{name}.bias", torch.float32) if has_bias else None,
+        )
+
+    def float32(self, name: str) -> FloatArray:
+        """One parameter as an array, for tables that are computed from it."""
+        return self._weights.float32(name)
+
+    def array(self, values: NDArray[np.generic], dtype: torch.dtype | None = None) -> Tensor:
+        """A computed table, on the device; without `dtype` in its own."""
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self.device, dtype)
+
+
+def _view(array: NDArray[np.generic]) -> Tensor:
+    """The array's memory as a tensor. torch does not know numpy's bfloat16, so that goes through its bits."""
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)

@@ -1,0 +1,89 @@
+"""What several families share: activation names, and the maps from our parameter names to common spellings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.model.architecture import Activation, TensorSource
+
+Sources = dict[str, tuple[TensorSource, ...]]
+
+# Names that config.json uses (transformers' ACT2FN) for activations that we have.
+ACTIVATIONS = {
+    "gelu": Activation.GELU,
+    "gelu_new": Activation.GELU_TANH,
+    "gelu_fast": Activation.GELU_TANH,
+    "gelu_pytorch_tanh": Activation.GELU_TANH,
+    "relu": Activation.RELU,
+    "silu": Activation.SILU,
+    "swish": Activation.SILU,
+}
+
+
+def activation(path: Path, field: str, name: str) -> Activation:
+    """Raises UnsupportedArchitecture naming file and field."""
+    if name not in ACTIVATIONS:
+        raise unsupported(path, field, name)
+    return ACTIVATIONS[name]
+
+
+def unsupported(path: Path, field: str, value: object) -> UnsupportedArchitecture:
+    return UnsupportedArchitecture(f"{path}: {field} = {value!r} is not supported")
+
+
+def head_size(path: Path, hidden_size: int, heads: int) -> int:
+    """hidden_size / heads. Raises UnsupportedArchitecture when it is not whole."""
+    if hidden_size % heads:
+        raise unsupported(path, "num_attention_heads", heads)
+    return hidden_size // heads
+
+
+def tensor(ours: str, *theirs: str) -> Sources:
+    return {ours: tuple(TensorSource(name) for name in theirs)}
+
+
+def linear(ours: str, *theirs: str, part: int = 0, parts: int = 1, transpose: bool = False) -> Sources:
+    """Weight and bias of a product; with `parts`, one of the equal row blocks of a fused one."""
+    return {
+        f"{ours}.weight": tuple(TensorSource(f"{name}.weight", part, parts, transpose) for name in theirs),
+        f"{ours}.bias": tuple(TensorSource(f"{name}.bias", part, parts) for name in theirs),
+    }
+
+
+def norm(ours: str, *theirs: str) -> Sources:
+    """Weight and bias of a norm, in the spelling of today (weight, bias) and in that of old ones (gamma, beta)."""
+    return {
+        f"{ours}.weight": tuple(
+            TensorSource(f"{name}.{part}") for name in theirs for part in ("weight", "gamma")
+        ),
+        f"{ours}.bias": tuple(TensorSource(f"{name}.{part}") for name in theirs for part in ("bias", "beta")),
+    }
+
+
+# Types of layers, as config.json's `layer_types` names them.
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def checked_layer_types(path: Path, layer_types: list[str], layers: int) -> list[str]:
+    """`layer_types` as given. Raises UnsupportedArchitecture when a type is unknown or the count is wrong."""
+    if len(layer_types) != layers or not set(layer_types) <= {FULL, SLIDING}:
+        raise unsupported(path, "layer_types", layer_types)
+    return layer_types
+
+
+def refuse(path: Path, fields: Iterable[tuple[str, object, object]]) -> None:
+    """Raises UnsupportedArchitecture for the first (field, value, only value that is supported) that differs."""
+    for field, value, wanted in fields:
+        if value != wanted:
+            raise unsupported(path, field, value)
+
+
+def either(*sources: Sources) -> Sources:
+    """The maps joined: where several name one parameter, its places are tried in their order."""
+    joined: Sources = {}
+    for one in sources:
+        for ours, theirs in one.items():
+            joined[ours] = joined.get(ours, ()) + theirs
+    return joined

@@ -1,0 +1,167 @@
+"""DeBERTa-v2 and v3: disentangled attention, with or without absolute positions besides.
+
+Source: `DebertaV2Model` of transformers. Its scores are divided by sqrt(head size * (1 + number of position terms)).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+from embedserve_runtime.model.architecture import (
+    AbsolutePositions,
+    Attention,
+    Disentangled,
+    Embeddings,
+    Encoder,
+    Layer,
+    Mlp,
+    Norm,
+    NormKind,
+    NormPlacement,
+    ParameterNames,
+)
+from embedserve_runtime.model.families.common import (
+    activation,
+    head_size,
+    linear,
+    norm,
+    refuse,
+    tensor,
+    unsupported,
+)
+from embedserve_runtime.model.files import FileModel, read_json
+
+
+class DebertaConfig(FileModel):
+    """The keys of config.json that decide the forward pass."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 0
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = 1e-7
+    relative_attention: bool = False
+    max_relative_positions: int = -1
+    position_buckets: int = -1
+    position_biased_input: bool = True
+    pos_att_type: str | list[str] | None = None
+    share_att_key: bool = False
+    norm_rel_ebd: str = "none"
+    embedding_size: int | None = None
+    attention_head_size: int | None = None
+    conv_kernel_size: int = 0
+
+
+_LAYER = "encoder.layer.{layer}"
+NAMES = ParameterNames(
+    prefixes=("", "deberta."),
+    sources=MappingProxyType(
+        {
+            **tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
+            **tensor("embeddings.position.weight", "embeddings.position_embeddings.weight"),
+            **tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
+            **norm("embeddings.norm", "embeddings.LayerNorm"),
+            **tensor("relative_embeddings.weight", "encoder.rel_embeddings.weight"),
+            **norm("relative_embeddings.norm", "encoder.LayerNorm"),
+            **linear("layers.{layer}.attention.query", f"{_LAYER}.attention.self.query_proj"),
+            **linear("layers.{layer}.attention.key", f"{_LAYER}.attention.self.key_proj"),
+            **linear("layers.{layer}.attention.value", f"{_LAYER}.attention.self.value_proj"),
+            **linear("layers.{layer}.attention.position_key", f"{_LAYER}.attention.self.pos_key_proj"),
+            **linear("layers.{layer}.attention.position_query", f"{_LAYER}.attention.self.pos_query_proj"),
+            **linear("layers.{layer}.attention.output", f"{_LAYER}.attention.output.dense"),
+            **norm("layers.{layer}.attention.norm", f"{_LAYER}.attention.output.LayerNorm"),
+            **linear("layers.{layer}.mlp.up", f"{_LAYER}.intermediate.dense"),
+            **linear("layers.{layer}.mlp.down", f"{_LAYER}.output.dense"),
+            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.output.LayerNorm"),
+        }
+    ),
+)
+
+
+def describe(folder: Path) -> Encoder:
+    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path = folder / "config.json"
+    config = read_json(path, DebertaConfig)
+    size = head_size(path, config.hidden_size, config.num_attention_heads)
+    refuse(
+        path,
+        (
+            ("embedding_size", config.embedding_size or config.hidden_size, config.hidden_size),
+            ("attention_head_size", config.attention_head_size or size, size),
+            ("conv_kernel_size", config.conv_kernel_size, 0),
+        ),
+    )
+    terms = _terms(path, config)
+    layer_norm = Norm(NormKind.LAYER, config.layer_norm_eps)
+    layer = Layer(
+        attention=Attention(
+            heads=config.num_attention_heads,
+            kv_heads=config.num_attention_heads,
+            head_size=size,
+            scale=(size * (1 + len(terms))) ** -0.5,
+            qkv_bias=True,
+            output_bias=True,
+            disentangled=_disentangled(path, config, terms, layer_norm),
+        ),
+        mlp=Mlp(
+            intermediate=config.intermediate_size,
+            activation=activation(path, "hidden_act", config.hidden_act),
+            gated=False,
+            up_bias=True,
+            down_bias=True,
+        ),
+        placement=NormPlacement.POST,
+        norm=layer_norm,
+    )
+    rows = config.max_position_embeddings
+    return Encoder(
+        family="deberta-v2",
+        hidden_size=config.hidden_size,
+        max_tokens=rows,
+        embeddings=Embeddings(
+            vocabulary=config.vocab_size,
+            positions=AbsolutePositions(rows) if config.position_biased_input else None,
+            token_types=config.type_vocab_size,
+            norm=layer_norm,
+        ),
+        layers=(layer,) * config.num_hidden_layers,
+        final_norm=None,
+        parameter_names=NAMES,
+    )
+
+
+def _terms(path: Path, config: DebertaConfig) -> frozenset[str]:
+    given = config.pos_att_type
+    names = given.lower().split("|") if isinstance(given, str) else given or []
+    terms = frozenset(name.strip() for name in names if name.strip())
+    if not terms <= {"c2p", "p2c"}:
+        raise unsupported(path, "pos_att_type", given)
+    return terms
+
+
+def _disentangled(
+    path: Path, config: DebertaConfig, terms: frozenset[str], layer_norm: Norm
+) -> Disentangled | None:
+    if not config.relative_attention or not terms:
+        return None
+    norms = {name.strip() for name in config.norm_rel_ebd.lower().split("|")}
+    if not norms <= {"none", "layer_norm"}:
+        raise unsupported(path, "norm_rel_ebd", config.norm_rel_ebd)
+    longest = (
+        config.max_relative_positions if config.max_relative_positions > 0 else config.max_position_embeddings
+    )
+    buckets = max(config.position_buckets, 0)
+    return Disentangled(
+        span=buckets or longest,
+        buckets=buckets,
+        max_distance=longest,
+        content_to_position="c2p" in terms,
+        position_to_content="p2c" in terms,
+        shared_projections=config.share_att_key,
+        norm=layer_norm if "layer_norm" in norms else None,
+    )

@@ -1,0 +1,100 @@
+"""DistilBERT: BERT without token types, under names of its own.
+
+Source: `DistilBertModel` of transformers. Sinusoidal positions (`sinusoidal_pos_embds`) only fill the table once,
+before training; the checkpoint holds it either way.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+from embedserve_runtime.model.architecture import (
+    AbsolutePositions,
+    Attention,
+    Embeddings,
+    Encoder,
+    Layer,
+    Mlp,
+    Norm,
+    NormKind,
+    NormPlacement,
+    ParameterNames,
+)
+from embedserve_runtime.model.families.common import activation, head_size, linear, norm, tensor
+from embedserve_runtime.model.files import FileModel, read_json
+
+
+class DistilBertConfig(FileModel):
+    """The keys of config.json that decide the forward pass."""
+
+    vocab_size: int
+    max_position_embeddings: int
+    n_layers: int
+    n_heads: int
+    dim: int
+    hidden_dim: int
+    activation: str = "gelu"
+
+
+NORM = Norm(NormKind.LAYER, 1e-12)  # fixed in the source, not a setting
+
+_LAYER = "transformer.layer.{layer}"
+NAMES = ParameterNames(
+    prefixes=("", "distilbert."),
+    sources=MappingProxyType(
+        {
+            **tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
+            **tensor("embeddings.position.weight", "embeddings.position_embeddings.weight"),
+            **norm("embeddings.norm", "embeddings.LayerNorm"),
+            **linear("layers.{layer}.attention.query", f"{_LAYER}.attention.q_lin"),
+            **linear("layers.{layer}.attention.key", f"{_LAYER}.attention.k_lin"),
+            **linear("layers.{layer}.attention.value", f"{_LAYER}.attention.v_lin"),
+            **linear("layers.{layer}.attention.output", f"{_LAYER}.attention.out_lin"),
+            **norm("layers.{layer}.attention.norm", f"{_LAYER}.sa_layer_norm"),
+            **linear("layers.{layer}.mlp.up", f"{_LAYER}.ffn.lin1"),
+            **linear("layers.{layer}.mlp.down", f"{_LAYER}.ffn.lin2"),
+            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.output_layer_norm"),
+        }
+    ),
+)
+
+
+def describe(folder: Path) -> Encoder:
+    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path = folder / "config.json"
+    config = read_json(path, DistilBertConfig)
+    size = head_size(path, config.dim, config.n_heads)
+    layer = Layer(
+        attention=Attention(
+            heads=config.n_heads,
+            kv_heads=config.n_heads,
+            head_size=size,
+            scale=size**-0.5,
+            qkv_bias=True,
+            output_bias=True,
+        ),
+        mlp=Mlp(
+            intermediate=config.hidden_dim,
+            activation=activation(path, "activation", config.activation),
+            gated=False,
+            up_bias=True,
+            down_bias=True,
+        ),
+        placement=NormPlacement.POST,
+        norm=NORM,
+    )
+    return Encoder(
+        family="distilbert",
+        hidden_size=config.dim,
+        max_tokens=config.max_position_embeddings,
+        embeddings=Embeddings(
+            vocabulary=config.vocab_size,
+            positions=AbsolutePositions(config.max_position_embeddings),
+            token_types=0,
+            norm=NORM,
+        ),
+        layers=(layer,) * config.n_layers,
+        final_norm=None,
+        parameter_names=NAMES,
+    )

@@ -1,0 +1,135 @@
+"""Gemma 3 text models and EmbeddingGemma: norms before and after each branch, scaled words, norms on queries and
+keys, local attention with a rotary base of its own in most layers.
+
+Source: `Gemma3TextModel` of transformers. With `use_bidirectional_attention` a token sees sliding_window // 2 tokens
+to each side; causal, sliding_window tokens with itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from embedserve_runtime.model.architecture import (
+    Attention,
+    Embeddings,
+    Encoder,
+    Layer,
+    Mlp,
+    Norm,
+    NormKind,
+    NormPlacement,
+    ParameterNames,
+    QkNorm,
+    QkNormScope,
+)
+from embedserve_runtime.model.families import decoder
+from embedserve_runtime.model.families.common import (
+    FULL,
+    SLIDING,
+    activation,
+    checked_layer_types,
+    norm,
+    refuse,
+    unsupported,
+)
+from embedserve_runtime.model.files import read_json
+from embedserve_runtime.model.rotary import LayerTypesConfig, rotary
+
+
+class GemmaConfig(LayerTypesConfig):
+    """The keys of config.json that decide the forward pass."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    max_position_embeddings: int
+    head_dim: int = 256
+    hidden_activation: str = "gelu_pytorch_tanh"
+    rms_norm_eps: float = 1e-6
+    attention_bias: bool = False
+    query_pre_attn_scalar: float = 256
+    sliding_window: int | None = 4096
+    sliding_window_pattern: int = 6
+    layer_types: list[str] | None = None
+    attn_logit_softcapping: float | None = None
+    use_bidirectional_attention: bool | None = False
+    is_causal: bool | None = None
+    rope_theta: float = 1_000_000.0
+    rope_local_base_freq: float = 10_000.0
+
+
+_LAYER = "layers.{layer}"
+NAMES = ParameterNames(
+    prefixes=("", "model."),
+    sources=MappingProxyType(
+        {
+            **decoder.NAMES.sources,
+            **norm("layers.{layer}.attention.post_norm", f"{_LAYER}.post_attention_layernorm"),
+            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.pre_feedforward_layernorm"),
+            **norm("layers.{layer}.mlp.post_norm", f"{_LAYER}.post_feedforward_layernorm"),
+        }
+    ),
+)
+
+
+def describe(folder: Path) -> Encoder:
+    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path = folder / "config.json"
+    config = read_json(path, GemmaConfig)
+    refuse(path, [("attn_logit_softcapping", config.attn_logit_softcapping, None)])
+    if config.is_causal is False and not config.use_bidirectional_attention:
+        raise unsupported(path, "is_causal", False)  # the window's meaning would be another one again
+    rms = Norm(NormKind.RMS, config.rms_norm_eps, unit_offset=True)
+    every = config.sliding_window_pattern
+    layer_types = config.layer_types or [
+        SLIDING if (number + 1) % every else FULL for number in range(config.num_hidden_layers)
+    ]
+    attention = {
+        kind: _attention(path, config, kind, rms)
+        for kind in set(checked_layer_types(path, layer_types, config.num_hidden_layers))
+    }
+    act = activation(path, "hidden_activation", config.hidden_activation)
+    mlp = Mlp(config.intermediate_size, act, gated=True, up_bias=False, down_bias=False)
+    return Encoder(
+        family="gemma3_text",
+        hidden_size=config.hidden_size,
+        max_tokens=config.max_position_embeddings,
+        # In the source the factor is a float32 tensor, not the double that a square root is.
+        embeddings=Embeddings(
+            config.vocab_size, None, 0, None, scale=float(np.float32(config.hidden_size**0.5))
+        ),
+        layers=tuple(Layer(attention[kind], mlp, NormPlacement.SANDWICH, rms) for kind in layer_types),
+        final_norm=rms,
+        parameter_names=NAMES,
+    )
+
+
+def _attention(path: Path, config: GemmaConfig, kind: str, rms: Norm) -> Attention:
+    if config.num_attention_heads % config.num_key_value_heads:
+        raise unsupported(path, "num_key_value_heads", config.num_key_value_heads)
+    theta = config.rope_theta if kind == FULL else config.rope_local_base_freq
+    settings = config.of_type(kind, theta, scaled=kind == FULL)
+    return Attention(
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_size=config.head_dim,
+        scale=config.query_pre_attn_scalar**-0.5,
+        qkv_bias=config.attention_bias,
+        output_bias=config.attention_bias,
+        causal=not config.use_bidirectional_attention,
+        window=_window(path, config) if kind == SLIDING else None,
+        qk_norm=QkNorm(rms, QkNormScope.HEAD),
+        rotary=rotary(path, settings, config.head_dim, config.max_position_embeddings),
+    )
+
+
+def _window(path: Path, config: GemmaConfig) -> int:
+    if config.sliding_window is None:
+        raise unsupported(path, "sliding_window", None)
+    return config.sliding_window // 2 if config.use_bidirectional_attention else config.sliding_window - 1

@@ -1,0 +1,143 @@
+"""GTE v1.5 and multilingual: post-norm layers, rotary positions, gated MLP.
+
+Sources: `GteModel` of transformers (model_type "gte") and the public repository Alibaba-NLP/new-impl (model_type
+"new"). The names of the latter's tensors are also what transformers writes ("gte" in its conversion_mapping.py):
+`up_gate_proj` holds the multiplied half first, the activated one second.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+from embedserve_runtime.model.architecture import (
+    Attention,
+    Embeddings,
+    Encoder,
+    Layer,
+    Mlp,
+    Norm,
+    NormKind,
+    NormPlacement,
+    ParameterNames,
+)
+from embedserve_runtime.model.families.common import (
+    activation,
+    either,
+    head_size,
+    linear,
+    norm,
+    refuse,
+    tensor,
+)
+from embedserve_runtime.model.files import read_json
+from embedserve_runtime.model.rotary import RotaryConfig
+
+DEFAULT_THETA = {"gte": 160_000.0, "new": 10_000.0}
+
+
+class GteConfig(RotaryConfig):
+    """The keys of config.json that decide the forward pass."""
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = 1e-12
+    type_vocab_size: int = 0
+    head_dim: int | None = None
+    # Of model_type "new" only.
+    layer_norm_type: str = "layer_norm"
+    position_embedding_type: str = "rope"
+    logn_attention_scale: bool = False
+    logn_attention_clip1: bool = False
+
+
+_OLD, _NEW = "encoder.layer.{layer}", "layers.{layer}"
+NAMES = ParameterNames(
+    prefixes=("", "new.", "gte."),
+    sources=MappingProxyType(
+        {
+            **tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
+            **tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
+            **norm("embeddings.norm", "embeddings.LayerNorm"),
+            **either(
+                *(
+                    linear(
+                        f"layers.{{layer}}.attention.{ours}", f"{_OLD}.attention.qkv_proj", part=part, parts=3
+                    )
+                    for part, ours in enumerate(("query", "key", "value"))
+                ),
+                # Separate products: `pack_qkv` false in "new", or the names that transformers has in memory.
+                *(
+                    linear(
+                        f"layers.{{layer}}.attention.{ours}",
+                        f"{_OLD}.attention.{theirs}",
+                        f"{_NEW}.self_attn.{theirs}",
+                    )
+                    for ours, theirs in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))
+                ),
+                linear("layers.{layer}.mlp.up", f"{_OLD}.mlp.up_gate_proj", part=0, parts=2),
+                linear("layers.{layer}.mlp.up", f"{_NEW}.mlp.up_proj"),
+                linear("layers.{layer}.mlp.gate", f"{_OLD}.mlp.up_gate_proj", part=1, parts=2),
+                linear("layers.{layer}.mlp.gate", f"{_NEW}.mlp.gate_proj"),
+            ),
+            **linear(
+                "layers.{layer}.attention.output", f"{_OLD}.attention.o_proj", f"{_NEW}.self_attn.o_proj"
+            ),
+            **norm("layers.{layer}.attention.norm", f"{_OLD}.attn_ln", f"{_NEW}.post_attention_layernorm"),
+            **linear("layers.{layer}.mlp.down", f"{_OLD}.mlp.down_proj", f"{_NEW}.mlp.down_proj"),
+            **norm("layers.{layer}.mlp.norm", f"{_OLD}.mlp_ln", f"{_NEW}.post_mlp_layernorm"),
+        }
+    ),
+)
+
+
+def describe(folder: Path) -> Encoder:
+    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path = folder / "config.json"
+    config = read_json(path, GteConfig)
+    if config.model_type == "new":  # transformers' own "gte" has none of these settings
+        refuse(
+            path,
+            (
+                ("layer_norm_type", config.layer_norm_type, "layer_norm"),
+                ("position_embedding_type", config.position_embedding_type, "rope"),
+                ("logn_attention_scale", config.logn_attention_scale, False),
+                ("logn_attention_clip1", config.logn_attention_clip1, False),
+            ),
+        )
+    size = config.head_dim or head_size(path, config.hidden_size, config.num_attention_heads)
+    layer_norm = Norm(NormKind.LAYER, config.layer_norm_eps)
+    layer = Layer(
+        attention=Attention(
+            heads=config.num_attention_heads,
+            kv_heads=config.num_attention_heads,
+            head_size=size,
+            scale=size**-0.5,
+            qkv_bias=True,
+            output_bias=True,
+            rotary=config.rotary(path, size, DEFAULT_THETA[config.model_type]),
+        ),
+        mlp=Mlp(
+            intermediate=config.intermediate_size,
+            activation=activation(path, "hidden_act", config.hidden_act),
+            gated=True,
+            up_bias=False,
+            down_bias=True,
+        ),
+        placement=NormPlacement.POST,
+        norm=layer_norm,
+    )
+    return Encoder(
+        family="gte",
+        hidden_size=config.hidden_size,
+        max_tokens=config.max_position_embeddings,
+        embeddings=Embeddings(config.vocab_size, None, config.type_vocab_size, layer_norm),
+        layers=(layer,) * config.num_hidden_layers,
+        final_norm=None,
+        parameter_names=NAMES,
+    )

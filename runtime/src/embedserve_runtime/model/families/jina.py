@@ -1,0 +1,169 @@
+"""JinaBERT v2 (ALiBi, gated MLP) and its variant for code (norms on queries and keys, one more norm in each layer).
+
+config.json calls them "bert" and names code that transformers does not have: the public repositories
+jinaai/jina-bert-implementation and jinaai/jina-bert-v2-qk-post-norm. Facts from there and from the paper
+(https://arxiv.org/abs/2310.19923); the slopes are ALiBi's (https://arxiv.org/abs/2108.12409), applied to both sides.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+from embedserve_runtime.model.architecture import (
+    Activation,
+    Alibi,
+    Attention,
+    Embeddings,
+    Encoder,
+    Layer,
+    Mlp,
+    Norm,
+    NormKind,
+    NormPlacement,
+    ParameterNames,
+    QkNorm,
+    QkNormScope,
+)
+from embedserve_runtime.model.families.common import head_size, linear, norm, refuse, tensor, unsupported
+from embedserve_runtime.model.files import FileModel, read_json
+
+CODE_VARIANT = "jina-bert-v2-qk-post-norm"
+ACTIVATIONS = {"geglu": Activation.GELU, "reglu": Activation.RELU}
+
+
+class JinaConfig(FileModel):
+    """The keys of config.json that decide the forward pass."""
+
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    vocab_size: int
+    max_position_embeddings: int
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    position_embedding_type: str = "absolute"
+    feed_forward_type: str = "geglu"
+    use_qk_norm: bool = True  # of the code variant only
+    is_decoder: bool = False
+    auto_map: dict[str, object] | None = None
+
+    @property
+    def is_code_variant(self) -> bool:
+        return any(CODE_VARIANT in str(place) for place in (self.auto_map or {}).values())
+
+
+class _Signs(FileModel):
+    architectures: list[str] | None = None
+    auto_map: dict[str, object] | None = None
+    position_embedding_type: str = "absolute"
+
+
+_LAYER = "encoder.layer.{layer}"
+_SHARED = {
+    **tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
+    **tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
+    **norm("embeddings.norm", "embeddings.LayerNorm"),
+    **linear("layers.{layer}.attention.query", f"{_LAYER}.attention.self.query"),
+    **linear("layers.{layer}.attention.key", f"{_LAYER}.attention.self.key"),
+    **linear("layers.{layer}.attention.value", f"{_LAYER}.attention.self.value"),
+    **linear("layers.{layer}.attention.output", f"{_LAYER}.attention.output.dense"),
+}
+NAMES = ParameterNames(
+    prefixes=("", "bert."),
+    sources=MappingProxyType(
+        {
+            **_SHARED,
+            **norm("layers.{layer}.attention.norm", f"{_LAYER}.attention.output.LayerNorm"),
+            # The first half of the rows is activated, the second multiplied.
+            **linear("layers.{layer}.mlp.gate", f"{_LAYER}.mlp.gated_layers", part=0, parts=2),
+            **linear("layers.{layer}.mlp.up", f"{_LAYER}.mlp.gated_layers", part=1, parts=2),
+            **linear("layers.{layer}.mlp.down", f"{_LAYER}.mlp.wo"),
+            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.mlp.layernorm"),
+        }
+    ),
+)
+CODE_NAMES = ParameterNames(
+    prefixes=("", "bert."),
+    sources=MappingProxyType(
+        {
+            **_SHARED,
+            **norm("layers.{layer}.attention.query_norm", f"{_LAYER}.attention.self.layer_norm_q"),
+            **norm("layers.{layer}.attention.key_norm", f"{_LAYER}.attention.self.layer_norm_k"),
+            **norm("layers.{layer}.attention.inner_norm", f"{_LAYER}.attention.output.LayerNorm"),
+            **norm("layers.{layer}.attention.norm", f"{_LAYER}.layer_norm_1"),
+            # Here the second half is activated.
+            **linear("layers.{layer}.mlp.up", f"{_LAYER}.mlp.up_gated_layer", part=0, parts=2),
+            **linear("layers.{layer}.mlp.gate", f"{_LAYER}.mlp.up_gated_layer", part=1, parts=2),
+            **linear("layers.{layer}.mlp.down", f"{_LAYER}.mlp.down_layer"),
+            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.layer_norm_2"),
+        }
+    ),
+)
+
+
+def is_jina(folder: Path) -> bool:
+    """Whether a config.json with model_type "bert" means a JinaBERT."""
+    signs = read_json(folder / "config.json", _Signs)
+    named = [*(signs.architectures or []), *map(str, (signs.auto_map or {}).values())]
+    return signs.position_embedding_type == "alibi" or any("jina" in name.lower() for name in named)
+
+
+def alibi_slopes(heads: int) -> tuple[float, ...]:
+    """2^(-8/n), 2^(-16/n), ... for the largest power of two n <= heads, and for the heads beyond it every second slope
+    of the sequence for 2n. Source: the paper's own code, github.com/ofirpress/attention_with_linear_biases."""
+    power = 1 << (heads.bit_length() - 1)
+    first = [2.0 ** (-8.0 * step / power) for step in range(1, power + 1)]
+    between = [2.0 ** (-8.0 * step / (2 * power)) for step in range(1, 2 * power + 1, 2)]
+    return tuple(first + between[: heads - power])
+
+
+def describe(folder: Path) -> Encoder:
+    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path = folder / "config.json"
+    config = read_json(path, JinaConfig)
+    code = config.is_code_variant
+    refuse(
+        path,
+        (
+            ("position_embedding_type", config.position_embedding_type, "alibi"),
+            ("use_qk_norm", config.use_qk_norm or not code, True),
+            ("is_decoder", config.is_decoder, False),
+        ),
+    )
+    if config.feed_forward_type not in ACTIVATIONS:
+        raise unsupported(path, "feed_forward_type", config.feed_forward_type)
+    size = head_size(path, config.hidden_size, config.num_attention_heads)
+    layer_norm = Norm(NormKind.LAYER, config.layer_norm_eps)
+    layer = Layer(
+        attention=Attention(
+            heads=config.num_attention_heads,
+            kv_heads=config.num_attention_heads,
+            head_size=size,
+            scale=size**-0.5,
+            qkv_bias=True,
+            output_bias=True,
+            qk_norm=QkNorm(layer_norm, QkNormScope.ALL) if code else None,
+            distance_bias=Alibi(alibi_slopes(config.num_attention_heads)),
+        ),
+        mlp=Mlp(
+            intermediate=config.intermediate_size,
+            activation=ACTIVATIONS[config.feed_forward_type],
+            gated=True,
+            up_bias=False,
+            down_bias=True,
+        ),
+        placement=NormPlacement.POST,
+        norm=layer_norm,
+        inner_norm=code,
+    )
+    return Encoder(
+        family="jina-bert-code" if code else "jina-bert",
+        hidden_size=config.hidden_size,
+        max_tokens=config.max_position_embeddings,
+        embeddings=Embeddings(config.vocab_size, None, config.type_vocab_size, layer_norm),
+        layers=(layer,) * config.num_hidden_layers,
+        final_norm=None,
+        parameter_names=CODE_NAMES if code else NAMES,
+    )

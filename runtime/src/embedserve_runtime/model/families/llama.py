@@ -1,0 +1,32 @@
+"""Llama, and llama_bidirec (NVIDIA's bidirectional retrieval models): the common decoder with optional biases.
+
+Source: `LlamaModel` of transformers; the class behind llama_bidirec is that model with full attention.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.families import decoder
+from embedserve_runtime.model.files import read_json
+
+
+class LlamaConfig(decoder.DecoderConfig):
+    """The keys of config.json that decide the forward pass."""
+
+    num_key_value_heads: int | None = None
+    attention_bias: bool = False
+    mlp_bias: bool = False
+
+
+def describe(folder: Path) -> Encoder:
+    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path = folder / "config.json"
+    config = read_json(path, LlamaConfig)
+    if config.model_type == "llama_bidirec":
+        config = config.model_copy(update={"is_causal": False})
+    attention = decoder.attention(
+        path, config, qkv_bias=config.attention_bias, output_bias=config.attention_bias
+    )
+    return decoder.encoder(path, config, [attention] * config.num_hidden_layers, mlp_bias=config.mlp_bias)

@@ -1,0 +1,31 @@
+"""Mistral: the common decoder, with one window for all layers.
+
+Source: `MistralModel` of transformers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.families import decoder
+from embedserve_runtime.model.families.common import refuse
+from embedserve_runtime.model.files import read_json
+
+
+class MistralConfig(decoder.DecoderConfig):
+    """The keys of config.json that decide the forward pass."""
+
+    sliding_window: int | None = 4096
+
+
+def describe(folder: Path) -> Encoder:
+    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path = folder / "config.json"
+    config = read_json(path, MistralConfig)
+    # transformers ignores it for this model type; a model that has it was trained as something else.
+    refuse(path, [("layer_types", config.layer_types, None)])
+    size = config.sliding_window
+    window = None if size is None else config.window(path, size)
+    attention = decoder.attention(path, config, qkv_bias=False, output_bias=False, window=window)
+    return decoder.encoder(path, config, [attention] * config.num_hidden_layers)

@@ -1,0 +1,126 @@
+"""ModernBERT: norms first, gated MLP, rotary positions, local attention in all but every n-th layer.
+
+Source: `ModernBertModel` of transformers. Local layers have a rotary base of their own; layer 0 has no norm before its
+attention, since the embeddings end with one; `local_attention` is the whole width of the window.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+from embedserve_runtime.model.architecture import (
+    Attention,
+    Embeddings,
+    Encoder,
+    Layer,
+    Mlp,
+    Norm,
+    NormKind,
+    NormPlacement,
+    ParameterNames,
+)
+from embedserve_runtime.model.families.common import (
+    FULL,
+    SLIDING,
+    activation,
+    checked_layer_types,
+    head_size,
+    linear,
+    norm,
+    tensor,
+)
+from embedserve_runtime.model.files import read_json
+from embedserve_runtime.model.rotary import LayerTypesConfig, rotary
+
+
+class ModernBertConfig(LayerTypesConfig):
+    """The keys of config.json that decide the forward pass."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    max_position_embeddings: int
+    hidden_activation: str = "gelu"
+    norm_eps: float = 1e-5
+    norm_bias: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    local_attention: int = 128
+    global_attn_every_n_layers: int = 3
+    layer_types: list[str] | None = None
+    global_rope_theta: float = 160_000.0
+    local_rope_theta: float | None = 10_000.0
+
+
+_LAYER = "layers.{layer}"
+NAMES = ParameterNames(
+    prefixes=("", "model."),
+    sources=MappingProxyType(
+        {
+            **tensor("embeddings.word.weight", "embeddings.tok_embeddings.weight"),
+            **norm("embeddings.norm", "embeddings.norm"),
+            **norm("layers.{layer}.attention.norm", f"{_LAYER}.attn_norm"),
+            **linear("layers.{layer}.attention.query", f"{_LAYER}.attn.Wqkv", part=0, parts=3),
+            **linear("layers.{layer}.attention.key", f"{_LAYER}.attn.Wqkv", part=1, parts=3),
+            **linear("layers.{layer}.attention.value", f"{_LAYER}.attn.Wqkv", part=2, parts=3),
+            **linear("layers.{layer}.attention.output", f"{_LAYER}.attn.Wo"),
+            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.mlp_norm"),
+            # The first half of Wi is activated, the second multiplied.
+            **linear("layers.{layer}.mlp.gate", f"{_LAYER}.mlp.Wi", part=0, parts=2),
+            **linear("layers.{layer}.mlp.up", f"{_LAYER}.mlp.Wi", part=1, parts=2),
+            **linear("layers.{layer}.mlp.down", f"{_LAYER}.mlp.Wo"),
+            **norm("final_norm", "final_norm"),
+        }
+    ),
+)
+
+
+def describe(folder: Path) -> Encoder:
+    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path = folder / "config.json"
+    config = read_json(path, ModernBertConfig)
+    layer_norm = Norm(NormKind.LAYER, config.norm_eps, bias=config.norm_bias)
+    attention = {kind: _attention(path, config, kind) for kind in (FULL, SLIDING)}
+    mlp = Mlp(
+        intermediate=config.intermediate_size,
+        activation=activation(path, "hidden_activation", config.hidden_activation),
+        gated=True,
+        up_bias=config.mlp_bias,
+        down_bias=config.mlp_bias,
+    )
+    every = config.global_attn_every_n_layers
+    layer_types = config.layer_types or [
+        SLIDING if number % every else FULL for number in range(config.num_hidden_layers)
+    ]
+    return Encoder(
+        family="modernbert",
+        hidden_size=config.hidden_size,
+        max_tokens=config.max_position_embeddings,
+        embeddings=Embeddings(config.vocab_size, positions=None, token_types=0, norm=layer_norm),
+        layers=tuple(
+            Layer(attention[kind], mlp, NormPlacement.PRE, layer_norm, attention_norm=number > 0)
+            for number, kind in enumerate(checked_layer_types(path, layer_types, config.num_hidden_layers))
+        ),
+        final_norm=layer_norm,
+        parameter_names=NAMES,
+    )
+
+
+def _attention(path: Path, config: ModernBertConfig, kind: str) -> Attention:
+    size = head_size(path, config.hidden_size, config.num_attention_heads)
+    local_theta = config.local_rope_theta or config.global_rope_theta
+    theta = config.global_rope_theta if kind == FULL else local_theta
+    settings = config.of_type(kind, theta, scaled=True)
+    return Attention(
+        heads=config.num_attention_heads,
+        kv_heads=config.num_attention_heads,
+        head_size=size,
+        scale=size**-0.5,
+        qkv_bias=config.attention_bias,
+        output_bias=config.attention_bias,
+        window=None if kind == FULL else config.local_attention // 2,
+        rotary=rotary(path, settings, size, config.max_position_embeddings),
+    )

@@ -1,0 +1,109 @@
+"""MPNet: BERT with a learned bias by relative distance, one table for all layers, besides absolute positions.
+
+Source: `MPNetModel` of transformers: positions start at 2 (its padding index is fixed at 1), 128 is the fixed
+distance at which buckets end.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+from embedserve_runtime.model.architecture import (
+    AbsolutePositions,
+    Attention,
+    Embeddings,
+    Encoder,
+    Layer,
+    Mlp,
+    Norm,
+    NormKind,
+    NormPlacement,
+    ParameterNames,
+    RelativeBuckets,
+)
+from embedserve_runtime.model.families.common import activation, head_size, linear, norm, refuse, tensor
+from embedserve_runtime.model.files import FileModel, read_json
+
+FIRST_POSITION = 2
+BUCKETS, MAX_DISTANCE = 32, 128
+
+
+class MpnetConfig(FileModel):
+    """The keys of config.json that decide the forward pass."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = 1e-12
+    relative_attention_num_buckets: int = BUCKETS
+
+
+_LAYER = "encoder.layer.{layer}"
+NAMES = ParameterNames(
+    prefixes=("", "mpnet."),
+    sources=MappingProxyType(
+        {
+            **tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
+            **tensor("embeddings.position.weight", "embeddings.position_embeddings.weight"),
+            **norm("embeddings.norm", "embeddings.LayerNorm"),
+            **tensor("relative_bias.weight", "encoder.relative_attention_bias.weight"),
+            **linear("layers.{layer}.attention.query", f"{_LAYER}.attention.attn.q"),
+            **linear("layers.{layer}.attention.key", f"{_LAYER}.attention.attn.k"),
+            **linear("layers.{layer}.attention.value", f"{_LAYER}.attention.attn.v"),
+            **linear("layers.{layer}.attention.output", f"{_LAYER}.attention.attn.o"),
+            **norm("layers.{layer}.attention.norm", f"{_LAYER}.attention.LayerNorm"),
+            **linear("layers.{layer}.mlp.up", f"{_LAYER}.intermediate.dense"),
+            **linear("layers.{layer}.mlp.down", f"{_LAYER}.output.dense"),
+            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.output.LayerNorm"),
+        }
+    ),
+)
+
+
+def describe(folder: Path) -> Encoder:
+    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path = folder / "config.json"
+    config = read_json(path, MpnetConfig)
+    # The source counts 32 buckets whatever the table's size.
+    refuse(path, [("relative_attention_num_buckets", config.relative_attention_num_buckets, BUCKETS)])
+    size = head_size(path, config.hidden_size, config.num_attention_heads)
+    layer_norm = Norm(NormKind.LAYER, config.layer_norm_eps)
+    layer = Layer(
+        attention=Attention(
+            heads=config.num_attention_heads,
+            kv_heads=config.num_attention_heads,
+            head_size=size,
+            scale=size**-0.5,
+            qkv_bias=True,
+            output_bias=True,
+            distance_bias=RelativeBuckets(BUCKETS, MAX_DISTANCE),
+        ),
+        mlp=Mlp(
+            intermediate=config.intermediate_size,
+            activation=activation(path, "hidden_act", config.hidden_act),
+            gated=False,
+            up_bias=True,
+            down_bias=True,
+        ),
+        placement=NormPlacement.POST,
+        norm=layer_norm,
+    )
+    return Encoder(
+        family="mpnet",
+        hidden_size=config.hidden_size,
+        max_tokens=config.max_position_embeddings - FIRST_POSITION,
+        embeddings=Embeddings(
+            vocabulary=config.vocab_size,
+            positions=AbsolutePositions(config.max_position_embeddings, FIRST_POSITION),
+            token_types=0,
+            norm=layer_norm,
+        ),
+        layers=(layer,) * config.num_hidden_layers,
+        final_norm=None,
+        parameter_names=NAMES,
+    )

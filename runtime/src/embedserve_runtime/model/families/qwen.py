@@ -1,0 +1,64 @@
+"""Qwen2 (biases on query, key and value) and Qwen3 (norms on the heads' queries and keys), causal or bidirectional.
+
+Source: `Qwen2Model` and `Qwen3Model` of transformers. A window counts only with `use_sliding_window`, and then for the
+layers from `max_window_layers` on, or as `layer_types` says.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from embedserve_runtime.model.architecture import Encoder, Norm, NormKind, QkNorm, QkNormScope
+from embedserve_runtime.model.families import decoder
+from embedserve_runtime.model.families.common import FULL, SLIDING, checked_layer_types, unsupported
+from embedserve_runtime.model.files import read_json
+
+
+class QwenConfig(decoder.DecoderConfig):
+    """The keys of config.json that decide the forward pass."""
+
+    attention_bias: bool = False  # of Qwen3 only; Qwen2 always has the three biases
+    use_sliding_window: bool = False
+    sliding_window: int | None = 4096
+    max_window_layers: int = 28
+
+
+QWEN3_HEAD_SIZE = 128  # where config.json does not say
+
+
+def describe(folder: Path) -> Encoder:
+    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path = folder / "config.json"
+    config = read_json(path, QwenConfig)
+    is_qwen3 = config.model_type == "qwen3"
+    if is_qwen3 and config.head_dim is None:
+        config = config.model_copy(update={"head_dim": QWEN3_HEAD_SIZE})
+    qk_norm = QkNorm(Norm(NormKind.RMS, config.rms_norm_eps), QkNormScope.HEAD) if is_qwen3 else None
+    attentions = [
+        decoder.attention(
+            path,
+            config,
+            qkv_bias=config.attention_bias if is_qwen3 else True,
+            output_bias=config.attention_bias if is_qwen3 else False,
+            window=window,
+            qk_norm=qk_norm,
+        )
+        for window in _windows(path, config)
+    ]
+    return decoder.encoder(path, config, attentions)
+
+
+def _windows(path: Path, config: QwenConfig) -> list[int | None]:
+    size = config.sliding_window if config.use_sliding_window else None
+    layer_types = config.layer_types or [
+        SLIDING if size is not None and number >= config.max_window_layers else FULL
+        for number in range(config.num_hidden_layers)
+    ]
+    checked_layer_types(path, layer_types, config.num_hidden_layers)
+    if size is None:
+        if SLIDING in layer_types:
+            raise unsupported(
+                path, "layer_types", layer_types
+            )  # transformers has no window to give them either
+        return [None] * config.num_hidden_layers
+    return [config.window(path, size) if kind == SLIDING else None for kind in layer_types]

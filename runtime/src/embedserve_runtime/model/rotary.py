@@ -1,0 +1,202 @@
+"""Rotary positions of config.json: the settings as transformers 4 and 5 save them, to inverse frequencies.
+
+Pure functions. The formulas are those of `ROPE_INIT_FUNCTIONS` in transformers' modeling_rope_utils.py, and in
+float32 as there: at position 30,000 one unit in the last place of a frequency already moves an angle by 1e-3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.model.architecture import Rotary
+from embedserve_runtime.model.files import FileModel
+
+Frequencies = NDArray[np.float32]
+
+
+class RopeParameters(FileModel):
+    """`rope_scaling` of transformers 4 or `rope_parameters` of transformers 5 (which also carries the base)."""
+
+    rope_type: str | None = None
+    type: str | None = None  # the older spelling of rope_type
+    rope_theta: float | None = None
+    partial_rotary_factor: float | None = None
+    factor: float | None = None
+    original_max_position_embeddings: int | None = None
+    attention_factor: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    mixed_b: float | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.rope_type or self.type or "default"
+
+
+class RotaryConfig(FileModel):
+    """The keys of a config.json with one rotary setting for all layers."""
+
+    max_position_embeddings: int
+    original_max_position_embeddings: int | None = None
+    rope_theta: float | None = None
+    partial_rotary_factor: float | None = None
+    rope_scaling: RopeParameters | None = None
+    rope_parameters: RopeParameters | None = None
+
+    def rotary(self, path: Path, head_size: int, default_theta: float) -> Rotary:
+        """Source of the precedence: `RotaryEmbeddingConfigMixin.convert_rope_params_to_dict` of transformers."""
+        given = self.rope_scaling or self.rope_parameters or RopeParameters()
+        settings = given.model_copy(
+            update={
+                "rope_theta": given.rope_theta or self.rope_theta or default_theta,
+                "partial_rotary_factor": given.partial_rotary_factor or self.partial_rotary_factor,
+                "original_max_position_embeddings": self.original_max_position_embeddings
+                or given.original_max_position_embeddings,
+            }
+        )
+        return rotary(path, settings, head_size, self.max_position_embeddings)
+
+
+class LayerTypesConfig(FileModel):
+    """The keys of a config.json with one rotary setting for global ("full") layers and one for local ones."""
+
+    rope_scaling: RopeParameters | None = None
+    rope_parameters: Mapping[str, RopeParameters | None] | None = None
+
+    def of_type(self, layer_type: str, theta: float, scaled: bool) -> RopeParameters:
+        """Settings of one type of layer. theta: the base where none is written there; scaled: whether transformers 4's
+        `rope_scaling` counts for this type."""
+        given = (self.rope_parameters or {}).get(layer_type) or RopeParameters()
+        if scaled and self.rope_scaling is not None:
+            written = self.rope_scaling.model_dump(exclude_unset=True)
+            given = given.model_copy(update=written)
+        return given if given.rope_theta else given.model_copy(update={"rope_theta": theta})
+
+
+def rotary(path: Path, settings: RopeParameters, dimensions: int, max_positions: int) -> Rotary:
+    """The positions that `settings` describe. Raises UnsupportedArchitecture or ModelInvalid naming `path`.
+
+    dimensions: of a head; max_positions: the longest sequence of the model.
+    """
+    if settings.partial_rotary_factor not in (None, 1.0):
+        raise UnsupportedArchitecture(
+            f"{path}: partial_rotary_factor = {settings.partial_rotary_factor} is not supported"
+        )
+    if dimensions % 2:
+        raise UnsupportedArchitecture(f"{path}: rotary positions on heads of {dimensions} dimensions (odd)")
+    base = settings.rope_theta or 10_000.0
+    scaling = 1.0
+    match settings.kind:
+        case "default":
+            found = frequencies(base, dimensions)
+        case "linear":
+            found = frequencies(base, dimensions) / np.float32(_number(path, settings, "factor"))
+        case "dynamic":
+            # At rest: no sequence is longer than max_position_embeddings, so the base never grows.
+            found = frequencies(base, dimensions)
+        case "ntk":
+            found = ntk_frequencies(base, dimensions, _number(path, settings, "factor"), settings.mixed_b)
+        case "yarn":
+            found, scaling = _yarn(settings, base, dimensions, max_positions)
+        case "llama3":
+            found = _llama3(path, settings, base, dimensions, max_positions)
+        case other:
+            raise UnsupportedArchitecture(f"{path}: rope_type = {other!r} is not supported")
+    return Rotary(tuple(float(value) for value in found), scaling)
+
+
+def frequencies(base: float, dimensions: int) -> Frequencies:
+    """base^(-2i / dimensions)."""
+    return np.float32(1) / _powers(base, dimensions)
+
+
+def _powers(base: float, dimensions: int) -> Frequencies:
+    exponents = np.arange(0, dimensions, 2, dtype=np.float32) / np.float32(dimensions)
+    # Raised in double and rounded once, which is what torch's float32 power gives; NumPy's own is a unit off in places.
+    return np.power(np.float64(base), exponents.astype(np.float64)).astype(np.float32)
+
+
+def ntk_frequencies(base: float, dimensions: int, factor: float, mixed_b: float | None) -> Frequencies:
+    """Fixed NTK scaling, or mixed with exponent `mixed_b`.
+
+    Source: `NTKScalingRotaryEmbedding` of the repository Alibaba-NLP/new-impl, equations (6), (10), (12) and (13) of
+    https://kexue.fm/archives/9706. With a factor of 1 or less that code never leaves the plain frequencies.
+    """
+    if factor <= 1:
+        return frequencies(base, dimensions)
+    if mixed_b is None:
+        return frequencies(base * factor, dimensions) / np.float32(factor ** (2 / dimensions))
+    half = dimensions // 2
+    rate = np.log(np.float32(factor)) / np.float32(half**mixed_b)
+    stretch = np.exp(rate * np.arange(1, half + 1, dtype=np.float32) ** np.float32(mixed_b))
+    scaled: Frequencies = (frequencies(base, dimensions) / stretch).astype(np.float32)
+    return scaled
+
+
+def _yarn(
+    settings: RopeParameters, base: float, dimensions: int, max_positions: int
+) -> tuple[Frequencies, float]:
+    """YaRN (https://arxiv.org/abs/2309.00071): (frequencies, factor of cos and sin)."""
+    original = settings.original_max_position_embeddings or max_positions
+    factor = settings.factor if settings.factor is not None else max_positions / original
+
+    def dimension_of(rotations: float) -> float:
+        return dimensions * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = dimension_of(settings.beta_fast or 32), dimension_of(settings.beta_slow or 1)
+    if settings.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dimensions - 1)
+    if low == high:
+        high += 0.001  # as the source: the ramp must have a width
+    steps = np.arange(dimensions // 2, dtype=np.float32)
+    ramp = np.clip((steps - np.float32(low)) / np.float32(high - low), 0, 1)
+    kept = np.float32(1) - ramp
+    powers = _powers(base, dimensions)
+    interpolated, extrapolated = np.float32(1) / (np.float32(factor) * powers), np.float32(1) / powers
+    found = interpolated * (np.float32(1) - kept) + extrapolated * kept
+    return found, _yarn_attention_factor(settings, factor)
+
+
+def _yarn_attention_factor(settings: RopeParameters, factor: float) -> float:
+    def mscale(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if settings.attention_factor is not None:
+        return settings.attention_factor
+    if settings.mscale and settings.mscale_all_dim:
+        return mscale(settings.mscale) / mscale(settings.mscale_all_dim)
+    return mscale(1.0)
+
+
+def _llama3(
+    path: Path, settings: RopeParameters, base: float, dimensions: int, max_positions: int
+) -> Frequencies:
+    """Llama 3.1: short waves kept, long ones divided by the factor, in between interpolated."""
+    original = settings.original_max_position_embeddings or max_positions
+    factor = np.float32(_number(path, settings, "factor"))
+    low, high = _number(path, settings, "low_freq_factor"), _number(path, settings, "high_freq_factor")
+    plain = frequencies(base, dimensions)
+    wave = np.float32(2 * math.pi) / plain
+    smooth = (np.float32(original) / wave - np.float32(low)) / np.float32(high - low)
+    between = (np.float32(1) - smooth) * plain / factor + smooth * plain
+    long_waves = np.where(wave > np.float32(original / low), plain / factor, between)
+    return np.where(wave < np.float32(original / high), plain, long_waves).astype(np.float32)
+
+
+def _number(path: Path, settings: RopeParameters, field: str) -> float:
+    value: float | None = getattr(settings, field)
+    if value is None:
+        raise ModelInvalid(f"{path}: rope_type {settings.kind!r} needs {field}")
+    return value

@@ -1,0 +1,117 @@
+"""Rows of the families that were encoders from the start, against transformers."""
+
+from __future__ import annotations
+
+from transformers import (
+    CamembertConfig,
+    CamembertModel,
+    DebertaV2Config,
+    DebertaV2Model,
+    DistilBertConfig,
+    DistilBertModel,
+    GteConfig,
+    GteModel,
+    ModernBertConfig,
+    ModernBertModel,
+    MPNetConfig,
+    MPNetModel,
+    NomicBertConfig,
+    NomicBertModel,
+    RobertaConfig,
+    RobertaModel,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+)
+
+from tests.runtime.engines.case import model_case, rows_of
+
+SHAPE = {"hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 50}
+# RoBERTa's positions begin behind the padding index, so the table has more rows than the longest text has tokens.
+ROBERTA_SHAPE = SHAPE | {"max_position_embeddings": 42, "pad_token_id": 1, "type_vocab_size": 1}
+
+distilbert = rows_of(
+    DistilBertModel,
+    DistilBertConfig,
+    dim=36,
+    n_layers=3,
+    n_heads=3,
+    hidden_dim=50,
+    max_position_embeddings=40,
+)
+mpnet = rows_of(MPNetModel, MPNetConfig, **SHAPE, max_position_embeddings=42, pad_token_id=1)
+modernbert = rows_of(
+    ModernBertModel,
+    ModernBertConfig,
+    **SHAPE,
+    max_position_embeddings=40,
+    local_attention=10,
+)
+gte = rows_of(GteModel, GteConfig, **SHAPE, max_position_embeddings=40)
+nomic = rows_of(NomicBertModel, NomicBertConfig, **SHAPE, max_position_embeddings=40)
+deberta = rows_of(
+    DebertaV2Model,
+    DebertaV2Config,
+    **SHAPE,
+    max_position_embeddings=40,
+    relative_attention=True,
+    pos_att_type=["c2p", "p2c"],
+    not_on=frozenset({"onnx"}),
+)
+
+BERT_LIKE = (
+    model_case(RobertaModel, RobertaConfig, "roberta", **ROBERTA_SHAPE),
+    model_case(
+        XLMRobertaModel,
+        XLMRobertaConfig,
+        "xlm-roberta, padding 4",
+        **ROBERTA_SHAPE | {"pad_token_id": 4, "max_position_embeddings": 45},
+        ids=range(5, 97),
+    ),
+    model_case(CamembertModel, CamembertConfig, "camembert, relu", **ROBERTA_SHAPE, hidden_act="relu"),
+    distilbert("distilbert, odd heads"),
+    distilbert("distilbert, one layer, relu", n_layers=1, n_heads=9, activation="relu"),
+    distilbert("distilbert, sinusoidal positions", sinusoidal_pos_embds=True, n_heads=1),
+    mpnet("mpnet, odd heads"),
+    mpnet("mpnet, small heads, tanh gelu", hidden_act="gelu_new", num_attention_heads=9),
+    mpnet("mpnet, large epsilon, relu", layer_norm_eps=0.1, hidden_act="relu", num_attention_heads=1),
+    modernbert("modernbert, window of 5"),
+    modernbert(
+        "modernbert, all biases, global every two",
+        global_attn_every_n_layers=2,
+        norm_bias=True,
+        attention_bias=True,
+        mlp_bias=True,
+        num_attention_heads=9,
+    ),
+    modernbert(
+        "modernbert, types of layers named, equal bases, silu",
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        rope_parameters={
+            "full_attention": {"rope_type": "default", "rope_theta": 500.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+        },
+        hidden_activation="silu",
+    ),
+    modernbert("modernbert, all global", global_attn_every_n_layers=1, num_hidden_layers=2),
+    gte("gte, odd heads"),
+    gte("gte, no token types", type_vocab_size=0, num_attention_heads=9, hidden_act="gelu_new"),
+    gte(
+        "gte, linear scaling, large epsilon",
+        rope_parameters={"rope_type": "linear", "factor": 3.0, "rope_theta": 100.0},
+        layer_norm_eps=0.1,
+        type_vocab_size=2,
+    ),
+    nomic("nomic, odd heads"),
+    nomic("nomic, gelu, other base", hidden_act="gelu", rope_parameters={"rope_theta": 50.0}),
+    nomic("nomic, small heads, one layer", num_attention_heads=9, num_hidden_layers=1, type_vocab_size=1),
+    deberta("deberta, both terms"),
+    deberta(
+        "deberta, v3",
+        position_buckets=6,
+        share_att_key=True,
+        norm_rel_ebd="layer_norm",
+        position_biased_input=False,
+    ),
+    deberta("deberta, one term", pos_att_type=["p2c"], max_relative_positions=7, type_vocab_size=2),
+    deberta("deberta, the other term", pos_att_type="c2p", position_buckets=4, num_attention_heads=1),
+)

@@ -1,0 +1,85 @@
+"""Rows of the families that come from language models, against transformers."""
+
+from __future__ import annotations
+
+from transformers import (
+    Gemma3TextConfig,
+    Gemma3TextModel,
+    LlamaConfig,
+    LlamaModel,
+    MistralConfig,
+    MistralModel,
+    Qwen2Config,
+    Qwen2Model,
+    Qwen3Config,
+    Qwen3Model,
+)
+
+from tests.runtime.engines.case import rows_of
+
+SHAPE = {
+    "hidden_size": 36,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "intermediate_size": 50,
+    "max_position_embeddings": 40,
+}
+WINDOW = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 10, "rope_theta": 100.0}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 20,
+    "rope_theta": 500.0,
+}
+
+qwen2 = rows_of(Qwen2Model, Qwen2Config, **SHAPE)
+qwen3 = rows_of(Qwen3Model, Qwen3Config, **SHAPE, head_dim=10)
+mistral = rows_of(MistralModel, MistralConfig, **SHAPE)
+llama = rows_of(LlamaModel, LlamaConfig, **SHAPE)
+gemma = rows_of(
+    Gemma3TextModel,
+    Gemma3TextConfig,
+    **SHAPE,
+    head_dim=10,
+    sliding_window=6,
+    sliding_window_pattern=2,
+    query_pre_attn_scalar=7,
+)
+
+DECODERS = (
+    qwen2("qwen2, causal"),
+    qwen2("qwen2, bidirectional, yarn", is_causal=False, rope_parameters=YARN, num_key_value_heads=1),
+    qwen2("qwen2, window of 6 from layer 1", **WINDOW),
+    qwen2("qwen2, bidirectional, window of 6", **WINDOW, is_causal=False, num_key_value_heads=6),
+    qwen3("qwen3, causal"),
+    qwen3("qwen3, biases, bidirectional", attention_bias=True, is_causal=False, num_key_value_heads=2),
+    qwen3("qwen3, window of 6, gelu", **WINDOW, hidden_act="gelu", rms_norm_eps=0.1),
+    mistral("mistral, window of 6", sliding_window=6),
+    mistral("mistral, no window, large heads", sliding_window=None, head_dim=16, num_key_value_heads=1),
+    mistral("mistral, bidirectional", sliding_window=6, is_causal=False),
+    llama("llama, causal, llama3 scaling", rope_parameters=LLAMA3),
+    llama("llama, biases, bidirectional", attention_bias=True, mlp_bias=True, is_causal=False),
+    llama(
+        "llama, linear scaling, one key head",
+        rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 100.0},
+        num_key_value_heads=1,
+    ),
+    llama("llama, dynamic scaling at rest", rope_parameters={"rope_type": "dynamic", "factor": 4.0}),
+    gemma("gemma3, causal, window of 6"),
+    gemma("gemma3, bidirectional, even window", use_bidirectional_attention=True),
+    gemma(
+        "gemma3, bidirectional, biases, scaled global layers",
+        use_bidirectional_attention=True,
+        attention_bias=True,
+        sliding_window=10,
+        sliding_window_pattern=3,
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10.0},
+        },
+    ),
+)

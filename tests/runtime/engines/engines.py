@@ -1,0 +1,43 @@
+"""The engines as the tests build them: float32, on the CPU, few threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from embedserve_runtime.engines.base import Engine
+from embedserve_runtime.engines.onnx import graph as onnx_graph
+from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.engines.torch import support as torch_support
+from embedserve_runtime.engines.torch.engine import TorchEngine
+from embedserve_runtime.model import families
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    build: Callable[[Encoder, Weights], Engine]
+    why_not: Callable[[Encoder], str | None]
+
+
+def _onnx(encoder: Encoder, weights: Weights) -> Engine:
+    return OnnxEngine(encoder, weights, threads=2)
+
+
+def _torch(encoder: Encoder, weights: Weights) -> Engine:
+    return TorchEngine(encoder, weights, torch.device("cpu"), torch.float32, threads=1)
+
+
+ENGINES: Mapping[str, EngineKind] = {
+    "onnx": EngineKind(_onnx, onnx_graph.why_not),
+    "torch": EngineKind(_torch, torch_support.why_not),
+}
+
+
+def engine_of(folder: Path, engine: str) -> Engine:
+    encoder = families.describe(folder)
+    return ENGINES[engine].build(encoder, Weights(encoder, Checkpoint.open(folder)))

@@ -1,0 +1,171 @@
+"""The description of an encoder read literally, in float64 and one sequence at a time: the reference for forms.
+
+Written for reading next to `model/architecture.py`, not for speed; shares no code with the engines.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.model.architecture import (
+    Activation,
+    Alibi,
+    Attention,
+    Encoder,
+    Layer,
+    Mlp,
+    Norm,
+    NormKind,
+    NormPlacement,
+    QkNormScope,
+    RelativeBuckets,
+    Rotary,
+)
+from embedserve_runtime.model.relative import bucket_of_distance, row_of_distance
+
+Float64 = NDArray[np.float64]
+
+_erf = np.vectorize(math.erf)
+ACTIVATIONS = {
+    Activation.GELU: lambda x: x * 0.5 * (1 + _erf(x / math.sqrt(2))),
+    Activation.GELU_TANH: lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    Activation.RELU: lambda x: np.maximum(x, 0),
+    Activation.SILU: lambda x: x / (1 + np.exp(-x)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Naive:
+    encoder: Encoder
+    values: dict[str, Float64]
+
+    def hidden_states(self, batch: PackedBatch) -> FloatArray:
+        parts = np.split(batch.token_ids, batch.cu_seqlens[1:-1])
+        return np.concatenate([self._sequence(part) for part in parts]).astype(np.float32)
+
+    def _sequence(self, ids: NDArray[np.integer]) -> Float64:
+        embeddings, values = self.encoder.embeddings, self.values
+        x = values["embeddings.word.weight"][ids] * embeddings.scale
+        if embeddings.positions is not None:
+            x = x + values["embeddings.position.weight"][embeddings.positions.offset + np.arange(len(ids))]
+        if embeddings.token_types:
+            x = x + values["embeddings.token_type.weight"][0]
+        x = self._norm(x, embeddings.norm, "embeddings.norm")
+        for number, layer in enumerate(self.encoder.layers):
+            x = self._layer(x, layer, f"layers.{number}")
+        return self._norm(x, self.encoder.final_norm, "final_norm")
+
+    def _layer(self, x: Float64, layer: Layer, name: str) -> Float64:
+        def norm(value: Float64, which: str) -> Float64:
+            return self._norm(value, layer.norm, f"{name}.{which}")
+
+        if layer.placement is NormPlacement.POST:
+            branch = self._attention(x, layer.attention, f"{name}.attention")
+            if layer.inner_norm:
+                branch = norm(x + branch, "attention.inner_norm")
+            x = norm(x + branch, "attention.norm")
+            return norm(x + self._mlp(x, layer.mlp, f"{name}.mlp"), "mlp.norm")
+        sandwich = layer.placement is NormPlacement.SANDWICH
+        normed = norm(x, "attention.norm") if layer.attention_norm else x
+        branch = self._attention(normed, layer.attention, f"{name}.attention")
+        x = x + (norm(branch, "attention.post_norm") if sandwich else branch)
+        branch = self._mlp(norm(x, "mlp.norm"), layer.mlp, f"{name}.mlp")
+        return x + (norm(branch, "mlp.post_norm") if sandwich else branch)
+
+    def _mlp(self, x: Float64, mlp: Mlp, name: str) -> Float64:
+        inner = self._linear(x, f"{name}.up")
+        if mlp.gated:
+            inner = ACTIVATIONS[mlp.activation](self._linear(x, f"{name}.gate")) * inner
+        else:
+            inner = ACTIVATIONS[mlp.activation](inner)
+        return self._linear(inner, f"{name}.down")
+
+    def _attention(self, x: Float64, attention: Attention, name: str) -> Float64:
+        query = self._heads(x, attention, f"{name}.query")
+        key = self._heads(x, attention, f"{name}.key")
+        value = self._linear(x, f"{name}.value").reshape(len(x), attention.kv_heads, attention.head_size)
+        if attention.rotary is not None:
+            query, key = rotated(query, attention.rotary), rotated(key, attention.rotary)
+        attended = np.empty((len(x), attention.heads, attention.head_size))
+        for head in range(attention.heads):
+            shared = head // (attention.heads // attention.kv_heads)
+            scores = query[:, head] @ key[:, shared].T
+            if attention.disentangled is not None:
+                scores = scores + self._disentangled(query, key, attention, head, name)
+            scores = attention.scale * scores + self._by_distance(attention, head, len(x))
+            weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+            attended[:, head] = weights / weights.sum(axis=1, keepdims=True) @ value[:, shared]
+        return self._linear(attended.reshape(len(x), -1), f"{name}.output")
+
+    def _heads(self, x: Float64, attention: Attention, name: str) -> Float64:
+        """Queries or keys, (tokens, heads, head_size), normed."""
+        joined = self._linear(x, name)
+        scheme = attention.qk_norm
+        if scheme is not None and scheme.scope is QkNormScope.ALL:
+            joined = self._norm(joined, scheme.norm, f"{name}_norm")
+        split = joined.reshape(len(x), -1, attention.head_size)
+        if scheme is not None and scheme.scope is QkNormScope.HEAD:
+            split = self._norm(split, scheme.norm, f"{name}_norm")
+        return split
+
+    def _by_distance(self, attention: Attention, head: int, length: int) -> Float64:
+        added = np.zeros((length, length))
+        for i in range(length):
+            for j in range(length):
+                match attention.distance_bias:
+                    case Alibi(slopes):
+                        added[i, j] = -slopes[head] * abs(i - j)
+                    case RelativeBuckets() as scheme:
+                        row = bucket_of_distance(np.array(j - i), scheme)
+                        added[i, j] = self.values["relative_bias.weight"][row, head]
+                too_far = attention.window is not None and abs(i - j) > attention.window
+                if too_far or (attention.causal and j > i):
+                    added[i, j] = -np.inf
+        return added
+
+    def _disentangled(
+        self, query: Float64, key: Float64, attention: Attention, head: int, name: str
+    ) -> Float64:
+        scheme = attention.disentangled
+        assert scheme is not None
+        table = self._norm(self.values["relative_embeddings.weight"], scheme.norm, "relative_embeddings.norm")
+        own = "" if scheme.shared_projections else "position_"
+        shape = (len(table), attention.heads, attention.head_size)
+        places = np.arange(len(query))
+        rows = row_of_distance(places[:, None] - places[None, :], scheme)
+        scores = np.zeros(rows.shape)
+        if scheme.content_to_position:
+            position_key = self._linear(table, f"{name}.{own}key").reshape(shape)[:, head]
+            scores += np.take_along_axis(query[:, head] @ position_key.T, rows, axis=1)
+        if scheme.position_to_content:
+            position_query = self._linear(table, f"{name}.{own}query").reshape(shape)[:, head]
+            scores += np.take_along_axis(key[:, head] @ position_query.T, rows.T, axis=1).T
+        return scores
+
+    def _linear(self, x: Float64, name: str) -> Float64:
+        product: Float64 = x @ self.values[f"{name}.weight"].T
+        return product + self.values[f"{name}.bias"] if f"{name}.bias" in self.values else product
+
+    def _norm(self, x: Float64, norm: Norm | None, name: str) -> Float64:
+        if norm is None:
+            return x
+        weight: Float64 = self.values[f"{name}.weight"] + float(norm.unit_offset)
+        if norm.kind is NormKind.RMS:
+            root: Float64 = np.sqrt((x**2).mean(-1, keepdims=True) + norm.eps)
+            return x / root * weight
+        centred = x - x.mean(-1, keepdims=True)
+        normed: Float64 = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + norm.eps) * weight
+        return normed + self.values[f"{name}.bias"] if norm.bias else normed
+
+
+def rotated(heads: Float64, rotary: Rotary) -> Float64:
+    """(tokens, heads, head_size), by complex numbers: dimension i is the real part, i + half the imaginary one."""
+    half = len(rotary.inverse_frequencies)
+    angles = np.arange(len(heads))[:, None, None] * np.array(rotary.inverse_frequencies)
+    turned = (heads[..., :half] + 1j * heads[..., half : 2 * half]) * np.exp(1j * angles) * rotary.scaling
+    return np.concatenate((turned.real, turned.imag, heads[..., 2 * half :]), axis=-1)

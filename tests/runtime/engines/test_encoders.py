@@ -1,0 +1,78 @@
+"""Every encoder of the table on every engine, against transformers in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.model import families
+from tests.runtime.engines.case import Case
+from tests.runtime.engines.cases import BERT, CASES
+from tests.runtime.engines.engines import ENGINES, engine_of
+from tests.support.tolerances import NEIGHBOUR_MAX_ABS_DIFF, TINY_MODEL_MAX_ABS_DIFF
+
+on_every_engine = pytest.mark.parametrize("engine", ENGINES)
+TABLE = [
+    pytest.param(case, engine, id=f"{case.name} on {engine}")
+    for case in CASES
+    for engine in ENGINES
+    if engine not in case.not_on
+]
+REFUSED = [
+    pytest.param(case, engine, id=f"{case.name} on {engine}") for case in CASES for engine in case.not_on
+]
+
+
+@pytest.mark.parametrize(("case", "engine"), TABLE)
+def test_hidden_states_equal_those_of_transformers_and_do_not_depend_on_the_batch(
+    tmp_path: Path, case: Case, engine: str
+) -> None:
+    reference = case.build(tmp_path)
+    built = engine_of(tmp_path, engine)
+    batch = case.batch()
+    hidden = built.forward(batch)
+    assert hidden.dtype == np.float32
+    assert hidden.shape == (batch.tokens, built.hidden_size)
+    assert np.abs(hidden - reference(batch)).max() <= TINY_MODEL_MAX_ABS_DIFF
+    alone = np.concatenate([built.forward(PackedBatch.pack([one])) for one in case.sequences()])
+    assert np.abs(hidden - alone).max() <= NEIGHBOUR_MAX_ABS_DIFF
+
+
+@pytest.mark.skipif(not REFUSED, reason="every engine runs every encoder of the table")
+@pytest.mark.parametrize(("case", "engine"), REFUSED)
+def test_an_engine_says_why_it_cannot_run_an_encoder(tmp_path: Path, case: Case, engine: str) -> None:
+    case.build(tmp_path)
+    assert ENGINES[engine].why_not(families.describe(tmp_path))
+
+
+@on_every_engine
+@pytest.mark.parametrize("prefix", ["", "bert."])
+def test_old_norm_names_and_the_prefix_of_a_model_with_a_head_are_understood(
+    tmp_path: Path, prefix: str, engine: str
+) -> None:
+    case = BERT[0]
+    case.build(tmp_path)
+    want_hidden = engine_of(tmp_path, engine).forward(case.batch())
+    file = tmp_path / "model.safetensors"
+    renamed = {
+        prefix
+        + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
+        for name, tensor in load_file(file).items()
+    }
+    save_file(renamed, file)
+    np.testing.assert_array_equal(engine_of(tmp_path, engine).forward(case.batch()), want_hidden)
+
+
+@on_every_engine
+def test_a_failure_of_the_library_is_an_engine_failure(tmp_path: Path, engine: str) -> None:
+    BERT[0].build(tmp_path)
+    outside_the_vocabulary = PackedBatch.pack([np.array([1, 97], dtype=np.int32)])
+    with pytest.raises(EngineFailure, match="batch of 2 tokens"):
+        engine_of(tmp_path, engine).forward(outside_the_vocabulary)

@@ -1,0 +1,103 @@
+"""Which engine runs a model: the choice, its reasons, and that torch is imported only when it is chosen."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embedserve_runtime.config import EngineSettings
+from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.torch import support as torch_support
+from embedserve_runtime.engines.torch.engine import TorchEngine
+from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.loading import choose_engine, open_engine
+from embedserve_runtime.model import families
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from tests.runtime.engines.cases import BERT
+from tests.runtime.engines.test_forms import LAYERS, encoder_of
+from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
+
+PLAIN = encoder_of(LAYERS["causal"])
+TORCH_ONLY = encoder_of(LAYERS["disentangled"])
+
+
+@pytest.mark.parametrize(
+    ("encoder", "settings", "want_kind"),
+    [
+        pytest.param(PLAIN, EngineSettings(), "onnx", id="onnx is preferred"),
+        pytest.param(PLAIN, EngineSettings(kind="torch"), "torch", id="torch when asked for"),
+        pytest.param(PLAIN, EngineSettings(precision="float32"), "onnx", id="onnx has float32"),
+        pytest.param(PLAIN, EngineSettings(precision="bfloat16"), "torch", id="torch has 16 bit"),
+        pytest.param(TORCH_ONLY, EngineSettings(), "torch", id="torch where onnx cannot"),
+    ],
+)
+def test_the_first_engine_that_can_is_chosen(
+    encoder: Encoder, settings: EngineSettings, want_kind: str
+) -> None:
+    assert choose_engine(encoder, settings) == want_kind
+
+
+@pytest.mark.parametrize(
+    ("settings", "want_message"),
+    [
+        pytest.param(
+            EngineSettings(),
+            r"onnx: disentangled attention .*; torch: torch is not installed \(pip install",
+            id="both reasons when none can",
+        ),
+        pytest.param(EngineSettings(kind="onnx"), "onnx: disentangled attention [^;]*$", id="onnx forced"),
+        pytest.param(
+            EngineSettings(kind="torch"), "encoder: torch: torch is not installed", id="torch forced"
+        ),
+    ],
+)
+def test_no_engine_is_an_unsupported_architecture_with_the_reasons(
+    monkeypatch: pytest.MonkeyPatch, settings: EngineSettings, want_message: str
+) -> None:
+    monkeypatch.setattr(
+        torch_support, "find_spec", lambda name: None if name == "torch" else util.find_spec(name)
+    )
+    with pytest.raises(UnsupportedArchitecture, match=want_message):
+        choose_engine(TORCH_ONLY, settings)
+
+
+def test_the_torch_engine_runs_what_the_settings_ask_for(tmp_path: Path) -> None:
+    case = BERT[0]
+    reference = case.build(tmp_path)
+    encoder = families.describe(tmp_path)
+    settings = EngineSettings(kind="torch", precision="float32", threads=1)
+    engine = open_engine(encoder, Weights(encoder, Checkpoint.open(tmp_path)), settings)
+    assert isinstance(engine, TorchEngine)
+    difference = engine.forward(case.batch()) - reference(case.batch())
+    assert np.abs(difference).max() <= TINY_MODEL_MAX_ABS_DIFF
+
+
+def test_a_real_model_gives_the_same_hidden_states_on_both_engines(minilm: Path) -> None:
+    ids = np.array([101, 7592, 2088, 102], dtype=np.int32)
+    batch = PackedBatch.pack([ids, ids[:2]])
+    encoder = families.describe(minilm)
+    weights = Weights(encoder, Checkpoint.open(minilm))
+    states = [
+        open_engine(encoder, weights, EngineSettings(kind=kind, precision="float32", threads=1)).forward(
+            batch
+        )
+        for kind in ("onnx", "torch")
+    ]
+    assert np.abs(states[0] - states[1]).max() <= TINY_MODEL_MAX_ABS_DIFF
+
+
+def test_torch_is_not_imported_unless_it_is_chosen(minilm: Path) -> None:
+    program = (
+        "import sys\n"
+        "from embedserve_runtime.config import load_config\n"
+        "from embedserve_runtime.loading import load_runner\n"
+        f"load_runner(load_config(flags={{'model': {{'source': {str(minilm)!r}}}}}))\n"
+        "sys.exit('torch' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
