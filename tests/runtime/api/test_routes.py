@@ -390,4 +390,11 @@ async def test_every_outcome_is_counted_once() -> None:
         assert server.metric("embedserve_inputs_total") == 2
         assert server.metric("embedserve_tokens_total") == 6
         assert server.metric("embedserve_requests_in_flight") == 0
-        assert [server.metric(f"te_request_{name}") for name in ("count", "success", "failure")] == [4, 2, 2]
+        single = {"method": "single"}
+        assert [server.metric(f"te_request_{name}", single) for name in ("count", "success")] == [4, 2]
+        assert server.metric("te_request_failure", {"err": "validation"}) == 2
+        assert [server.metric(f"te_embed_{name}") for name in ("count", "success")] == [3, 2]
+        for histogram in ("te_request_duration", "te_embed_queue_duration", "te_request_input_length"):
+            assert server.metric(f"{histogram}_count") == 2
+        assert server.metric("te_request_input_length_bucket", {"le": "4"}) == 2
+        assert server.metric("te_batch_next_tokens_sum") == 6

@@ -38,10 +38,12 @@ Route = Callable[[Exchange], Awaitable[Answer]]
 
 
 def docs_routes() -> dict[str, Route]:
-    """Handlers by path."""
+    """Handlers by path; TEI has the document at the second one."""
+    described = _fixed(Answer(orjson.dumps(document())))
     routes = {
         "/docs": _fixed(Answer(_PAGE, content_type=b"text/html; charset=utf-8")),
-        "/openapi.json": _fixed(Answer(orjson.dumps(document()))),
+        "/openapi.json": described,
+        "/api-doc/openapi.json": described,
     }
     folder = _swagger_folder()
     for name, content_type in _ASSETS.items():
