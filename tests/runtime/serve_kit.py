@@ -17,6 +17,7 @@ from embedserve_runtime.api.app import EMBEDDING_ROUTES, ROUTES, Application, se
 from embedserve_runtime.api.body import Intake
 from embedserve_runtime.api.endpoint import Surroundings
 from embedserve_runtime.api.errors import CAUSES, STATUSES
+from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
@@ -182,6 +183,7 @@ async def bench(
     limits: Limits | None = None,
     batching: BatchingSettings | None = None,
     intake: Intake | None = None,
+    keys: ApiKeys | None = None,
     ready: bool = True,
     clock: Callable[[], float] = perf_counter,
 ) -> AsyncIterator[Bench]:
@@ -198,7 +200,7 @@ async def bench(
     if ready:
         metrics.model_loaded(card, limits.batch_tokens, dispatcher)
         readiness.open(service)
-    around = Surroundings(readiness, metrics, intake or Intake(2**20, 2**24))
+    around = Surroundings(readiness, metrics, intake or Intake(2**20, 2**24), keys or ApiKeys())
     built = Bench(serving_app(around, "tiny", with_probes=True), service, around)
     try:
         async with built.client:

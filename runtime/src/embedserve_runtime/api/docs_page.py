@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -37,7 +38,8 @@ _PAGE = b"""<!doctype html>
 Route = Callable[[Exchange], Awaitable[Answer]]
 
 
-def docs_routes() -> dict[str, Route]:
+@cache
+def docs_routes() -> Mapping[str, Route]:
     """Handlers by path; TEI has the document at the second one."""
     described = _fixed(Answer(orjson.dumps(document())))
     routes = {
