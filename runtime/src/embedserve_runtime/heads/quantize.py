@@ -2,8 +2,9 @@
 
 binary and ubinary are those of sentence-transformers' `quantize_embeddings`. Its int8 needs ranges measured on a
 sample of texts, which one request does not have: a component of a unit vector of 1,024 dimensions is about 0.03, so
-that fixed ranges of [-1, 1] would leave some four steps for most of them. Here each row has its own range instead,
-which keeps cosines to 0.0005 in the mean of 384 dimensions (0.003 at worst) and needs no sample: compare such rows by cosine, not by dot product.
+that fixed ranges of [-1, 1] would leave some four steps for most of them. Here each row has its own range instead.
+In 384 dimensions that keeps cosines to 0.0005 in the mean and 0.003 at worst, and needs no sample; compare such
+rows by cosine, not by dot product.
 """
 
 from __future__ import annotations
