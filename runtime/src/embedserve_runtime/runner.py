@@ -25,6 +25,13 @@ class Runner(Protocol):
         """
         ...
 
+    def with_hidden(self, batch: PackedBatch) -> tuple[FloatArray, FloatArray]:
+        """What `pooled` gives, and the packed hidden states it was made from, from one forward pass.
+
+        Hidden states: float32, shape (tokens, encoder.hidden_size). Raises EngineFailure.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class DenseWeights:
@@ -48,8 +55,11 @@ class ModelRunner:
         return self._card
 
     def pooled(self, batch: PackedBatch) -> FloatArray:
+        return self.with_hidden(batch)[0]
+
+    def with_hidden(self, batch: PackedBatch) -> tuple[FloatArray, FloatArray]:
         hidden = self._engine.forward(batch)
         vectors = dense.pool_all(hidden, batch.cu_seqlens, self._card.pipeline.pooling)
         for layer in self._dense:
             vectors = dense.dense(vectors, layer.weight, layer.bias, layer.activation)
-        return vectors
+        return vectors, hidden
