@@ -42,7 +42,7 @@ lint: setup ## format check, lint, strict types, layer contracts
 	$(BIN)/mypy operator/src runtime/src
 	$(BIN)/mypy tests e2e benchmarks
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/lint-imports --no-cache --config operator/.importlinter
+	$(BIN)/lint-imports --no-cache operator/.importlinter
 
 .PHONY: format
 format: setup ## format and fix what can be fixed
@@ -51,19 +51,22 @@ format: setup ## format and fix what can be fixed
 
 .PHONY: test-fast
 test-fast: lint ## every test that needs no cluster (under 2 minutes once set up)
-	$(BIN)/pytest tests
+	$(BIN)/python -m e2e.cluster helm
+	$(BIN)/pytest tests -n 2 --dist loadfile
 
 .PHONY: test
 test: test-fast ## every test, the cluster ones too; brings up what it needs
+	$(BIN)/python -m e2e.cluster images
 	$(BIN)/pytest e2e
 
 .PHONY: crds
 crds: setup ## write the CRD anew from the pydantic API types
-	$(BIN)/embedserve-operator crds --write
+	$(BIN)/embedserve-operator crds > crds/embedserve.dev_embeddingservices.yaml
+	$(BIN)/embedserve-operator crds --chart-template > charts/embedserve/templates/crds/embedserve.dev_embeddingservices.yaml
 
 .PHONY: golden
 golden: setup ## write the golden files anew; review the diff
-	$(BIN)/pytest tests/operator tests/chart --update-golden
+	UPDATE_GOLDEN=1 $(BIN)/pytest tests/operator tests/chart
 
 .PHONY: demo
 demo: setup ## a real cluster, both images, the chart, a model, real vectors

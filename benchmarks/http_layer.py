@@ -26,7 +26,7 @@ from embedserve_runtime.api.app import EMBEDDING_ROUTES, ROUTES, serving_app
 from embedserve_runtime.api.body import Intake
 from embedserve_runtime.api.encoding import number_arrays, openai_base64, openai_numbers
 from embedserve_runtime.api.endpoint import Surroundings
-from embedserve_runtime.api.errors import STATUSES
+from embedserve_runtime.api.errors import CAUSES, STATUSES
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.readiness import Readiness
@@ -35,7 +35,7 @@ from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.serve import SWITCH_SECONDS
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.telemetry.metrics import Metrics
-from tests.runtime.serve_kit import card_of, tiny_tokenizer
+from tests.runtime.serve_kit import TinyRunner, card_of, tiny_tokenizer
 
 BODY = b'{"inputs":"What is deep learning, and what is it good for?"}'
 DIMENSIONS = 384
@@ -53,8 +53,10 @@ async def _serve(sock: socket.socket, control: Connection) -> None:
     def run(batch: PackedBatch) -> FloatArray:
         return rows[: len(batch.cu_seqlens) - 1]
 
-    metrics = Metrics(ROUTES, STATUSES, EMBEDDING_ROUTES)
-    dispatcher = Dispatcher(run, Limits(16_384, 1_000_000, 20_000), clock=time.perf_counter, observer=metrics)
+    metrics = Metrics(ROUTES, STATUSES, EMBEDDING_ROUTES, CAUSES)
+    dispatcher = Dispatcher(
+        TinyRunner(run), Limits(16_384, 1_000_000, 20_000), clock=time.perf_counter, observer=metrics
+    )
     tokenizer = tiny_tokenizer()
     card = card_of(dimensions=DIMENSIONS)
     readiness = Readiness()

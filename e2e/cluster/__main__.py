@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from e2e.cluster.binaries import build_helm
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.images import load_project_images
 from e2e.cluster.layout import Layout
@@ -19,6 +20,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="start the cluster, or find that it runs")
+    commands.add_parser("helm", help="build helm, which the chart's tests need without a cluster")
     commands.add_parser("down", help="end every process of it; keeps the caches")
     commands.add_parser("status", help="what runs; exit code 1 unless all is well")
     commands.add_parser("images", help="build the project's images and load them into the node")
@@ -43,6 +45,8 @@ def _run(cluster: Cluster, options: argparse.Namespace) -> int:
     match options.command:
         case "up":
             cluster.up()
+        case "helm":
+            print(build_helm(cluster.layout, cluster.progress))
         case "down":
             cluster.down()
         case "status":

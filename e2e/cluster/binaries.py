@@ -43,9 +43,9 @@ KUBERNETES = GoBuild(
     link_flags=f"-s -w -X {_VERSION_PACKAGE}.gitVersion={KUBERNETES_VERSION}"
     f" -X {_VERSION_PACKAGE}.gitMajor={_MAJOR} -X {_VERSION_PACKAGE}.gitMinor={_MINOR}",
 )
-COREDNS = GoBuild("coredns", ".", "about 1 minute")
-HELM = GoBuild("helm", "tool", "about 2 minutes")
-LOCAL_PATH = GoBuild("local-path-provisioner", "tool", "about 1 minute")
+COREDNS = GoBuild("coredns", ".", "about 2 minutes")
+HELM = GoBuild("helm", "tool", "about 3 minutes")
+LOCAL_PATH = GoBuild("local-path-provisioner", "tool", "under 1 minute")
 
 # Kubernetes first: the others share most of its compiled packages.
 BUILDS = (KUBERNETES, COREDNS, HELM, LOCAL_PATH)
@@ -54,11 +54,12 @@ BUILDS = (KUBERNETES, COREDNS, HELM, LOCAL_PATH)
 def build_binaries(layout: Layout, progress: Progress) -> dict[str, Path]:
     """Build what is not built yet; returns each program's path by its name."""
     compiler = _compiler()
-    programs: dict[str, Path] = {}
-    for build in BUILDS:
-        folder = _build(build, compiler, layout, progress)
-        programs.update({path.name: path for path in folder.iterdir()})
-    return programs
+    return {path.name: path for one in BUILDS for path in _build(one, compiler, layout, progress).iterdir()}
+
+
+def build_helm(layout: Layout, progress: Progress) -> Path:
+    """helm alone, for what needs no cluster."""
+    return _build(HELM, _compiler(), layout, progress) / "helm"
 
 
 def _compiler() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -174,8 +175,8 @@ class Cluster:
         return self.kubectl.attempt("get", "--raw", "/readyz", timeout_s=10).stdout == "ok"
 
     def _node_ready(self) -> bool:
-        node = self.kubectl.get("node", NODE_NAME)
-        return node is not None and condition_true(node, "Ready")
+        said = self.kubectl.attempt("get", "node", NODE_NAME, "--output", "json", timeout_s=10)
+        return said.returncode == 0 and condition_true(json.loads(said.stdout), "Ready")
 
     def _has_traces(self) -> bool:
         kept = {self.layout.containerd_root}

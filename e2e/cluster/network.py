@@ -32,7 +32,11 @@ NODE_SYSCTLS = (
 
 
 def network_exists() -> bool:
-    return NETNS_PATH.exists() and attempt(["ip", "link", "show", HOST_LINK]).returncode == 0
+    return NETNS_PATH.exists() and _host_link_exists()
+
+
+def _host_link_exists() -> bool:
+    return (Path("/sys/class/net") / HOST_LINK).exists()
 
 
 def create_network() -> None:
@@ -59,7 +63,8 @@ def create_network() -> None:
 
 def remove_network() -> None:
     """The namespace's own links, routes and iptables rules go with it."""
-    attempt(["ip", "link", "delete", HOST_LINK])
+    if _host_link_exists():
+        run(["ip", "link", "delete", HOST_LINK])
     if NETNS_PATH.exists():
         run(["ip", "netns", "delete", NAMESPACE])
     names = NETNS_PATH.parent

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.binaries import build_binaries
+from e2e.cluster.binaries import build_helm
 from e2e.cluster.layout import Layout
 from e2e.cluster.progress import Progress
 
@@ -22,7 +22,7 @@ Helm = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture(scope="session")
 def helm() -> Helm:
     """Run helm with some words; the caller looks at the exit status."""
-    program = build_binaries(Layout.of_user(), Progress())["helm"]
+    program = build_helm(Layout.of_user(), Progress())
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([program, *words], capture_output=True, text=True, check=False, timeout=60)

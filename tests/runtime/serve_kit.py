@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -16,14 +16,15 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from embedserve_runtime.api.app import EMBEDDING_ROUTES, ROUTES, Application, serving_app
 from embedserve_runtime.api.body import Intake
 from embedserve_runtime.api.endpoint import Surroundings
-from embedserve_runtime.api.errors import STATUSES
+from embedserve_runtime.api.errors import CAUSES, STATUSES
+from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.readiness import Readiness
-from embedserve_runtime.scheduling.dispatcher import Dispatcher, Run
+from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.telemetry.metrics import Metrics
@@ -59,6 +60,8 @@ VOCABULARY = (
 CLS, SEP = 2, 3
 SPACE = "vs1-0123456789abcdef0123"
 DIMENSIONS = 8
+
+Run = Callable[[PackedBatch], FloatArray]
 
 
 def tiny_wordpiece() -> Tokenizer:
@@ -125,6 +128,20 @@ def mean_of_ids(dimensions: int = DIMENSIONS) -> Run:
     return run
 
 
+@dataclass(frozen=True)
+class TinyRunner:
+    """A runner around what makes rows; its hidden state of a token is what the token alone would give."""
+
+    run: Run
+
+    def pooled(self, batch: PackedBatch) -> FloatArray:
+        return self.run(batch)
+
+    def with_hidden(self, batch: PackedBatch) -> tuple[FloatArray, FloatArray]:
+        alone = PackedBatch(batch.token_ids, np.arange(batch.tokens + 1, dtype=np.int32))
+        return self.run(batch), self.run(alone)
+
+
 class GatedRun:
     """Lets a test hold the engine inside a batch, and keeps the batches that have come in."""
 
@@ -167,14 +184,15 @@ async def bench(
     limits: Limits | None = None,
     batching: BatchingSettings | None = None,
     intake: Intake | None = None,
+    keys: ApiKeys | None = None,
     ready: bool = True,
     clock: Callable[[], float] = perf_counter,
 ) -> AsyncIterator[Bench]:
     card = card or card_of()
-    metrics = Metrics(ROUTES, STATUSES, EMBEDDING_ROUTES)
+    metrics = Metrics(ROUTES, STATUSES, EMBEDDING_ROUTES, CAUSES)
     limits = limits or Limits(256, 100_000, 2_000)
     dispatcher = Dispatcher(
-        run or mean_of_ids(card.pipeline.full_dimensions), limits, clock=clock, observer=metrics
+        TinyRunner(run or mean_of_ids(card.pipeline.full_dimensions)), limits, clock=clock, observer=metrics
     )
     service = EmbeddingService(
         card, tiny_tokenizer(card.max_length), dispatcher, batching or BatchingSettings(), clock
@@ -183,7 +201,7 @@ async def bench(
     if ready:
         metrics.model_loaded(card, limits.batch_tokens, dispatcher)
         readiness.open(service)
-    around = Surroundings(readiness, metrics, intake or Intake(2**20, 2**24))
+    around = Surroundings(readiness, metrics, intake or Intake(2**20, 2**24), keys or ApiKeys())
     built = Bench(serving_app(around, "tiny", with_probes=True), service, around)
     try:
         async with built.client:

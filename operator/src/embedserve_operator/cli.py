@@ -44,8 +44,8 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--identity",
-        default=os.environ.get("POD_NAME", socket.gethostname()),
-        help="name of this process in the Lease (default: $POD_NAME, else the host's name)",
+        default=os.environ.get("POD_NAME", f"{socket.gethostname()}-{os.getpid()}"),
+        help="name of this process in the Lease; no two that live may share it (default: $POD_NAME)",
     )
     run.add_argument("--lease-name", default="embedserve-operator", help="name of the Lease")
     run.add_argument("--health-port", type=int, default=8081, help="port of /healthz")

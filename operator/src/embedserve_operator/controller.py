@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -40,6 +41,16 @@ _WATCHED: dict[str, tuple[str, str, str]] = {
 }
 _IDLE_SECONDS = 5.0
 """A worker without work gives a sign of life so often."""
+
+
+class Arrivals:
+    """What the watches tell of themselves."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        """An event has come: every kind has been listed."""
+        self.relisted = asyncio.Event()
+        """A kind has been listed, at the start or anew after a gap."""
 
 
 class Controller:
@@ -94,19 +105,19 @@ class Controller:
             finally:
                 self._queue.done(key, succeeded=succeeded)
 
-    async def audit(self, interval: float, relisted: asyncio.Event) -> None:
+    async def audit(self, interval: float, arrivals: Arrivals) -> None:
         """Find what is gone without an event.
 
         After a gap in a watch kopf lists anew, but says nothing of objects that vanished meanwhile. So after
         each new list, and from time to time, ask for the names of what exists.
         """
+        # Before that the store is half-filled, and a pass on it would take what is missing for deleted.
+        await arrivals.first.wait()
         while True:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(interval):
-                    await relisted.wait()
-            except TimeoutError:
-                pass
-            relisted.clear()
+                    await arrivals.relisted.wait()
+            arrivals.relisted.clear()
             try:
                 await self._audit_once()
             except ApiError as error:
@@ -137,7 +148,7 @@ def watch_settings() -> kopf.OperatorSettings:
     return settings
 
 
-def watches(store: Store, queue: WorkQueue[Key], relisted: asyncio.Event) -> kopf.OperatorRegistry:
+def watches(store: Store, queue: WorkQueue[Key], arrivals: Arrivals) -> kopf.OperatorRegistry:
     """kopf's registry: every event goes into the store, then its resource into the queue."""
     registry = kopf.OperatorRegistry()
 
@@ -146,7 +157,7 @@ def watches(store: Store, queue: WorkQueue[Key], relisted: asyncio.Event) -> kop
 
     kopf.on.login(registry=registry)(login)
     for kind, resource in _WATCHED.items():
-        _watch(kind, resource, registry, store=store, queue=queue, relisted=relisted)
+        _watch(kind, resource, registry, store=store, queue=queue, arrivals=arrivals)
     return registry
 
 
@@ -157,18 +168,19 @@ def _watch(
     *,
     store: Store,
     queue: WorkQueue[Key],
-    relisted: asyncio.Event,
+    arrivals: Arrivals,
 ) -> None:
     async def remember(body: kopf.Body, **_: Any) -> None:
         store.put(kind, dict(body))
 
     async def notice(event: kopf.RawEvent, **_: Any) -> None:
         received = event["object"]
+        arrivals.first.set()
         if event["type"] == "DELETED":
             queue.add(store.drop(kind, received))
             return
         if event["type"] is None:
-            relisted.set()
+            arrivals.relisted.set()
         queue.add(store.put(kind, received))
 
     kopf.index(*resource, id=f"remember-{kind.lower()}", registry=registry)(remember)

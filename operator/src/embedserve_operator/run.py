@@ -8,11 +8,12 @@ import signal
 from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import kopf
 
-from embedserve_operator.controller import Controller, watch_settings, watches
+from embedserve_operator.controller import Arrivals, Controller, watch_settings, watches
 from embedserve_operator.errors import ApiError, LeaseLostError
 from embedserve_operator.health import Pulse, serve_health
 from embedserve_operator.kube import Kube
@@ -57,53 +58,56 @@ async def _lead(
     settings: RunSettings, kube: Kube, elector: Elector, pulse: Pulse, stop: asyncio.Event
 ) -> int:
     # Started before kopf: tasks that are younger than kopf are taken for its own and cancelled with it.
-    keeping = asyncio.create_task(elector.keep(), name="keep the Lease")
-    ours = [keeping]
-    ready, relisted = asyncio.Event(), asyncio.Event()
-    store = Store()
-    queue: WorkQueue[Key] = WorkQueue(first=settings.backoff_first, limit=settings.backoff_limit)
-    controller = Controller(kube, store, queue, settings.render, _now)
+    tasks = [asyncio.create_task(elector.keep(), name="keep the Lease")]
     try:
         waiting = asyncio.create_task(_wait_for_crd(kube), name="wait for the CRD")
-        ours.append(waiting)
-        await _first_of(stop, keeping, waiting)
-        if stop.is_set():
-            return 0
-        for number in range(settings.workers):
-            loop_name = f"worker-{number}"
-            pulse.expect(loop_name, _WORKER_SILENCE_SECONDS)
-            beat = _beat(pulse, loop_name)
-            ours.append(asyncio.create_task(controller.work(beat), name=loop_name))
-        ours.append(asyncio.create_task(controller.audit(settings.audit_interval, relisted), name="audit"))
-        # kopf puts its own signal handlers in place; ours come back when it is up.
-        ours.append(asyncio.create_task(_after_start(ready, stop), name="after start"))
-        watching = asyncio.create_task(
-            kopf.operator(
-                registry=watches(store, queue, relisted),
-                settings=watch_settings(),
-                clusterwide=True,
-                standalone=True,
-                # Else kopf makes one up from the name of the user, and the pod's user has none.
-                identity=settings.identity,
-                ready_flag=ready,
-                stop_flag=stop,
-            ),
-            name="watch",
-        )
-        ours.append(watching)
-        await _first_of(stop, keeping, watching)
+        try:
+            await _first_of(stop, *tasks, waiting)
+        finally:
+            await _end([waiting])
+        if not stop.is_set():
+            tasks += _start(settings, kube, pulse, stop)
+            await _first_of(stop, *tasks)
         return 0 if stop.is_set() else 1
     except LeaseLostError as error:
         log.error("no longer leading: %s", error)
         return 1
     finally:
-        await _end(ours)
+        await _end(tasks)
 
 
-async def _after_start(ready: asyncio.Event, stop: asyncio.Event) -> None:
+def _start(settings: RunSettings, kube: Kube, pulse: Pulse, stop: asyncio.Event) -> list[asyncio.Task[None]]:
+    """Start what works while this process leads; none of it ends by itself."""
+    store, arrivals, ready = Store(), Arrivals(), asyncio.Event()
+    queue: WorkQueue[Key] = WorkQueue(first=settings.backoff_first, limit=settings.backoff_limit)
+    controller = Controller(kube, store, queue, settings.render, _now)
+    tasks = []
+    for number in range(settings.workers):
+        name = f"worker-{number}"
+        pulse.expect(name, _WORKER_SILENCE_SECONDS)
+        tasks.append(asyncio.create_task(controller.work(partial(pulse.beat, name)), name=name))
+    tasks.append(asyncio.create_task(controller.audit(settings.audit_interval, arrivals), name="audit"))
+    # kopf puts its own signal handlers in place; ours come back when it is up.
+    tasks.append(asyncio.create_task(_take_signals_back(ready, stop), name="take the signals back"))
+    watching = kopf.operator(
+        registry=watches(store, queue, arrivals),
+        settings=watch_settings(),
+        clusterwide=True,
+        standalone=True,
+        # Else kopf makes one up from the name of the user, and the pod's user may have none.
+        identity=settings.identity,
+        ready_flag=ready,
+        stop_flag=stop,
+    )
+    tasks.append(asyncio.create_task(watching, name="watch"))
+    return tasks
+
+
+async def _take_signals_back(ready: asyncio.Event, stop: asyncio.Event) -> None:
     await ready.wait()
     _on_signals(stop)
     log.info("watching")
+    await stop.wait()
 
 
 async def _wait_for_crd(kube: Kube) -> None:
@@ -154,10 +158,6 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         with suppress(asyncio.CancelledError, Exception):
             await task
-
-
-def _beat(pulse: Pulse, loop: str) -> Any:
-    return lambda: pulse.beat(loop)
 
 
 def _on_signals(stop: asyncio.Event) -> None:

@@ -32,8 +32,7 @@ class Store:
         uid = text(received, "metadata", "uid")
         known = self._objects[kind][key].get(uid)
         if known is None or not _is_older(received, known):
-            # Items of a list lack their kind.
-            self._objects[kind][key][uid] = {**received, "kind": kind}
+            self._objects[kind][key][uid] = _kept(kind, received)
         return key
 
     def drop(self, kind: str, received: Received) -> Key:
@@ -80,6 +79,12 @@ class Store:
         found.pop(uid, None)
         if not found:
             self._objects[kind].pop(key, None)
+
+
+def _kept(kind: str, received: Received) -> Received:
+    """With its kind, which items of a list lack; without the managers of its fields, often the larger half."""
+    metadata = {name: value for name, value in received["metadata"].items() if name != "managedFields"}
+    return {**received, "kind": kind, "metadata": metadata}
 
 
 def owner_key(kind: str, received: Received) -> Key:

@@ -6,15 +6,26 @@ command-line flags. Unknown keys stop the start. No other module reads environme
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SecretStr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -22,6 +33,7 @@ from pydantic_settings import (
 
 from embedserve_runtime.errors import ConfigError
 
+ApiKey = Annotated[SecretStr, Field(min_length=1)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
@@ -74,6 +86,11 @@ class ModelSettings(_Group):
         return self
 
 
+def _split_keys(value: object) -> object:
+    """The text of an environment variable as several keys. An empty one is an empty key, which is refused."""
+    return tuple(re.split(r"[,\s]+", value.strip())) if isinstance(value, str) else value
+
+
 class ServerSettings(_Group):
     """Where the runtime listens and how it stops."""
 
@@ -85,6 +102,11 @@ class ServerSettings(_Group):
     )
     served_model_name: str | None = Field(
         default=None, description="Name in answers and `/info`; None takes model.source."
+    )
+    api_keys: Annotated[tuple[ApiKey, ...], NoDecode, BeforeValidator(_split_keys)] = Field(
+        default=(),
+        description="Keys that clients may send as `Authorization: Bearer`; none: no key is asked for. In the "
+        "environment several are separated by commas or blanks.",
     )
     max_body_bytes: PositiveInt = Field(default=16 * 2**20, description="Largest request body, bytes.")
     max_pending_bytes: PositiveInt = Field(
@@ -116,6 +138,10 @@ class BatchingSettings(_Group):
     max_queue_inputs: PositiveInt = Field(default=20_000, description="Inputs that may wait; beyond it 429.")
     max_client_batch_size: PositiveInt | None = Field(
         default=None, description="Inputs one request may carry; None leaves only the byte and queue bounds."
+    )
+    max_hidden_bytes: PositiveInt = Field(
+        default=64 * 2**20,
+        description="Bytes of token-level states that one request may ask for (`/embed_all`); beyond it 422.",
     )
     request_timeout_seconds: float = Field(
         default=300.0, gt=0, description="Longest time a request may wait and run; then 504."

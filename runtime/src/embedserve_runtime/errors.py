@@ -16,10 +16,13 @@
         ├── BatchTooLarge
         ├── UnknownPrompt
         ├── VectorSpaceMismatch
+        ├── Unauthorized            no API key, or a wrong one
+        ├── WrongModelKind          the model does not make what the route gives
         ├── Overloaded              retry_after: seconds
         ├── DeadlineExceeded
         ├── NotReady
-        └── EngineFailure           the engine failed on this batch
+        └── EngineFailure           the engine failed on this input
+            └── NotFinite           it gave NaN or an infinity
 
 Each boundary (HTTP, exit of a command, later gRPC) maps this tree in exactly one table.
 """
@@ -101,6 +104,14 @@ class VectorSpaceMismatch(RequestError):
     reason = "VectorSpaceMismatch"
 
 
+class Unauthorized(RequestError):
+    reason = "Unauthorized"
+
+
+class WrongModelKind(RequestError):
+    reason = "WrongModelKind"
+
+
 class Overloaded(RequestError):
     """The queue is full; `retry_after` is the time in seconds after which it should have room."""
 
@@ -123,3 +134,7 @@ class NotReady(RequestError):
 
 class EngineFailure(RequestError):
     reason = "EngineFailure"
+
+
+class NotFinite(EngineFailure):
+    reason = "NotFinite"

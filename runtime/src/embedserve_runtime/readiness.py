@@ -17,7 +17,6 @@ class Phase(StrEnum):
     WARMING_UP = "WarmingUp"
     READY = "Ready"
     DRAINING = "Draining"
-    FAILED = "Failed"
 
 
 @dataclass(slots=True)

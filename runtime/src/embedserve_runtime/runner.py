@@ -27,6 +27,13 @@ class Runner(Protocol):
         """
         ...
 
+    def with_hidden(self, batch: PackedBatch) -> tuple[FloatArray, FloatArray]:
+        """What `pooled` gives, and the packed hidden states it was made from, from one forward pass.
+
+        Hidden states: float32, shape (tokens, encoder.hidden_size). Raises EngineFailure.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class DenseWeights:
@@ -50,11 +57,14 @@ class ModelRunner:
         return self._card
 
     def pooled(self, batch: PackedBatch) -> FloatArray:
+        return self.with_hidden(batch)[0]
+
+    def with_hidden(self, batch: PackedBatch) -> tuple[FloatArray, FloatArray]:
         hidden = self._engine.forward(batch)
         vectors = dense.pool_all(hidden, batch.cu_seqlens, self._card.pipeline.pooling)
         for layer in self._dense:
             vectors = dense.dense(vectors, layer.weight, layer.bias, layer.activation)
-        return vectors
+        return vectors, hidden
 
 
 class ClassifierRunner:
@@ -73,8 +83,11 @@ class ClassifierRunner:
         return self._card
 
     def pooled(self, batch: PackedBatch) -> FloatArray:
+        return self.with_hidden(batch)[0]
+
+    def with_hidden(self, batch: PackedBatch) -> tuple[FloatArray, FloatArray]:
         hidden = self._engine.forward(batch)
-        return classification.logits(hidden, batch.cu_seqlens, self._head.pooling, self._layers)
+        return classification.logits(hidden, batch.cu_seqlens, self._head.pooling, self._layers), hidden
 
 
 class SparseRunner:
@@ -93,7 +106,11 @@ class SparseRunner:
         return self._card
 
     def pooled(self, batch: PackedBatch) -> FloatArray:
-        return sparse.rows(self._engine.forward(batch), batch.cu_seqlens, self._head, self._layers)
+        return self.with_hidden(batch)[0]
+
+    def with_hidden(self, batch: PackedBatch) -> tuple[FloatArray, FloatArray]:
+        hidden = self._engine.forward(batch)
+        return sparse.rows(hidden, batch.cu_seqlens, self._head, self._layers), hidden
 
     def sparse(
         self, batch: PackedBatch, *, top_k: int | None = None, threshold: float = 0.0

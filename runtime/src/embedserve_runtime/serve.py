@@ -31,10 +31,12 @@ import uvloop
 from embedserve_runtime.api.app import EMBEDDING_ROUTES, ROUTES, Application, management_app, serving_app
 from embedserve_runtime.api.body import Intake
 from embedserve_runtime.api.endpoint import Surroundings
-from embedserve_runtime.api.errors import STATUSES
+from embedserve_runtime.api.errors import CAUSES, STATUSES
+from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.errors import ConfigError, EmbedserveError
+from embedserve_runtime.errors import ConfigError, EmbedserveError, UnsupportedArchitecture
 from embedserve_runtime.loading import load_runner
+from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.readiness import Phase, Readiness
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
@@ -116,7 +118,7 @@ class _Process:
         self._serving = serving
         self._management = management
         self._readiness = Readiness()
-        self._metrics = Metrics(ROUTES, STATUSES, EMBEDDING_ROUTES)
+        self._metrics = Metrics(ROUTES, STATUSES, EMBEDDING_ROUTES, CAUSES)
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -127,7 +129,10 @@ class _Process:
         loop.add_signal_handler(signal.SIGINT, self._on_signal, True)
         settings = self._config.server
         around = Surroundings(
-            self._readiness, self._metrics, Intake(settings.max_body_bytes, settings.max_pending_bytes)
+            self._readiness,
+            self._metrics,
+            Intake(settings.max_body_bytes, settings.max_pending_bytes),
+            ApiKeys(settings.api_keys),
         )
         name = settings.served_model_name or self._config.model.source
         async with contextlib.AsyncExitStack() as stack:
@@ -169,7 +174,7 @@ class _Process:
         loaded = loading.result()
         batching = self._config.batching
         limits = Limits(loaded.max_batch_tokens, batching.max_queue_tokens, batching.max_queue_inputs)
-        dispatcher = Dispatcher(loaded.runner.pooled, limits, clock=time.perf_counter, observer=self._metrics)
+        dispatcher = Dispatcher(loaded.runner, limits, clock=time.perf_counter, observer=self._metrics)
         if loaded.calibration:
             dispatcher.learn_rate(loaded.calibration.tokens_per_second)
         service = EmbeddingService(
@@ -185,6 +190,12 @@ class _Process:
         started = time.perf_counter()
         runner = load_runner(self._config)
         card = runner.card
+        if card.task is not Task.EMBED:
+            # Better no pod than one that is ready and refuses every request.
+            raise UnsupportedArchitecture(
+                f"{card.source} is a model for the task {card.task}, which has no route yet; "
+                "set model.task to embed to serve its encoder's vectors"
+            )
         tokenizer = TextTokenizer.from_card(card)
         log.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3)})
         self._readiness.move(Phase.WARMING_UP, "the engine is warming up")

@@ -6,7 +6,7 @@ Every dialect of the API comes through here, so what a request means is decided 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
@@ -18,16 +18,17 @@ from embedserve_runtime.engines.base import FloatArray, Int32Array
 from embedserve_runtime.errors import (
     BatchTooLarge,
     EmptyInput,
-    EngineFailure,
     InvalidInput,
+    NotFinite,
     UnknownPrompt,
     VectorSpaceMismatch,
+    WrongModelKind,
 )
 from embedserve_runtime.heads.dense import cut, normalize
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
-from embedserve_runtime.tokenizing import CutRules, Input, Side, TextTokenizer
+from embedserve_runtime.tokenizing import CutRules, Input, Side, TextTokenizer, Token
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -35,6 +36,8 @@ Arguments = TypeVarTuple("Arguments")
 # Work up to these sizes is cheaper on the event loop than the hop to a thread: some 0.2 ms each.
 INLINE_CHARACTERS = 512
 INLINE_VALUES = 131_072
+# Characters of a request whose tokens are listed one by one: some 200 MB of objects.
+LISTED_CHARACTERS = 1_000_000
 # Tokenising is parallel inside the library; the second thread keeps a small request from waiting for a large
 # one.
 TOKENIZER_THREADS = 2
@@ -46,16 +49,20 @@ class EmbedQuery:
 
     inputs: texts, or id arrays that are used as they are.
     truncate, normalize, dimensions: None takes the service's own.
+    prompt: text put before every input, instead of one by its name.
     vector_space: the identity that the client expects, if it says so.
+    timeout: seconds after which the client wants no answer any more; the service's own bound holds too.
     """
 
     inputs: Sequence[Input]
     truncate: bool | None = None
     side: Side = "right"
     prompt_name: str | None = None
+    prompt: str | None = None
     normalize: bool | None = None
     dimensions: int | None = None
     vector_space: str | None = None
+    timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +79,19 @@ class Timings:
 class Embedded:
     """vectors: float32, finite, contiguous, one row an input.
 
-    tokens: after truncation, prompt and special tokens included.
+    hidden: an array (tokens, hidden size) for each input, if asked for. lengths: tokens of each input after
+    truncation, prompt and special tokens included.
     """
 
     vectors: FloatArray
-    tokens: int
+    hidden: Sequence[FloatArray]
+    lengths: Sequence[int]
     characters: int
     timings: Timings
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.lengths)
 
 
 class EmbeddingService:
@@ -100,15 +113,23 @@ class EmbeddingService:
         self._clock = clock
         self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
 
-    async def embed(self, query: EmbedQuery) -> Embedded:
-        """Raises any RequestError."""
+    async def embed(self, query: EmbedQuery, *, wants_hidden: bool = False) -> Embedded:
+        """Raises any RequestError. `wants_hidden`: hidden states come along, from the same forward pass."""
         started = self._clock()
         self._check(query)
-        prompt = self._prompt(query)
+        prompt = self.prompt_of(query)
         characters = sum(map(len, query.inputs))
         sequences = await self._tokenize(query, prompt, characters)
         tokenized = self._clock()
-        done = await self.dispatcher.submit(sequences, started + self.batching.request_timeout_seconds)
+        lengths = [len(sequence) for sequence in sequences]
+        if wants_hidden:
+            self._check_hidden(sum(lengths))
+        timeout = self.batching.request_timeout_seconds
+        if query.timeout is not None:
+            timeout = min(timeout, query.timeout)
+        done = await self.dispatcher.submit(sequences, started + timeout, wants_hidden=wants_hidden)
+        if wants_hidden:
+            await self._in_thread(_check_finite, done.hidden)
         if done.rows.size <= INLINE_VALUES:
             vectors = self._finish(done.rows, query)
         else:
@@ -119,7 +140,39 @@ class EmbeddingService:
             queue=done.queue_seconds,
             engine=done.engine_seconds,
         )
-        return Embedded(vectors, sum(map(len, sequences)), characters, timings)
+        return Embedded(vectors, done.hidden, lengths, characters, timings)
+
+    async def locate(self, query: EmbedQuery) -> list[list[Token]]:
+        """The tokens that `embed` makes of the inputs, with their places in prompt + input."""
+        self._check(query)
+        _check_listed(query.inputs)
+        rules = CutRules(self._truncates(query), query.side)
+        return await self._in_thread(self._tokenizer.locate, query.inputs, self.prompt_of(query), rules)
+
+    async def tokenize(
+        self, texts: Sequence[str], prompt_name: str | None, *, add_special_tokens: bool
+    ) -> list[list[Token]]:
+        """All tokens of each text, uncut, with their places in prompt + text."""
+        self.check_count(len(texts))
+        _check_listed(texts)
+        prompt = self.prompt_of(EmbedQuery(texts, prompt_name=prompt_name))
+        return await self._in_thread(
+            lambda: self._tokenizer.tokenize(texts, prompt, add_special_tokens=add_special_tokens)
+        )
+
+    async def decode(self, sequences: Sequence[list[int]], *, skip_special_tokens: bool) -> list[str]:
+        self.check_count(len(sequences))
+        return await self._in_thread(
+            lambda: self._tokenizer.decode(sequences, skip_special_tokens=skip_special_tokens)
+        )
+
+    def check_count(self, count: int) -> None:
+        """Refuse a request for the number of its inputs. Raises EmptyInput, BatchTooLarge."""
+        if not count:
+            raise EmptyInput("the list of inputs is empty")
+        largest = self.batching.max_client_batch_size
+        if largest is not None and count > largest:
+            raise BatchTooLarge(f"batch size {count} > maximum allowed batch size {largest}")
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -132,37 +185,45 @@ class EmbeddingService:
                 f"expected vector space {query.vector_space}; this service makes {card.vector_space}"
             )
         if card.task is not Task.EMBED:
-            raise InvalidInput(f"this service does not make dense vectors: its task is {card.task}")
-        count = len(query.inputs)
-        if not count:
-            raise EmptyInput("the list of inputs is empty")
-        largest = self.batching.max_client_batch_size
-        if largest is not None and count > largest:
-            raise BatchTooLarge(f"batch size {count} > maximum allowed batch size {largest}")
+            raise WrongModelKind(f"this service makes no dense vectors: its task is {card.task}")
         dimensions = query.dimensions
         if dimensions is not None and not 1 <= dimensions <= card.pipeline.dimensions:
             raise InvalidInput(
                 f"`dimensions` must lie between 1 and {card.pipeline.dimensions}, got {dimensions}"
             )
-        self.dispatcher.check_room(count)
+        self.check_count(len(query.inputs))
+        self.dispatcher.check_room(len(query.inputs))
 
-    def _prompt(self, query: EmbedQuery) -> str:
+    def _check_hidden(self, tokens: int) -> None:
+        size = tokens * self.card.encoder.hidden_size * 4
+        if size > self.batching.max_hidden_bytes:
+            raise BatchTooLarge(
+                f"the states of {tokens} tokens take {size} bytes; one request may ask for "
+                f"{self.batching.max_hidden_bytes}. Send fewer or shorter inputs"
+            )
+
+    def prompt_of(self, query: EmbedQuery) -> str:
+        """The text put before each input. Raises UnknownPrompt, InvalidInput."""
         name = query.prompt_name
+        if query.prompt is not None:
+            if name is not None:
+                raise InvalidInput("`prompt` and `prompt_name` exclude each other")
+            _check_texts_only(query)
+            return query.prompt
         if name is None:
             default = self.card.default_prompt
             return "" if default is None else self.card.prompts[default]
         if name not in self.card.prompts:
             known = ", ".join(f'"{known}"' for known in self.card.prompts)
             raise UnknownPrompt(f"prompt name {name!r} does not exist. Available prompts: [{known}]")
-        if not all(isinstance(item, str) for item in query.inputs):
-            raise InvalidInput(
-                "a prompt cannot be put before token ids; send text, or leave `prompt_name` out"
-            )
+        _check_texts_only(query)
         return self.card.prompts[name]
 
+    def _truncates(self, query: EmbedQuery) -> bool:
+        return self.batching.auto_truncate if query.truncate is None else query.truncate
+
     async def _tokenize(self, query: EmbedQuery, prompt: str, characters: int) -> list[Int32Array]:
-        truncate = self.batching.auto_truncate if query.truncate is None else query.truncate
-        rules = CutRules(truncate, query.side)
+        rules = CutRules(self._truncates(query), query.side)
         if characters + len(prompt) * len(query.inputs) <= INLINE_CHARACTERS:
             return self._tokenizer.encode(query.inputs, prompt, rules)
         return await self._in_thread(self._tokenizer.encode, query.inputs, prompt, rules)
@@ -170,11 +231,29 @@ class EmbeddingService:
     def _finish(self, rows: FloatArray, query: EmbedQuery) -> FloatArray:
         pipeline = self.card.pipeline
         vectors = cut(rows, query.dimensions or pipeline.dimensions)
-        if not np.isfinite(vectors).all():
-            raise EngineFailure("the model gave a value that is not a finite number; no vector is returned")
+        _check_finite((vectors,))
         if pipeline.normalize if query.normalize is None else query.normalize:
             vectors = normalize(vectors)
         return np.ascontiguousarray(vectors)
 
     async def _in_thread(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+
+def _check_listed(inputs: Sequence[Input]) -> None:
+    """Listing tokens takes a Python object for each, where vectors take none."""
+    characters = sum(map(len, inputs))
+    if characters > LISTED_CHARACTERS:
+        raise BatchTooLarge(
+            f"tokens are listed for {LISTED_CHARACTERS} characters in one request, got {characters}"
+        )
+
+
+def _check_texts_only(query: EmbedQuery) -> None:
+    if not all(isinstance(item, str) for item in query.inputs):
+        raise InvalidInput("a prompt cannot be put before token ids; send text, or ask for no prompt")
+
+
+def _check_finite(arrays: Iterable[FloatArray]) -> None:
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise NotFinite("the model gave a value that is not a finite number; no vector is returned")

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer, normalizers
@@ -25,6 +25,7 @@ from embedserve_runtime.model.card import ModelCard
 
 Side = Literal["left", "right"]
 Input = str | list[int]
+InputT = TypeVar("InputT", bound=Input)
 
 # Up to here one text a call: no thread pool of the library, where a short text would queue behind another
 # request's large batch, and no release of the interpreter, which costs two thread switches under load.
@@ -36,6 +37,8 @@ PIECE_TEXTS = 256
 # A text longer than this many characters a token is first looked at by its beginning only.
 WINDOW_CHARACTERS_PER_TOKEN = 8
 WINDOW_GROWTH = 4
+# Texts beyond are refused where every token is listed: TEI's bound.
+TOKENIZE_CHARACTERS_PER_TOKEN = 250
 
 # Before a blank that follows a letter or digit, every pre-tokenizer of `_splits_at_blanks` starts a new word,
 # and no normalizer looks across. Narrower than it could be (no punctuation, no exotic blanks), and so always
@@ -51,6 +54,48 @@ class CutRules:
 
     truncate: bool
     side: Side = "right"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token with its place in prompt + input, in code points; special and id-array tokens have none.
+
+    text: what stands at that place, or the vocabulary's own string.
+    """
+
+    id: int
+    text: str
+    special: bool
+    start: int | None = None
+    stop: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Tokens start to stop of an encoding, whose text begins `shift` code points into the whole."""
+
+    encoding: Encoding
+    start: int
+    stop: int
+    shift: int = 0
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def tokens(self, text: str) -> list[Token]:
+        encoding, where = self.encoding, slice(self.start, self.stop)
+        return [
+            Token(token, name, True)
+            if special
+            else Token(token, text[a + self.shift : b + self.shift], False, a + self.shift, b + self.shift)
+            for token, name, special, (a, b) in zip(
+                encoding.ids[where],
+                encoding.tokens[where],
+                encoding.special_tokens_mask[where],
+                encoding.offsets[where],
+                strict=True,
+            )
+        ]
 
 
 class TextTokenizer:
@@ -94,24 +139,75 @@ class TextTokenizer:
         for index, item in enumerate(inputs):
             if not item:
                 raise EmptyInput(f"input {index} is empty")
-        encoded: list[Int32Array] = []
+        return [ids for ids, _ in self._fit(inputs, prompt, rules)]
+
+    def locate(self, inputs: Sequence[Input], prompt: str, rules: CutRules) -> list[list[Token]]:
+        """What `encode` gives, with the texts of the tokens and their places in prompt + input."""
+        located = []
+        for item, (ids, segments) in zip(inputs, self._fit(inputs, prompt, rules, offsets=True), strict=True):
+            if isinstance(item, str):
+                text = prompt + item
+                located.append([token for segment in segments for token in segment.tokens(text)])
+            else:
+                located.append([Token(int(i), self._tokenizer.id_to_token(int(i)) or "", False) for i in ids])
+        return located
+
+    def tokenize(self, texts: Sequence[str], prompt: str, *, add_special_tokens: bool) -> list[list[Token]]:
+        """All tokens of each text, uncut. Raises EmptyInput and InputTooLong for very long texts."""
+        limit = self.max_length * TOKENIZE_CHARACTERS_PER_TOKEN
+        for index, text in enumerate(texts):
+            if not text:
+                raise EmptyInput(f"input {index} is empty")
+            if len(text) > limit:
+                raise InputTooLong(f"input {index} has {len(text)} characters; at most {limit} are tokenized")
+        tokenized = []
+        for piece in _pieces(texts):
+            whole = [prompt + text for text in piece]
+            encodings = self._tokenizer.encode_batch(whole, add_special_tokens=add_special_tokens)
+            tokenized += [
+                Segment(encoding, 0, len(encoding.ids)).tokens(text)
+                for text, encoding in zip(whole, encodings, strict=True)
+            ]
+        return tokenized
+
+    def decode(self, sequences: Sequence[list[int]], *, skip_special_tokens: bool) -> list[str]:
+        """Texts of id arrays. Raises EmptyInput, InvalidInput."""
+        known = max(self.vocabulary_size, self._tokenizer.get_vocab_size(with_added_tokens=True))
+        for index, ids in enumerate(sequences):
+            if not ids:
+                raise EmptyInput(f"input {index} is empty")
+            _check_ids(index, ids, known)
+        decoded: list[str] = self._tokenizer.decode_batch(
+            list(sequences), skip_special_tokens=skip_special_tokens
+        )
+        return decoded
+
+    def _fit(
+        self, inputs: Sequence[Input], prompt: str, rules: CutRules, *, offsets: bool = False
+    ) -> Iterator[tuple[Int32Array, list[Segment]]]:
+        """Ids of each input, and where they come from; one at a time, since the second is large."""
+        index = 0
         for piece in _pieces(inputs):
             texts = [prompt + item for item in piece if isinstance(item, str)]
-            encodings = iter(self._encode_texts(texts))
+            encodings = iter(self._encode_texts(texts, offsets))
             for item in piece:
-                index = len(encoded)
                 if isinstance(item, str):
-                    encoded.append(self._fit_text(index, prompt + item, len(prompt), next(encodings), rules))
+                    segments = self._fit_text(
+                        index, prompt + item, len(prompt), next(encodings), rules, offsets=offsets
+                    )
+                    yield _ids_of(segments), segments
                 else:
-                    encoded.append(self._fit_ids(index, item, rules))
-        return encoded
+                    yield self._fit_ids(index, item, rules), []
+                index += 1
 
-    def _encode_texts(self, texts: list[str]) -> list[Encoding | None]:
+    def _encode_texts(self, texts: list[str], offsets: bool) -> list[Encoding | None]:
         """None stands for a text beyond the window, which `_fit_text` takes step by step."""
         near = [text for text in texts if len(text) <= self._window]
         try:
             if sum(map(len, near)) <= FEW_CHARACTERS:
                 encodings = [self._tokenizer.encode(text) for text in near]
+            elif offsets:
+                encodings = self._tokenizer.encode_batch(near)
             else:
                 encodings = self._tokenizer.encode_batch_fast(near)
         except UnicodeEncodeError as error:
@@ -122,29 +218,41 @@ class TextTokenizer:
         return [next(ready) if len(text) <= self._window else None for text in texts]
 
     def _fit_text(
-        self, index: int, text: str, prompt_length: int, encoding: Encoding | None, rules: CutRules
-    ) -> Int32Array:
-        whole = encoding is not None
+        self,
+        index: int,
+        text: str,
+        prompt_length: int,
+        encoding: Encoding | None,
+        rules: CutRules,
+        *,
+        offsets: bool,
+    ) -> list[Segment]:
+        whole, shift = True, 0
         if encoding is None:
-            encoding, whole = self._encode_far(text, rules)
-        ids = np.array(encoding.ids, dtype=np.int32)
-        if not len(ids):
+            encoding, whole, shift = self._encode_far(text, rules, offsets)
+        count = len(encoding)
+        if not count:
             raise EmptyInput(f"input {index} has no tokens after normalising")
-        if len(ids) <= self.max_length:
-            return ids
+        if count <= self.max_length:
+            return [Segment(encoding, 0, count)]
         if not rules.truncate:
-            raise self._too_long(index, len(ids), exact=whole)
+            raise self._too_long(index, count, exact=whole)
+        head, tail = len(self._head), count - len(self._tail)
         if rules.side == "right":
-            return self._cut_right(ids)
-        return self._cut_left(ids, self._prompt_tokens(text, prompt_length))
+            return [Segment(encoding, 0, head + self._room), Segment(encoding, tail, count)]
+        # Special tokens and prompt stay, then comes the end of the text.
+        prompt = self._prompt_segment(text, prompt_length)
+        kept = tail - max(0, self._room - sum(len(segment) for segment in prompt))
+        return [Segment(encoding, 0, head), *prompt, Segment(encoding, kept, count, shift)]
 
-    def _encode_far(self, text: str, rules: CutRules) -> tuple[Encoding, bool]:
-        """Encode as much of a very long text as decides the result, and say whether that was all of it.
+    def _encode_far(self, text: str, rules: CutRules, offsets: bool) -> tuple[Encoding, bool, int]:
+        """Encode as much of a very long text as decides the result; say whether that was all, and where it begins.
 
         A part that ends at a word boundary has the ids of the whole text there. So once it has more ids than
         fit, the rest cannot matter: neither for the cut nor for knowing that the text is too long.
         """
         from_left = not rules.truncate or rules.side == "right"
+        encode = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
         window = self._window
         while self._boundary and (from_left or self._words_are_alike_everywhere) and window < len(text):
             found = self._boundary.search(text, window if from_left else len(text) - window)
@@ -152,44 +260,25 @@ class TextTokenizer:
                 break
             if found is not None:
                 part = text[: found.start()] if from_left else text[found.start() :]
-                encoding = self._tokenizer.encode_batch_fast([part])[0]
-                if len(encoding.ids) > self.max_length:
-                    return encoding, False
+                encoding = encode([part])[0]
+                if len(encoding) > self.max_length:
+                    return encoding, False, 0 if from_left else found.start()
             window *= WINDOW_GROWTH
-        return self._tokenizer.encode_batch_fast([text])[0], True
+        return encode([text])[0], True, 0
 
-    def _cut_right(self, ids: Int32Array) -> Int32Array:
-        start = len(self._head)
-        return np.concatenate((ids[: start + self._room], self._tail))
-
-    def _cut_left(self, ids: Int32Array, prompt_tokens: Int32Array) -> Int32Array:
-        """Keep special tokens and prompt, then the end of the text."""
-        content = ids[len(self._head) : len(ids) - len(self._tail)]
-        kept = max(0, self._room - len(prompt_tokens))
-        text = content[len(content) - kept :]
-        return np.concatenate((self._head, prompt_tokens[: self._room], text, self._tail))
-
-    def _prompt_tokens(self, text: str, prompt_length: int) -> Int32Array:
-        """Ids of the tokens that lie wholly inside the prompt, as they come out in front of this text."""
+    def _prompt_segment(self, text: str, prompt_length: int) -> list[Segment]:
+        """The tokens that lie wholly inside the prompt, as they come out in front of this text."""
         if not prompt_length:
-            return np.empty(0, dtype=np.int32)
+            return []
         end = len(text)
         if self._boundary and (found := self._boundary.search(text, prompt_length)):
             end = found.start()
         encoding = self._tokenizer.encode(text[:end], add_special_tokens=False)
-        inside = [
-            token
-            for token, (_, stop) in zip(encoding.ids, encoding.offsets, strict=True)
-            if stop <= prompt_length
-        ]
-        return np.array(inside, dtype=np.int32)
+        inside = sum(stop <= prompt_length for _, stop in encoding.offsets)
+        return [Segment(encoding, 0, min(inside, self._room))]
 
     def _fit_ids(self, index: int, ids: list[int], rules: CutRules) -> Int32Array:
-        if min(ids) < 0 or max(ids) >= self.vocabulary_size:
-            wrong = next(value for value in ids if not 0 <= value < self.vocabulary_size)
-            raise InvalidInput(
-                f"input {index}: token id {wrong} is not in the vocabulary of {self.vocabulary_size}"
-            )
+        _check_ids(index, ids, self.vocabulary_size)
         array = np.array(ids, dtype=np.int32)
         if len(ids) <= self.max_length:
             return array
@@ -197,9 +286,9 @@ class TextTokenizer:
             raise self._too_long(index, len(ids), exact=True)
         if not self._is_framed(array):
             return array[: self.max_length] if rules.side == "right" else array[-self.max_length :]
-        if rules.side == "right":
-            return self._cut_right(array)
-        return self._cut_left(array, np.empty(0, dtype=np.int32))
+        head, tail = len(self._head), len(ids) - len(self._tail)
+        content = slice(head, head + self._room) if rules.side == "right" else slice(tail - self._room, tail)
+        return np.concatenate((self._head, array[content], self._tail))
 
     def _is_framed(self, ids: Int32Array) -> bool:
         """Whether the client sent the special tokens along."""
@@ -215,7 +304,22 @@ class TextTokenizer:
         )
 
 
-def _pieces(inputs: Sequence[Input]) -> Iterator[Sequence[Input]]:
+def _check_ids(index: int, ids: list[int], vocabulary: int) -> None:
+    if min(ids) < 0 or max(ids) >= vocabulary:
+        wrong = next(value for value in ids if not 0 <= value < vocabulary)
+        raise InvalidInput(f"input {index}: token id {wrong} is not in the vocabulary of {vocabulary}")
+
+
+def _ids_of(segments: list[Segment]) -> Int32Array:
+    if len(segments) == 1:
+        return np.array(segments[0].encoding.ids, dtype=np.int32)
+    return np.concatenate(
+        [np.array(part.encoding.ids[part.start : part.stop], np.int32) for part in segments]
+    )
+
+
+def _pieces(inputs: Sequence[InputT]) -> Iterator[Sequence[InputT]]:
+    """Cut a request into parts of bounded size; most requests are one."""
     start = characters = 0
     for index, item in enumerate(inputs):
         characters += len(item)

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from embedserve_runtime.api import watch
 from embedserve_runtime.api.asgi import Message
 from embedserve_runtime.api.body import LEAST_RESERVED, Intake
 from embedserve_runtime.config import BatchingSettings
@@ -134,7 +135,7 @@ async def call_until(server: Bench, body: bytes, gone: asyncio.Event) -> list[Me
 
 async def test_a_client_that_goes_away_while_sending_is_forgotten() -> None:
     async with bench() as server:
-        incoming = iter(
+        incoming: Iterator[Message] = iter(
             [
                 {"type": "http.request", "body": b'{"inputs"', "more_body": True},
                 {"type": "http.disconnect"},
@@ -150,6 +151,27 @@ async def test_a_client_that_goes_away_while_sending_is_forgotten() -> None:
         await server.app({"type": "http", "method": "POST", "path": EMBED, "headers": []}, receive, send)
         assert server.around.intake.pending == 0
         assert server.metric("embedserve_requests_in_flight") == 0
+
+
+async def test_a_body_that_does_not_arrive_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "BODY_SECONDS", watch.WATCH_SECONDS)
+    async with bench() as server:
+        incoming: Iterator[Message] = iter([{"type": "http.request", "body": b"{", "more_body": True}])
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            if message := next(incoming, None):
+                return message
+            await asyncio.Event().wait()
+            raise AssertionError("nothing more comes")
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await server.app({"type": "http", "method": "POST", "path": EMBED, "headers": []}, receive, send)
+        assert server.around.intake.pending == 0
+    assert sent[0]["status"] == 408
+    assert (b"connection", b"close") in sent[0]["headers"]
 
 
 PROBES = [

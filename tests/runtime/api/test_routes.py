@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedserve_runtime.api.body import Intake
+from embedserve_runtime.api.openapi import document
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.heads.dense import normalize
@@ -256,6 +257,9 @@ def check_error_shape(path: str, content: dict[str, Any]) -> str:
         error = content["error"]
         assert set(error) >= {"message", "type", "param", "code"}
         return str(error["message"])
+    if path in {"/v1/encode", "/v2/embed"}:
+        assert set(content) == {"message", "code", "id"}
+        return str(content["message"])
     assert set(content) <= {"error", "error_type", "request_id"}
     assert content["error_type"] in {"Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"}
     return str(content["error"])
@@ -349,28 +353,45 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
+likely_inputs = (
+    st.text(max_size=40) | st.lists(st.text(max_size=8) | st.integers(-2, 50), max_size=4) | json_values
+)
 likely_bodies = st.fixed_dictionaries(
     {},
     optional={
-        "inputs": st.text(max_size=40)
-        | st.lists(st.text(max_size=8) | st.integers(-2, 50), max_size=4)
+        "inputs": likely_inputs
+        | st.fixed_dictionaries(
+            {"source_sentence": st.text(max_size=8), "sentences": st.lists(st.text(max_size=8), max_size=3)}
+        ),
+        "input": likely_inputs,
+        "texts": st.lists(st.text(max_size=8), max_size=4) | json_values,
+        "ids": st.lists(st.integers(-1, 40) | st.lists(st.integers(0, 30), max_size=3), max_size=4)
         | json_values,
-        "input": st.text(max_size=40) | st.lists(st.integers(0, 30), max_size=4) | json_values,
-        "truncate": st.booleans() | st.none() | json_values,
+        "instances": st.lists(st.fixed_dictionaries({"inputs": likely_inputs}), max_size=3) | json_values,
+        "query": st.text(max_size=8) | json_values,
+        "truncate": st.booleans() | st.sampled_from(["NONE", "START", "END"]) | json_values,
         "truncation_direction": st.sampled_from(["Left", "right"]) | json_values,
         "dimensions": st.integers(-1, 10) | json_values,
         "normalize": st.booleans() | json_values,
         "encoding_format": st.sampled_from(["float", "base64", "hex"]) | json_values,
+        "encoding": st.sampled_from(["json", "base64"]) | json_values,
+        "outputs": st.lists(st.sampled_from(["dense", "tokens", "hidden"]), max_size=3) | json_values,
+        "dtype": st.sampled_from(["float16", "int8", "binary"]) | json_values,
+        "embedding_types": st.lists(st.sampled_from(["float", "int8", "base64"]), max_size=3) | json_values,
+        "input_type": st.sampled_from(["search_query", "image"]) | json_values,
+        "prompt": st.text(max_size=8) | json_values,
+        "add_special_tokens": st.booleans() | json_values,
     },
 )
+POSTS = sorted(path for path, item in document()["paths"].items() if "post" in item)
 
 
-@settings(max_examples=200, deadline=None)
-@given(path=st.sampled_from(["/embed", "/v1/embeddings"]), body=likely_bodies | json_values)
+@settings(max_examples=300, deadline=None)
+@given(path=st.sampled_from(POSTS), body=likely_bodies | json_values)
 async def test_any_json_gets_a_valid_answer_and_never_a_500(path: str, body: Any) -> None:
     async with bench() as server:
         answer = await server.client.post(path, content=json.dumps(body), headers=JSON)
-    assert answer.status_code in {200, 400, 422}, answer.text
+    assert answer.status_code in {200, 400, 422, 424}, answer.text
     content = answer.json()
     if answer.status_code != 200:
         check_error_shape(path, content)
@@ -390,4 +411,11 @@ async def test_every_outcome_is_counted_once() -> None:
         assert server.metric("embedserve_inputs_total") == 2
         assert server.metric("embedserve_tokens_total") == 6
         assert server.metric("embedserve_requests_in_flight") == 0
-        assert [server.metric(f"te_request_{name}") for name in ("count", "success", "failure")] == [4, 2, 2]
+        single = {"method": "single"}
+        assert [server.metric(f"te_request_{name}", single) for name in ("count", "success")] == [4, 2]
+        assert server.metric("te_request_failure", {"err": "validation"}) == 2
+        assert [server.metric(f"te_embed_{name}") for name in ("count", "success")] == [3, 2]
+        for histogram in ("te_request_duration", "te_embed_queue_duration", "te_request_input_length"):
+            assert server.metric(f"{histogram}_count") == 2
+        assert server.metric("te_request_input_length_bucket", {"le": "4"}) == 2
+        assert server.metric("te_batch_next_tokens_sum") == 6

@@ -229,3 +229,10 @@ def test_a_setting_that_the_model_cannot_meet_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=want_message):
         card_of(folder, **settings)
+
+
+def test_a_message_names_the_repository_and_not_the_folder_of_the_store(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ModelInvalid) as caught:
+        card_of(folder, source="lab/public")
+    assert caught.value.message.startswith("lab/public/config.json is not valid JSON")

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.errors import DeadlineExceeded, EngineFailure, NotReady, Overloaded
-from embedserve_runtime.scheduling.dispatcher import Completed, Dispatcher, Run
+from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
-from tests.runtime.serve_kit import GatedRun, mean_of_ids
+from embedserve_runtime.scheduling.recovery import MAX_RUNS
+from embedserve_runtime.scheduling.work import Completed
+from tests.runtime.serve_kit import GatedRun, Run, TinyRunner, mean_of_ids
 
 LATER = 3_600.0
 INTERRUPTED = {"cancel": "cancelled", "expire": "DeadlineExceeded"}
@@ -39,7 +41,7 @@ async def dispatcher(
     run: Run, limits: Limits | None = None, observer: Seen | None = None
 ) -> AsyncIterator[Dispatcher]:
     built = Dispatcher(
-        run, limits or Limits(64, 10_000, 1_000), clock=perf_counter, observer=observer or Seen()
+        TinyRunner(run), limits or Limits(64, 10_000, 1_000), clock=perf_counter, observer=observer or Seen()
     )
     try:
         yield built
@@ -160,9 +162,70 @@ async def test_a_failing_batch_fails_its_requests_and_no_others(
     assert [failed for _, _, failed in seen.batches].count(True) == 1
 
 
+@pytest.mark.parametrize("bad", [(), (0,), (7,), (3, 4), tuple(range(9))], ids=lambda bad: f"bad: {bad}")
+async def test_in_a_batch_that_fails_only_the_bad_inputs_fail_their_requests(bad: tuple[int, ...]) -> None:
+    gate = GatedRun(failing_on(13))
+    async with dispatcher(gate) as built:
+        blocker = asyncio.create_task(built.submit([ids(1)], deadline()))
+        await entered(gate)
+        requests = [
+            asyncio.create_task(built.submit([ids(13 if number in bad else 2, number)], deadline()))
+            for number in range(9)
+        ]
+        await asyncio.sleep(0)
+        gate.release()
+        await blocker
+        outcomes = await asyncio.gather(*requests, return_exceptions=True)
+    assert [isinstance(outcome, EngineFailure) for outcome in outcomes] == [n in bad for n in range(9)]
+    run = mean_of_ids()
+    for number, outcome in enumerate(outcomes):
+        if isinstance(outcome, Completed):
+            np.testing.assert_allclose(outcome.rows, run(PackedBatch.pack([ids(2, number)])), rtol=1e-6)
+
+
+async def test_an_engine_that_fails_on_everything_is_not_asked_for_ever() -> None:
+    gate = GatedRun(failing_on(*range(20)))
+    async with dispatcher(gate, Limits(10_000, 20_000, 1_000)) as built:
+        gate.release()
+        with pytest.raises(EngineFailure):
+            await built.submit([ids(number % 20) for number in range(500)], deadline())
+    assert len(gate.batches) <= 1 + MAX_RUNS
+
+
+async def test_hidden_states_come_with_the_rows_of_those_who_ask_even_out_of_a_failed_batch() -> None:
+    gate = GatedRun(failing_on(13))
+    async with dispatcher(gate) as built:
+        blocker = asyncio.create_task(built.submit([ids(1)], deadline()))
+        await entered(gate)
+        plain = asyncio.create_task(built.submit([ids(5)], deadline()))
+        asked = asyncio.create_task(built.submit([ids(2, 3), ids(4)], deadline(), wants_hidden=True))
+        bad = asyncio.create_task(built.submit([ids(13)], deadline()))
+        await asyncio.sleep(0)
+        gate.release()
+        await blocker
+        assert (await plain).hidden == ()
+        done = await asked
+        with pytest.raises(EngineFailure):
+            await bad
+    run = mean_of_ids()
+    np.testing.assert_array_equal(done.hidden[0], run(PackedBatch.pack([ids(2), ids(3)])))
+    np.testing.assert_array_equal(done.hidden[1], run(PackedBatch.pack([ids(4)])))
+
+
+def failing_on(*tokens: int) -> Run:
+    good = mean_of_ids()
+
+    def run(batch: PackedBatch) -> FloatArray:
+        if np.isin(batch.token_ids, tokens).any():
+            raise EngineFailure("cannot take this")
+        return good(batch)
+
+    return run
+
+
 async def test_closing_fails_what_waits_and_refuses_what_comes() -> None:
     gate = GatedRun()
-    built = Dispatcher(gate, Limits(64, 1_000, 100), clock=perf_counter, observer=Seen())
+    built = Dispatcher(TinyRunner(gate), Limits(64, 1_000, 100), clock=perf_counter, observer=Seen())
     running = asyncio.create_task(built.submit([ids(1)], deadline()))
     await entered(gate)
     waiting = asyncio.create_task(built.submit([ids(2)], deadline()))

@@ -13,8 +13,11 @@ import httpx
 import numpy as np
 import openai
 import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
 
 from tests.runtime.serve.live import Live, live
+from tests.support.models import copy_of_minilm
 from tests.support.texts import parity_texts
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
@@ -145,6 +148,22 @@ def test_a_model_that_cannot_be_served_ends_with_the_reason_left_behind(tmp_path
     assert left["reason"] == "ModelFileMissing"
     assert left["retryable"] is False
     assert any(line.get("reason") == "ModelFileMissing" for line in server.lines)
+
+
+def test_a_reranker_is_refused_while_no_route_ranks(tmp_path: Path) -> None:
+    folder = copy_of_minilm(tmp_path / "reranker")
+    for name in ("modules.json", "model.safetensors"):
+        (folder / name).unlink()
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=36, num_hidden_layers=1, num_attention_heads=3, intermediate_size=50, num_labels=1
+    )
+    BertForSequenceClassification(config).save_pretrained(folder)
+    with live(folder, tmp_path) as server:
+        assert server.exit_code() == 1
+    left = json.loads((tmp_path / "termination").read_text())
+    assert left["reason"] == "UnsupportedArchitecture"
+    assert "is a model for the task rerank, which has no route yet" in left["message"]
 
 
 def test_a_port_in_use_is_said(minilm: Path, tmp_path: Path) -> None:

@@ -6,17 +6,49 @@ Paths are few and fixed, so a dictionary finds them; a request that matches none
 from __future__ import annotations
 
 from embedserve_runtime.api.asgi import Answer, Exchange, Receive, Scope, Send
+from embedserve_runtime.api.cohere import CohereRoutes
 from embedserve_runtime.api.docs_page import docs_routes
 from embedserve_runtime.api.endpoint import Endpoint, ErrorStyle, Handler, Surroundings
-from embedserve_runtime.api.errors import MethodNotAllowed, RouteNotFound, openai_error, tei_error
+from embedserve_runtime.api.errors import (
+    MethodNotAllowed,
+    RouteNotFound,
+    message_error,
+    openai_error,
+    tei_error,
+)
 from embedserve_runtime.api.health import HealthRoutes
+from embedserve_runtime.api.native import NativeRoutes
 from embedserve_runtime.api.openai import OpenAIRoutes
 from embedserve_runtime.api.tei import TeiRoutes
+from embedserve_runtime.api.tei_tasks import TaskRoutes
 
 # Metric label of everything that is not one of the routes below; paths of scanners must not become labels.
 OTHER = "other"
-EMBEDDING_ROUTES = ("/embed", "/v1/embeddings")
-ROUTES = (*EMBEDDING_ROUTES, "/info", "/health", "/livez", "/readyz", "/metrics", OTHER)
+EMBEDDING_ROUTES = (
+    "/",
+    "/embed",
+    "/embed_all",
+    "/embed_sparse",
+    "/predict",
+    "/rerank",
+    "/similarity",
+    "/v1/embeddings",
+    "/v1/encode",
+    "/v2/embed",
+    "/vertex",
+)
+ROUTES = (
+    *EMBEDDING_ROUTES,
+    "/tokenize",
+    "/decode",
+    "/v1/models",
+    "/info",
+    "/health",
+    "/livez",
+    "/readyz",
+    "/metrics",
+    OTHER,
+)
 
 # HEAD is answered as GET: the HTTP server leaves the body out.
 _GET = ("GET", "HEAD")
@@ -29,15 +61,27 @@ class Application:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._endpoints: dict[str, dict[str, Endpoint]] = {}
-        self._unmatched = Endpoint(OTHER, _not_found, tei_error, around, takes_body=False)
+        self._unmatched = Endpoint(OTHER, _not_found, tei_error, around, takes_body=False, is_open=True)
 
     def add(
-        self, path: str, methods: tuple[str, ...], handler: Handler, style: ErrorStyle = tei_error
+        self,
+        path: str,
+        methods: tuple[str, ...],
+        handler: Handler,
+        style: ErrorStyle = tei_error,
+        *,
+        label: str | None = None,
+        is_open: bool = False,
     ) -> None:
-        label = path if path in ROUTES else OTHER
-        endpoint = Endpoint(label, handler, style, self._around, takes_body="POST" in methods)
-        refuse = Endpoint(label, _refuse(methods), style, self._around, takes_body=False)
-        self._endpoints[path] = {"": refuse} | dict.fromkeys(methods, endpoint)
+        """Answer `methods` at `path`, beside others that it may have. `label`: the route that this is an alias of."""
+        label = label or (path if path in ROUTES else OTHER)
+        endpoint = Endpoint(
+            label, handler, style, self._around, takes_body="POST" in methods, is_open=is_open
+        )
+        known = self._endpoints.setdefault(path, {})
+        known.update(dict.fromkeys(methods, endpoint))
+        allowed = tuple(method for method in known if method)
+        known[""] = Endpoint(label, _refuse(allowed), style, self._around, takes_body=False, is_open=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -51,31 +95,61 @@ def serving_app(around: Surroundings, served_model_name: str, *, with_probes: bo
     """`with_probes`: no management port carries probes and metrics, so this one does."""
     app = Application(around)
     tei = TeiRoutes(around.readiness, served_model_name)
-    openai = OpenAIRoutes(around.readiness, served_model_name)
     health = HealthRoutes(around.readiness, around.metrics)
-    app.add("/embed", _POST, tei.embed)
+    posts = {
+        "/embed": tei.embed,
+        "/embed_all": tei.embed_all,
+        "/embed_sparse": tei.embed_sparse,
+        "/predict": tei.predict,
+        "/rerank": tei.rerank,
+        "/similarity": tei.similarity,
+        "/tokenize": tei.tokenize,
+        "/decode": tei.decode,
+    }
+    for path, post in posts.items():
+        app.add(path, _POST, post)
     app.add("/info", _GET, tei.info)
-    app.add("/health", _GET, health.health)
-    app.add("/v1/embeddings", _POST, openai.embeddings, openai_error)
+    _add_tasks(app, TaskRoutes(around.readiness, tei))
+    _add_other_dialects(app, around, served_model_name)
+    app.add("/health", _GET, health.health, is_open=True)
+    for alias in ("/", "/ping"):
+        app.add(alias, _GET, health.health, label="/health", is_open=True)
     for path, handler in docs_routes().items():
-        app.add(path, _GET, handler)
+        app.add(path, _GET, handler, is_open=True)
     if with_probes:
         _add_probes(app, health)
     return app
 
 
+def _add_tasks(app: Application, tasks: TaskRoutes) -> None:
+    app.add("/", _POST, tasks.default)
+    app.add("/invocations", _POST, tasks.default, label="/")
+    app.add("/vertex", _POST, tasks.vertex)
+
+
+def _add_other_dialects(app: Application, around: Surroundings, served_model_name: str) -> None:
+    openai = OpenAIRoutes(around.readiness, served_model_name)
+    app.add("/v1/embeddings", _POST, openai.embeddings, openai_error)
+    app.add("/embeddings", _POST, openai.embeddings, openai_error, label="/v1/embeddings")
+    app.add("/v1/models", _GET, openai.models, openai_error)
+    app.add(f"/v1/models/{served_model_name}", _GET, openai.model, openai_error, label="/v1/models")
+    app.add("/v2/embed", _POST, CohereRoutes(around.readiness).embed, message_error)
+    native = NativeRoutes(around.readiness, served_model_name)
+    app.add("/v1/encode", _POST, native.encode, message_error)
+
+
 def management_app(around: Surroundings) -> Application:
     app = Application(around)
     health = HealthRoutes(around.readiness, around.metrics)
-    app.add("/health", _GET, health.health)
+    app.add("/health", _GET, health.health, is_open=True)
     _add_probes(app, health)
     return app
 
 
 def _add_probes(app: Application, health: HealthRoutes) -> None:
-    app.add("/livez", _GET, health.livez)
-    app.add("/readyz", _GET, health.readyz)
-    app.add("/metrics", _GET, health.metrics)
+    app.add("/livez", _GET, health.livez, is_open=True)
+    app.add("/readyz", _GET, health.readyz, is_open=True)
+    app.add("/metrics", _GET, health.metrics, is_open=True)
 
 
 async def _not_found(_: Exchange) -> Answer:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from embedserve_runtime.telemetry.tei import RequestFacts
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -34,3 +36,4 @@ class Exchange:
     headers: dict[bytes, bytes]
     body: bytes
     request_id: str
+    facts: RequestFacts = field(default_factory=RequestFacts)

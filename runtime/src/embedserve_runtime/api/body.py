@@ -41,13 +41,16 @@ class BodyReader:
         self.reserved = 0
 
     async def read(self, headers: dict[bytes, bytes]) -> bytes:
-        """Raises BodyTooLarge, Overloaded, ClientGone."""
+        """Raises BodyTooLarge, Overloaded, ClientGone.
+
+        Room is taken for what has come in, not for what is announced: announcing costs a client nothing.
+        """
         announced = int(headers.get(b"content-length", 0))
         if announced > self._intake.max_bytes:
             if b"expect" not in headers:
                 await self._discard()
             raise self._too_large()
-        self._reserve(max(announced, LEAST_RESERVED))
+        self._reserve(LEAST_RESERVED)
         chunks: list[bytes] = []
         size = 0
         while True:

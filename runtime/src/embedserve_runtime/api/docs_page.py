@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -37,11 +38,14 @@ _PAGE = b"""<!doctype html>
 Route = Callable[[Exchange], Awaitable[Answer]]
 
 
-def docs_routes() -> dict[str, Route]:
-    """Handlers by path."""
+@cache
+def docs_routes() -> Mapping[str, Route]:
+    """Handlers by path; TEI has the document at the second one."""
+    described = _fixed(Answer(orjson.dumps(document())))
     routes = {
         "/docs": _fixed(Answer(_PAGE, content_type=b"text/html; charset=utf-8")),
-        "/openapi.json": _fixed(Answer(orjson.dumps(document()))),
+        "/openapi.json": described,
+        "/api-doc/openapi.json": described,
     }
     folder = _swagger_folder()
     for name, content_type in _ASSETS.items():

@@ -1,4 +1,4 @@
-"""Vectors to JSON, without a Python object for each number.
+"""Vectors to JSON and base64, without a Python object for each number.
 
 Large answers are written in slices on another thread: one slice holds the interpreter for a few milliseconds,
 where the whole would stop the event loop for as long as it takes.
@@ -7,28 +7,30 @@ where the whole would stop the event loop for as long as it takes.
 from __future__ import annotations
 
 import asyncio
-import binascii
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import numpy as np
 import orjson
+import pybase64
 
 from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.heads.quantize import Precision, quantize
 
 # Some 3 ms of writing.
 SLICE_VALUES = 131_072
 
-Writer = Callable[[FloatArray, int], bytes]
+RowWriter = Callable[[FloatArray, int], bytes]
 
 
-async def write_rows(vectors: FloatArray, writer: Writer) -> bytes:
+async def write_rows(vectors: FloatArray, writer: RowWriter) -> bytes:
     """Items of all rows, comma between them; `writer(rows, first_index)` writes a JSON array of some."""
     if vectors.size <= SLICE_VALUES:
         return writer(vectors, 0)[1:-1]
     return await asyncio.to_thread(lambda: b",".join(_slices(vectors, writer)))
 
 
-def _slices(vectors: FloatArray, writer: Writer) -> Iterator[bytes]:
+def _slices(vectors: FloatArray, writer: RowWriter) -> Iterator[bytes]:
     rows = max(1, SLICE_VALUES // vectors.shape[1])
     for start in range(0, len(vectors), rows):
         yield writer(vectors[start : start + rows], start)[1:-1]
@@ -53,8 +55,47 @@ def openai_base64(vectors: FloatArray, first: int) -> bytes:
     """base64 needs no escaping, so the items are put together as bytes."""
     little_endian = np.ascontiguousarray(vectors, dtype="<f4")
     items = (
-        b'{"object":"embedding","index":%d,"embedding":"%b"}'
-        % (index, binascii.b2a_base64(row, newline=False))
+        b'{"object":"embedding","index":%d,"embedding":"%b"}' % (index, pybase64.b64encode(row))
         for index, row in enumerate(little_endian, first)
     )
     return b"[" + b",".join(items) + b"]"
+
+
+@cache
+def rows_in(precision: Precision) -> RowWriter:
+    """Writes arrays of numbers of that precision."""
+
+    def write(vectors: FloatArray, _: int) -> bytes:
+        return orjson.dumps(quantize(vectors, precision), option=orjson.OPT_SERIALIZE_NUMPY)
+
+    return write
+
+
+@cache
+def base64_rows(precision: Precision) -> RowWriter:
+    """Writes a text for each row: base64 of its little-endian bytes."""
+
+    def write(vectors: FloatArray, _: int) -> bytes:
+        items = (b'"' + pybase64.b64encode(row) + b'"' for row in quantize(vectors, precision))
+        return b"[" + b",".join(items) + b"]"
+
+    return write
+
+
+async def write_matrices(
+    matrices: Sequence[FloatArray], precision: Precision = Precision.FLOAT32, *, as_base64: bool = False
+) -> bytes:
+    """Items of arrays of arrays, comma between them; with `as_base64` one text for each whole matrix."""
+
+    def whole(matrix: FloatArray) -> bytes:
+        return b'"' + pybase64.b64encode(quantize(matrix, precision).data) + b'"'
+
+    def in_slices(matrix: FloatArray) -> bytes:
+        return b"[" + b",".join(_slices(matrix, rows_in(precision))) + b"]"
+
+    def write() -> bytes:
+        return b",".join(map(whole if as_base64 else in_slices, matrices))
+
+    if sum(matrix.size for matrix in matrices) <= SLICE_VALUES:
+        return write()
+    return await asyncio.to_thread(write)

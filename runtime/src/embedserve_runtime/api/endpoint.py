@@ -17,11 +17,21 @@ from dataclasses import dataclass, field
 
 from embedserve_runtime.api.asgi import Answer, ClientGone, Exchange, Header, Receive, Scope, Send
 from embedserve_runtime.api.body import BodyReader, Intake
-from embedserve_runtime.api.errors import INTERNAL, BodyTooLarge, MethodNotAllowed, Wire, wire_of
+from embedserve_runtime.api.errors import (
+    GONE_CAUSE,
+    INTERNAL,
+    BodyTimeout,
+    BodyTooLarge,
+    MethodNotAllowed,
+    Wire,
+    wire_of,
+)
+from embedserve_runtime.api.keys import CHALLENGE, ApiKeys
 from embedserve_runtime.api.watch import Watcher
-from embedserve_runtime.errors import EmbedserveError, Overloaded
+from embedserve_runtime.errors import EmbedserveError, Overloaded, Unauthorized
 from embedserve_runtime.readiness import Phase, Readiness
 from embedserve_runtime.telemetry.metrics import Metrics
+from embedserve_runtime.telemetry.tei import RequestFacts
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +53,7 @@ class Surroundings:
     readiness: Readiness
     metrics: Metrics
     intake: Intake
+    keys: ApiKeys = field(default_factory=ApiKeys)
     watcher: Watcher = field(default_factory=Watcher)
 
 
@@ -50,17 +61,25 @@ class Endpoint:
     """`route` is the label in metrics and logs.
 
     Without `takes_body` a body is not read and nothing is reserved, so probes are answered by a server that
-    is full.
+    is full. With `is_open` no API key is asked for.
     """
 
     def __init__(
-        self, route: str, handler: Handler, error_style: ErrorStyle, around: Surroundings, *, takes_body: bool
+        self,
+        route: str,
+        handler: Handler,
+        error_style: ErrorStyle,
+        around: Surroundings,
+        *,
+        takes_body: bool,
+        is_open: bool,
     ) -> None:
         self._route = route
         self._handler = handler
         self._error_style = error_style
         self._around = around
         self._takes_body = takes_body
+        self._is_open = is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         metrics = self._around.metrics
@@ -69,8 +88,9 @@ class Endpoint:
         headers = dict(scope["headers"])
         request_id = _request_id(headers)
         status = CLIENT_GONE
+        facts = RequestFacts(failure=GONE_CAUSE)
         try:
-            answer = await self._answer(headers, request_id, receive)
+            answer = await self._answer(headers, request_id, facts, receive)
             status = answer.status
             await self._send(answer, request_id, send)
         except ClientGone:
@@ -78,46 +98,60 @@ class Endpoint:
         finally:
             seconds = time.perf_counter() - started
             metrics.in_flight -= 1
-            metrics.request_done(self._route, status, seconds)
-            self._log(status, seconds, request_id)
+            metrics.request_done(self._route, status, seconds, facts)
+            self._log(status, seconds, request_id, facts)
 
-    async def _answer(self, headers: dict[bytes, bytes], request_id: str, receive: Receive) -> Answer:
-        reader = BodyReader(self._around.intake, receive)
+    async def _answer(
+        self, headers: dict[bytes, bytes], request_id: str, facts: RequestFacts, receive: Receive
+    ) -> Answer:
         try:
-            if not self._takes_body:
-                return await self._handler(Exchange(headers, b"", request_id))
-            body = await reader.read(headers)
-            return await self._watched(Exchange(headers, body, request_id), receive)
+            if not self._is_open:
+                self._around.keys.check(headers)
+            if self._takes_body:
+                answer = await self._read_and_handle(headers, request_id, facts, receive)
+            else:
+                answer = await self._handler(Exchange(headers, b"", request_id, facts))
+            facts.failure = None
+            return answer
         except EmbedserveError as error:
-            return self._error(wire_of(error), error, request_id)
+            wire = wire_of(error)
+            facts.failure = wire.cause
+            return self._error(wire, error, request_id)
         except ClientGone:
             raise
         except Exception:  # the outermost place: a bug must answer 500 and nothing of its inside
             log.exception("unexpected error", extra={"route": self._route, "request_id": request_id})
             hidden = EmbedserveError("internal error; the log has it under this request id")
+            facts.failure = INTERNAL.cause
             return self._error(INTERNAL, hidden, request_id)
-        finally:
-            reader.release()
 
-    async def _watched(self, exchange: Exchange, receive: Receive) -> Answer:
+    async def _read_and_handle(
+        self, headers: dict[bytes, bytes], request_id: str, facts: RequestFacts, receive: Receive
+    ) -> Answer:
+        reader = BodyReader(self._around.intake, receive)
         watch = self._around.watcher.watch(receive)
         try:
-            return await self._handler(exchange)
+            body = await reader.read(headers)
+            watch.body_is_read()
+            return await self._handler(Exchange(headers, body, request_id, facts))
         except asyncio.CancelledError:
-            if watch.client_gone:
-                watch.task.uncancel()
-                raise ClientGone from None
-            raise
+            if watch.verdict is None:
+                raise
+            watch.task.uncancel()
+            raise watch.verdict from None
         finally:
             watch.stop()
+            reader.release()
 
     def _error(self, wire: Wire, error: EmbedserveError, request_id: str) -> Answer:
         headers: tuple[Header, ...] = ()
         if isinstance(error, Overloaded):
             headers = ((b"retry-after", b"%d" % math.ceil(error.retry_after)),)
+        elif isinstance(error, Unauthorized):
+            headers = (CHALLENGE,)
         elif isinstance(error, MethodNotAllowed):
             headers = ((b"allow", ", ".join(error.allowed).encode()),)
-        elif isinstance(error, BodyTooLarge):
+        elif isinstance(error, BodyTooLarge | BodyTimeout):
             headers = ((b"connection", b"close"),)  # the rest of the body is not read
         return Answer(self._error_style(wire, error, request_id), status=wire.status, headers=headers)
 
@@ -133,9 +167,9 @@ class Endpoint:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
 
-    def _log(self, status: int, seconds: float, request_id: str) -> None:
-        # Probes that say "not yet" and scanners that find nothing are no news.
-        quiet = status < 400 or not self._takes_body
+    def _log(self, status: int, seconds: float, request_id: str, facts: RequestFacts) -> None:
+        # Probes, scrapes and scanners that find nothing are no news.
+        quiet = not self._takes_body
         level = logging.DEBUG if quiet else logging.INFO if status < 500 else logging.WARNING
         if log.isEnabledFor(level):
             fields = {
@@ -144,6 +178,9 @@ class Endpoint:
                 "milliseconds": round(seconds * 1000, 3),
                 "request_id": request_id,
             }
+            if facts.inputs:
+                fields["inputs"] = facts.inputs
+                fields["tokens"] = sum(facts.lengths)
             log.log(level, "request", extra=fields)
 
 

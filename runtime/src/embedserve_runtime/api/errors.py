@@ -30,6 +30,12 @@ class BodyTooLarge(RequestError):
     reason = "BodyTooLarge"
 
 
+class BodyTimeout(RequestError):
+    """The client took too long to send the body."""
+
+    reason = "BodyTimeout"
+
+
 class RouteNotFound(RequestError):
     reason = "RouteNotFound"
 
@@ -46,37 +52,49 @@ class MethodNotAllowed(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """How an error class looks outside. tei: TEI's `error_type`; openai: OpenAI's `type`."""
+    """How an error class looks outside.
+
+    tei: TEI's `error_type`. openai: OpenAI's `type`. cause: TEI's label of `te_request_failure`.
+    """
 
     status: int
     tei: str
     openai: str
+    cause: str
 
 
 _INVALID = "invalid_request_error"
-INTERNAL = Wire(500, "Backend", "server_error")
+INTERNAL = Wire(500, "Backend", "server_error", "inference")
 
 TABLE: dict[type[EmbedserveError], Wire] = {
-    errors.EmptyInput: Wire(400, "Empty", _INVALID),
-    errors.InvalidInput: Wire(422, "Validation", _INVALID),
-    errors.InputTooLong: Wire(422, "Validation", _INVALID),
-    errors.BatchTooLarge: Wire(422, "Validation", _INVALID),
-    errors.UnknownPrompt: Wire(422, "Validation", _INVALID),
-    errors.VectorSpaceMismatch: Wire(409, "Validation", _INVALID),
-    errors.Overloaded: Wire(429, "Overloaded", "rate_limit_error"),
-    errors.DeadlineExceeded: Wire(504, "Overloaded", "server_error"),
-    errors.NotReady: Wire(503, "Unhealthy", "server_error"),
+    errors.EmptyInput: Wire(400, "Empty", _INVALID, "validation"),
+    errors.InvalidInput: Wire(422, "Validation", _INVALID, "validation"),
+    errors.InputTooLong: Wire(422, "Validation", _INVALID, "validation"),
+    errors.BatchTooLarge: Wire(422, "Validation", _INVALID, "batch_size"),
+    errors.UnknownPrompt: Wire(422, "Validation", _INVALID, "validation"),
+    errors.VectorSpaceMismatch: Wire(409, "Validation", _INVALID, "validation"),
+    errors.Overloaded: Wire(429, "Overloaded", "rate_limit_error", "overloaded"),
+    errors.DeadlineExceeded: Wire(504, "Overloaded", "server_error", "overloaded"),
+    errors.NotReady: Wire(503, "Unhealthy", "server_error", "unhealthy"),
+    errors.Unauthorized: Wire(401, "Validation", "authentication_error", "unauthorized"),
+    errors.WrongModelKind: Wire(424, "Backend", _INVALID, "model_type"),
     errors.EngineFailure: INTERNAL,
-    errors.RequestError: Wire(400, "Validation", _INVALID),
-    MalformedBody: Wire(400, "Validation", _INVALID),
-    WrongShape: Wire(422, "Validation", _INVALID),
-    UnsupportedMediaType: Wire(415, "Validation", _INVALID),
-    BodyTooLarge: Wire(413, "Validation", _INVALID),
-    RouteNotFound: Wire(404, "Validation", _INVALID),
-    MethodNotAllowed: Wire(405, "Validation", _INVALID),
+    errors.NotFinite: Wire(500, "Backend", "server_error", "missing_values"),
+    errors.RequestError: Wire(400, "Validation", _INVALID, "validation"),
+    MalformedBody: Wire(400, "Validation", _INVALID, "validation"),
+    WrongShape: Wire(422, "Validation", _INVALID, "validation"),
+    UnsupportedMediaType: Wire(415, "Validation", _INVALID, "validation"),
+    BodyTooLarge: Wire(413, "Validation", _INVALID, "validation"),
+    BodyTimeout: Wire(408, "Validation", _INVALID, "validation"),
+    RouteNotFound: Wire(404, "Validation", _INVALID, "validation"),
+    MethodNotAllowed: Wire(405, "Validation", _INVALID, "validation"),
     # Errors of start-up cannot come up in a request; if one does, it is a bug.
     errors.EmbedserveError: INTERNAL,
 }
+
+# Clients that went away have no error class: nobody receives one.
+GONE_CAUSE = "dropped"
+CAUSES = (*sorted({wire.cause for wire in TABLE.values()}), GONE_CAUSE)
 
 STATUSES = (200, *sorted({wire.status for wire in TABLE.values()}))
 
@@ -87,6 +105,8 @@ def wire_of(error: EmbedserveError) -> Wire:
 
 
 def tei_error(wire: Wire, error: EmbedserveError, request_id: str) -> bytes:
+    if wire.status == 401:
+        return b""  # as TEI does
     body = {"error": error.message, "error_type": wire.tei}
     if wire.status >= 500:
         body["request_id"] = request_id
@@ -94,7 +114,13 @@ def tei_error(wire: Wire, error: EmbedserveError, request_id: str) -> bytes:
 
 
 def openai_error(wire: Wire, error: EmbedserveError, request_id: str) -> bytes:
-    body = {"message": error.message, "type": wire.openai, "param": None, "code": error.reason}
+    """OpenAI's nested shape, and beside it the flat one of TEI's OpenAI route: clients read one or the other."""
+    nested = {"message": error.message, "type": wire.openai, "param": None, "code": error.reason}
     if wire.status >= 500:
-        body["request_id"] = request_id
-    return orjson.dumps({"error": body})
+        nested["request_id"] = request_id
+    return orjson.dumps({"error": nested, "message": error.message, "code": wire.status, "type": wire.tei})
+
+
+def message_error(wire: Wire, error: EmbedserveError, request_id: str) -> bytes:
+    """Cohere's shape, and that of the native route: a message; the precise reason beside it."""
+    return orjson.dumps({"message": error.message, "code": error.reason, "id": request_id})

@@ -28,21 +28,26 @@ Dimensions = Annotated[
 ]
 
 
+Truncate = Annotated[
+    bool | None,
+    Meta(description="Cut inputs that are longer than the model takes; null takes the server's setting."),
+]
+Direction = Annotated[
+    Literal["Left", "left", "Right", "right"], Meta(description="The side that is cut off.")
+]
+PromptName = Annotated[
+    str | None,
+    Meta(description="Name of the prompt put before each text; null takes the default prompt, if any."),
+]
+
+
 class EmbedBody(Struct, kw_only=True, frozen=True):
     """Body of `POST /embed`."""
 
     inputs: Inputs
-    truncate: Annotated[
-        bool | None,
-        Meta(description="Cut inputs that are longer than the model takes; null takes the server's setting."),
-    ] = None
-    truncation_direction: Annotated[
-        Literal["Left", "left", "Right", "right"], Meta(description="The side that is cut off.")
-    ] = "Right"
-    prompt_name: Annotated[
-        str | None,
-        Meta(description="Name of the prompt put before each text; null takes the default prompt, if any."),
-    ] = None
+    truncate: Truncate = None
+    truncation_direction: Direction = "Right"
+    prompt_name: PromptName = None
     normalize: Annotated[bool | None, Meta(description="Scale each vector to length 1; null means true.")] = (
         True
     )
@@ -102,9 +107,36 @@ class OpenAIErrorDetail(Struct, frozen=True):
 
 
 class OpenAIErrorBody(Struct, frozen=True):
-    """An error as OpenAI writes it."""
+    """An error as OpenAI writes it, and beside it as TEI writes it on this route."""
 
     error: OpenAIErrorDetail
+    message: str
+    code: int
+    type: str
+
+
+class MessageBody(Struct, frozen=True):
+    """An error of the Cohere and native routes; `code` is the precise reason, `id` that of the request."""
+
+    message: str
+    code: str
+    id: str
+
+
+class OpenAIModel(Struct, frozen=True):
+    """A model that is served; `created` is when this process started."""
+
+    id: str
+    created: int
+    object: Literal["model"] = "model"
+    owned_by: str = "embedserve"
+
+
+class OpenAIModelList(Struct, frozen=True):
+    """Answer of `GET /v1/models`: one process serves one model."""
+
+    data: list[OpenAIModel]
+    object: Literal["list"] = "list"
 
 
 class EmbeddingModelType(Struct, frozen=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.errors import ConfigError, ModelFileMissing, ModelInvalid
+from embedserve_runtime.errors import ConfigError, ModelError, ModelFileMissing, ModelInvalid
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
@@ -60,6 +60,14 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
 
     Raises ModelError (with the file that is at fault) or ConfigError (with the setting that is).
     """
+    try:
+        return _read_card(folder, revision, settings)
+    except ModelError as error:
+        # The reader knows the model by the name that they wrote, not by a folder of the store.
+        raise type(error)(error.message.replace(str(folder), settings.source)) from error
+
+
+def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard:
     if not (folder / TOKENIZER_FILE).exists():
         raise ModelFileMissing(
             f"{TOKENIZER_FILE} not found in {settings.source}: the folder needs the fast tokenizer's file "

@@ -14,23 +14,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
-import numpy as np
-
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.errors import DeadlineExceeded, EmbedserveError, EngineFailure, NotReady
+from embedserve_runtime.engines.base import Int32Array
+from embedserve_runtime.errors import DeadlineExceeded, NotReady
 from embedserve_runtime.scheduling.deadlines import Deadlines
 from embedserve_runtime.scheduling.policy import Limits, Policy
+from embedserve_runtime.scheduling.work import Completed, Cut, Job, Outcome, Runs, run_cut
 
-log = logging.getLogger(__name__)
-
-Run = Callable[[PackedBatch], FloatArray]
 Clock = Callable[[], float]
 
 # How long before its expected end the next batch is prepared: some ten times what cutting and packing take.
@@ -40,77 +33,20 @@ LEAST_PREPARED_SECONDS = 0.010
 
 
 class Observer(Protocol):
-    """Told, on the event loop, about every batch that has run."""
+    """Told, on the event loop, about every run of the engine."""
 
     def batch_done(self, *, inputs: int, tokens: int, seconds: float, failed: bool) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """Rows in the order of the submitted sequences; seconds are means over the inputs."""
-
-    rows: FloatArray
-    queue_seconds: float
-    engine_seconds: float
-
-
-class _Job:
-    """A submitted request until it is answered."""
-
-    def __init__(
-        self, number: int, sequences: Sequence[Int32Array], future: asyncio.Future[Completed], now: float
-    ) -> None:
-        self.number = number
-        self.sequences = sequences
-        self.future = future
-        self.admitted = now
-        self.remaining = len(sequences)
-        self.rows: FloatArray | None = None
-        self.queue_seconds = 0.0
-        self.engine_seconds = 0.0
-
-    def place(self, inputs: tuple[int, ...], rows: FloatArray) -> None:
-        """Put rows at their places, and answer when they were the last."""
-        count = len(self.sequences)
-        if count == 1:
-            self.rows = rows
-        else:
-            if self.rows is None:
-                self.rows = np.empty((count, rows.shape[1]), dtype=np.float32)
-            self.rows[list(inputs)] = rows
-        self.remaining -= len(inputs)
-        if not self.remaining:
-            self.future.set_result(
-                Completed(self.rows, self.queue_seconds / count, self.engine_seconds / count)
-            )
-
-    def fail(self, error: EmbedserveError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """A batch that has been cut: its jobs with the inputs of each, in the order of its rows."""
-
-    parts: tuple[tuple[_Job, tuple[int, ...]], ...]
-    tokens: int
-    inputs: int
-
-    @cached_property
-    def packed(self) -> PackedBatch:
-        return PackedBatch.pack([job.sequences[index] for job, inputs in self.parts for index in inputs])
 
 
 class Dispatcher:
     """Owns the queue and the engine's thread."""
 
-    def __init__(self, run: Run, limits: Limits, *, clock: Clock, observer: Observer) -> None:
-        self._run = run
+    def __init__(self, runs: Runs, limits: Limits, *, clock: Clock, observer: Observer) -> None:
+        self._runs = runs
         self._clock = clock
         self._observer = observer
         self._policy = Policy(limits)
-        self._jobs: dict[int, _Job] = {}
+        self._jobs: dict[int, Job] = {}
         self._deadlines = Deadlines(clock, self._expire)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -118,7 +54,7 @@ class Dispatcher:
         self._engine_is_running = False
         self._wake_is_due = False
         self._batches = 0
-        self._prepared: _Cut | None = None
+        self._prepared: Cut | None = None
         self._closed: str | None = None
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._engine_loop, name="engine", daemon=True)
@@ -151,15 +87,17 @@ class Dispatcher:
             raise NotReady(self._closed)
         self._policy.check_room(inputs, 0)
 
-    async def submit(self, sequences: Sequence[Int32Array], deadline: float) -> Completed:
-        """Run the sequences, in as many batches as it takes.
+    async def submit(
+        self, sequences: Sequence[Int32Array], deadline: float, *, wants_hidden: bool = False
+    ) -> Completed:
+        """Run the sequences, in as many batches as it takes. `wants_hidden`: hidden states come along.
 
         Raises Overloaded or BatchTooLarge at once, DeadlineExceeded at the deadline (a time of the clock given),
         EngineFailure, NotReady when closed. A cancelled call takes what still waits out of the queue.
         """
         if self._closed:
             raise NotReady(self._closed)
-        job = _Job(next(self._numbers), sequences, self._loop.create_future(), self._clock())
+        job = Job(next(self._numbers), sequences, wants_hidden, self._loop.create_future(), self._clock())
         lengths = [len(sequence) for sequence in sequences]
         with self._lock:
             self._policy.admit(job.number, lengths, deadline)
@@ -197,37 +135,29 @@ class Dispatcher:
             DeadlineExceeded(f"not answered within {waited:.1f} s; the server is busy or the request large")
         )
 
-    def _forget(self, job: _Job) -> None:
+    def _forget(self, job: Job) -> None:
         self._deadlines.discard(job.number)
         with self._lock:
             del self._jobs[job.number]
             if job.remaining:  # not answered, so that some of it may still wait
                 self._policy.cancel(job.number)
 
-    def _cut(self) -> _Cut | None:
+    def _cut(self) -> Cut | None:
         """The lock is held already."""
         batch = self._policy.cut(self._clock())
         if batch is None:
             return None
         parts = tuple((self._jobs[part.request], part.inputs) for part in batch.parts)
-        return _Cut(parts, batch.tokens, batch.inputs)
+        return Cut(parts, batch.tokens, batch.inputs)
 
     # -- on the engine's thread
 
     def _engine_loop(self) -> None:
         while cut := self._wait_for_batch():
-            started = self._clock()
-            outcome: FloatArray | EngineFailure
-            try:
-                outcome = self._run(cut.packed)
-            except EngineFailure as error:
-                outcome = error
-            except Exception:  # whatever an engine library throws must fail this batch only
-                log.exception("the engine failed", extra={"inputs": cut.inputs, "tokens": cut.tokens})
-                outcome = EngineFailure("the engine failed on this batch")
-            self._call_on_loop(self._deliver, cut, outcome, started, self._clock())
+            outcome = run_cut(cut, self._runs, self._clock)
+            self._call_on_loop(self._deliver, cut, outcome)
 
-    def _wait_for_batch(self) -> _Cut | None:
+    def _wait_for_batch(self) -> Cut | None:
         with self._lock:
             self._engine_is_running = False
             while True:
@@ -266,23 +196,17 @@ class Dispatcher:
         if cut:
             _ = cut.packed
 
-    def _deliver(
-        self, cut: _Cut, outcome: FloatArray | EngineFailure, started: float, finished: float
-    ) -> None:
-        seconds = finished - started
-        failed = isinstance(outcome, EngineFailure)
-        self._observer.batch_done(inputs=cut.inputs, tokens=cut.tokens, seconds=seconds, failed=failed)
-        if not failed:
-            with self._lock:
-                self._policy.record(cut.tokens, seconds)
+    def _deliver(self, cut: Cut, outcome: Outcome) -> None:
+        for run in outcome.runs:
+            self._observer.batch_done(
+                inputs=run.inputs, tokens=run.tokens, seconds=run.seconds, failed=run.failed
+            )
+        with self._lock:
+            for run in outcome.runs:
+                if not run.failed:
+                    self._policy.record(run.tokens, run.seconds)
         end = 0
         for job, inputs in cut.parts:
             start, end = end, end + len(inputs)
-            if job.future.done():
-                continue
-            if isinstance(outcome, EngineFailure):
-                job.fail(EngineFailure(outcome.message))
-                continue
-            job.queue_seconds += (started - job.admitted) * len(inputs)
-            job.engine_seconds += seconds * len(inputs)
-            job.place(inputs, outcome[start:end])
+            if not job.future.done():
+                job.take(inputs, outcome, start)

@@ -5,7 +5,7 @@ Updated from the event loop only. What can be read off the queue is read at scra
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from typing import Protocol
 
 from prometheus_client import (
@@ -16,12 +16,11 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import Metric
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
 
 from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.telemetry.tei import RequestFacts, TeiMetrics
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 POWERS_OF_TWO = tuple(float(2**k) for k in range(17))
@@ -44,9 +43,13 @@ class Metrics:
     """Also the dispatcher's observer."""
 
     def __init__(
-        self, routes: Iterable[str], statuses: Iterable[int], embedding_routes: Container[str]
+        self,
+        routes: Iterable[str],
+        statuses: Iterable[int],
+        embedding_routes: Container[str],
+        causes: Iterable[str],
     ) -> None:
-        """embedding_routes: those that the `te_*` names count."""
+        """embedding_routes: those that the `te_*` names count; causes: why a request of them may fail."""
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a time of creation for each of some 200 series, all the same
         self.registry = CollectorRegistry()
         self.embedding_routes = embedding_routes
@@ -58,7 +61,7 @@ class Metrics:
         )
         self._inputs = self._counter("inputs", "Inputs that have run through the engine.")
         self._tokens = self._counter("tokens", "Tokens that have run through the engine.")
-        self._engine_failures = self._counter("engine_failures", "Batches that the engine failed on.")
+        self._engine_failures = self._counter("engine_failures", "Runs that the engine failed on.")
         self._engine = self._histogram("engine_seconds", "Time of one forward pass.", SECONDS)
         self._batch_inputs = self._histogram("batch_inputs", "Sequences in one batch.", POWERS_OF_TWO)
         self._batch_tokens = self._histogram("batch_tokens", "Tokens in one batch.", POWERS_OF_TWO)
@@ -83,9 +86,12 @@ class Metrics:
         }
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self.registry.register(_TeiNames(self))
+        self._tei = TeiMetrics(causes, self.queued_inputs)
+        self.registry.register(self._tei)
 
-    def request_done(self, route: str, status: int, seconds: float) -> None:
+    def request_done(self, route: str, status: int, seconds: float, facts: RequestFacts) -> None:
+        if route in self.embedding_routes:
+            self._tei.request_done(facts, seconds)
         counter = self._by_status.get((route, status))
         if counter is None:
             counter = self._by_status[route, status] = self._requests.labels(route, str(status))
@@ -96,6 +102,7 @@ class Metrics:
         self._engine.observe(seconds)
         self._batch_inputs.observe(inputs)
         self._batch_tokens.observe(tokens)
+        self._tei.batch_done(inputs, tokens)
         if failed:
             self._engine_failures.inc()
         else:
@@ -114,13 +121,6 @@ class Metrics:
 
     def page(self) -> bytes:
         return generate_latest(self.registry)
-
-    def samples_of_requests(self) -> Iterator[tuple[int, float]]:
-        """(status, count) of every series of the embedding routes."""
-        for metric in self._requests.collect():
-            for sample in metric.samples:
-                if sample.labels["route"] in self.embedding_routes:
-                    yield int(sample.labels["status"]), sample.value
 
     def queued_inputs(self) -> float:
         return float(self._queue.queued_inputs) if self._queue else 0.0
@@ -147,29 +147,3 @@ class Metrics:
         self, name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()
     ) -> Histogram:
         return Histogram(f"embedserve_{name}", text, labels, buckets=buckets, registry=self.registry)
-
-
-class _TeiNames(Collector):
-    """The names that dashboards made for Text Embeddings Inference read, from the same numbers."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        total = good = 0.0
-        for status, count in self._metrics.samples_of_requests():
-            total += count
-            good += count if status < 400 else 0.0
-        values = (
-            ("te_queue_size", "Inputs waiting for the engine.", self._metrics.queued_inputs()),
-            ("te_request_count", "Requests answered.", total),
-            ("te_request_success", "Requests answered with vectors.", good),
-            ("te_request_failure", "Requests answered with an error.", total - good),
-        )
-        for name, text, value in values:
-            metric = Metric(name, text, "gauge")
-            metric.add_sample(name, {}, value)
-            yield metric

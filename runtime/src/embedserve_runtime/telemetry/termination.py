@@ -17,15 +17,17 @@ from embedserve_runtime.errors import EmbedserveError
 log = logging.getLogger(__name__)
 
 # The kubelet keeps 4096 bytes; what is longer would be cut in the middle of the JSON.
-MESSAGE_CHARACTERS = 1_500
+KUBELET_BYTES = 4_096
 
 
 def write_termination_message(path: Path, error: EmbedserveError) -> None:
-    """Say why the process could not do its work."""
-    _write(
-        path,
-        {"reason": error.reason, "message": error.message[:MESSAGE_CHARACTERS], "retryable": error.retryable},
-    )
+    """Say why the process could not do its work, in as many of its words as fit."""
+    message = error.message
+    content: dict[str, object] = {"reason": error.reason, "message": message, "retryable": error.retryable}
+    while len(orjson.dumps(content)) > KUBELET_BYTES:
+        message = message[: len(message) * 3 // 4]
+        content["message"] = message
+    _write(path, content)
 
 
 def write_termination_result(path: Path, result: Mapping[str, object]) -> None:

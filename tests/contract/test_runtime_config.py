@@ -17,8 +17,8 @@ from embedserve_operator.specs.runtime_config import (
 from embedserve_runtime.config import RuntimeConfig, load_config
 from tests.operator.builders import SETTINGS
 
-HERE = Path(__file__).parent
-MANIFESTS = sorted((HERE / "manifests").glob("*.yaml"))
+MANIFEST_FOLDER = Path(__file__).parents[1] / "operator" / "manifests"
+MANIFESTS = sorted(MANIFEST_FOLDER.glob("*.yaml"))
 
 
 def configs(manifest: Path, folder: Path) -> list[RuntimeConfig]:
@@ -43,7 +43,7 @@ def test_every_rendered_configuration_starts_the_runtime(manifest: Path, tmp_pat
 
 
 def test_every_field_of_the_resource_arrives(tmp_path: Path) -> None:
-    (config,) = configs(HERE / "manifests" / "every-field.yaml", tmp_path)
+    (config,) = configs(MANIFEST_FOLDER / "every-field.yaml", tmp_path)
     model, batching = config.model, config.batching
     assert (model.source, model.revision) == (
         "acme/private-encoder",
@@ -59,8 +59,8 @@ def test_every_field_of_the_resource_arrives(tmp_path: Path) -> None:
 
 
 def test_a_volume_is_a_folder_for_the_runtime(tmp_path: Path) -> None:
-    (folder,) = configs(HERE / "manifests" / "volume.yaml", tmp_path)
-    (root,) = configs(HERE / "manifests" / "volume-root.yaml", tmp_path)
+    (folder,) = configs(MANIFEST_FOLDER / "volume.yaml", tmp_path)
+    (root,) = configs(MANIFEST_FOLDER / "volume-root.yaml", tmp_path)
     assert (folder.model.source, root.model.source) == ("/volume/encoders/minilm", "/volume")
     assert folder.server.served_model_name == "models:/encoders/minilm"
 
@@ -68,12 +68,12 @@ def test_a_volume_is_a_folder_for_the_runtime(tmp_path: Path) -> None:
 def test_the_token_comes_in_by_the_name_that_the_runtime_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = (HERE / "manifests" / "every-field.yaml").read_text(encoding="utf-8")
+    content = (MANIFEST_FOLDER / "every-field.yaml").read_text(encoding="utf-8")
     children = list(yaml.safe_load_all(render(content, SETTINGS)))
     deployment = next(child for child in children if child["kind"] == "Deployment")
     fetch = deployment["spec"]["template"]["spec"]["initContainers"][0]
     variable = next(env["name"] for env in fetch["env"] if "valueFrom" in env)
     monkeypatch.setenv(variable, "hf_secret")
-    (config,) = configs(HERE / "manifests" / "every-field.yaml", tmp_path)
+    (config,) = configs(MANIFEST_FOLDER / "every-field.yaml", tmp_path)
     assert config.model.token is not None
     assert config.model.token.get_secret_value() == "hf_secret"

@@ -1,0 +1,85 @@
+"""A real cluster with the chart installed, a hub and a client pod; a namespace of its own for each test module."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.layout import Layout
+from e2e.cluster.lifecycle import Cluster
+from e2e.cluster.progress import Progress
+from e2e.demo.partners import HUB_URL, ClientPod, start_client, start_hub
+from e2e.demo.release import OPERATOR_NAMESPACE, Release
+from e2e.services import Service
+
+# The first run builds Kubernetes, inside the first test that wants a cluster.
+LONGEST_TEST_S = 3600
+
+MakeService = Callable[[str], Service]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(pytest.mark.timeout(LONGEST_TEST_S))
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    """The cluster, up, with hub and chart; it is left running, the next run finds it."""
+    found = Cluster(Layout.of_user(), Progress())
+    found.up()
+    start_hub(found)
+    Release(found, HUB_URL).install()
+    return found
+
+
+@pytest.fixture(scope="session")
+def kubectl(cluster: Cluster) -> Kubectl:
+    return cluster.kubectl
+
+
+@pytest.fixture(scope="session")
+def client(cluster: Cluster) -> ClientPod:
+    return start_client(cluster)
+
+
+@pytest.fixture(scope="module")
+def namespace(kubectl: Kubectl, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace that enforces the restricted Pod Security profile; what was in it is shown on failure."""
+    name = f"e2e-{secrets.token_hex(4)}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    metadata = {"name": name, "labels": labels}
+    kubectl.apply(json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}))
+    failed_before = request.session.testsfailed
+    yield name
+    if request.session.testsfailed > failed_before:
+        _show(kubectl, name)
+    kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def service(kubectl: Kubectl, client: ClientPod, namespace: str) -> MakeService:
+    """A service of some name in the module's namespace; applying it is the test's business."""
+    return lambda name: Service(kubectl, client, namespace, name)
+
+
+def _show(kubectl: Kubectl, namespace: str) -> None:
+    for words in (
+        (
+            "get",
+            "embeddingservices,deployments,services,configmaps,pods",
+            "--namespace",
+            namespace,
+            "-o",
+            "wide",
+        ),
+        ("get", "embeddingservices", "--namespace", namespace, "--output", "yaml"),
+        ("get", "events", "--namespace", namespace, "--sort-by=.lastTimestamp"),
+        ("logs", "--namespace", OPERATOR_NAMESPACE, "--selector", "app.kubernetes.io/component=operator"),
+    ):
+        said = kubectl.attempt(*words)
+        print(f"$ kubectl {' '.join(words)}\n{said.stdout}{said.stderr}")

@@ -1,0 +1,178 @@
+"""EmbeddingServices of the tests: applied, watched and asked as a user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.polling import wait_until
+from e2e.demo.partners import ClientPod
+from e2e.demo.release import OPERATOR_NAMESPACE, RELEASE
+from e2e.hub import samples
+
+PATIENCE_S = 240
+"""Bound of every wait: far beyond what anything takes, so that only what never happens fails."""
+CHILD_KINDS = ("deployments", "services", "configmaps")
+OPERATOR = f"{RELEASE}-operator"
+"""Name of the operator's Deployment and of its Lease."""
+Object = dict[str, Any]
+
+
+def hub_spec(repo: str = samples.MINILM, **more: Any) -> Object:
+    """A spec with a repository of the test hub and any other fields."""
+    hub = {"repo": repo, **more.pop("hub", {})}
+    return {"model": {"source": {"huggingFace": hub}, **more.pop("model", {})}, **more}
+
+
+@dataclass(frozen=True)
+class Service:
+    """One EmbeddingService of a test."""
+
+    kubectl: Kubectl
+    client: ClientPod
+    namespace: str
+    name: str
+
+    def apply(self, spec: Mapping[str, Any]) -> None:
+        manifest = {
+            "apiVersion": "embedserve.dev/v1alpha1",
+            "kind": "EmbeddingService",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": spec,
+        }
+        self.kubectl("apply", "--filename", "-", stdin=json.dumps(manifest))
+
+    def get(self) -> Object:
+        found = self.kubectl.get("embeddingservice", self.name, "--namespace", self.namespace)
+        assert found is not None
+        return found
+
+    def wait_for(self, what: str, met: Callable[[Object], bool]) -> Object:
+        """The resource once the operator has acted on its latest spec and `met` holds."""
+        words = ("embeddingservice", self.name, "--namespace", self.namespace)
+        return self.kubectl.wait_for(
+            f"{self.name}: {what}",
+            words,
+            lambda found: is_observed(found) and met(found),
+            timeout_s=PATIENCE_S,
+            give_up=lambda: None,
+        )
+
+    def wait_serving(self) -> Object:
+        """The resource once exactly what its spec asks for is served."""
+        return self.wait_for("serves what is asked for", is_serving)
+
+    def wait_condition(self, kind: str, status: str, reason: str) -> Object:
+        """That condition of the resource, once it is so."""
+        found = self.wait_for(
+            f"{kind} is {status} because of {reason}",
+            lambda found: (
+                (c := condition(found, kind)) is not None and (c["status"], c["reason"]) == (status, reason)
+            ),
+        )
+        stated = condition(found, kind)
+        assert stated is not None
+        return stated
+
+    def delete(self) -> None:
+        """Delete it and wait until it is gone; its pods may take longer."""
+        words = ("embeddingservice", self.name, "--namespace", self.namespace)
+        self.kubectl("delete", *words, f"--timeout={PATIENCE_S}s", timeout_s=PATIENCE_S + 30)
+
+    def children(self, *kinds: str) -> list[Object]:
+        """Children that carry the service's label, of all kinds or of some."""
+        found = []
+        for kind in kinds or CHILD_KINDS:
+            listed = self.kubectl.get(kind, "--namespace", self.namespace, "--selector", self.selector)
+            found += (listed or {}).get("items", [])
+        return found
+
+    def child(self, kind: str) -> Object:
+        """The only child of a kind."""
+        (found,) = self.children(kind)
+        return found
+
+    def pods(self) -> list[Object]:
+        return [pod for pod in self.children("pods") if "deletionTimestamp" not in pod["metadata"]]
+
+    def embed(self, *texts: str) -> list[list[float]]:
+        """Vectors, asked for from a pod by the Service's name."""
+        url = f"{self.get()['status']['endpoint']['url']}/v1"
+        vectors: list[list[float]] = []
+
+        def answered() -> bool:
+            # kube-proxy needs a moment after the first endpoint; an answer with an error is an error at once.
+            try:
+                vectors[:] = self.client.embed(url, self.name, texts)
+            except ClusterError as error:
+                if "APIConnectionError" in str(error):
+                    return False
+                raise
+            return True
+
+        wait_until(f"{url} answers", answered, timeout_s=60, every_s=0.5)
+        return vectors
+
+    @property
+    def selector(self) -> str:
+        return f"embedserve.dev/service={self.name}"
+
+
+def is_observed(found: Object) -> bool:
+    return bool(found.get("status", {}).get("observedGeneration", -1) >= found["metadata"]["generation"])
+
+
+def is_serving(found: Object) -> bool:
+    """Ready, and nothing on the way or stuck."""
+    conditions = {c["type"]: c for c in found.get("status", {}).get("conditions", [])}
+    return set(conditions) == {"Ready"} and conditions["Ready"]["status"] == "True"
+
+
+def condition(found: Object, kind: str) -> Object | None:
+    return next((c for c in found.get("status", {}).get("conditions", []) if c["type"] == kind), None)
+
+
+def operator_pods(kubectl: Kubectl) -> list[Object]:
+    """The operator's pods, those that are ending left out."""
+    words = ("pods", "--namespace", OPERATOR_NAMESPACE, "--selector", "app.kubernetes.io/component=operator")
+    listed = (kubectl.get(*words) or {}).get("items", [])
+    return [pod for pod in listed if "deletionTimestamp" not in pod["metadata"]]
+
+
+def leader(kubectl: Kubectl, *, other_than: str = "") -> Object:
+    """The pod that leads, once one does that is not ending."""
+    found: list[Object] = []
+
+    def leads() -> bool:
+        lease = kubectl.get("lease", OPERATOR, "--namespace", OPERATOR_NAMESPACE)
+        holder = lease["spec"]["holderIdentity"] if lease is not None else ""
+        found[:] = [pod for pod in operator_pods(kubectl) if pod["metadata"]["name"] == holder]
+        return bool(found) and holder != other_than
+
+    wait_until("an operator leads", leads, timeout_s=PATIENCE_S)
+    return found[0]
+
+
+def kill_operator(pod: Object) -> None:
+    """SIGKILL to the operator's process, from the machine that the node is part of."""
+    mark = f"--identity={pod['metadata']['name']}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended while we looked
+        if mark in words:
+            found.append(int(entry.name))
+    assert found, f"no process of {pod['metadata']['name']}"
+    for number in found:
+        os.kill(number, signal.SIGKILL)

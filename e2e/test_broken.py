@@ -1,0 +1,159 @@
+"""Broken services: each says what is wrong in words a user can act on, disturbs no other, and can be repaired."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.polling import wait_until
+from e2e.conftest import MakeService
+from e2e.demo.partners import hub_token
+from e2e.hub import samples
+from e2e.services import PATIENCE_S, Service, condition, hub_spec
+
+TOKEN = {"tokenSecretRef": {"name": "hub", "key": "token"}}
+MISSING_SECRET = {"tokenSecretRef": {"name": "no-such-secret", "key": "token"}}
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A service that cannot work, and what must be said about it."""
+
+    spec: dict[str, Any]
+    reason: str
+    names: tuple[str, ...]
+    """What the message must name."""
+    stalls: bool
+    repaired: dict[str, Any] = field(default_factory=hub_spec)
+
+
+BROKEN = {
+    "no-repo": Broken(
+        hub_spec("acme/does-not-exist"), "ModelNotFound", ("acme/does-not-exist",), stalls=True
+    ),
+    "no-revision": Broken(
+        hub_spec(hub={"revision": "v99"}), "ModelNotFound", (samples.MINILM, "v99"), stalls=True
+    ),
+    "gated": Broken(
+        hub_spec(samples.GATED),
+        "ModelAccessDenied",
+        (samples.GATED,),
+        stalls=True,
+        repaired=hub_spec(samples.GATED, hub=TOKEN),
+    ),
+    "no-tokenizer": Broken(
+        hub_spec(samples.NO_TOKENIZER), "ModelFileMissing", ("tokenizer.json",), stalls=True
+    ),
+    "architecture": Broken(
+        hub_spec(samples.UNKNOWN_ARCHITECTURE), "UnsupportedArchitecture", ("time-lord",), stalls=True
+    ),
+    "no-secret": Broken(
+        hub_spec(samples.GATED, hub=MISSING_SECRET),
+        "CreateContainerConfigError",
+        ("no-such-secret",),
+        stalls=False,
+        repaired=hub_spec(samples.GATED, hub=TOKEN),
+    ),
+    "no-room": Broken(
+        hub_spec(resources={"requests": {"cpu": "4000"}}),
+        "Unschedulable",
+        ("Insufficient cpu",),
+        stalls=False,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def secret(kubectl: Kubectl, namespace: str) -> None:
+    """The Secret with a token that may read the gated repository."""
+    data = {"token": hub_token(kubectl)}
+    metadata = {"name": "hub", "namespace": namespace}
+    kubectl.apply(
+        json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data})
+    )
+
+
+@pytest.fixture
+def good(service: MakeService) -> Iterator[Service]:
+    """A service beside the broken ones; it must not notice them."""
+    found = service("good")
+    found.apply(hub_spec())
+    found.wait_serving()
+    yield found
+    assert found.get()["status"]["readyReplicas"] == 1
+    assert len(found.embed("still here")) == 1
+
+
+@pytest.mark.parametrize("name", list(BROKEN))
+def test_a_broken_service_says_why_and_is_repaired_by_its_manifest(
+    service: MakeService, good: Service, secret: None, name: str
+) -> None:
+    case = BROKEN[name]
+    broken = service(name)
+    broken.apply(case.spec)
+    ready = broken.wait_condition("Ready", "False", case.reason)
+    for word in case.names:
+        assert word in ready["message"]
+    way = "Stalled" if case.stalls else "Reconciling"
+    assert broken.wait_condition(way, "True", case.reason)["message"] == ready["message"]
+    found = broken.get()
+    assert condition(found, "Reconciling" if case.stalls else "Stalled") is None
+    assert "vectorSpace" not in found["status"]
+    broken.apply(case.repaired)
+    broken.wait_serving()
+    assert len(broken.embed("repaired")) == 1
+    broken.delete()
+
+
+def test_a_token_is_nowhere_but_in_its_secret(
+    kubectl: Kubectl, service: MakeService, secret: None, namespace: str
+) -> None:
+    gated = service("gated-ready")
+    gated.apply(hub_spec(samples.GATED, hub=TOKEN))
+    gated.wait_serving()
+    token = hub_token(kubectl)
+    everything = kubectl("get", "all,configmaps,events,embsvc", "--namespace", namespace, "--output", "yaml")
+    (pod,) = gated.pods()
+    for container in ("fetch", "runtime"):
+        everything += kubectl(
+            "logs", pod["metadata"]["name"], "--container", container, "--namespace", namespace
+        )
+    assert token not in everything
+    gated.delete()
+
+
+def test_a_service_of_somebody_else_is_not_taken_over(
+    kubectl: Kubectl, service: MakeService, namespace: str
+) -> None:
+    foreign = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "taken", "namespace": namespace},
+        "spec": {"selector": {"app": "somebody-else"}, "ports": [{"port": 80}]},
+    }
+    kubectl.apply(json.dumps(foreign))
+    before = kubectl.get("service", "taken", "--namespace", namespace)
+    taken = service("taken")
+    taken.apply(hub_spec())
+    ready = taken.wait_condition("Ready", "False", "NameTaken")
+    assert "Service taken exists already" in ready["message"]
+    assert kubectl.get("service", "taken", "--namespace", namespace) == before
+    kubectl("delete", "service", "taken", "--namespace", namespace)
+    taken.wait_serving()
+    taken.delete()
+
+
+def test_a_refusal_by_the_api_server_is_passed_on(service: MakeService) -> None:
+    refused = service("refused")
+    refused.apply(hub_spec(resources={"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}))
+    ready = refused.wait_condition("Ready", "False", "ChildRefused")
+    assert "must be less than or equal to memory limit" in ready["message"]
+    refused.apply(hub_spec())
+    refused.wait_serving()
+    refused.delete()
+    wait_until("its pods are gone", lambda: not refused.children("pods"), timeout_s=PATIENCE_S)

@@ -1,0 +1,175 @@
+"""The life of one service: applied, scaled, tampered with, deleted."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.polling import wait_until
+from e2e.conftest import MakeService
+from e2e.hub import samples
+from e2e.services import PATIENCE_S, Object, Service, hub_spec
+
+SPEC = hub_spec(servedModelName="life")
+
+
+@pytest.fixture
+def life(service: MakeService) -> Service:
+    """The service of this module, as it was first applied."""
+    found = service("life")
+    found.apply(SPEC)
+    found.wait_serving()
+    return found
+
+
+def test_an_applied_resource_serves_vectors_under_its_name(life: Service) -> None:
+    one, other, same = life.embed(
+        "A cat sits on the mat.", "Quarterly revenue rose.", "A cat sits on the mat."
+    )
+    assert len(one) == 384
+    assert math.isclose(sum(x * x for x in one), 1.0, abs_tol=1e-4)
+    assert one == pytest.approx(same, abs=1e-5)
+    assert one != pytest.approx(other, abs=1e-2)
+
+
+def test_the_status_tells_what_is_served(life: Service) -> None:
+    status = life.get()["status"]
+    assert status["endpoint"] == {"url": f"http://life.{life.namespace}.svc"}
+    assert status["vectorSpace"]["id"].startswith("vs1-")
+    assert status["vectorSpace"]["dimensions"] == 384
+    assert status["model"]["source"] == samples.MINILM
+    assert status["model"]["digest"].startswith("sha256:")
+    assert status["model"]["sizeBytes"] > 80_000_000
+    assert (status["replicas"], status["readyReplicas"]) == (1, 1)
+
+
+def test_get_shows_what_a_newcomer_wants_to_know(life: Service, kubectl: Kubectl) -> None:
+    heads, row = kubectl("get", "embsvc", "life", "--namespace", life.namespace).splitlines()
+    assert heads.split() == ["NAME", "READY", "MODEL", "CLASS", "REPLICAS", "SPACE", "URL", "AGE"]
+    space = life.get()["status"]["vectorSpace"]["id"]
+    want = ["life", "True", samples.MINILM, "cpu", "1", space, f"http://life.{life.namespace}.svc"]
+    assert row.split()[:7] == want
+    assert "life" in kubectl("get", "all", "--namespace", life.namespace, "--output", "name")
+
+
+def test_the_users_resource_is_what_the_user_applied(life: Service) -> None:
+    """Byte for byte, but for what the API server itself adds and the status."""
+    found = life.get()
+    applied = json.loads(found["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"])
+    assert applied["spec"] == SPEC
+    assert _without_defaults(found["spec"], SPEC) == SPEC
+    assert set(found["metadata"]) == {
+        "annotations",
+        "creationTimestamp",
+        "generation",
+        "name",
+        "namespace",
+        "resourceVersion",
+        "uid",
+    }, "no finalizer, no label, nothing else"
+    assert set(found["metadata"]["annotations"]) == {"kubectl.kubernetes.io/last-applied-configuration"}
+    owners = _field_owners(life)
+    assert owners["embedserve-operator"] == {"status"}
+
+
+def _without_defaults(live: Any, applied: Any) -> Any:
+    """What the API server filled in from the schema, taken out again."""
+    if isinstance(live, dict) and isinstance(applied, dict):
+        return {key: _without_defaults(live[key], applied[key]) for key in live if key in applied}
+    return live
+
+
+def _field_owners(service: Service) -> dict[str, set[str]]:
+    """Which manager wrote what of the user's resource: the whole, or a subresource."""
+    words = ("embeddingservice", service.name, "--namespace", service.namespace, "--show-managed-fields")
+    found = service.kubectl.get(*words)
+    assert found is not None
+    owners: dict[str, set[str]] = {}
+    for entry in found["metadata"]["managedFields"]:
+        owners.setdefault(entry["manager"], set()).add(entry.get("subresource", ""))
+    return owners
+
+
+def test_scaling_adds_a_pod_and_restarts_none(life: Service, kubectl: Kubectl) -> None:
+    (before,) = life.pods()
+    kubectl("scale", "embsvc", "life", "--replicas=2", "--namespace", life.namespace)
+    status = life.wait_serving()["status"]
+    assert (status["replicas"], status["readyReplicas"]) == (2, 2)
+    assert before["metadata"]["uid"] in {pod["metadata"]["uid"] for pod in life.pods()}
+    kubectl("scale", "embsvc", "life", "--replicas=1", "--namespace", life.namespace)
+    assert life.wait_serving()["status"]["readyReplicas"] == 1
+
+
+@pytest.mark.parametrize("kind", ["services", "configmaps", "deployments"])
+def test_a_deleted_child_comes_back(life: Service, kubectl: Kubectl, kind: str) -> None:
+    before = life.child(kind)
+    kubectl("delete", kind, before["metadata"]["name"], "--namespace", life.namespace)
+
+    def is_back() -> bool:
+        found = life.children(kind)
+        return [c["metadata"]["name"] for c in found] == [before["metadata"]["name"]] and (
+            found[0]["metadata"]["uid"] != before["metadata"]["uid"]
+        )
+
+    wait_until(f"{kind} {before['metadata']['name']} is back", is_back, timeout_s=PATIENCE_S)
+    life.wait_serving()
+
+
+def test_a_child_that_somebody_changed_is_put_right_and_additions_stay(
+    life: Service, kubectl: Kubectl
+) -> None:
+    name = life.child("deployments")["metadata"]["name"]
+    where = ("--namespace", life.namespace)
+    kubectl("label", "deployment", name, "mesh=on", *where)
+    kubectl("scale", "deployment", name, "--replicas=0", *where)
+
+    def is_right() -> bool:
+        return bool(life.child("deployments")["spec"]["replicas"] == 1)
+
+    wait_until("the Deployment has its replicas back", is_right, timeout_s=PATIENCE_S)
+    assert life.child("deployments")["metadata"]["labels"]["mesh"] == "on"
+    life.wait_serving()
+
+
+def test_a_pass_asks_for_nothing_that_is_right_already(life: Service, kubectl: Kubectl) -> None:
+    applies = _applies(kubectl)
+    for _ in range(2):
+        # The Service's return shows that passes were made.
+        kubectl("delete", "service", "life", "--namespace", life.namespace)
+        wait_until("the Service is back", lambda: bool(life.children("services")), timeout_s=PATIENCE_S)
+    after = _applies(kubectl)
+    assert (after["deployments"], after["configmaps"]) == (applies["deployments"], applies["configmaps"])
+    assert after["services"] == applies["services"] + 2
+
+
+def _applies(kubectl: Kubectl) -> dict[str, int]:
+    """Server-side apply requests that the API server has answered, by resource."""
+    counts = dict.fromkeys(("configmaps", "deployments", "services"), 0)
+    for line in kubectl("get", "--raw", "/metrics").splitlines():
+        if line.startswith("apiserver_request_total{") and 'verb="APPLY"' in line:
+            for resource in counts:
+                if f'resource="{resource}"' in line:
+                    counts[resource] += int(float(line.rpartition(" ")[2]))
+    return counts
+
+
+def test_a_suspended_service_keeps_its_name_and_nothing_else(life: Service) -> None:
+    life.apply({**SPEC, "suspend": True})
+    life.wait_condition("Ready", "False", "Suspended")
+    wait_until("no pod runs", lambda: not life.pods(), timeout_s=PATIENCE_S)
+    assert len(life.children("services", "deployments")) == 2
+    life.apply(SPEC)
+    life.wait_serving()
+
+
+def test_deletion_leaves_nothing_behind(life: Service, kubectl: Kubectl) -> None:
+    before: list[Object] = life.children()
+    assert {child["kind"] for child in before} == {"Deployment", "Service", "ConfigMap"}
+    life.delete()
+    wait_until("all children are gone", lambda: not life.children(), timeout_s=PATIENCE_S)
+    wait_until("all pods are gone", lambda: not life.children("pods"), timeout_s=PATIENCE_S)
+    assert kubectl.get("embeddingservice", "life", "--namespace", life.namespace) is None

@@ -1,0 +1,103 @@
+"""What all dialects read off a request and say with an answer."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from embedserve_runtime.api.asgi import Exchange, Header
+from embedserve_runtime.api.errors import WrongShape
+from embedserve_runtime.api.schemas import inputs_of
+from embedserve_runtime.errors import InvalidInput
+from embedserve_runtime.service import Embedded, EmbeddingService
+from embedserve_runtime.tokenizing import Input, Side
+
+VECTOR_SPACE = b"x-embedserve-vector-space"
+TIMEOUT = b"x-embedserve-timeout"
+
+
+class Terms(NamedTuple):
+    """What the client insists on: a vector space, and the seconds that it will wait."""
+
+    vector_space: str | None
+    timeout: float | None
+
+
+def terms_of(exchange: Exchange) -> Terms:
+    """Raises InvalidInput."""
+    space = exchange.headers.get(VECTOR_SPACE)
+    return Terms(space.decode("latin-1") if space is not None else None, _timeout(exchange))
+
+
+def _timeout(exchange: Exchange) -> float | None:
+    value = exchange.headers.get(TIMEOUT)
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise InvalidInput("X-Embedserve-Timeout must be a number of seconds greater than 0")
+    return seconds
+
+
+def read_inputs(exchange: Exchange, value: str | list[str | int | list[int]], field: str) -> list[Input]:
+    """The inputs of a request, noted in its facts."""
+    inputs = inputs_of(value, field)
+    note_inputs(exchange, len(inputs), is_batch=not isinstance(value, str) and inputs[:1] != [value])
+    return inputs
+
+
+def read_texts(exchange: Exchange, value: str | list[str]) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
+    note_inputs(exchange, len(texts), is_batch=not isinstance(value, str))
+    return texts
+
+
+def read_ids(value: list[int | list[int]], field: str) -> list[list[int]]:
+    """A flat array of ids is one input."""
+    if all(isinstance(item, int) for item in value):
+        return [value]  # type: ignore[list-item]  # all of them are int, which the checker cannot see
+    if any(isinstance(item, int) for item in value):
+        raise WrongShape(f"`{field}` mixes token ids with arrays of them")
+    return value  # type: ignore[return-value]  # none of them is int
+
+
+def note_inputs(exchange: Exchange, count: int, *, is_batch: bool) -> None:
+    exchange.facts.inputs = count
+    exchange.facts.is_batch = is_batch
+
+
+def side_of(direction: str) -> Side:
+    return "left" if direction in ("Left", "left") else "right"
+
+
+def note_answer(exchange: Exchange, embedded: Embedded) -> None:
+    """Note what an answer took in the facts of its request."""
+    facts, timings = exchange.facts, embedded.timings
+    facts.lengths = embedded.lengths
+    facts.tokenize_seconds = timings.tokenize
+    facts.queue_seconds = timings.queue
+    facts.engine_seconds = timings.engine
+
+
+def result_headers(exchange: Exchange, service: EmbeddingService, embedded: Embedded) -> tuple[Header, ...]:
+    """The vector space, and TEI's counters and times in whole milliseconds. Notes the facts too."""
+    note_answer(exchange, embedded)
+    timings = embedded.timings
+    total = b"%d" % (timings.total * 1000)
+    return (
+        space_header(service),
+        (b"x-compute-characters", b"%d" % embedded.characters),
+        (b"x-compute-tokens", b"%d" % embedded.tokens),
+        (b"x-compute-time", total),
+        (b"x-total-time", total),
+        (b"x-tokenization-time", b"%d" % (timings.tokenize * 1000)),
+        (b"x-queue-time", b"%d" % (timings.queue * 1000)),
+        (b"x-inference-time", b"%d" % (timings.engine * 1000)),
+    )
+
+
+def space_header(service: EmbeddingService) -> Header:
+    return (VECTOR_SPACE, service.card.vector_space.encode())

@@ -1,0 +1,95 @@
+"""Bodies of the other TEI routes: requests, and the answers that are objects."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from embedserve_runtime.api.schemas import Direction, Inputs, PromptName, Truncate
+
+
+class TokensBody(Struct, kw_only=True, frozen=True):
+    """Body of `POST /embed_all` and `POST /embed_sparse`."""
+
+    inputs: Inputs
+    truncate: Truncate = None
+    truncation_direction: Direction = "Right"
+    prompt_name: PromptName = None
+
+
+class RerankBody(Struct, kw_only=True, frozen=True):
+    """Body of `POST /rerank`."""
+
+    query: str
+    texts: list[str]
+    truncate: Truncate = None
+    truncation_direction: Direction = "Right"
+    raw_scores: Annotated[bool, Meta(description="Scores as the model gives them, no sigmoid.")] = False
+    return_text: bool = False
+
+
+class PredictBody(Struct, kw_only=True, frozen=True):
+    """Body of `POST /predict`."""
+
+    inputs: Annotated[
+        str | list[str | list[str]],
+        Meta(description="A text, a pair of texts, or a list of arrays of one text or two."),
+    ]
+    truncate: Truncate = None
+    truncation_direction: Direction = "Right"
+    raw_scores: Annotated[bool, Meta(description="Scores as the model gives them, no softmax.")] = False
+
+
+class SimilarityInputs(Struct, frozen=True):
+    """What is compared with what."""
+
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityParameters(Struct, kw_only=True, frozen=True):
+    """How the texts are embedded."""
+
+    truncate: Truncate = None
+    truncation_direction: Direction = "Right"
+    prompt_name: PromptName = None
+
+
+class SimilarityBody(Struct, kw_only=True, frozen=True):
+    """Body of `POST /similarity`."""
+
+    inputs: SimilarityInputs
+    parameters: SimilarityParameters | None = None
+
+
+class TokenizeBody(Struct, kw_only=True, frozen=True):
+    """Body of `POST /tokenize`."""
+
+    inputs: str | list[str]
+    add_special_tokens: bool = True
+    prompt_name: PromptName = None
+
+
+class DecodeBody(Struct, kw_only=True, frozen=True):
+    """Body of `POST /decode`."""
+
+    ids: Annotated[list[int | list[int]], Meta(description="One array of token ids, or a list of them.")]
+    skip_special_tokens: bool = True
+
+
+class VertexBody(Struct, frozen=True):
+    """Body of `POST /vertex`: each instance is a body of `/embed` (or of `/rerank`)."""
+
+    instances: list[msgspec.Raw]
+
+
+class TokenItem(Struct, frozen=True):
+    """A token; start and stop are UTF-8 byte offsets into prompt + text, null for special tokens."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None

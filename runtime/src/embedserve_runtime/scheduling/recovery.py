@@ -1,0 +1,51 @@
+"""A batch that failed is run again in halves, until what the engine cannot take stands alone.
+
+One bad input among n costs some 2 log2(n) runs; an engine that fails on everything costs `MAX_RUNS`, about four
+times the batch's own work, and then all that is left fails.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from embedserve_runtime.errors import EngineFailure
+
+T = TypeVar("T")
+
+MAX_RUNS = 32
+
+
+def isolate(
+    count: int, run: Callable[[Sequence[int]], T], failure: EngineFailure
+) -> tuple[list[tuple[Sequence[int], T]], dict[int, EngineFailure]]:
+    """What parts of a failed batch of `count` inputs give when run alone, and the failures by input.
+
+    `run` takes indices of inputs and raises EngineFailure; `failure` is that of the whole batch.
+    """
+    done: list[tuple[Sequence[int], T]] = []
+    failed: dict[int, EngineFailure] = {}
+    waiting = deque(_halves(range(count))) if count > 1 else deque()
+    if count == 1:
+        failed[0] = failure
+    runs = 0
+    while waiting:
+        group = waiting.popleft()
+        if runs == MAX_RUNS:
+            failed.update(dict.fromkeys(group, failure))
+            continue
+        runs += 1
+        try:
+            done.append((group, run(group)))
+        except EngineFailure as error:
+            if len(group) > 1:
+                waiting.extend(_halves(group))
+            else:
+                failed[group[0]] = error
+    return done, failed
+
+
+def _halves(group: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    middle = (len(group) + 1) // 2
+    return group[:middle], group[middle:]

@@ -1,0 +1,73 @@
+"""What the runtime leaves when a container ends, the operator understands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.hub.samples import model_folder
+from embedserve_operator.pods import read_pod
+from embedserve_operator.world import Failure
+from embedserve_runtime import cli, errors
+from embedserve_runtime.telemetry.termination import write_termination_message
+from tests.operator.builders import pod
+
+
+def kinds(
+    base: type[errors.EmbedserveError] = errors.EmbedserveError,
+) -> Iterator[type[errors.EmbedserveError]]:
+    """Every error that can end a container; those of a single request cannot."""
+    for kind in base.__subclasses__():
+        if not issubclass(kind, errors.RequestError):
+            yield kind
+            yield from kinds(kind)
+
+
+def left_in(container: str, code: int, message: Path) -> dict[str, Any]:
+    """A pod whose container ended, as the kubelet reports it."""
+    ended = {"exitCode": code, "message": message.read_text(encoding="utf-8")}
+    group = "initContainerStatuses" if container == "fetch" else "containerStatuses"
+    found = pod("rev", "template", "docs-config")
+    found["status"] = {group: [{"name": container, "state": {"terminated": ended}}]}
+    return found
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """The file that the kubelet makes for a container."""
+    found = tmp_path / "termination-log"
+    found.touch()
+    return found
+
+
+@pytest.mark.parametrize("container", ["fetch", "runtime"])
+@pytest.mark.parametrize("kind", list(kinds()), ids=lambda kind: kind.__name__)
+def test_every_error_that_ends_a_container_becomes_its_reason(
+    log: Path, kind: type[errors.EmbedserveError], container: str
+) -> None:
+    write_termination_message(log, kind("tokenizer.json is missing in a/b"))
+    want = Failure(kind.reason, "tokenizer.json is missing in a/b", heals=kind.retryable)
+    assert read_pod(left_in(container, 1, log)).failure == want
+
+
+def test_an_error_with_endless_words_still_has_its_reason(log: Path) -> None:
+    write_termination_message(log, errors.ModelInvalid("ü" * 100_000))
+    failure = read_pod(left_in("fetch", 1, log)).failure
+    assert failure is not None
+    assert (failure.reason, failure.heals) == ("ModelInvalid", False)
+
+
+def test_what_was_fetched_is_understood(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBEDSERVE_TERMINATION_LOG", str(log))
+    assert cli.main(["fetch", "--model", str(model_folder()), "--store", str(tmp_path / "store")]) == 0
+    report = read_pod(left_in("fetch", 0, log)).report
+    assert report is not None
+    assert report.dimensions == 384
+    assert report.size_bytes is not None
+    assert report.size_bytes > 80_000_000
+    assert report.vector_space is not None
+    assert report.vector_space.startswith("vs1-")
+    assert report.digest is None, "a folder is used where it is, nothing is put into the store"

@@ -1,0 +1,668 @@
+"""The HTTP API of Text Embeddings Inference 1.9 as one table: what a drop-in has to do, row by row.
+
+    python -m tests.runtime.api.conformance      writes docs/compatibility.md from it
+
+A row with a `Difference` is one where this server does something else on purpose; the row tests what it does.
+Values of vectors are tested in `test_routes`; here it is statuses, shapes and headers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
+
+Check = Callable[[httpx.Response], bool]
+
+TIMING = ("compute", "total", "tokenization", "queue", "inference")
+
+
+@dataclass(frozen=True)
+class Difference:
+    tei: str
+    here: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """what: a sentence that is the test's name. server: one of `SERVERS` in the test."""
+
+    what: str
+    request: str
+    body: Any
+    want_status: int
+    check: Check
+    differs: Difference | None = None
+    server: str = "plain"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def vectors(count: int, dimensions: int = 8) -> Check:
+    return lambda answer: [len(row) for row in answer.json()] == [dimensions] * count
+
+
+def states(*tokens: int) -> Check:
+    return lambda answer: [[len(row) for row in part] for part in answer.json()] == [[8] * n for n in tokens]
+
+
+def equals(want: Any) -> Check:
+    return lambda answer: bool(answer.json() == want)
+
+
+def error(kind: str, text: str = "") -> Check:
+    def check(answer: httpx.Response) -> bool:
+        content = answer.json()
+        return content["error_type"] == kind and text in content["error"]
+
+    return check
+
+
+def openai_error(kind: str) -> Check:
+    """TEI's flat keys and OpenAI's nested ones."""
+
+    def check(answer: httpx.Response) -> bool:
+        content = answer.json()
+        flat = content["type"] == kind and content["code"] == answer.status_code and content["message"]
+        return bool(flat and content["error"]["message"] == content["message"])
+
+    return check
+
+
+def tokens(*want: tuple[Any, ...]) -> Check:
+    """(text, special, start, stop) of one text."""
+    return lambda answer: (
+        [tuple(token[key] for key in ("text", "special", "start", "stop")) for token in answer.json()[0]]
+        == list(want)
+    )
+
+
+def empty(answer: httpx.Response) -> bool:
+    return answer.content == b""
+
+
+def timed(answer: httpx.Response) -> bool:
+    times = all(answer.headers[f"x-{name}-time"].isdigit() for name in TIMING)
+    return times and answer.headers["x-compute-tokens"].isdigit()
+
+
+def untimed(answer: httpx.Response) -> bool:
+    return "x-total-time" not in answer.headers
+
+
+def both(*checks: Check) -> Check:
+    return lambda answer: all(check(answer) for check in checks)
+
+
+def openai_list(count: int) -> Check:
+    def check(answer: httpx.Response) -> bool:
+        content = answer.json()
+        data = content["data"]
+        return (
+            content["object"] == "list"
+            and content["model"] == "tiny"
+            and [item["index"] for item in data] == list(range(count))
+            and {item["object"] for item in data} == {"embedding"}
+            and set(content["usage"]) == {"prompt_tokens", "total_tokens"}
+        )
+
+    return check
+
+
+LONG = "hello " * 50
+SIMILAR = {"inputs": {"source_sentence": "hello", "sentences": ["hello", "world"]}}
+RERANK = {"query": "hello", "texts": ["hello", "world"]}
+
+_JSON_ERRORS = Difference("text/plain, or an empty body", "TEI's own error JSON", "clients parse one shape")
+_KEPT_OPEN = Difference(
+    "32 inputs a request by default",
+    "no limit unless `batching.max_client_batch_size` sets one",
+    "batches are made inside; the queue and the body are bounded",
+)
+
+ROUTES = (
+    Row("/embed gives a list of lists for one text too", "/embed", {"inputs": "hello"}, 200, vectors(1)),
+    Row("/embed keeps the order of a batch", "/embed", {"inputs": ["hello", "world"]}, 200, vectors(2)),
+    Row(
+        "/embed_all gives the states of all tokens, special ones too",
+        "/embed_all",
+        {"inputs": ["hello", "a vector"]},
+        200,
+        states(3, 4),
+    ),
+    Row(
+        "/embed_sparse is 424 without SPLADE pooling",
+        "/embed_sparse",
+        {"inputs": "hello"},
+        424,
+        error("Backend", "SPLADE"),
+    ),
+    Row("/rerank is 424 with an embedding model", "/rerank", RERANK, 424, error("Backend", "re-ranker")),
+    Row(
+        "/predict is 424 with an embedding model",
+        "/predict",
+        {"inputs": "a"},
+        424,
+        error("Backend", "classifier"),
+    ),
+    Row("/similarity gives a list of numbers", "/similarity", SIMILAR, 200, lambda a: len(a.json()) == 2),
+    Row("/v1/embeddings has OpenAI's shape", "/v1/embeddings", {"input": ["a", "b"]}, 200, openai_list(2)),
+    Row("/embeddings is the same route", "/embeddings", {"input": "a"}, 200, openai_list(1)),
+    Row(
+        "/tokenize gives a list of lists",
+        "/tokenize",
+        {"inputs": "hello world"},
+        200,
+        tokens(
+            ("[CLS]", True, None, None),
+            ("hello", False, 0, 5),
+            ("world", False, 6, 11),
+            ("[SEP]", True, None, None),
+        ),
+    ),
+    Row("/decode gives a list", "/decode", {"ids": [9, 10]}, 200, equals(["hello world"])),
+    Row(
+        "/info tells the kind of model",
+        "GET /info",
+        None,
+        200,
+        lambda a: (
+            a.json()["model_type"] == {"embedding": {"pooling": "mean"}} and a.json()["model_id"] == "tiny"
+        ),
+    ),
+    Row("/health is empty", "GET /health", None, 200, empty),
+    Row("/ping is /health", "GET /ping", None, 200, empty),
+    Row("GET / is /health", "GET /", None, 200, empty),
+    Row("/health is 503 while unhealthy", "GET /health", None, 503, error("Unhealthy"), server="loading"),
+    Row(
+        "requests are refused while the model is loaded",
+        "/embed",
+        {"inputs": "hello"},
+        503,
+        error("Unhealthy", "not ready"),
+        Difference(
+            "connection refused", "503 with the phase", "probes and people can tell loading from dead"
+        ),
+        server="loading",
+    ),
+    Row(
+        "/metrics is Prometheus's text",
+        "GET /metrics",
+        None,
+        200,
+        lambda a: (
+            'te_request_count{method="single"} 0.0' in a.text and "te_request_duration_bucket" in a.text
+        ),
+        Difference(
+            "empty until the first request", "all series from the first scrape", "alerts on absent series"
+        ),
+    ),
+    Row(
+        "/docs is a page", "GET /docs", None, 200, lambda a: a.headers["content-type"].startswith("text/html")
+    ),
+    Row("its document", "GET /api-doc/openapi.json", None, 200, lambda a: "/embed" in a.json()["paths"]),
+    Row("POST / embeds", "/", {"inputs": "hello"}, 200, both(vectors(1), timed)),
+    Row("/invocations embeds", "/invocations", {"inputs": ["a", "b"]}, 200, vectors(2)),
+    Row(
+        "POST / compares",
+        "/",
+        SIMILAR,
+        200,
+        lambda a: len(a.json()) == 2,
+        Difference(
+            "similarity only if the environment says `TASK=sentence-similarity`",
+            "by the shape of `inputs`",
+            "one server answers both kinds of client",
+        ),
+    ),
+    Row(
+        "/vertex answers instance by instance",
+        "/vertex",
+        {"instances": [{"inputs": "a"}, {"inputs": ["a", "b"], "dimensions": 2}]},
+        200,
+        lambda a: [len(part) for part in a.json()["predictions"]] == [1, 2],
+    ),
+    Row("/vertex takes re-rankers' instances", "/vertex", {"instances": [RERANK]}, 424, error("Backend")),
+    Row(
+        "/vertex names a bad instance",
+        "/vertex",
+        {"instances": [{"inputs": "a"}, 5]},
+        422,
+        error("Validation", "1"),
+    ),
+)
+
+FIELDS = (
+    Row("a flat array of ids is one input", "/embed", {"inputs": [5, 6, 7]}, 200, vectors(1)),
+    Row("texts and arrays of ids may be mixed", "/embed", {"inputs": ["a", [5, 6]]}, 200, vectors(2)),
+    Row("unknown fields are ignored", "/embed", {"inputs": "a", "options": {}}, 200, vectors(1)),
+    Row(
+        "truncate null takes the server's setting",
+        "/embed",
+        {"inputs": LONG, "truncate": None},
+        200,
+        vectors(1),
+    ),
+    Row(
+        "truncate false refuses",
+        "/embed",
+        {"inputs": LONG, "truncate": False},
+        422,
+        error("Validation", "tokens"),
+    ),
+    Row(
+        "truncation_direction left",
+        "/embed",
+        {"inputs": LONG, "truncation_direction": "left"},
+        200,
+        vectors(1),
+    ),
+    Row(
+        "truncation_direction unknown",
+        "/embed",
+        {"inputs": "a", "truncation_direction": "Up"},
+        422,
+        error("Validation"),
+    ),
+    Row("prompt_name by name", "/embed", {"inputs": "a", "prompt_name": "query"}, 200, vectors(1)),
+    Row(
+        "an unknown prompt lists those that there are",
+        "/embed",
+        {"inputs": "a", "prompt_name": "nope"},
+        422,
+        error("Validation", 'Available prompts: ["query"]'),
+    ),
+    Row("dimensions cut", "/embed", {"inputs": "a", "dimensions": 4}, 200, vectors(1, 4)),
+    Row("dimensions 0", "/embed", {"inputs": "a", "dimensions": 0}, 422, error("Validation")),
+    Row(
+        "dimensions beyond the model's", "/embed", {"inputs": "a", "dimensions": 9}, 422, error("Validation")
+    ),
+    Row(
+        "normalize null",
+        "/embed",
+        {"inputs": "a", "normalize": None},
+        200,
+        vectors(1),
+        Difference("422", "null is the default, true", "clients write null for what is not set"),
+    ),
+    Row("/embed_all takes a prompt", "/embed_all", {"inputs": "a", "prompt_name": "query"}, 200, states(5)),
+    Row("/rerank without texts", "/rerank", {"query": "a", "texts": []}, 400, error("Empty")),
+    Row("/rerank without a query", "/rerank", {"texts": ["a"]}, 422, error("Validation")),
+    Row("/predict takes a pair", "/predict", {"inputs": ["a", "b"]}, 424, error("Backend")),
+    Row("/predict takes a batch", "/predict", {"inputs": [["a"], ["a", "b"]]}, 424, error("Backend")),
+    Row("/predict refuses three texts", "/predict", {"inputs": ["a", "b", "c"]}, 422, error("Validation")),
+    Row("/predict refuses an empty list", "/predict", {"inputs": []}, 422, error("Validation")),
+    Row(
+        "/similarity takes parameters",
+        "/similarity",
+        {**SIMILAR, "parameters": {"prompt_name": "query", "truncate": True}},
+        200,
+        timed,
+    ),
+    Row("/similarity parameters null", "/similarity", {**SIMILAR, "parameters": None}, 200, timed),
+    Row(
+        "/similarity without sentences",
+        "/similarity",
+        {"inputs": {"source_sentence": "a", "sentences": []}},
+        400,
+        error("Empty"),
+    ),
+    Row("OpenAI takes ids", "/v1/embeddings", {"input": [[5], [6, 7]]}, 200, openai_list(2)),
+    Row(
+        "OpenAI base64 is little-endian float32",
+        "/v1/embeddings",
+        {"input": "a", "encoding_format": "base64"},
+        200,
+        lambda a: len(a.json()["data"][0]["embedding"]) == 44,
+    ),
+    Row(
+        "OpenAI model and user are ignored",
+        "/v1/embeddings",
+        {"input": "a", "model": "x", "user": "y"},
+        200,
+        openai_list(1),
+    ),
+    Row(
+        "OpenAI encoding_format unknown",
+        "/v1/embeddings",
+        {"input": "a", "encoding_format": "hex"},
+        422,
+        openai_error("Validation"),
+    ),
+    Row(
+        "/tokenize without special tokens",
+        "/tokenize",
+        {"inputs": ["hello"], "add_special_tokens": False},
+        200,
+        tokens(("hello", False, 0, 5)),
+    ),
+    Row(
+        "/tokenize offsets are UTF-8 bytes into prompt and text",
+        "/tokenize",
+        {"inputs": "é hello", "prompt_name": "query", "add_special_tokens": False},
+        200,
+        tokens(("query", False, 0, 5), (":", False, 5, 6), ("é", False, 7, 9), ("hello", False, 10, 15)),
+    ),
+    Row("/decode takes a batch", "/decode", {"ids": [[9], [10]]}, 200, equals(["hello", "world"])),
+    Row("/decode skips special tokens", "/decode", {"ids": [2, 9, 3]}, 200, equals(["hello"])),
+    Row(
+        "/decode keeps special tokens",
+        "/decode",
+        {"ids": [2, 9], "skip_special_tokens": False},
+        200,
+        equals(["[CLS] hello"]),
+    ),
+)
+
+SEMANTICS = (
+    Row(
+        "token ids are used as they are",
+        "/embed",
+        {"inputs": [[9]]},
+        200,
+        lambda a: a.headers["x-compute-tokens"] == "1",
+        Difference("decoded to text and encoded again", "used as they are", "decoding loses information"),
+    ),
+    Row(
+        "a prompt before token ids",
+        "/embed",
+        {"inputs": [[9]], "prompt_name": "query"},
+        422,
+        error("Validation", "prompt"),
+        Difference("decoded, put together, encoded", "refused", "decoding loses information"),
+    ),
+    Row(
+        "left truncation with a prompt",
+        "/embed",
+        {"inputs": LONG, "truncation_direction": "Left", "prompt_name": "query"},
+        200,
+        vectors(1),
+        Difference("cuts the prompt off first", "the prompt stays", "the vector would be of another kind"),
+    ),
+    Row(
+        "ids outside the vocabulary",
+        "/decode",
+        {"ids": [9, 4000]},
+        422,
+        error("Validation", "vocabulary"),
+        Difference("left out of the text", "refused by name", "a text with holes looks right"),
+    ),
+    Row(
+        "a very long text without truncation",
+        "/tokenize",
+        {"inputs": "a" * 9_000},
+        422,
+        error("Validation", "characters"),
+    ),
+    Row(
+        "values that are no finite numbers",
+        "/embed",
+        {"inputs": "hello"},
+        500,
+        error("Backend", "finite"),
+        Difference("`null` with status 200", "500", "`null` breaks clients later and elsewhere"),
+        server="not finite",
+    ),
+    Row(
+        "a zero vector, normalised",
+        "/embed",
+        {"inputs": "hello"},
+        200,
+        equals([[0.0] * 8]),
+        Difference("`null` in every place", "stays zero", "`null` breaks clients later and elsewhere"),
+        server="zero",
+    ),
+    Row(
+        "the similarity of a zero vector",
+        "/similarity",
+        SIMILAR,
+        200,
+        equals([0.0, 0.0]),
+        Difference("undefined", "0", "no direction, no similarity"),
+        server="zero",
+    ),
+)
+
+LIMITS = (
+    Row(
+        "a batch beyond the limit",
+        "/embed",
+        {"inputs": ["a", "b", "c"]},
+        422,
+        error("Validation", "batch size 3 > maximum allowed batch size 2"),
+        server="small",
+    ),
+    Row(
+        "so for /tokenize",
+        "/tokenize",
+        {"inputs": ["a"] * 3},
+        422,
+        error("Validation", "batch size"),
+        server="small",
+    ),
+    Row(
+        "so for /decode",
+        "/decode",
+        {"ids": [[5]] * 3},
+        422,
+        error("Validation", "batch size"),
+        server="small",
+    ),
+    Row("so for /predict", "/predict", {"inputs": [["a"]] * 3}, 422, error("Validation"), server="small"),
+    Row(
+        "so for OpenAI",
+        "/v1/embeddings",
+        {"input": ["a"] * 3},
+        422,
+        openai_error("Validation"),
+        server="small",
+    ),
+    Row(
+        "the source of a similarity counts", "/similarity", SIMILAR, 422, error("Validation"), server="small"
+    ),
+    Row("40 inputs", "/embed", {"inputs": ["a"] * 40}, 200, vectors(40), _KEPT_OPEN),
+    Row(
+        "no room",
+        "/embed",
+        {"inputs": "a"},
+        429,
+        both(error("Overloaded"), lambda a: int(a.headers["retry-after"]) >= 1),
+        Difference(
+            "no `Retry-After`", "`Retry-After` from the measured rate", "clients know when to come back"
+        ),
+        server="full",
+    ),
+)
+
+ERRORS = (
+    Row("an empty batch", "/embed", {"inputs": []}, 400, error("Empty")),
+    Row("an empty text", "/embed", {"inputs": ""}, 400, error("Empty")),
+    Row("an empty text in a batch fails it all", "/embed", {"inputs": ["a", ""]}, 400, error("Empty", "1")),
+    Row("an empty text to tokenize", "/tokenize", {"inputs": ""}, 400, error("Empty")),
+    Row("no ids to decode", "/decode", {"ids": []}, 400, error("Empty")),
+    Row("OpenAI with an empty text", "/v1/embeddings", {"input": ""}, 400, openai_error("Empty")),
+    Row("the order: empty before the kind of model", "/embed_sparse", {"inputs": []}, 400, error("Empty")),
+    Row(
+        "engine failures",
+        "/embed",
+        {"inputs": "hello"},
+        500,
+        error("Backend", "out of memory"),
+        Difference("424", "500", "clients retry 5xx; 424 stays for the wrong kind of model"),
+        server="broken",
+    ),
+    Row(
+        "OpenAI errors",
+        "/v1/embeddings",
+        {"input": "a", "dimensions": 9},
+        422,
+        openai_error("Validation"),
+        Difference(
+            "flat", "flat keys, and OpenAI's nested `error` beside them", "the official client reads that"
+        ),
+    ),
+    Row("malformed JSON", "/embed", b"{", 400, error("Validation", "JSON"), _JSON_ERRORS),
+    Row("JSON of the wrong shape", "/embed", {"inputs": 5}, 422, error("Validation"), _JSON_ERRORS),
+    Row(
+        "a body over the bound",
+        "/embed",
+        b'"' + b"a" * 5_000,
+        413,
+        error("Validation"),
+        _JSON_ERRORS,
+        "small",
+    ),
+    Row(
+        "another content type",
+        "/embed",
+        b"x",
+        415,
+        error("Validation"),
+        _JSON_ERRORS,
+        headers={"content-type": "text/plain"},
+    ),
+    Row(
+        "no content type",
+        "/embed",
+        b'{"inputs":"a"}',
+        200,
+        vectors(1),
+        Difference("415", "taken as JSON", "curl's users"),
+    ),
+    Row("an unknown path", "GET /nope", None, 404, error("Validation"), _JSON_ERRORS),
+    Row("a wrong method", "GET /embed", None, 405, error("Validation"), _JSON_ERRORS),
+    Row("no key", "/embed", {"inputs": "a"}, 401, empty, server="keys"),
+    Row(
+        "a wrong key",
+        "/embed",
+        {"inputs": "a"},
+        401,
+        empty,
+        server="keys",
+        headers={"authorization": "Bearer no"},
+    ),
+    Row(
+        "a right key",
+        "/embed",
+        {"inputs": "a"},
+        200,
+        vectors(1),
+        server="keys",
+        headers={"authorization": "Bearer two"},
+    ),
+    Row("/info asks for the key", "GET /info", None, 401, empty, server="keys"),
+    Row("/health does not", "GET /health", None, 200, empty, server="keys"),
+    Row("/ping does not", "GET /ping", None, 200, empty, server="keys"),
+    Row("/metrics does not", "GET /metrics", None, 200, lambda a: "te_queue_size" in a.text, server="keys"),
+    Row("/docs does not", "GET /docs", None, 200, lambda a: "Swagger" in a.text, server="keys"),
+    Row(
+        "OpenAI's clients without a key",
+        "/v1/embeddings",
+        {"input": "a"},
+        401,
+        lambda a: a.json()["error"]["code"] == "Unauthorized" and a.headers["www-authenticate"] == "Bearer",
+        Difference("an empty body", "OpenAI's error JSON", "their users see a sentence"),
+        server="keys",
+    ),
+)
+
+HEADERS = (
+    *(
+        Row(f"{path} tells counts and times", path, body, 200, timed)
+        for path, body in (
+            ("/embed", {"inputs": "a"}),
+            ("/embed_all", {"inputs": "a"}),
+            ("/similarity", SIMILAR),
+            ("/v1/embeddings", {"input": "a"}),
+        )
+    ),
+    *(
+        Row(f"{request} does not", request, body, 200, untimed)
+        for request, body in (
+            ("/tokenize", {"inputs": "a"}),
+            ("/decode", {"ids": [9]}),
+            ("GET /info", None),
+            ("GET /health", None),
+            ("/vertex", {"instances": [{"inputs": "a"}]}),
+        )
+    ),
+    Row(
+        "x-compute-characters counts code points",
+        "/embed",
+        {"inputs": "éé"},
+        200,
+        lambda a: a.headers["x-compute-characters"] == "2",
+    ),
+    Row(
+        "x-compute-type",
+        "/embed",
+        {"inputs": "a"},
+        200,
+        lambda a: "x-compute-type" not in a.headers,
+        Difference("`gpu+optimized`, on CPUs too", "not sent", "it says nothing"),
+    ),
+    Row(
+        "a page of another origin",
+        "/embed",
+        {"inputs": "a"},
+        200,
+        lambda a: "access-control-allow-origin" not in a.headers,
+        Difference(
+            "any origin may call", "no CORS headers", "any web page could use a server inside a network"
+        ),
+        headers={"origin": "http://elsewhere.example"},
+    ),
+)
+
+SECTIONS = {
+    "Routes": ROUTES,
+    "Fields": FIELDS,
+    "Semantics": SEMANTICS,
+    "Batches and load": LIMITS,
+    "Errors": ERRORS,
+    "Headers": HEADERS,
+}
+
+
+def page() -> str:
+    """docs/compatibility.md."""
+    count = sum(len(rows) for rows in SECTIONS.values())
+    differing = sum(row.differs is not None for rows in SECTIONS.values() for row in rows)
+    lines = [
+        "# Compatibility with Text Embeddings Inference",
+        "",
+        "Generated from `tests/runtime/api/conformance.py` by `python -m tests.runtime.api.conformance`; a test runs",
+        f"each of its {count} rows, and another fails when this page is stale. {count - differing} rows are as TEI 1.9"
+        " does it; the others",
+        "differ on purpose, and here is why.",
+    ]
+    for section, rows in SECTIONS.items():
+        lines += ["", f"## {section}", "", "| about | request | TEI | here | why |", "|---|---|---|---|---|"]
+        lines += [
+            f"| {row.what} | {_shown(row)} | {row.differs.tei} | {row.differs.here} | {row.differs.why} |"
+            for row in rows
+            if row.differs
+        ]
+        if not any(row.differs for row in rows):
+            lines = [*lines[:-2], "No difference."]
+        same = [f"`{row.request}`: {row.what} ({row.want_status})" for row in rows if not row.differs]
+        lines += ["", f"The same ({len(same)}): " + "; ".join(same) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(row: Row) -> str:
+    method = "" if " " in row.request else "POST "
+    if row.body is None or isinstance(row.body, bytes):
+        return f"`{method}{row.request}`"
+    text = json.dumps(row.body, ensure_ascii=False)
+    return f"`{method}{row.request}` `{text if len(text) <= 60 else text[:57] + '…'}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,65 @@
+"""Every row of the conformance table, against a server without sockets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import SecretStr
+
+from embedserve_runtime.api.body import Intake
+from embedserve_runtime.api.keys import ApiKeys
+from embedserve_runtime.config import BatchingSettings
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.errors import EngineFailure
+from tests.runtime.api.conformance import PAGE, SECTIONS, Row, page
+from tests.runtime.serve_kit import bench, card_of
+
+
+def filled(value: float) -> Any:
+    def run(batch: PackedBatch) -> FloatArray:
+        return np.full((len(batch.lengths), 8), value, dtype=np.float32)
+
+    return run
+
+
+def broken(batch: PackedBatch) -> FloatArray:
+    raise EngineFailure("out of memory")
+
+
+SERVERS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "loading": {"ready": False},
+    "small": {"batching": BatchingSettings(max_client_batch_size=2), "intake": Intake(4_096, 2**20)},
+    "full": {"intake": Intake(2**20, max_pending_bytes=1)},
+    "keys": {"keys": ApiKeys([SecretStr("one"), SecretStr("two")])},
+    "not finite": {"run": filled(float("nan"))},
+    "zero": {"run": filled(0.0)},
+    "broken": {"run": broken},
+}
+
+ROWS = [pytest.param(row, id=f"{section}: {row.what}") for section, rows in SECTIONS.items() for row in rows]
+
+
+@pytest.mark.parametrize("row", ROWS)
+async def test_row(row: Row) -> None:
+    method, path = row.request.split(" ") if " " in row.request else ("POST", row.request)
+    content = row.body if isinstance(row.body, bytes | None) else json.dumps(row.body).encode()
+    headers = {} if isinstance(row.body, bytes | None) else {"content-type": "application/json"}
+    async with bench(card=card_of(prompts={"query": "query: "}), **SERVERS[row.server]) as server:
+        answer = await server.client.request(
+            method, path, content=content, headers=headers | dict(row.headers)
+        )
+    assert answer.status_code == row.want_status, answer.text
+    assert row.check(answer), (answer.text, answer.headers)
+
+
+def test_the_page_is_what_the_table_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.runtime.api.conformance"
+
+
+def test_every_row_has_a_name_of_its_own() -> None:
+    names = [row.what for rows in SECTIONS.values() for row in rows]
+    assert len(set(names)) == len(names)
