@@ -52,7 +52,8 @@ format: setup ## format and fix what can be fixed
 .PHONY: test-fast
 test-fast: lint ## every test that needs no cluster (under 2 minutes once set up)
 	$(BIN)/python -m e2e.cluster helm
-	$(BIN)/pytest tests -n 2 --dist loadfile
+	# One thread for torch in each of the two processes: waiting OpenMP threads spin and take the other's core.
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist loadfile
 
 .PHONY: test
 test: test-fast ## every test, the cluster ones too; brings up what it needs

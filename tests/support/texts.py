@@ -37,7 +37,7 @@ def parity_texts(count: int, seed: int = 7) -> list[str]:
     for number in range(count):
         words = WORDS[scripts[number % len(scripts)]]
         # The power makes short texts the common case, as in real use, and keeps the test quick.
-        fraction = ((number // len(scripts)) / max(1, (count - 1) // len(scripts))) ** 3
+        fraction = ((number // len(scripts)) / max(1, (count - 1) // len(scripts))) ** 4
         length = max(1, round(LONGEST_WORDS**fraction))
         texts.append(" ".join(random_source.choice(words) for _ in range(length)))
     return texts

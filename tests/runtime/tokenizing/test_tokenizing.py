@@ -105,7 +105,7 @@ def test_ids_equal_those_of_the_reference_library(script: str, repeats: int) -> 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize("side", ["right", "left"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_a_very_long_text_gives_the_ids_of_the_whole_text(name: str, side: Side, data: st.DataObject) -> None:
     parts = st.lists(
