@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from embedserve_runtime.engines.base import Engine, FloatArray, PackedBatch
+from embedserve_runtime.engines.base import Engine, FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.heads import classification, dense, sparse
 from embedserve_runtime.heads.layers import LoadedLayer
 from embedserve_runtime.heads.sparse import SparseVector
@@ -44,13 +45,12 @@ class DenseWeights:
     activation: Activation
 
 
-class ModelRunner:
-    """Encoder on an engine, then pooling and the dense modules."""
+class _EncoderRunner(ABC):
+    """Encoder on an engine; what becomes of the hidden states is the task's own."""
 
-    def __init__(self, card: ModelCard, engine: Engine, dense_weights: Sequence[DenseWeights]) -> None:
+    def __init__(self, card: ModelCard, engine: Engine) -> None:
         self._card = card
         self._engine = engine
-        self._dense = tuple(dense_weights)
 
     @property
     def card(self) -> ModelCard:
@@ -61,56 +61,53 @@ class ModelRunner:
 
     def with_hidden(self, batch: PackedBatch) -> tuple[FloatArray, FloatArray]:
         hidden = self._engine.forward(batch)
-        vectors = dense.pool_all(hidden, batch.cu_seqlens, self._card.pipeline.pooling)
+        return self._rows(hidden, batch.cu_seqlens), hidden
+
+    @abstractmethod
+    def _rows(self, hidden: FloatArray, cu_seqlens: Int32Array) -> FloatArray:
+        """One row a sequence, of packed hidden states."""
+
+
+class ModelRunner(_EncoderRunner):
+    """Pooling and the dense modules."""
+
+    def __init__(self, card: ModelCard, engine: Engine, dense_weights: Sequence[DenseWeights]) -> None:
+        super().__init__(card, engine)
+        self._dense = tuple(dense_weights)
+
+    def _rows(self, hidden: FloatArray, cu_seqlens: Int32Array) -> FloatArray:
+        vectors = dense.pool_all(hidden, cu_seqlens, self._card.pipeline.pooling)
         for layer in self._dense:
             vectors = dense.dense(vectors, layer.weight, layer.bias, layer.activation)
-        return vectors, hidden
+        return vectors
 
 
-class ClassifierRunner:
-    """Encoder on an engine, then the classifier: rerankers and classifiers. `heads.classification` makes scores."""
+class ClassifierRunner(_EncoderRunner):
+    """The classifier: rerankers and classifiers. `heads.classification` makes scores."""
 
     def __init__(
         self, card: ModelCard, engine: Engine, head: ClassifierHead, layers: Sequence[LoadedLayer]
     ) -> None:
-        self._card = card
-        self._engine = engine
+        super().__init__(card, engine)
         self._head = head
         self._layers = tuple(layers)
 
-    @property
-    def card(self) -> ModelCard:
-        return self._card
-
-    def pooled(self, batch: PackedBatch) -> FloatArray:
-        return self.with_hidden(batch)[0]
-
-    def with_hidden(self, batch: PackedBatch) -> tuple[FloatArray, FloatArray]:
-        hidden = self._engine.forward(batch)
-        return classification.logits(hidden, batch.cu_seqlens, self._head.pooling, self._layers), hidden
+    def _rows(self, hidden: FloatArray, cu_seqlens: Int32Array) -> FloatArray:
+        return classification.logits(hidden, cu_seqlens, self._head.pooling, self._layers)
 
 
-class SparseRunner:
-    """Encoder on an engine, then the masked-LM head and pooling over the vocabulary."""
+class SparseRunner(_EncoderRunner):
+    """The masked-LM head and pooling over the vocabulary."""
 
     def __init__(
         self, card: ModelCard, engine: Engine, head: SparseHead, layers: Sequence[LoadedLayer]
     ) -> None:
-        self._card = card
-        self._engine = engine
+        super().__init__(card, engine)
         self._head = head
         self._layers = tuple(layers)
 
-    @property
-    def card(self) -> ModelCard:
-        return self._card
-
-    def pooled(self, batch: PackedBatch) -> FloatArray:
-        return self.with_hidden(batch)[0]
-
-    def with_hidden(self, batch: PackedBatch) -> tuple[FloatArray, FloatArray]:
-        hidden = self._engine.forward(batch)
-        return sparse.rows(hidden, batch.cu_seqlens, self._head, self._layers), hidden
+    def _rows(self, hidden: FloatArray, cu_seqlens: Int32Array) -> FloatArray:
+        return sparse.rows(hidden, cu_seqlens, self._head, self._layers)
 
     def sparse(
         self, batch: PackedBatch, *, top_k: int | None = None, threshold: float = 0.0
