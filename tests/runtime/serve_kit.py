@@ -24,6 +24,7 @@ from embedserve_runtime.model.architecture import Embeddings, Encoder, Parameter
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.readiness import Readiness
+from embedserve_runtime.results import Output, Results
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service import EmbeddingService
@@ -132,14 +133,14 @@ def mean_of_ids(dimensions: int = DIMENSIONS) -> Run:
 class TinyRunner:
     """A runner around what makes rows; its hidden state of a token is what the token alone would give."""
 
-    run: Run
+    rows: Run
 
-    def pooled(self, batch: PackedBatch) -> FloatArray:
-        return self.run(batch)
-
-    def with_hidden(self, batch: PackedBatch) -> tuple[FloatArray, FloatArray]:
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
         alone = PackedBatch(batch.token_ids, np.arange(batch.tokens + 1, dtype=np.int32))
-        return self.run(batch), self.run(alone)
+        return Results(
+            dense=self.rows(batch),
+            hidden=np.split(self.rows(alone), batch.cu_seqlens[1:-1]) if Output.HIDDEN in wanted else None,
+        )
 
 
 class GatedRun:

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Self, TypeVar
 
 import uvicorn
@@ -200,12 +201,13 @@ class _Process:
         log.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3)})
         self._readiness.move(Phase.WARMING_UP, "the engine is warming up")
         vocabulary_size = tokenizer.vocabulary_size
-        warm_up(runner.pooled, max_length=card.max_length, vocabulary_size=vocabulary_size)
+        run = partial(runner.run, wanted=card.main_output)
+        warm_up(run, max_length=card.max_length, vocabulary_size=vocabulary_size)
         calibration = None
         budget = self._config.batching.max_batch_tokens
         if budget == "auto":
             calibration = calibrate(
-                runner.pooled,
+                run,
                 max_length=card.max_length,
                 vocabulary_size=vocabulary_size,
                 seconds=CALIBRATION_SECONDS,

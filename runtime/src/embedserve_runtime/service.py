@@ -25,9 +25,11 @@ from embedserve_runtime.errors import (
     WrongModelKind,
 )
 from embedserve_runtime.heads.dense import cut, normalize
+from embedserve_runtime.heads.sparse import prune
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.heads.description import Task
+from embedserve_runtime.results import Output, Results, SparseVector
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
+from embedserve_runtime.scheduling.work import Order
 from embedserve_runtime.tokenizing import CutRules, Input, Side, TextTokenizer, Token
 
 T = TypeVar("T")
@@ -35,12 +37,20 @@ Arguments = TypeVarTuple("Arguments")
 
 # Work up to these sizes is cheaper on the event loop than the hop to a thread: some 0.2 ms each.
 INLINE_CHARACTERS = 512
-INLINE_VALUES = 131_072
+INLINE_BYTES = 4 * 131_072
 # Characters of a request whose tokens are listed one by one: some 200 MB of objects.
 LISTED_CHARACTERS = 1_000_000
 # Tokenising is parallel inside the library; the second thread keeps a small request from waiting for a large
 # one.
 TOKENIZER_THREADS = 2
+OUTPUT_NAMES = {
+    Output.DENSE: "dense vectors",
+    Output.LOGITS: "scores",
+    Output.SPARSE: "sparse vectors",
+    Output.MULTI_VECTOR: "multi-vectors",
+    Output.HIDDEN: "hidden states",
+}
+NO_ROWS: FloatArray = np.zeros((0, 0), dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,8 @@ class EmbedQuery:
     prompt: text put before every input, instead of one by its name.
     vector_space: the identity that the client expects, if it says so.
     timeout: seconds after which the client wants no answer any more; the service's own bound holds too.
+    outputs: kinds of results, all from one forward pass.
+    top_k, threshold: what is kept of sparse vectors.
     """
 
     inputs: Sequence[Input]
@@ -63,6 +75,9 @@ class EmbedQuery:
     dimensions: int | None = None
     vector_space: str | None = None
     timeout: float | None = None
+    outputs: Output = Output.DENSE
+    top_k: int | None = None
+    threshold: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +92,16 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """vectors: float32, finite, contiguous, one row an input.
+    """What was asked for, in the order of the inputs; all numbers are finite.
 
-    hidden: an array (tokens, hidden size) for each input, if asked for. lengths: tokens of each input after
-    truncation, prompt and special tokens included.
+    dense: float32, contiguous, one row an input. multi_vectors, hidden: an array (tokens, size) for each input.
+    Each is empty if it was not asked for.
+    lengths: tokens of each input after truncation, prompt and special tokens included.
     """
 
-    vectors: FloatArray
+    dense: FloatArray
+    sparse: Sequence[SparseVector]
+    multi_vectors: Sequence[FloatArray]
     hidden: Sequence[FloatArray]
     lengths: Sequence[int]
     characters: int
@@ -113,8 +131,8 @@ class EmbeddingService:
         self._clock = clock
         self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
 
-    async def embed(self, query: EmbedQuery, *, wants_hidden: bool = False) -> Embedded:
-        """Raises any RequestError. `wants_hidden`: hidden states come along, from the same forward pass."""
+    async def embed(self, query: EmbedQuery) -> Embedded:
+        """Raises any RequestError."""
         started = self._clock()
         self._check(query)
         prompt = self.prompt_of(query)
@@ -122,25 +140,27 @@ class EmbeddingService:
         sequences = await self._tokenize(query, prompt, characters)
         tokenized = self._clock()
         lengths = [len(sequence) for sequence in sequences]
-        if wants_hidden:
+        if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR):
             self._check_hidden(sum(lengths))
         timeout = self.batching.request_timeout_seconds
         if query.timeout is not None:
             timeout = min(timeout, query.timeout)
-        done = await self.dispatcher.submit(sequences, started + timeout, wants_hidden=wants_hidden)
-        if wants_hidden:
-            await self._in_thread(_check_finite, done.hidden)
-        if done.rows.size <= INLINE_VALUES:
-            vectors = self._finish(done.rows, query)
+        order = Order(sequences, query.outputs, self.batching.max_hidden_bytes)
+        done = await self.dispatcher.submit(order, started + timeout)
+        results = done.results
+        if results.nbytes <= INLINE_BYTES:
+            dense, sparse = self._finish(results, query)
         else:
-            vectors = await self._in_thread(self._finish, done.rows, query)
+            dense, sparse = await self._in_thread(self._finish, results, query)
         timings = Timings(
             total=self._clock() - started,
             tokenize=tokenized - started,
             queue=done.queue_seconds,
             engine=done.engine_seconds,
         )
-        return Embedded(vectors, done.hidden, lengths, characters, timings)
+        return Embedded(
+            dense, sparse, results.multi_vectors or (), results.hidden or (), lengths, characters, timings
+        )
 
     async def locate(self, query: EmbedQuery) -> list[list[Token]]:
         """The tokens that `embed` makes of the inputs, with their places in prompt + input."""
@@ -184,8 +204,9 @@ class EmbeddingService:
             raise VectorSpaceMismatch(
                 f"expected vector space {query.vector_space}; this service makes {card.vector_space}"
             )
-        if card.task is not Task.EMBED:
-            raise WrongModelKind(f"this service makes no dense vectors: its task is {card.task}")
+        for output in query.outputs & ~card.outputs:
+            given = " and ".join(OUTPUT_NAMES[one] for one in card.outputs)
+            raise WrongModelKind(f"this model gives no {OUTPUT_NAMES[output]}; it gives {given}")
         dimensions = query.dimensions
         if dimensions is not None and not 1 <= dimensions <= card.pipeline.dimensions:
             raise InvalidInput(
@@ -228,13 +249,20 @@ class EmbeddingService:
             return self._tokenizer.encode(query.inputs, prompt, rules)
         return await self._in_thread(self._tokenizer.encode, query.inputs, prompt, rules)
 
-    def _finish(self, rows: FloatArray, query: EmbedQuery) -> FloatArray:
+    def _finish(self, results: Results, query: EmbedQuery) -> tuple[FloatArray, list[SparseVector]]:
+        """Dense vectors and sparse ones, as the query wants them. Raises NotFinite."""
+        _check_finite((*(results.hidden or ()), *(results.multi_vectors or ())))
+        sparse = results.sparse or ()
+        _check_finite(vector.values for vector in sparse)
+        kept = [prune(vector, top_k=query.top_k, threshold=query.threshold) for vector in sparse]
+        if results.dense is None:
+            return NO_ROWS, kept
         pipeline = self.card.pipeline
-        vectors = cut(rows, query.dimensions or pipeline.dimensions)
+        vectors = cut(results.dense, query.dimensions or pipeline.dimensions)
         _check_finite((vectors,))
         if pipeline.normalize if query.normalize is None else query.normalize:
             vectors = normalize(vectors)
-        return np.ascontiguousarray(vectors)
+        return np.ascontiguousarray(vectors), kept
 
     async def _in_thread(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)

@@ -61,7 +61,7 @@ class CohereRoutes:
         )
         embedded = await service.embed(query)
         members = [
-            b'"%b":[%b]' % (kind.encode(), await write_rows(embedded.vectors, _WRITERS[kind]))
+            b'"%b":[%b]' % (kind.encode(), await write_rows(embedded.dense, _WRITERS[kind]))
             for kind in dict.fromkeys(body.embedding_types or ["float"])
         ]
         meta = CohereMeta(CohereVersion("2"), CohereUnits(embedded.tokens))

@@ -16,6 +16,7 @@ from embedserve_runtime.api.schemas import BodyDecoder
 from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.heads.quantize import Precision, quantize, scales
 from embedserve_runtime.readiness import Readiness
+from embedserve_runtime.results import Output
 from embedserve_runtime.service import Embedded, EmbeddingService, EmbedQuery
 from embedserve_runtime.tokenizing import Input, Token
 
@@ -48,10 +49,11 @@ class NativeRoutes:
             dimensions=body.dimensions,
             vector_space=terms.vector_space,
             timeout=terms.timeout,
+            outputs=_outputs_of(body),
         )
         # Refuses too much text before the engine works for it.
         tokens = await service.locate(query) if "tokens" in body.outputs else None
-        embedded = await service.embed(query, wants_hidden="hidden" in body.outputs)
+        embedded = await service.embed(query)
         headers = result_headers(exchange, service, embedded)
         if as_bytes:
             return await _bytes(embedded, body.dtype, headers)
@@ -72,14 +74,19 @@ class NativeRoutes:
             b'"token_counts":' + orjson.dumps(list(embedded.lengths)),
         ]
         if "dense" in body.outputs:
-            members.append(b'"dense":[' + await write_rows(embedded.vectors, writer) + b"]")
+            members.append(b'"dense":[' + await write_rows(embedded.dense, writer) + b"]")
             if body.dtype in SCALED:
-                steps = scales(embedded.vectors)
+                steps = scales(embedded.dense)
                 members.append(b'"scales":' + orjson.dumps(steps, option=orjson.OPT_SERIALIZE_NUMPY))
         if "hidden" in body.outputs:
             matrices = await write_matrices(embedded.hidden, body.dtype, as_base64=body.encoding == "base64")
             members.append(b'"hidden":[' + matrices + b"]")
         return members
+
+
+def _outputs_of(body: EncodeBody) -> Output:
+    # Tokens alone still take the forward pass's place in the queue, which tells their counts.
+    return Output.DENSE | Output.HIDDEN if "hidden" in body.outputs else Output.DENSE
 
 
 def _check_outputs(body: EncodeBody, *, as_bytes: bool) -> None:
@@ -90,7 +97,7 @@ def _check_outputs(body: EncodeBody, *, as_bytes: bool) -> None:
 
 
 async def _bytes(embedded: Embedded, dtype: Precision, headers: tuple[Header, ...]) -> Answer:
-    rows = await asyncio.to_thread(quantize, embedded.vectors, dtype)
+    rows = await asyncio.to_thread(quantize, embedded.dense, dtype)
     return Answer(
         rows.tobytes(),
         content_type=BYTES,

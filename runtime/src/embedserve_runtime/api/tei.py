@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from importlib.metadata import version
 from typing import NoReturn
 
@@ -40,6 +41,7 @@ from embedserve_runtime.api.tei_schemas import (
 from embedserve_runtime.errors import EmptyInput, WrongModelKind
 from embedserve_runtime.heads.similarity import cosines
 from embedserve_runtime.readiness import Readiness
+from embedserve_runtime.results import Output
 from embedserve_runtime.service import TOKENIZER_THREADS, EmbedQuery
 from embedserve_runtime.tokenizing import Token
 
@@ -65,13 +67,13 @@ class TeiRoutes:
         service = self._readiness.service()
         query = embed_query(exchange, _decode_embed(exchange))
         embedded = await service.embed(query)
-        rows = await write_rows(embedded.vectors, number_arrays)
+        rows = await write_rows(embedded.dense, number_arrays)
         return Answer(b"[" + rows + b"]", headers=result_headers(exchange, service, embedded))
 
     async def embed_all(self, exchange: Exchange) -> Answer:
         """The encoder's last hidden states: special tokens included, not normalised, no dense modules."""
         service = self._readiness.service()
-        embedded = await service.embed(_tokens_query(exchange), wants_hidden=True)
+        embedded = await service.embed(replace(_tokens_query(exchange), outputs=Output.HIDDEN))
         matrices = await write_matrices(embedded.hidden)
         return Answer(b"[" + matrices + b"]", headers=result_headers(exchange, service, embedded))
 
@@ -98,7 +100,7 @@ class TeiRoutes:
             timeout=terms.timeout,
         )
         embedded = await service.embed(query)
-        scores = cosines(embedded.vectors[0], embedded.vectors[1:])
+        scores = cosines(embedded.dense[0], embedded.dense[1:])
         return Answer(number_arrays(scores, 0), headers=result_headers(exchange, service, embedded))
 
     async def rerank(self, exchange: Exchange) -> Answer:

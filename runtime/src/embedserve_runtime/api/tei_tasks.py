@@ -78,7 +78,7 @@ async def _all(service: EmbeddingService, queries: list[EmbedQuery]) -> list[byt
 
     async def one(query: EmbedQuery) -> bytes:
         embedded = await service.embed(query)
-        return b"[" + await write_rows(embedded.vectors, number_arrays) + b"]"
+        return b"[" + await write_rows(embedded.dense, number_arrays) + b"]"
 
     tasks = [asyncio.ensure_future(one(query)) for query in queries]
     try:
