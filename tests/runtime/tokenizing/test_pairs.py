@@ -60,47 +60,53 @@ def wanted(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("max_length", [6, 7, 16, 17, 512])
+@pytest.mark.parametrize("max_length", [12, 13, 30, 512])
 def test_pairs_equal_those_of_transformers(kind: str, side: Side, max_length: int) -> None:
     got = ours(kind, max_length).encode_pairs(PAIRS, CutRules(True, side))
     assert plain(got) == wanted(kind, PAIRS, max_length, side)
 
 
-FAR = 3 * FEW_CHARACTERS
+def far(script: str, characters: int = FEW_CHARACTERS + 500) -> str:
+    """A text beyond the window. Not much beyond: where both texts of a pair are cut, the oracle makes every
+    combination of all that it cut off.
+    """
+    return (SCRIPTS[script] * characters)[:characters]
+
+
 FAR_PAIRS = [
-    pytest.param("fox", ENGLISH * 200, id="document"),
-    pytest.param(RUSSIAN * 200, "fox", id="query"),
-    pytest.param(ENGLISH * 200, ENGLISH * 200, id="both, equally long"),
-    pytest.param(ENGLISH * 201, ENGLISH * 200, id="both, the query longer"),
-    pytest.param(ENGLISH * 200, ENGLISH * 201, id="both, the document longer"),
-    pytest.param(ENGLISH * 200, ENGLISH * 4, id="a document that does not fit and is read whole"),
-    pytest.param("x" * FAR, "y" * FAR, id="single words"),
-    pytest.param(SCRIPTS["chinese"] * 200, SCRIPTS["thai"] * 150, id="scripts without blanks"),
+    pytest.param("fox", far("english"), id="document"),
+    pytest.param(far("russian"), "fox", id="query"),
+    pytest.param(far("english"), far("english"), id="both, equally long"),
+    pytest.param(far("english") + " fox", far("english"), id="both, the query longer"),
+    pytest.param(far("english"), far("english") + " fox", id="both, the document longer"),
+    pytest.param(far("english"), far("english", 1_500), id="a document that does not fit and is read whole"),
+    pytest.param("x" * len(far("thai")), "y", id="a single word"),
+    pytest.param(far("chinese"), "fox", id="a script without blanks"),
 ]
 
 
 @pytest.mark.parametrize(("first", "second"), FAR_PAIRS)
-@pytest.mark.parametrize("kind", ["minilm", "roberta", "xlm-roberta", "qwen", "gemma"])
+@pytest.mark.parametrize("kind", ["minilm", "roberta", "xlm-roberta", "gemma"])
 @pytest.mark.parametrize("side", SIDES)
 def test_very_long_texts_are_cut_as_if_they_had_been_read_whole(
     kind: str, side: Side, first: str, second: str
 ) -> None:
-    for max_length in (24, 25):
+    for max_length in (254, 255):
         got = ours(kind, max_length).encode_pairs([(first, second)], CutRules(True, side))
         assert plain(got) == wanted(kind, [(first, second)], max_length, side)
 
 
 TEXTS = st.one_of(
-    st.text(max_size=80),
-    st.lists(st.sampled_from([*SCRIPTS.values(), " ", "\n", "[SEP]", "</s>"]), max_size=5).map("".join),
-).map(lambda text: text.encode("utf-8", "ignore").decode()[:300])
+    st.text(max_size=60),
+    st.lists(st.sampled_from([*SCRIPTS.values(), " ", "\n", "[SEP]", "</s>"]), max_size=4).map("".join),
+).map(lambda text: text.encode("utf-8", "ignore").decode()[:120])
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     kind=st.sampled_from(list(KINDS)),
     side=st.sampled_from(SIDES),
-    max_length=st.integers(6, 40),
+    max_length=st.integers(12, 40),
     first=TEXTS,
     second=TEXTS,
 )
@@ -176,13 +182,10 @@ def test_a_pair_that_is_not_valid_unicode_is_refused() -> None:
         ours("minilm", 32).encode_pairs([("fox", "\ud800")], CUT)
 
 
-@pytest.mark.parametrize(
-    "pair", ["$A [SEP] $A", "$A [SEP] $B $A"], ids=["left out and repeated", "repeated"]
-)
-def test_a_template_that_is_more_than_both_texts_once_is_refused(pair: str) -> None:
+def test_a_template_that_repeats_a_text_is_refused() -> None:
     odd = tiny_wordpiece()
     odd.post_processor = processors.TemplateProcessing(
-        single="$A", pair=pair, special_tokens=[("[SEP]", 3)]
+        single="$A", pair="$A [SEP] $B $A", special_tokens=[("[SEP]", 3)]
     )
     with pytest.raises(ModelInvalid, match="makes a pair of something else"):
         TextTokenizer(odd, 32, len(VOCABULARY)).require_pairs()
