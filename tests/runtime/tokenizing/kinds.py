@@ -38,7 +38,10 @@ SCRIPTS = {
 ODD = "e\u0301\u0327 n\u00a0b\u200bz\u200dw\ufeff \ufb01 \u2126 \ue000 \u0000\t\r\n  \u3000 İıſß \U0010ffff"
 BOS, EOS = ("<s>", 0), ("</s>", 1)
 SPECIAL = ["<s>", "</s>", "<unk>", "<pad>"]
-QWEN_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def bert_kind() -> Tokenizer:

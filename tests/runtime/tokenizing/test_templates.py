@@ -100,7 +100,7 @@ def test_many_documents_each_get_the_ids_they_have_alone() -> None:
 def test_a_query_that_leaves_no_room_is_refused_and_named(rules: CutRules, words: int) -> None:
     encoder = ours("gemma", 120).template(GEMMA)
     with pytest.raises(
-        InputTooLong, match="input 1: the query .* no room for the document in the 120 tokens"
+        InputTooLong, match=r"input 1: the query .* no room for the document in the 120 tokens"
     ):
         encoder.encode([("fox", "dog"), ("fox " * words, "dog")], rules)
 

