@@ -80,7 +80,7 @@ def test_a_cut_on_the_left_keeps_query_and_end_of_the_document(repeats: int) -> 
     pair = ("the fox", ENGLISH * repeats + "sleeps")
     (ids,) = encoder.encode([pair], CUT_LEFT, instruction=INSTRUCTION)
     text = tokenizer.decode(list(ids))
-    lead = f"{QWEN[0]}<Instruct>: {INSTRUCTION}\n<Query>: the fox\n<Document>:"
+    lead = f"{QWEN[0]}<Instruct>: {INSTRUCTION}\n<Query>: the fox\n<Document>: "
     assert len(ids) == 240
     assert text.startswith(lead)
     assert text.endswith("sleeps" + QWEN[2])
