@@ -86,7 +86,7 @@ FAR_PAIRS = [
 
 
 @pytest.mark.parametrize(("first", "second"), FAR_PAIRS)
-@pytest.mark.parametrize("kind", ["minilm", "roberta", "xlm-roberta", "gemma"])
+@pytest.mark.parametrize("kind", ["minilm", "roberta", "xlm-roberta", "qwen", "gemma"])
 @pytest.mark.parametrize("side", SIDES)
 def test_very_long_texts_are_cut_as_if_they_had_been_read_whole(
     kind: str, side: Side, first: str, second: str

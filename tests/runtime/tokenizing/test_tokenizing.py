@@ -49,7 +49,7 @@ def test_ids_equal_those_of_the_reference_library(script: str, repeats: int) -> 
     assert ids.dtype == np.int32
 
 
-@pytest.mark.parametrize("kind", ["minilm", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("kind", ["minilm", "modernbert", "xlm-roberta", "deberta", "qwen"])
 @pytest.mark.parametrize("side", ["right", "left"])
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
