@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +19,8 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from tests.contract.outside import outside
 from tests.runtime.serve.live import live
-from tests.support.models import minilm_folder, tiny
+from tests.support.models import tiny
+from tests.support.tokenizers import with_minilm_tokenizer
 
 KEY = "a-key-of-the-rerankers"
 QUERY = "What is a vector?"
@@ -44,9 +44,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_labels=1,
     )
     tiny(folder, BertForSequenceClassification, config)
-    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
-        shutil.copy(minilm_folder() / name, folder)
-    return folder
+    return with_minilm_tokenizer(folder)
 
 
 @pytest.fixture(scope="module")
