@@ -28,13 +28,10 @@ def card_of(folder: Path, **settings: object) -> ModelCard:
     return read_card(folder, "local", ModelSettings.model_validate({"source": str(folder), **settings}))
 
 
-def runner_of(folder: Path, engine: str, **settings: object) -> Runner | None:
-    """None where the engine says that it cannot run the encoder, which has tests of its own."""
+def runner_of(folder: Path, engine: str, **settings: object) -> Runner:
     card = card_of(folder, **settings)
-    kind, checkpoint = ENGINES[engine], Checkpoint.open(folder)
-    if kind.why_not(card.encoder):
-        return None
-    return runner_on(kind.build(card.encoder, Weights(card.encoder, checkpoint)), card, checkpoint)
+    checkpoint = Checkpoint.open(folder)
+    return runner_on(ENGINES[engine].build(card.encoder, Weights(card.encoder, checkpoint)), card, checkpoint)
 
 
 def sequences(lengths: Sequence[int] = LENGTHS) -> list[Int32Array]:

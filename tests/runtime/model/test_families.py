@@ -9,7 +9,7 @@ import pytest
 
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model import families
-from embedserve_runtime.model.architecture import Activation, Encoder
+from embedserve_runtime.model.architecture import Activation, Encoder, Experts, Mlp
 
 Config = dict[str, object]
 
@@ -40,6 +40,12 @@ NOMIC: Config = {
     "rotary_emb_base": 1000,
     "rotary_emb_fraction": 1.0,
     "type_vocab_size": 2,
+}
+MIXTURE = NOMIC | {
+    "activation_function": "gelu",
+    "num_experts": 8,
+    "moe_top_k": 2,
+    "moe_every_n_layers": 2,
 }
 JINA = BERT | {
     "model_type": "bert",
@@ -186,7 +192,20 @@ REFUSED: dict[str, tuple[Config, str]] = {
         BERT | {"model_type": "new", "logn_attention_scale": True},
         "logn_attention_scale",
     ),
-    "nomic, experts": (NOMIC | {"num_experts": 8, "moe_every_n_layers": 2}, "num_experts = 8"),
+    "nomic, experts in transformers' spelling": (
+        BERT | {"model_type": "nomic_bert", "num_experts": 8},
+        "num_experts = 8",
+    ),
+    "nomic, gated experts": (MIXTURE | {"activation_function": "swiglu"}, "activation_function = 'swiglu'"),
+    "nomic, shares that sum to one": (
+        MIXTURE | {"moe_normalize_expert_weights": True},
+        "moe_normalize_expert_weights = True",
+    ),
+    "nomic, experts that choose": (MIXTURE | {"expert_choice_router": True}, "expert_choice_router = True"),
+    "nomic, experts for all": (MIXTURE | {"num_shared_experts": 1}, "num_shared_experts = 1"),
+    "nomic, divided experts": (MIXTURE | {"ffn_div": 2}, "ffn_div = 2"),
+    "nomic, more chosen than there are": (MIXTURE | {"moe_top_k": 9}, "moe_top_k = 9"),
+    "nomic, no scale": (NOMIC | {"scale_attn_weights": False}, "scale_attn_weights = False"),
     "nomic, norms first": (NOMIC | {"prenorm": True}, "prenorm = True"),
     "nomic, interleaved": (NOMIC | {"rotary_emb_interleaved": True}, "rotary_emb_interleaved"),
     "nomic, xPos": (NOMIC | {"rotary_emb_scale_base": 512}, "rotary_emb_scale_base"),
@@ -208,13 +227,21 @@ REFUSED: dict[str, tuple[Config, str]] = {
     ),
     "gemma3, soft cap": (GEMMA | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
     "gemma3, no window": (GEMMA | {"sliding_window": None}, "sliding_window"),
-    "deberta, convolution": (
-        BERT | {"model_type": "deberta-v2", "conv_kernel_size": 3},
-        "conv_kernel_size = 3",
+    "deberta, even convolution": (
+        BERT | {"model_type": "deberta-v2", "conv_kernel_size": 4},
+        "conv_kernel_size = 4",
     ),
-    "deberta, narrow embeddings": (
-        BERT | {"model_type": "deberta-v2", "embedding_size": 8},
-        "embedding_size = 8",
+    "deberta, convolution in groups": (
+        BERT | {"model_type": "deberta-v2", "conv_kernel_size": 3, "conv_groups": 2},
+        "conv_groups = 2",
+    ),
+    "deberta, activation of the convolution": (
+        BERT | {"model_type": "deberta-v2", "conv_kernel_size": 3, "conv_act": "mish"},
+        "conv_act = 'mish'",
+    ),
+    "deberta, size of heads": (
+        BERT | {"model_type": "deberta-v2", "attention_head_size": 8},
+        "attention_head_size = 8",
     ),
     "deberta, unknown term": (BERT | {"model_type": "deberta-v2", "pos_att_type": "p2p|c2p"}, "pos_att_type"),
     "deberta, unknown norm": (
@@ -279,7 +306,9 @@ def test_nomic_with_a_growing_base_takes_no_text_beyond_its_trained_positions(tm
 def test_nomic_rounds_words_and_gated_widths_up_as_its_own_code_does(tmp_path: Path) -> None:
     encoder = describe(tmp_path, NOMIC | {"pad_vocab_size_multiple": 64, "n_inner": 300})
     assert encoder.embeddings.vocabulary == 128
-    assert encoder.layers[0].mlp.intermediate == 512
+    mlp = encoder.layers[0].mlp
+    assert isinstance(mlp, Mlp)
+    assert mlp.intermediate == 512
 
 
 def test_nomic_turns_only_the_part_of_a_head_that_its_config_says(tmp_path: Path) -> None:
@@ -290,7 +319,18 @@ def test_nomic_turns_only_the_part_of_a_head_that_its_config_says(tmp_path: Path
 
 def test_nomic_without_a_gate_has_a_plain_gelu(tmp_path: Path) -> None:
     mlp = describe(tmp_path, NOMIC | {"activation_function": "gelu"}).layers[0].mlp
+    assert isinstance(mlp, Mlp)
     assert (mlp.gated, mlp.activation) == (False, Activation.GELU)
+
+
+@pytest.mark.parametrize(
+    ("every", "want_mixtures"), [(0, []), (1, []), (2, [1, 3]), (3, [1]), (8, [1])], ids=str
+)
+def test_nomic_has_a_mixture_in_the_second_of_every_n_layers(
+    tmp_path: Path, every: int, want_mixtures: list[int]
+) -> None:
+    layers = describe(tmp_path, MIXTURE | {"moe_every_n_layers": every}).layers
+    assert [number for number, layer in enumerate(layers) if isinstance(layer.mlp, Experts)] == want_mixtures
 
 
 def test_new_scales_its_frequencies_by_ntk(tmp_path: Path) -> None:

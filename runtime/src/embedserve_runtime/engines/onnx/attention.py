@@ -34,7 +34,7 @@ def attention(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name
         joint = _prepared(parts, joint, layer, max_tokens, name)
     table = _distance_table(parts, layer, max_tokens)
     positions = position_terms(parts, layer, max_tokens, name)
-    body = _one_group(graph.subgraph(), joint, layer, max_tokens, table, positions)
+    body = _one_group(graph.subgraph(), joint, layer, max_tokens, table=table, positions=positions)
     collected = graph.add("Loop", "groups", "", graph.add("SequenceEmpty"), body=body)
     return graph.add("Gather", graph.add("ConcatFromSequence", collected, axis=0), "unpad")
 
@@ -114,6 +114,7 @@ def _one_group(
     joint: str,
     layer: Attention,
     max_tokens: int,
+    *,
     table: str | None,
     positions: PositionTerms | None,
 ) -> onnx.GraphProto:

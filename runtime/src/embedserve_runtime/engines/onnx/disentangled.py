@@ -53,9 +53,7 @@ class PositionTerms:
         attention, middle = self.attention, body.integers(self.max_tokens)
         bounds = (body.add("Sub", middle, length), body.add("Add", middle, length))
         rows = body.add("Gather", term.table, body.add("Slice", term.rows, *bounds), axis=1)
-        split = body.add(
-            "Reshape", values, body.integers(0, 0, attention.heads, attention.head_size)
-        )
+        split = body.add("Reshape", values, body.integers(0, 0, attention.heads, attention.head_size))
         heads = body.add("Transpose", split, perm=[0, 2, 1, 3])
         products = body.add("FusedMatMul", heads, rows, domain=FUSED, transB=1, alpha=attention.scale)
         return _shifted(body, products, length)

@@ -62,10 +62,14 @@ class HeadSource:
     def hidden(self) -> int:
         return self.encoder.hidden_size
 
+    @property
+    def width(self) -> int:
+        """Columns of the word embeddings."""
+        return self.encoder.embeddings.width or self.hidden
+
     def activation(self, field: str) -> Activation:
         """The activation that `field` names. Raises UnsupportedArchitecture."""
-        name: str = getattr(self.config, field)
-        return Activation.TANH if name == "tanh" else Activation(mlp_activation(self.path, field, name).value)
+        return Activation(mlp_activation(self.path, field, getattr(self.config, field)).value)
 
     def square(
         self,
