@@ -199,9 +199,6 @@ head (sparse vectors) as well. The classes, `...` standing for `ForSequenceClass
 |---|---|---|
 """
 TESTED = """
-Classifiers of decoders read the last token of the text that is not padding, as transformers does: a text that itself
-ends with `pad_token_id` is read at the token before.
-
 ## Tested against
 
 Tiny random models of odd shapes run on both engines, and every sequence is compared with the oracle computing it alone

@@ -6,6 +6,7 @@ Written for reading next to `model/architecture.py`, not for speed; shares no co
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +34,7 @@ from embedserve_runtime.model.relative import bucket_of_distance, row_of_distanc
 Float64 = NDArray[np.float64]
 
 _erf = np.vectorize(math.erf)
-ACTIVATIONS = {
+ACTIVATIONS: dict[Activation, Callable[[Float64], Float64]] = {
     Activation.GELU: lambda x: x * 0.5 * (1 + _erf(x / math.sqrt(2))),
     Activation.GELU_TANH: lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     Activation.RELU: lambda x: np.maximum(x, 0),

@@ -23,11 +23,12 @@ from tests.runtime.engines.case import SHORT_LENGTHS, Case, Reference
 HIDDEN, INNER, LAYERS, WORDS, EPS, BASE = 36, 50, 4, 97, 1e-5, 100.0
 
 
-def mixture(name: str, **settings: int) -> Case:
-    return Case(name, partial(_build, **settings), SHORT_LENGTHS, range(WORDS))
+def mixture(name: str, heads: int = 3, experts: int = 5, chosen: int = 2, every: int = 2) -> Case:
+    build = partial(_build, heads=heads, experts=experts, chosen=chosen, every=every)
+    return Case(name, build, SHORT_LENGTHS, range(WORDS))
 
 
-def config_of(*, heads: int = 3, experts: int = 5, chosen: int = 2, every: int = 2) -> dict[str, object]:
+def _config(heads: int, experts: int, chosen: int, every: int) -> dict[str, object]:
     """The keys of the public model's config.json that describe its encoder."""
     return {
         "model_type": "nomic_bert",
@@ -65,12 +66,11 @@ def config_of(*, heads: int = 3, experts: int = 5, chosen: int = 2, every: int =
     }
 
 
-def _build(folder: Path, heads: int = 3, experts: int = 5, chosen: int = 2, every: int = 2) -> Reference:
+def _build(folder: Path, heads: int, experts: int, chosen: int, every: int) -> Reference:
     mixed = [number % every == 1 for number in range(LAYERS)]
     tensors = _random_tensors(experts, mixed)
     save_file(tensors, folder / "model.safetensors")
-    config = config_of(heads=heads, experts=experts, chosen=chosen, every=every)
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(_config(heads, experts, chosen, every)))
 
     def hidden_states(batch: PackedBatch) -> FloatArray:
         parts = np.split(batch.token_ids.astype(np.int64), batch.cu_seqlens[1:-1])

@@ -51,7 +51,7 @@ class PackedExperts:
         picked = picked.flatten()
         order = picked.argsort(stable=True)
         counts: list[int] = torch.bincount(picked, minlength=len(self._up)).tolist()
-        groups = value[order // self._chosen].split(counts)
+        groups = torch.split(value[order // self._chosen], counts)
         results = [
             self._activation(tokens @ up.T) @ down
             for tokens, up, down in zip(groups, self._up, self._down, strict=True)
