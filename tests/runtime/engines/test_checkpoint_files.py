@@ -17,16 +17,26 @@ from tests.runtime.engines.case import Case
 from tests.runtime.engines.cases import CASES
 
 # One case a way to name tensors.
-STORED = ("bert, odd", "distilbert, odd", "mpnet, odd", "modernbert, all biases", "gte, odd", "nomic, odd")
-STORED += (
+STORED = (
+    "bert, odd",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "distilbert, odd",
+    "mpnet, odd",
+    "modernbert, all biases",
+    "gte, odd",
+    "nomic, odd",
     "nomic v2, two",
     "jina, three",
     "jina code, three",
     "deberta, wide",
     "qwen2, causal",
     "qwen3, biases",
+    "mistral, window",
+    "llama, biases",
+    "gemma3, causal",
 )
-STORED += ("mistral, window", "llama, biases", "gemma3, causal", "roberta", "xlm-roberta", "camembert")
 STORED_CASES = [next(case for case in CASES if case.name.startswith(name)) for name in STORED]
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 FILE = "model.safetensors"
@@ -38,7 +48,7 @@ def in_shards(folder: Path, tensors: dict[str, Tensor], shards: int) -> None:
     if shards == 1:
         save_file(tensors, folder / FILE)
         return
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for shard in range(shards):
         name = f"model-{shard + 1:05}-of-{shards:05}.safetensors"
         part = dict(list(tensors.items())[shard::shards])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_runtime.errors import ConfigError, ModelError, ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model import families
 from embedserve_runtime.model.heads.classifiers import CLASSIFIERS
 from embedserve_runtime.model.heads.description import ClassifierHead, ScoreFunction, SparseHead, Task
@@ -26,7 +26,8 @@ BERT: Config = {
     "intermediate_size": 50,
     "max_position_embeddings": 40,
 }
-ONE, THREE = {"id2label": {"0": "relevant"}}, {"id2label": {"0": "bad", "1": "so so", "2": "good"}}
+ONE: Config = {"id2label": {"0": "relevant"}}
+THREE: Config = {"id2label": {"0": "bad", "1": "so so", "2": "good"}}
 SIGMOID, IDENTITY, SOFTMAX = (
     "torch.nn.modules.activation.Sigmoid",
     "torch.nn.modules.linear.Identity",
@@ -168,7 +169,7 @@ def test_the_task_is_what_is_asked_for_or_what_the_files_say(
 
 
 # Each is config.json, what is asked for, the error, and a part of its message.
-REFUSED: dict[str, tuple[Config, str, type[ModelError] | type[ConfigError], str]] = {
+REFUSED: dict[str, tuple[Config, str, type[EmbedserveError], str]] = {
     "another head": (
         {"architectures": ["BertForTokenClassification"]},
         "auto",
@@ -211,7 +212,7 @@ REFUSED: dict[str, tuple[Config, str, type[ModelError] | type[ConfigError], str]
 
 @pytest.mark.parametrize(("config", "asked", "error", "named"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_head_that_cannot_be_served_is_refused_by_name(
-    tmp_path: Path, config: Config, asked: str, error: type[Exception], named: str
+    tmp_path: Path, config: Config, asked: str, error: type[EmbedserveError], named: str
 ) -> None:
     with pytest.raises(error) as refusal:
         read(tmp_path, config, asked)
