@@ -199,6 +199,9 @@ head (sparse vectors) as well. The classes, `...` standing for `ForSequenceClass
 |---|---|---|
 """
 TESTED = """
+Classifiers of decoders read the last token of a text whose id is not `pad_token_id`, as transformers 5 does: a text
+that itself ends with that id is read at the token before.
+
 ## Tested against
 
 Tiny random models of odd shapes run on both engines, and every sequence is compared with the oracle computing it alone

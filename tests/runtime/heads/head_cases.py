@@ -64,12 +64,15 @@ Logits = Callable[[Int32Array], FloatArray]
 @dataclass(frozen=True, slots=True)
 class HeadCase:
     """family: of the class, without the part for the head. outputs: labels, or the size of the vocabulary.
-    build: saves the model into the folder and returns the reference."""
+    save: saves the model into the folder and returns the reference; the settings are laid over those of the row."""
 
     name: str
     family: str
     outputs: int
-    build: Callable[[Path], Logits]
+    save: Callable[[Path, dict[str, Any]], Logits]
+
+    def build(self, folder: Path, **changes: Any) -> Logits:
+        return self.save(folder, changes)
 
 
 def logits_of(model: PreTrainedModel) -> Logits:
@@ -156,10 +159,10 @@ def _rows(kind: str) -> Callable[..., HeadCase]:
         outputs = settings.get("num_labels", 2) if kind == CLASSIFIER else VOCABULARY
         oracle = ORACLES.get(family, _of_transformers)
 
-        def build(folder: Path) -> Logits:
-            return oracle(folder, family, kind, shape | settings)
+        def save(folder: Path, changes: dict[str, Any]) -> Logits:
+            return oracle(folder, family, kind, shape | settings | changes)
 
-        return HeadCase(f"{family}, {note}", family, outputs, build)
+        return HeadCase(f"{family}, {note}", family, outputs, save)
 
     return row
 

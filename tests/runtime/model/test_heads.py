@@ -87,6 +87,17 @@ def test_labels_are_in_the_order_of_the_logits(
     assert head.layers[-1].out_features == len(want_labels)
 
 
+def test_only_a_classifier_that_reads_the_last_token_passes_over_padding(tmp_path: Path) -> None:
+    assert classifier(tmp_path, {"pad_token_id": 3}).padding is None
+    decoder = {
+        "model_type": "llama",
+        "architectures": ["LlamaForSequenceClassification"],
+        "num_key_value_heads": 3,
+    }
+    assert classifier(tmp_path, decoder | {"pad_token_id": 3}).padding == 3
+    assert classifier(tmp_path, decoder).padding is None
+
+
 @pytest.mark.parametrize("id2label", [{"1": "a", "2": "b"}, {"0": "a", "2": "b"}, {}], ids=str)
 def test_labels_with_a_gap_are_refused(tmp_path: Path, id2label: Config) -> None:
     with pytest.raises(ModelInvalid, match="id2label"):

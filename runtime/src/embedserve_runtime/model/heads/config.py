@@ -24,6 +24,7 @@ class HeadConfig(FileModel):
     architectures: list[str] | None = None
     id2label: dict[int, str] | None = None
     num_labels: int | None = None
+    pad_token_id: int | None = None
     problem_type: str | None = None
     hidden_act: str = "gelu"
     activation: str = "gelu"  # DistilBERT's name for it
