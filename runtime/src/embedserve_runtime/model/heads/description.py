@@ -55,12 +55,17 @@ class HeadLayer:
 
 @dataclass(frozen=True, slots=True)
 class ClassifierHead:
-    """One vector a sequence by `pooling`, then the layers, of which the last gives a logit for each label."""
+    """One vector a sequence by `pooling`, then the layers, of which the last gives a logit for each label.
+
+    padding: LAST only: an id that is not counted as a text's last token; where a text has no other, its first token
+        is read. None counts every id.
+    """
 
     pooling: Pooling
     layers: tuple[HeadLayer, ...]
     labels: tuple[str, ...]
     scores: ScoreFunction
+    padding: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
