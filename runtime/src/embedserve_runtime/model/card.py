@@ -156,6 +156,7 @@ def _pipeline(encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipe
         normalize=layout.normalize,
         dimensions=settings.dimensions or size,
         full_dimensions=size,
+        include_prompt=layout.include_prompt,
     )
 
 

@@ -67,6 +67,8 @@ def vector_space(
         "dimensions": pipeline.dimensions,
         "prompt": prompt,
     }
+    if not pipeline.include_prompt:  # left out where it is as usual: older identities stay
+        description["include_prompt"] = False
     if head is not None:
         description["head"] = head
         description["head_weights"] = {name: tensor_digest(tensor) for name, tensor in head_tensors}
