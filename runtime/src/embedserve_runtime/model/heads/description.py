@@ -42,6 +42,7 @@ class HeadLayer:
 
     weight, bias: checkpoint tensors that may hold it, tried in order; an empty bias is none.
     norm_names: the same for the norm, without `.weight` and `.bias`.
+    file: where the tensors lie instead of the checkpoint: a file or a module's folder inside the model folder.
     """
 
     in_features: int
@@ -51,6 +52,7 @@ class HeadLayer:
     activation: Activation = Activation.IDENTITY
     norm: Norm | None = None
     norm_names: tuple[str, ...] = ()
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,30 @@ class SparseHead:
         return self.layers[-1].out_features
 
 
+@dataclass(frozen=True, slots=True)
+class LexicalHead:
+    """A weight for each token, max(0, layer); of a token that occurs several times, the largest.
+
+    dropped: token ids that get none. vocabulary: how many token ids there are.
+    """
+
+    layers: tuple[HeadLayer]
+    dropped: tuple[int, ...]
+    vocabulary: int
+
+
+@dataclass(frozen=True, slots=True)
+class MultiVectorHead:
+    """A vector for each token: the layers, then L2 normalise. skipped: leading tokens that get none."""
+
+    layers: tuple[HeadLayer, ...]
+    normalize: bool
+    skipped: int = 0
+
+
+# In the place of pooling; beside it.
 Head = ClassifierHead | SparseHead
+TokenHead = LexicalHead | MultiVectorHead
 
 
 def head_outputs(head: Head) -> int:
@@ -86,7 +111,7 @@ def head_outputs(head: Head) -> int:
     return head.layers[-1].out_features
 
 
-def identity_of(head: Head) -> dict[str, object]:
+def identity_of(head: Head | TokenHead) -> dict[str, object]:
     """What of the head is part of the vector-space identity, besides its tensors; labels and scores are not."""
     layers = [
         {
@@ -97,6 +122,17 @@ def identity_of(head: Head) -> dict[str, object]:
         }
         for layer in head.layers
     ]
-    if isinstance(head, ClassifierHead):
-        return {"kind": "classifier", "pooling": head.pooling, "layers": layers}
-    return {"kind": "sparse", "pooling": head.pooling, "log_twice": head.log_twice, "layers": layers}
+    match head:
+        case ClassifierHead():
+            return {"kind": "classifier", "pooling": head.pooling, "layers": layers}
+        case SparseHead():
+            return {"kind": "sparse", "pooling": head.pooling, "log_twice": head.log_twice, "layers": layers}
+        case LexicalHead():
+            return {"kind": "lexical", "dropped": sorted(head.dropped), "layers": layers}
+        case MultiVectorHead():
+            return {
+                "kind": "multi-vector",
+                "normalize": head.normalize,
+                "skipped": head.skipped,
+                "layers": layers,
+            }

@@ -7,10 +7,17 @@ from pathlib import Path
 
 from embedserve_runtime.errors import ConfigError, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
-from embedserve_runtime.model.heads import classifiers
+from embedserve_runtime.model.heads import bge_m3, classifiers
 from embedserve_runtime.model.heads.classifiers import classifier_head
 from embedserve_runtime.model.heads.config import HeadSource
-from embedserve_runtime.model.heads.description import ClassifierHead, Head, SparseHead, SparsePooling, Task
+from embedserve_runtime.model.heads.description import (
+    ClassifierHead,
+    Head,
+    SparseHead,
+    SparsePooling,
+    Task,
+    TokenHead,
+)
 from embedserve_runtime.model.heads.masked_lm import masked_lm_layers
 from embedserve_runtime.model.modules import Layout
 
@@ -38,12 +45,17 @@ def read_head(folder: Path, encoder: Encoder, layout: Layout, asked: str) -> tup
     return _classifier(source, architectures, layout, asked)
 
 
+def read_token_heads(folder: Path, encoder: Encoder, task: Task) -> tuple[TokenHead, ...]:
+    """What the model makes of each token beside dense vectors. Raises ModelError."""
+    return bge_m3.token_heads(folder, encoder) if task is Task.EMBED else ()
+
+
 def _detected(path: Path, architectures: Sequence[str], layout: Layout) -> str:
     """ "embed", "sparse" or "classify". What the modules say counts more than the name of the checkpoint's class:
     many embedding models were saved from a model with a head."""
-    if layout.splade is not None:
+    if layout.modules.splade is not None:
         return Task.SPARSE
-    if layout.pools:
+    if layout.modules.pooling is not None:
         return Task.EMBED
     if _of_kind(architectures, classifiers.SUFFIX):
         return Task.CLASSIFY
@@ -61,7 +73,7 @@ def _of_kind(architectures: Sequence[str], suffix: str) -> str | None:
 
 def _sparse(source: HeadSource, architectures: Sequence[str], layout: Layout) -> SparseHead:
     layers = masked_lm_layers(source, architectures[0] if architectures else "")
-    splade = layout.splade
+    splade = layout.modules.splade
     if splade is None:
         return SparseHead(layers, SparsePooling.MAX)
     return SparseHead(
