@@ -89,7 +89,7 @@ class M3:
         return dense.numpy(), weights, vectors.numpy()
 
 
-@pytest.fixture(params=SHAPES.values(), ids=SHAPES.keys())
+@pytest.fixture(params=list(SHAPES.values()), ids=list(SHAPES))
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> M3:
     return M3.save(tmp_path, *request.param)
 

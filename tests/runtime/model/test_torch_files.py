@@ -61,6 +61,10 @@ def archive(path: Path, content: bytes, compression: int = zipfile.ZIP_STORED) -
         target.writestr("archive/data.pkl", content)
 
 
+def no_archive(path: Path) -> None:
+    path.write_bytes(pickle.dumps({}))
+
+
 def saved(value: Any) -> Callable[[Path], None]:
     return lambda path: torch.save(value, path)
 
@@ -103,7 +107,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda path: archive(path, b"\x80\x02}.", zipfile.ZIP_DEFLATED),
         "data.pkl is compressed",
     ),
-    "no archive": (lambda path: path.write_bytes(pickle.dumps({})) and None, "not a zip file"),
+    "no archive": (no_archive, "not a zip file"),
     "an archive of something else": (
         lambda path: zipfile.ZipFile(path, "w").writestr("a", b""),
         "not a zip archive with one",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -127,6 +127,8 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
         raise ConfigError(
             f"model.default_prompt: {default_prompt!r} is not a prompt of the model; known: {known}"
         )
+    if isinstance(head, ClassifierHead) and head.template is not None and default_prompt is not None:
+        head = replace(head, template=replace(head.template, instruction=prompts[default_prompt]))
     return ModelCard(
         folder=folder,
         source=settings.source,

@@ -40,6 +40,7 @@ WANTED = (
     "model.safetensors",
     "model-*-of-*.safetensors",
     "*/model.safetensors",
+    "chat_template.jinja",
     *BGE_M3_FILES,
 )
 UNWANTED = ("onnx/*", "openvino/*")

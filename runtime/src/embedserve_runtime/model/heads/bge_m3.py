@@ -10,9 +10,10 @@ from pathlib import Path
 
 from embedserve_runtime.errors import ModelInvalid
 from embedserve_runtime.model.architecture import Encoder
-from embedserve_runtime.model.files import FileModel, read_json, read_json_if_there
+from embedserve_runtime.model.files import FileModel, read_json_if_there
 from embedserve_runtime.model.heads.description import HeadLayer, LexicalHead, MultiVectorHead, TokenHead
 from embedserve_runtime.model.torch_files import TorchFile
+from embedserve_runtime.model.vocabulary import token_ids
 
 SPARSE_FILE = "sparse_linear.pt"
 COLBERT_FILE = "colbert_linear.pt"
@@ -33,15 +34,6 @@ class _SpecialTokens(FileModel):
     eos_token: str | _Content | None = None
     pad_token: str | _Content | None = None
     unk_token: str | _Content | None = None
-
-
-class _AddedToken(FileModel):
-    id: int
-    content: str
-
-
-class _TokenizerFile(FileModel):
-    added_tokens: list[_AddedToken]
 
 
 def is_bge_m3(folder: Path) -> bool:
@@ -79,9 +71,7 @@ def _layer(folder: Path, name: str, encoder: Encoder) -> HeadLayer:
 
 
 def _dropped(folder: Path) -> tuple[int, ...]:
-    ids = {
-        token.content: token.id for token in read_json(folder / "tokenizer.json", _TokenizerFile).added_tokens
-    }
+    ids = token_ids(folder / "tokenizer.json")
     files = [
         read_json_if_there(folder / name, _SpecialTokens, _SpecialTokens())
         for name in ("tokenizer_config.json", "special_tokens_map.json")
@@ -93,7 +83,7 @@ def _dropped(folder: Path) -> tuple[int, ...]:
     missing = [content for content in contents if content not in ids]
     if missing:
         raise ModelInvalid(
-            f"{folder / 'tokenizer.json'}: added_tokens lacks {', '.join(missing)}, whose lexical weights are dropped"
+            f"{folder / 'tokenizer.json'}: lacks {', '.join(missing)}, whose lexical weights are dropped"
         )
     return tuple(sorted({ids[content] for content in contents}))
 

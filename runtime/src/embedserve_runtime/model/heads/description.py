@@ -5,11 +5,14 @@ Read from a folder by `reading`, executed by `embedserve_runtime.heads`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
 from embedserve_runtime.model.architecture import Norm
 from embedserve_runtime.model.pipeline import Activation, Pooling
+
+_PLACES = re.compile(r"\{(?:instruction|query|document)\}")
 
 
 class Task(StrEnum):
@@ -42,6 +45,8 @@ class HeadLayer:
 
     weight, bias: checkpoint tensors that may hold it, tried in order; an empty bias is none.
     norm_names: the same for the norm, without `.weight` and `.bias`.
+    rows: which rows of the stored weight make the layer: one, or two, of which the second is taken off the first;
+        empty for the whole.
     file: where the tensors lie instead of the checkpoint: a file or a module's folder inside the model folder.
     """
 
@@ -52,17 +57,41 @@ class HeadLayer:
     activation: Activation = Activation.IDENTITY
     norm: Norm | None = None
     norm_names: tuple[str, ...] = ()
+    rows: tuple[int, ...] = ()
     file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
+class PromptTemplate:
+    """The written prompt that a causal model judges a pair by.
+
+    parts: texts with the places {instruction}, {query} and {document}, each tokenized on its own, special tokens
+        written out; the document is the end of its part.
+    instruction: the one used when a request brings none.
+    """
+
+    parts: tuple[str, ...]
+    instruction: str
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What is written around the places, without blanks at the ends."""
+        pieces = (piece.strip() for part in self.parts for piece in _PLACES.split(part))
+        return tuple(piece for piece in pieces if piece)
+
+
+@dataclass(frozen=True, slots=True)
 class ClassifierHead:
-    """One vector a sequence by `pooling`, then the layers, of which the last gives a logit for each label."""
+    """One vector a sequence by `pooling`, then the layers, of which the last gives a logit for each label.
+
+    template: how a pair becomes a text; None where the tokenizer joins pairs.
+    """
 
     pooling: Pooling
     layers: tuple[HeadLayer, ...]
     labels: tuple[str, ...]
     scores: ScoreFunction
+    template: PromptTemplate | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from embedserve_runtime.errors import ConfigError, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
-from embedserve_runtime.model.heads import bge_m3, classifiers
+from embedserve_runtime.model.heads import bge_m3, causal, classifiers
+from embedserve_runtime.model.heads.causal import causal_head
 from embedserve_runtime.model.heads.classifiers import classifier_head
 from embedserve_runtime.model.heads.config import HeadSource
 from embedserve_runtime.model.heads.description import (
@@ -51,12 +52,14 @@ def read_token_heads(folder: Path, encoder: Encoder, task: Task) -> tuple[TokenH
 
 
 def _detected(path: Path, architectures: Sequence[str], layout: Layout) -> str:
-    """ "embed", "sparse" or "classify". What the modules say counts more than the name of the checkpoint's class:
+    """A task, "classify" also for rerankers. What the modules say counts more than the name of the checkpoint's class:
     many embedding models were saved from a model with a head."""
     if layout.modules.splade is not None:
         return Task.SPARSE
     if layout.modules.pooling is not None:
         return Task.EMBED
+    if layout.modules.logit_score is not None:
+        return Task.RERANK
     if _of_kind(architectures, classifiers.SUFFIX):
         return Task.CLASSIFY
     for kind in OTHER_HEADS:
@@ -85,12 +88,16 @@ def _classifier(
     source: HeadSource, architectures: Sequence[str], layout: Layout, asked: str
 ) -> tuple[Task, ClassifierHead]:
     architecture = _of_kind(architectures, classifiers.SUFFIX)
-    if architecture is None:
+    causal_model = _of_kind(architectures, causal.SUFFIX)
+    if architecture is not None:
+        head = classifier_head(source, architecture, layout.activation)
+    elif causal_model is not None and asked != Task.CLASSIFY:
+        head = causal_head(source, causal_model, layout.modules.logit_score, layout.activation)
+    else:
         named = ", ".join(architectures) or "no architecture"
         raise ConfigError(
             f"model.task: {asked} needs a model for sequence classification, {source.path} has {named}"
         )
-    head = classifier_head(source, architecture, layout.activation)
     task = Task.RERANK if len(head.labels) == 1 else Task.CLASSIFY
     if asked == Task.RERANK and task is not Task.RERANK:
         raise ConfigError(f"model.task: rerank needs a model with one label, this one has {len(head.labels)}")

@@ -40,7 +40,10 @@ def head_tensors(checkpoint: Checkpoint, layers: Sequence[HeadLayer], folder: Pa
     for number, layer in enumerate(layers):
         source: TensorSource = open_file(folder / layer.file) if layer.file else checkpoint
         name, out = f"head.{number}", layer.out_features
-        yield f"{name}.weight", _tensor(source, layer.weight, (out, layer.in_features))
+        if layer.rows:
+            yield f"{name}.weight", _difference(checkpoint, layer)
+        else:
+            yield f"{name}.weight", _tensor(source, layer.weight, (out, layer.in_features))
         if layer.bias:
             yield f"{name}.bias", _tensor(source, layer.bias, (out,))
         if layer.norm is None:
@@ -53,13 +56,30 @@ def head_tensors(checkpoint: Checkpoint, layers: Sequence[HeadLayer], folder: Pa
             yield f"{name}.norm.bias", _tensor(source, biases, (out,))
 
 
+def _difference(checkpoint: Checkpoint, layer: HeadLayer) -> NDArray[np.generic]:
+    """Of the stored weight the one row, or the first less the second, float32, (1, in features)."""
+    found = _found(checkpoint, layer.weight)
+    rows = [checkpoint.row(found, row).astype(np.float32) for row in layer.rows]
+    if rows[0].shape != (layer.in_features,):
+        raise ModelInvalid(
+            f"tensor {found} of the model's head has rows of {list(rows[0].shape)}, config.json asks for "
+            f"{[layer.in_features]}"
+        )
+    return rows[0][None] if len(rows) == 1 else (rows[0] - rows[1])[None]
+
+
 def _tensor(source: TensorSource, names: Sequence[str], shape: tuple[int, ...]) -> NDArray[np.generic]:
-    found = next((name for name in names if name in source.names), None)
-    if found is None:
-        raise ModelInvalid(f"the model lacks a tensor of its head: {' or '.join(names)}")
+    found = _found(source, names)
     tensor = source.raw(found)
     if tensor.shape != shape:
         raise ModelInvalid(
             f"tensor {found} of the model's head has shape {list(tensor.shape)}, config.json asks for {list(shape)}"
         )
     return tensor
+
+
+def _found(source: TensorSource, names: Sequence[str]) -> str:
+    found = next((name for name in names if name in source.names), None)
+    if found is None:
+        raise ModelInvalid(f"the model lacks a tensor of its head: {' or '.join(names)}")
+    return found
