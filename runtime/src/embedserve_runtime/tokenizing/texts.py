@@ -94,6 +94,16 @@ class TextTokenizer:
         """For models that rank by a written prompt instead of the tokenizer's pair template. Raises ConfigError."""
         return TemplateEncoder(self._reader, self.max_length, parts)
 
+    def shorten(self, texts: Sequence[str], tokens: int) -> list[str]:
+        """The beginning of each text that its first `tokens` tokens cover."""
+        need = Need(tokens, from_left=True, offsets=True)
+        shortened = []
+        for piece in pieces(texts, len):
+            for text, part in zip(piece, self._reader.parts(piece, need), strict=True):
+                offsets = part.encoding.offsets
+                shortened.append(text[: offsets[tokens - 1][1]] if len(offsets) > tokens else text)
+        return shortened
+
     def prompt_tokens(self, prompt: str) -> int:
         """How many leading tokens of a sequence `include_prompt: false` leaves out of pooling.
 
@@ -150,6 +160,10 @@ class TextTokenizer:
             list(sequences), skip_special_tokens=skip_special_tokens
         )
         return decoded
+
+    def token_texts(self, ids: Int32Array) -> list[str]:
+        """The vocabulary's own strings; empty for rows of the model that the tokenizer has no token for."""
+        return [self._tokenizer.id_to_token(number) or "" for number in ids.tolist()]
 
     def _fit(
         self, inputs: Sequence[Input], prompt: str, rules: CutRules, *, offsets: bool = False

@@ -1,20 +1,16 @@
-"""One request's way: prompt -> tokens -> batches -> pooled vectors -> cut -> normalise.
-
-Every dialect of the API comes through here, so what a request means is decided once. Knows no HTTP.
-"""
+"""The way of a request through tokenizer, queue and engine."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TypeVar, TypeVarTuple
+from typing import NamedTuple, TypeVar, TypeVarTuple
 
 import numpy as np
 
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import FloatArray, Int32Array
+from embedserve_runtime.engines.base import FloatArray, Int32Array, Tokens
 from embedserve_runtime.errors import (
     BatchTooLarge,
     EmptyInput,
@@ -24,13 +20,24 @@ from embedserve_runtime.errors import (
     VectorSpaceMismatch,
     WrongModelKind,
 )
+from embedserve_runtime.heads.classification import scores
 from embedserve_runtime.heads.dense import cut, normalize
 from embedserve_runtime.heads.sparse import prune
 from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.results import Output, Results, SparseVector
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.work import Order
-from embedserve_runtime.tokenizing import CutRules, Input, Side, TextTokenizer, Token
+from embedserve_runtime.service.values import (
+    Effort,
+    Embedded,
+    EmbedQuery,
+    Pair,
+    Scored,
+    ScoreQuery,
+    Timings,
+)
+from embedserve_runtime.tokenizing import CutRules, Input, TextTokenizer, Token
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -53,63 +60,9 @@ OUTPUT_NAMES = {
 NO_ROWS: FloatArray = np.zeros((0, 0), dtype=np.float32)
 
 
-@dataclass(frozen=True, slots=True)
-class EmbedQuery:
-    """What a client asks for, in no dialect.
-
-    inputs: texts, or id arrays that are used as they are.
-    truncate, normalize, dimensions: None takes the service's own.
-    prompt: text put before every input, instead of one by its name.
-    vector_space: the identity that the client expects, if it says so.
-    timeout: seconds after which the client wants no answer any more; the service's own bound holds too.
-    outputs: kinds of results, all from one forward pass.
-    top_k, threshold: what is kept of sparse vectors.
-    """
-
-    inputs: Sequence[Input]
-    truncate: bool | None = None
-    side: Side = "right"
-    prompt_name: str | None = None
-    prompt: str | None = None
-    normalize: bool | None = None
-    dimensions: int | None = None
-    vector_space: str | None = None
-    timeout: float | None = None
-    outputs: Output = Output.DENSE
-    top_k: int | None = None
-    threshold: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Timings:
-    """Seconds; queue and engine are means over the inputs."""
-
-    total: float
-    tokenize: float
-    queue: float
-    engine: float
-
-
-@dataclass(frozen=True, slots=True)
-class Embedded:
-    """What was asked for, in the order of the inputs; all numbers are finite.
-
-    dense: float32, contiguous, one row an input. multi_vectors, hidden: an array (tokens, size) for each input.
-    Each is empty if it was not asked for.
-    lengths: tokens of each input after truncation, prompt and special tokens included.
-    """
-
-    dense: FloatArray
-    sparse: Sequence[SparseVector]
-    multi_vectors: Sequence[FloatArray]
-    hidden: Sequence[FloatArray]
-    lengths: Sequence[int]
-    characters: int
-    timings: Timings
-
-    @property
-    def tokens(self) -> int:
-        return sum(self.lengths)
+class _Ran(NamedTuple):
+    results: Results
+    effort: Effort
 
 
 class EmbeddingService:
@@ -137,36 +90,39 @@ class EmbeddingService:
         self._check(query)
         prompt = self.prompt_of(query)
         characters = sum(map(len, query.inputs))
-        sequences = await self._tokenize(query, prompt, characters)
-        tokenized = self._clock()
-        lengths = [len(sequence) for sequence in sequences]
+        rules = CutRules(self._truncates(query.truncate), query.side)
+        sequences = await self._tokenize(
+            characters + len(prompt) * len(query.inputs),
+            lambda: self._tokenizer.encode(query.inputs, prompt, rules),
+        )
         if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR):
-            self._check_hidden(sum(lengths))
-        timeout = self.batching.request_timeout_seconds
-        if query.timeout is not None:
-            timeout = min(timeout, query.timeout)
+            self._check_hidden(sum(map(len, sequences)))
         order = Order(sequences, query.outputs, self.batching.max_hidden_bytes)
-        done = await self.dispatcher.submit(order, started + timeout)
-        results = done.results
+        results, effort = await self._run(order, characters, started, query.timeout)
         if results.nbytes <= INLINE_BYTES:
             dense, sparse = self._finish(results, query)
         else:
             dense, sparse = await self._in_thread(self._finish, results, query)
-        timings = Timings(
-            total=self._clock() - started,
-            tokenize=tokenized - started,
-            queue=done.queue_seconds,
-            engine=done.engine_seconds,
-        )
-        return Embedded(
-            dense, sparse, results.multi_vectors or (), results.hidden or (), lengths, characters, timings
-        )
+        return Embedded(dense, sparse, results.multi_vectors or (), results.hidden or (), effort)
+
+    async def score(self, query: ScoreQuery) -> Scored:
+        """Raises any RequestError."""
+        started = self._clock()
+        head = self._check_score(query)
+        characters = sum(len(item) if isinstance(item, str) else sum(map(len, item)) for item in query.items)
+        sequences = await self._tokenize(characters, lambda: self._encode_items(query))
+        order = Order(sequences, Output.LOGITS)
+        results, effort = await self._run(order, characters, started, query.timeout)
+        logits = results.logits
+        assert logits is not None, "asked for"
+        _check_finite((logits,))
+        return Scored(logits if query.raw else scores(logits, head.scores), head.labels, effort)
 
     async def locate(self, query: EmbedQuery) -> list[list[Token]]:
         """The tokens that `embed` makes of the inputs, with their places in prompt + input."""
         self._check(query)
         _check_listed(query.inputs)
-        rules = CutRules(self._truncates(query), query.side)
+        rules = CutRules(self._truncates(query.truncate), query.side)
         return await self._in_thread(self._tokenizer.locate, query.inputs, self.prompt_of(query), rules)
 
     async def tokenize(
@@ -186,6 +142,10 @@ class EmbeddingService:
             lambda: self._tokenizer.decode(sequences, skip_special_tokens=skip_special_tokens)
         )
 
+    def token_texts(self, ids: Int32Array) -> list[str]:
+        """The vocabulary's own strings."""
+        return self._tokenizer.token_texts(ids)
+
     def check_count(self, count: int) -> None:
         """Refuse a request for the number of its inputs. Raises EmptyInput, BatchTooLarge."""
         if not count:
@@ -198,22 +158,26 @@ class EmbeddingService:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _check(self, query: EmbedQuery) -> None:
-        """Everything that can be refused before any work is done."""
-        card = self.card
-        if query.vector_space is not None and query.vector_space != card.vector_space:
-            raise VectorSpaceMismatch(
-                f"expected vector space {query.vector_space}; this service makes {card.vector_space}"
-            )
-        for output in query.outputs & ~card.outputs:
-            given = " and ".join(OUTPUT_NAMES[one] for one in card.outputs)
-            raise WrongModelKind(f"this model gives no {OUTPUT_NAMES[output]}; it gives {given}")
-        dimensions = query.dimensions
-        if dimensions is not None and not 1 <= dimensions <= card.pipeline.dimensions:
-            raise InvalidInput(
-                f"`dimensions` must lie between 1 and {card.pipeline.dimensions}, got {dimensions}"
-            )
+        """Everything that can be refused before any work is done, in TEI's order."""
+        self._check_space(query.vector_space)
         self.check_count(len(query.inputs))
         self.dispatcher.check_room(len(query.inputs))
+        outputs, pipeline = self.card.outputs, self.card.pipeline
+        for output in query.outputs & ~outputs:
+            raise WrongModelKind(f"model gives no {OUTPUT_NAMES[output]}: it gives {_names(outputs)}")
+        dimensions = query.dimensions
+        if dimensions is not None and not 1 <= dimensions <= pipeline.dimensions:
+            raise InvalidInput(f"`dimensions` must lie between 1 and {pipeline.dimensions}, got {dimensions}")
+
+    def _check_score(self, query: ScoreQuery) -> ClassifierHead:
+        self._check_space(query.vector_space)
+        head = self.check_ranks() if query.ranks else None
+        self.check_count(len(query.items))
+        self.dispatcher.check_room(len(query.items))
+        head = head or self._classifier()
+        if query.instruction is not None:
+            raise InvalidInput("this model takes no instruction")
+        return head
 
     def _check_hidden(self, tokens: int) -> None:
         size = tokens * self.card.encoder.hidden_size * 4
@@ -221,6 +185,31 @@ class EmbeddingService:
             raise BatchTooLarge(
                 f"the states of {tokens} tokens take {size} bytes; one request may ask for "
                 f"{self.batching.max_hidden_bytes}. Send fewer or shorter inputs"
+            )
+
+    def check_ranks(self) -> ClassifierHead:
+        """Raises WrongModelKind when the model is no reranker."""
+        head = self.card.head
+        if not isinstance(head, ClassifierHead):
+            given = _names(self.card.outputs)
+            raise WrongModelKind(f"model is not a re-ranker model: it gives {given}; serve a re-ranker")
+        if len(head.labels) != 1:
+            raise WrongModelKind(
+                f"model is not a re-ranker model: it has {len(head.labels)} labels; use /predict"
+            )
+        return head
+
+    def _classifier(self) -> ClassifierHead:
+        head = self.card.head
+        if not isinstance(head, ClassifierHead):
+            given = _names(self.card.outputs)
+            raise WrongModelKind(f"model is not a classifier model: it gives {given}; serve a classifier")
+        return head
+
+    def _check_space(self, expected: str | None) -> None:
+        if expected is not None and expected != self.card.vector_space:
+            raise VectorSpaceMismatch(
+                f"expected vector space {expected}; this service makes {self.card.vector_space}"
             )
 
     def prompt_of(self, query: EmbedQuery) -> str:
@@ -240,14 +229,37 @@ class EmbeddingService:
         _check_texts_only(query)
         return self.card.prompts[name]
 
-    def _truncates(self, query: EmbedQuery) -> bool:
-        return self.batching.auto_truncate if query.truncate is None else query.truncate
+    def _truncates(self, asked: bool | None) -> bool:
+        return self.batching.auto_truncate if asked is None else asked
 
-    async def _tokenize(self, query: EmbedQuery, prompt: str, characters: int) -> list[Int32Array]:
-        rules = CutRules(self._truncates(query), query.side)
-        if characters + len(prompt) * len(query.inputs) <= INLINE_CHARACTERS:
-            return self._tokenizer.encode(query.inputs, prompt, rules)
-        return await self._in_thread(self._tokenizer.encode, query.inputs, prompt, rules)
+    def _encode_items(self, query: ScoreQuery) -> list[Tokens]:
+        """One sequence an item. Single texts get no prompt: the default one is for vectors."""
+        rules = CutRules(self._truncates(query.truncate), query.side)
+        texts = [item for item in query.items if isinstance(item, str)]
+        pairs = [item for item in query.items if isinstance(item, Pair)]
+        if query.document_tokens is not None:
+            shortened = self._tokenizer.shorten([pair.second for pair in pairs], query.document_tokens)
+            pairs = [Pair(pair.first, second) for pair, second in zip(pairs, shortened, strict=True)]
+        of_texts = iter(self._tokenizer.encode(texts, "", rules))
+        of_pairs = iter(self._tokenizer.encode_pairs(pairs, rules) if pairs else ())
+        return [next(of_texts if isinstance(item, str) else of_pairs) for item in query.items]
+
+    async def _tokenize(self, characters: int, encode: Callable[[], Sequence[Tokens]]) -> Sequence[Tokens]:
+        return encode() if characters <= INLINE_CHARACTERS else await self._in_thread(encode)
+
+    async def _run(self, order: Order, characters: int, started: float, seconds: float | None) -> _Ran:
+        """started: when the request came. seconds: what the client gives it from there."""
+        tokenized = self._clock()
+        most = self.batching.request_timeout_seconds
+        deadline = started + (most if seconds is None else min(most, seconds))
+        done = await self.dispatcher.submit(order, deadline)
+        timings = Timings(
+            total=self._clock() - started,
+            tokenize=tokenized - started,
+            queue=done.queue_seconds,
+            engine=done.engine_seconds,
+        )
+        return _Ran(done.results, Effort(list(map(len, order.sequences)), characters, timings))
 
     def _finish(self, results: Results, query: EmbedQuery) -> tuple[FloatArray, list[SparseVector]]:
         """Dense vectors and sparse ones, as the query wants them. Raises NotFinite."""
@@ -275,6 +287,10 @@ def _check_listed(inputs: Sequence[Input]) -> None:
         raise BatchTooLarge(
             f"tokens are listed for {LISTED_CHARACTERS} characters in one request, got {characters}"
         )
+
+
+def _names(outputs: Output) -> str:
+    return " and ".join(OUTPUT_NAMES[one] for one in outputs)
 
 
 def _check_texts_only(query: EmbedQuery) -> None:
