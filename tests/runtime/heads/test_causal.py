@@ -18,9 +18,8 @@ from transformers import AutoTokenizer, PreTrainedModel, Qwen3Config, Qwen3ForCa
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.heads.classification import scores
-from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.causal import QWEN3
-from embedserve_runtime.model.heads.description import ClassifierHead, PromptTemplate, Task
+from embedserve_runtime.model.heads.description import ClassifierHead, Task
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_runner import card_of, greatest, logits_of, runner_of
@@ -101,19 +100,11 @@ def reference(model: PreTrainedModel, folder: Path, pair: tuple[str, str], instr
     return torch.softmax(no_and_yes, dim=0)[1].item()
 
 
-def template_of(card: ModelCard) -> PromptTemplate:
-    assert isinstance(card.head, ClassifierHead)
-    assert card.head.template is not None
-    return card.head.template
-
-
 def scores_of(folder: Path, engine: str, **settings: object) -> FloatArray:
     runner = runner_of(folder, engine, **settings)
     assert runner is not None
     assert runner.card.task is Task.RERANK
-    template = template_of(runner.card)
-    encoder = TextTokenizer.from_card(runner.card).template(template.parts)
-    texts = encoder.encode(PAIRS, CutRules(truncate=True), instruction=template.instruction)
+    texts = TextTokenizer.from_card(runner.card).encode_pairs(PAIRS, CutRules(truncate=True))
     assert isinstance(runner.card.head, ClassifierHead)
     return scores(logits_of(runner, texts), runner.card.head.scores)[:, 0]
 

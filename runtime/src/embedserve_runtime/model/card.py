@@ -83,7 +83,7 @@ class ModelCard:
     @property
     def main_output(self) -> Output:
         """What the model is for."""
-        order = (Output.DENSE, Output.LOGITS, Output.SPARSE)
+        order = (Output.DENSE, Output.LOGITS, Output.SPARSE, Output.MULTI_VECTOR)
         return next(output for output in order if output in self.outputs)
 
     @property

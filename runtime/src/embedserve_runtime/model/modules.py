@@ -46,9 +46,19 @@ TRANSFORMER_FILES = (
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 )
-SUPPORTED = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout", "SpladePooling", "LogitScore")
+SUPPORTED = (
+    "Transformer",
+    "Pooling",
+    "Dense",
+    "Normalize",
+    "Dropout",
+    "SpladePooling",
+    "LogitScore",
+    "MultiVectorMask",
+)
 ORDERS = (
-    "(MLM)?Transformer( Pooling( Dense)*( Normalize)?| SpladePooling| LogitScore|( Dense)+( Normalize)?)?"
+    "(MLM)?Transformer( Pooling( Dense)*( Normalize)?| SpladePooling| LogitScore"
+    "|( Dense)+( Normalize)?( MultiVectorMask)?( Normalize)?)?"
 )
 # sentence-transformers' names of what modules hand on.
 TEXTS, TOKENS = "sentence_embedding", "token_embeddings"
@@ -141,6 +151,7 @@ class Modules:
     written: whether there is a modules.json. transformer: folder of the encoder inside the model folder.
     pooling: None when no module says it.
     dense, normalize: on vectors of texts. token_dense, token_normalize: on vectors of tokens.
+    mask: folder of the module that says which tokens of a multi-vector model count.
     """
 
     written: bool = False
@@ -153,6 +164,7 @@ class Modules:
     logit_score: LogitScoreFile | None = None
     token_dense: tuple[DenseLayer, ...] = ()
     token_normalize: bool = False
+    mask: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +230,8 @@ def read_modules(folder: Path, entries: Sequence[ModuleEntry], model_type: str |
                 _add_dense(modules, folder, entry, model_type)
             case "Normalize":
                 _add_normalize(modules, config)
+            case "MultiVectorMask":
+                modules.mask = entry.path
             case "Dropout":  # does nothing outside training
                 pass
             case _:
@@ -226,6 +240,12 @@ def read_modules(folder: Path, entries: Sequence[ModuleEntry], model_type: str |
                     f"supported: {', '.join(SUPPORTED)}"
                 )
     _check_order(folder / "modules.json", [kind for kind in order if kind != "Dropout"])
+    pools = modules.pooling is not None
+    if (modules.token_dense or modules.token_normalize) if pools else (modules.dense or modules.normalize):
+        raise UnsupportedArchitecture(
+            f"{folder / 'modules.json'}: Dense and Normalize must work on {TEXTS if pools else TOKENS} "
+            f"{'behind' if pools else 'without'} a Pooling module"
+        )
     return modules
 
 
@@ -234,7 +254,8 @@ def _check_order(path: Path, order: Sequence[str]) -> None:
     if order and re.fullmatch(ORDERS, " ".join(order)) is None:
         raise UnsupportedArchitecture(
             f"{path}: the modules {', '.join(order)} are not supported together; supported: Transformer, then "
-            "Pooling, Dense and Normalize, or SpladePooling, or LogitScore, in this order"
+            "Pooling, Dense and Normalize, or SpladePooling, or LogitScore, or Dense, Normalize and MultiVectorMask, "
+            "in this order"
         )
 
 

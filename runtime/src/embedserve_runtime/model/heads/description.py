@@ -22,6 +22,7 @@ class Task(StrEnum):
     RERANK = "rerank"
     CLASSIFY = "classify"
     SPARSE = "sparse"
+    MULTI_VECTOR = "multi_vector"
 
 
 class ScoreFunction(StrEnum):
@@ -122,16 +123,52 @@ class LexicalHead:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryExpansion:
+    """Queries are filled up with a token to `length`, and its vectors count.
+
+    fixed: longer queries are cut to `length`. attend: whether other tokens see it.
+    token: None for the tokenizer's mask.
+    """
+
+    length: int
+    fixed: bool
+    attend: bool
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LateInteraction:
+    """How queries and documents differ before the encoder, and which tokens' vectors count after it.
+
+    query_prefix, document_prefix: one token each where the vocabulary has it, before the prompt.
+    query_length, document_length: tokens, special ones included; None for the model's own.
+    skipped_words: tokens whose vectors do not count, for inputs of `skipped_tasks` (no task counts as "document").
+    """
+
+    query_prefix: str
+    document_prefix: str
+    query_length: int | None
+    document_length: int | None
+    expansion: QueryExpansion | None
+    skipped_words: tuple[str, ...]
+    skipped_tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MultiVectorHead:
-    """A vector for each token: the layers, then L2 normalise. skipped: leading tokens that get none."""
+    """A vector for each token: the layers, then L2 normalise.
+
+    skipped: leading tokens that get none. interaction: None where queries and documents are treated alike.
+    """
 
     layers: tuple[HeadLayer, ...]
     normalize: bool
     skipped: int = 0
+    interaction: LateInteraction | None = None
 
 
 # In the place of pooling; beside it.
-Head = ClassifierHead | SparseHead
+Head = ClassifierHead | SparseHead | MultiVectorHead
 TokenHead = LexicalHead | MultiVectorHead
 
 

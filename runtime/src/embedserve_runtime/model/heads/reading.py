@@ -19,6 +19,7 @@ from embedserve_runtime.model.heads.description import (
     Task,
     TokenHead,
 )
+from embedserve_runtime.model.heads.late_interaction import multi_vector_head
 from embedserve_runtime.model.heads.masked_lm import masked_lm_layers
 from embedserve_runtime.model.modules import Layout
 
@@ -40,7 +41,11 @@ def read_head(folder: Path, encoder: Encoder, layout: Layout, asked: str) -> tup
     architectures = source.config.architectures or []
     task = _detected(source.path, architectures, layout) if asked == "auto" else asked
     if task == Task.EMBED:
+        if layout.modules.token_dense:
+            raise ConfigError(f"model.task: {asked} needs a Pooling module, {folder} is a multi-vector model")
         return Task.EMBED, None
+    if task == Task.MULTI_VECTOR:
+        return Task.MULTI_VECTOR, multi_vector_head(folder, encoder, layout.modules)
     if task == Task.SPARSE:
         return Task.SPARSE, _sparse(source, architectures, layout)
     return _classifier(source, architectures, layout, asked)
@@ -58,6 +63,8 @@ def _detected(path: Path, architectures: Sequence[str], layout: Layout) -> str:
         return Task.SPARSE
     if layout.modules.pooling is not None:
         return Task.EMBED
+    if layout.modules.token_dense:
+        return Task.MULTI_VECTOR
     if layout.modules.logit_score is not None:
         return Task.RERANK
     if _of_kind(architectures, classifiers.SUFFIX):
