@@ -10,7 +10,7 @@ import pytest
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model import families
 from embedserve_runtime.model.heads.classifiers import CLASSIFIERS
-from embedserve_runtime.model.heads.description import ClassifierHead, ScoreFunction, SparseHead, Task
+from embedserve_runtime.model.heads.description import ClassifierHead, Head, ScoreFunction, Task
 from embedserve_runtime.model.heads.reading import read_head
 from embedserve_runtime.model.modules import read_layout
 
@@ -43,7 +43,7 @@ def read(
     asked: str = "auto",
     cross_encoder: Config | None = None,
     modules: tuple[str, ...] = (),
-) -> tuple[Task, ClassifierHead | SparseHead | None]:
+) -> tuple[Task, Head | None]:
     (folder / "config.json").write_text(json.dumps(BERT | config))
     if cross_encoder is not None:
         (folder / "config_sentence_transformers.json").write_text(json.dumps(cross_encoder))
