@@ -68,6 +68,7 @@ def test_hidden_states_of_pairs_equal_those_of_transformers_alone_and_among_othe
     rows = np.split(batched, [40, 53, 54, 56])
     typed = [*sequences[:1], TokenSequence(single, np.zeros_like(single)), *sequences[1:]]
     for one, row in zip(typed, rows, strict=True):
+        assert one.types is not None
         ids, types = (torch.from_numpy(part.astype(np.int64))[None] for part in (one.ids, one.types))
         with torch.no_grad():
             want = model(ids, token_type_ids=types).last_hidden_state[0].numpy()

@@ -23,6 +23,9 @@ _IDEOGRAPHS = r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])"
 # One of these has a token in every vocabulary; a BPE without an unknown token has none for the others.
 _PROBES = ("a", "e", "A", "1", ".", "的", "!")
 
+# These change a character by itself or with the marks that follow it.
+_LOCAL_NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase"}
+
 
 @dataclass(frozen=True, slots=True)
 class Boundaries:
@@ -101,7 +104,7 @@ def read_special_tokens(tokenizer: Tokenizer) -> tuple[Int32Array, Int32Array]:
 
 def read_boundaries(tokenizer: Tokenizer) -> Boundaries:
     layout = json.loads(tokenizer.to_str())
-    return Boundaries(_boundary(layout), _is_bert(layout))
+    return Boundaries(_boundary(layout), _words_are_alike_everywhere(layout))
 
 
 def lowercase_first(tokenizer: Tokenizer) -> None:
@@ -152,6 +155,26 @@ def _splits_at_blanks(pre_tokenizer: dict[str, Any]) -> bool:
             return r"\s+(?!\S)" in pattern  # the GPT-2 expression and its descendants
         case _:
             return False
+
+
+def _words_are_alike_everywhere(layout: dict[str, Any]) -> bool:
+    """Whether a text that begins with a blank has the ids that it has behind a word."""
+    if any(token["rstrip"] and token["content"][-1:].isalnum() for token in layout["added_tokens"]):
+        return False
+    steps = _flat(layout["pre_tokenizer"], "pretokenizers")
+    if _is_bert(layout):
+        return True
+    if steps and steps[0]["type"] == "WhitespaceSplit":
+        return all(
+            step["type"] == "Metaspace" and step["prepend_scheme"] in {"always", "never"}
+            for step in steps[1:]
+        )
+    local = all(part["type"] in _LOCAL_NORMALIZERS for part in _flat(layout["normalizer"], "normalizers"))
+    return local and all(
+        (step["type"] == "ByteLevel" and not step["add_prefix_space"])
+        or (step["type"] == "Split" and _splits_at_blanks(step))
+        for step in steps
+    )
 
 
 def _is_bert(layout: dict[str, Any]) -> bool:

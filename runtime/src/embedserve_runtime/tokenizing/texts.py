@@ -94,7 +94,7 @@ class TextTokenizer:
         """
         if self._written is not None:
             encoder, instruction = self._written
-            return encoder.encode(pairs, rules, instruction=prompt or instruction)
+            return [*encoder.encode(pairs, rules, instruction=prompt or instruction)]
         return self._pairs.encode(pairs, prompt, rules)
 
     def require_pairs(self) -> None:

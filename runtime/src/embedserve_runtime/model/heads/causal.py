@@ -85,7 +85,7 @@ def causal_head(
         (_rows(source, rows),),
         ("LABEL_0",),
         score_function(source, 1, cross_encoder),
-        reranker.template,
+        template=reranker.template,
     )
 
 

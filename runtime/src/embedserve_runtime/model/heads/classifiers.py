@@ -118,7 +118,14 @@ def classifier_head(source: HeadSource, architecture: str, cross_encoder: str | 
         )
     labels = _labels(source)
     pooling, layers = shape(source, len(labels))
-    return ClassifierHead(pooling, layers, labels, score_function(source, len(labels), cross_encoder))
+    return ClassifierHead(
+        pooling,
+        layers,
+        labels,
+        score_function(source, len(labels), cross_encoder),
+        # GenericForSequenceClassification of transformers takes the last token whose id is not that of padding.
+        padding=source.config.pad_token_id if pooling is Pooling.LAST else None,
+    )
 
 
 def _labels(source: HeadSource) -> tuple[str, ...]:

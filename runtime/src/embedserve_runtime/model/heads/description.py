@@ -85,6 +85,8 @@ class PromptTemplate:
 class ClassifierHead:
     """One vector a sequence by `pooling`, then the layers, of which the last gives a logit for each label.
 
+    padding: LAST only: an id that is not counted as a text's last token; where a text has no other, its first token
+        is read. None counts every id.
     template: how a pair becomes a text; None where the tokenizer joins pairs.
     """
 
@@ -92,6 +94,7 @@ class ClassifierHead:
     layers: tuple[HeadLayer, ...]
     labels: tuple[str, ...]
     scores: ScoreFunction
+    padding: int | None = None
     template: PromptTemplate | None = None
 
 
