@@ -32,7 +32,7 @@ def card_of(folder: Path, **settings: object) -> ModelCard:
 
 def runner_of(folder: Path, engine: str, **settings: object) -> Runner:
     card = card_of(folder, **settings)
-    checkpoint = Checkpoint.open(folder)
+    checkpoint = Checkpoint.open(card.encoder_folder)
     return runner_on(ENGINES[engine].build(card.encoder, Weights(card.encoder, checkpoint)), card, checkpoint)
 
 
