@@ -18,6 +18,7 @@ from embedserve_runtime.heads.classification import Classifier
 from embedserve_runtime.heads.dense import DenseHead, DenseWeights
 from embedserve_runtime.heads.layers import LoadedLayer
 from embedserve_runtime.heads.sparse import Splade
+from embedserve_runtime.heads.static import StaticWeights
 from embedserve_runtime.heads.tokens import Lexical, MultiVectors
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard, read_card
@@ -30,16 +31,16 @@ from embedserve_runtime.model.heads.description import (
     SparseHead,
     TokenHead,
 )
-from embedserve_runtime.model.heads.tensors import head_tensors
+from embedserve_runtime.model.heads.tensors import head_tensors, query_weights
 from embedserve_runtime.model.sources import open_model
-from embedserve_runtime.runner import EncoderRunner, Heads, Runner
+from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner
 
 
 def load_runner(config: RuntimeConfig) -> Runner:
     """Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
-    checkpoint = Checkpoint.open(card.folder)
+    checkpoint = Checkpoint.open(card.encoder_folder)
     return runner_on(
         open_engine(card.encoder, Weights(card.encoder, checkpoint), config.engine), card, checkpoint
     )
@@ -47,7 +48,10 @@ def load_runner(config: RuntimeConfig) -> Runner:
 
 def runner_on(engine: Engine, card: ModelCard, checkpoint: Checkpoint) -> Runner:
     """The runner of the card's task, with the tensors of its head loaded."""
-    return EncoderRunner(card, engine, _heads(card, checkpoint))
+    runner = EncoderRunner(card, engine, _heads(card, checkpoint))
+    if card.query is None:
+        return runner
+    return RoutedRunner(runner, StaticWeights(query_weights(card.folder, card.query, card.encoder)))
 
 
 def _heads(card: ModelCard, checkpoint: Checkpoint) -> Heads:

@@ -113,7 +113,6 @@ def test_all_three_outputs_of_one_forward_equal_flag_embedding_on_every_engine(m
     texts = [model.ids(text) for text in TEXTS]
     for engine in ENGINES:
         runner = runner_of(model.folder, engine)
-        assert runner is not None
         assert runner.card.outputs == ALL | Output.HIDDEN
         assert (runner.card.pipeline.pooling, runner.card.pipeline.normalize) == ((Pooling.CLS,), True)
         got = runner.run(PackedBatch.pack(texts), ALL)
@@ -134,7 +133,6 @@ def first(tmp_path: Path) -> M3:
 
 def test_only_what_is_asked_for_is_made(first: M3) -> None:
     runner = runner_of(first.folder, "torch")
-    assert runner is not None
     got = runner.run(PackedBatch.pack([first.ids("ba")]), Output.SPARSE)
     assert (got.dense, got.multi_vectors, got.hidden) == (None, None, None)
     assert got.sparse is not None

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import ConfigError, ModelError, ModelFileMissing, ModelInvalid
-from embedserve_runtime.model import families
+from embedserve_runtime.model import families, routes
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
 from embedserve_runtime.model.heads import bge_m3
@@ -19,15 +19,16 @@ from embedserve_runtime.model.heads.description import (
     LexicalHead,
     MultiVectorHead,
     SparseHead,
+    StaticQuery,
     Task,
     TokenHead,
     head_outputs,
     identity_of,
 )
 from embedserve_runtime.model.heads.reading import read_head, read_token_heads
-from embedserve_runtime.model.heads.tensors import head_tensors
+from embedserve_runtime.model.heads.tensors import head_tensors, query_weights
 from embedserve_runtime.model.identity import tokenizer_digest, vector_space
-from embedserve_runtime.model.modules import Layout, read_layout
+from embedserve_runtime.model.modules import Layout, read_entries, read_layout
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.results import Output
 
@@ -46,6 +47,7 @@ OUTPUT_OF: Mapping[type[Head | TokenHead], Output] = MappingProxyType(
 class ModelCard:
     """What a folder holds and how it is to be run.
 
+    encoder_path: the folder inside it where the encoder and its tokenizer lie; empty for the folder itself.
     source: the folder or repository as it was asked for; revision: the commit, or "local".
     max_length: tokens an input may have, special tokens included.
     lowercase: the folder asks for lower-casing before the tokenizer (sentence_bert_config `do_lower_case`).
@@ -53,6 +55,7 @@ class ModelCard:
     vector_space: identity of the vectors, `vs1-` and 20 hex digits.
     head: what makes rows in the place of pooling; None for the task "embed". The pipeline then has no poolings, and
         its dimensions are the columns of a row: labels, or the vocabulary.
+    query: how queries are treated; None where it is as documents.
     token_heads: what is made of each token beside a dense vector.
     pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
     """
@@ -70,6 +73,8 @@ class ModelCard:
     task: Task = Task.EMBED
     head: Head | None = None
     token_heads: tuple[TokenHead, ...] = ()
+    query: StaticQuery | None = None
+    encoder_path: str = ""
     pair_types: bool = False
 
     @property
@@ -87,8 +92,12 @@ class ModelCard:
         return next(output for output in order if output in self.outputs)
 
     @property
+    def encoder_folder(self) -> Path:
+        return self.folder / self.encoder_path
+
+    @property
     def tokenizer_file(self) -> Path:
-        return self.folder / TOKENIZER_FILE
+        return self.encoder_folder / TOKENIZER_FILE
 
 
 def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard:
@@ -104,22 +113,26 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
 
 
 def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard:
-    if not (folder / TOKENIZER_FILE).exists():
+    entries, query = routes.expand(folder, read_entries(folder))
+    layout = read_layout(folder, entries)
+    encoder_folder = folder / layout.modules.transformer
+    if not (encoder_folder / TOKENIZER_FILE).exists():
         raise ModelFileMissing(
-            f"{TOKENIZER_FILE} not found in {settings.source}: the folder needs the fast tokenizer's file "
+            f"{TOKENIZER_FILE} not found in {encoder_folder}: the folder needs the fast tokenizer's file "
             "(save the tokenizer with a current transformers to get it)"
         )
-    encoder = families.describe(folder)
-    layout = read_layout(folder)
+    encoder = families.describe(encoder_folder)
     task, head = read_head(folder, encoder, layout, settings.task)
     token_heads = read_token_heads(folder, encoder, task)
-    checkpoint = Checkpoint.open(folder)
+    checkpoint = Checkpoint.open(encoder_folder)
     weights = Weights(encoder, checkpoint)
     pipeline = (
         _pipeline(folder, encoder, layout, settings)
         if head is None
         else _head_pipeline(head, settings, layout)
     )
+    if query is not None:
+        routes.check_tokenizers(folder, query, encoder_folder / TOKENIZER_FILE)
     prompts = {**layout.prompts, **settings.prompts}
     default_prompt = settings.default_prompt or layout.default_prompt
     if default_prompt is not None and default_prompt not in prompts:
@@ -142,7 +155,7 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
         vector_space=vector_space(
             tensors=weights.raw_tensors(),
             dense=dense_tensors(folder, pipeline.dense),
-            tokenizer=tokenizer_digest(folder / TOKENIZER_FILE),
+            tokenizer=tokenizer_digest(encoder_folder / TOKENIZER_FILE),
             pipeline=pipeline,
             lowercase=layout.lowercase,
             prompt=prompts[default_prompt] if default_prompt is not None else "",
@@ -151,10 +164,13 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
             token_heads=[
                 (identity_of(one), head_tensors(checkpoint, one.layers, folder)) for one in token_heads
             ],
+            query_weights=None if query is None else query_weights(folder, query, encoder),
         ),
         task=task,
         head=head,
         token_heads=token_heads,
+        query=query,
+        encoder_path=layout.modules.transformer,
         pair_types=encoder.embeddings.token_types > 1 and layout.token_types,
     )
 

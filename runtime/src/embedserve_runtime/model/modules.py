@@ -185,20 +185,25 @@ class Layout:
     activation: str | None
 
 
-def read_layout(folder: Path) -> Layout:
-    """Read the layout. Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture, naming file and module."""
+def read_entries(folder: Path) -> list[ModuleEntry]:
+    """The lines of modules.json in their order, none without the file. Raises ModelInvalid."""
     entries = read_json_if_there(folder / "modules.json", list[ModuleEntry], [])
+    return sorted(entries, key=lambda entry: entry.idx)
+
+
+def read_layout(folder: Path, entries: Sequence[ModuleEntry]) -> Layout:
+    """Read the layout of the modules in `entries`.
+
+    Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture, naming file and module.
+    """
     model = read_json_if_there(
         folder / "config_sentence_transformers.json", _SentenceTransformersFile, _SentenceTransformersFile()
     )
-    modules = read_modules(folder, sorted(entries, key=lambda entry: entry.idx), model.model_type)
-    if modules.transformer:
-        raise UnsupportedArchitecture(
-            f"{folder / 'modules.json'}: the Transformer module must lie in the root folder"
-        )
-    settings = _read_transformer(folder)
+    modules = read_modules(folder, entries, model.model_type)
+    encoder = folder / modules.transformer
+    settings = _read_transformer(encoder)
     tokenizer = read_json_if_there(
-        folder / "tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile()
+        encoder / "tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile()
     )
     return Layout(
         modules=modules,

@@ -37,7 +37,7 @@ def read_head(folder: Path, encoder: Encoder, layout: Layout, asked: str) -> tup
 
     Raises ModelError (naming file and head), or ConfigError when the folder is not for the task that is asked for.
     """
-    source = HeadSource.of(folder, encoder)
+    source = HeadSource.of(folder / layout.modules.transformer, encoder)
     architectures = source.config.architectures or []
     task = _detected(source.path, architectures, layout) if asked == "auto" else asked
     if task == Task.EMBED:
