@@ -334,10 +334,8 @@ def _in_daemon_thread(name: str, function: Callable[[], T]) -> asyncio.Future[T]
 
 def _check_served(card: ModelCard) -> None:
     """Refuse a model whose inputs are not prepared as it wants them. Raises UnsupportedArchitecture."""
-    reason = None
     if card.task is Task.MULTI_VECTOR:
-        reason = "makes a vector for each token (late interaction), whose prefixes, query expansion and skipped words"
-    elif card.query is not None:
-        reason = "has routes, of which those of queries"
-    if reason is not None:
-        raise UnsupportedArchitecture(f"{card.source} {reason} are not served yet")
+        raise UnsupportedArchitecture(
+            f"{card.source} makes a vector for each token (late interaction), whose prefixes, query expansion and "
+            "skipped words are not served yet"
+        )

@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from transformers import BertForMaskedLM
 
 from embedserve_runtime.config import RuntimeConfig
+from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading import load_runner
 from embedserve_runtime.runner import Runner
 from tests.runtime.heads import test_bge_m3, test_causal
+from tests.runtime.pipelines import test_routes_of_models
+from tests.runtime.pipelines.folders import TEXTS, bert
 from tests.runtime.serve_kit import bench
 from tests.support.models import tiny_bert
 from tests.support.tokenizers import with_minilm_tokenizer
@@ -76,3 +80,33 @@ async def test_bge_m3_gives_its_three_outputs_of_one_request(tmp_path: Path) -> 
         assert got_weights == pytest.approx(weights, abs=FP32_MAX_ABS_DIFF)
         assert {entry["index"]: entry["value"] for entry in by_tei[place]} == got_weights
         np.testing.assert_allclose(content["multi_vector"][place], vectors, atol=FP32_MAX_ABS_DIFF)
+
+
+async def test_queries_of_a_model_without_inference_for_them_take_their_own_way_on_every_route(
+    tmp_path: Path,
+) -> None:
+    bare = bert(tmp_path / "bare", BertForMaskedLM)
+    oracle = test_routes_of_models.saved(bare, tmp_path / "saved")
+    texts = list(TEXTS)
+    want_queries = oracle.encode_query(texts, convert_to_sparse_tensor=False).numpy()
+    want_documents = oracle.encode_document(texts, convert_to_sparse_tensor=False).numpy()
+    async with bench(model=model_in(tmp_path / "saved")) as server:
+
+        async def by_tei(**options: str) -> FloatArray:
+            answer = await server.client.post("/embed_sparse", json={"inputs": texts} | options)
+            entries = [
+                (row, entry["index"], entry["value"])
+                for row, item in enumerate(answer.json())
+                for entry in item
+            ]
+            rows: FloatArray = np.zeros(want_queries.shape, dtype=np.float32)
+            for row, index, value in entries:
+                rows[row, index] = value
+            return rows
+
+        np.testing.assert_allclose(await by_tei(), want_documents, atol=FP32_MAX_ABS_DIFF)
+        np.testing.assert_allclose(await by_tei(prompt_name="query"), want_queries, atol=FP32_MAX_ABS_DIFF)
+        body = {"inputs": texts[:1], "input_type": "query"}
+        (vector,) = (await server.client.post("/v1/encode", json=body)).json()["sparse"]
+    np.testing.assert_allclose(want_queries[0][vector["indices"]], vector["values"], atol=FP32_MAX_ABS_DIFF)
+    assert len(vector["indices"]) == np.count_nonzero(want_queries[0])

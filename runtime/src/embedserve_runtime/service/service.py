@@ -25,6 +25,7 @@ from embedserve_runtime.heads.dense import cut, normalize
 from embedserve_runtime.heads.sparse import prune
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
+from embedserve_runtime.model.routes import DOCUMENT, QUERY
 from embedserve_runtime.results import Output, Results, SparseVector
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.work import Order
@@ -223,6 +224,8 @@ class EmbeddingService:
         if name is None:
             default = self.card.default_prompt
             return "" if default is None else self.card.prompts[default]
+        if self.card.query is not None and name in {QUERY, DOCUMENT} - set(self.card.prompts):
+            return ""  # names a way that the model has, without a text of its own
         if name not in self.card.prompts:
             known = ", ".join(f'"{known}"' for known in self.card.prompts)
             raise UnknownPrompt(f"prompt name {name!r} does not exist. Available prompts: [{known}]")
@@ -233,6 +236,9 @@ class EmbeddingService:
         return self.batching.auto_truncate if asked is None else asked
 
     def _encode_inputs(self, query: EmbedQuery, prompt: str) -> Sequence[Tokens]:
+        if self._is_query(query):
+            words = self._tokenizer.encode_words(query.inputs, prompt)
+            return [TokenSequence(ids, query=True) for ids in words]
         rules = CutRules(self._truncates(query.truncate), query.side)
         sequences = self._tokenizer.encode(query.inputs, prompt, rules)
         if not prompt or self.card.pipeline.include_prompt:
@@ -242,6 +248,14 @@ class EmbeddingService:
             TokenSequence(ids, unpooled=unpooled) if isinstance(item, str) else ids
             for item, ids in zip(query.inputs, sequences, strict=True)
         ]
+
+    def _is_query(self, query: EmbedQuery) -> bool:
+        """Whether the inputs take the way of queries, where the model has one of its own."""
+        way = self.card.query
+        if way is None:
+            return False
+        named = query.prompt_name if query.prompt_name in (QUERY, DOCUMENT) else None
+        return way.is_default if (role := query.role or named) is None else role == QUERY
 
     def _encode_items(self, query: ScoreQuery) -> list[Tokens]:
         """One sequence an item. Single texts get no prompt: the default one is for vectors."""

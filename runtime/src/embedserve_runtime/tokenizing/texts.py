@@ -82,6 +82,29 @@ class TextTokenizer:
                 raise EmptyInput(f"input {index} is empty")
         return [ids for ids, _ in self._fit(inputs, prompt, rules)]
 
+    def encode_words(self, inputs: Sequence[Input], prompt: str) -> list[Int32Array]:
+        """Ids of each input without special tokens and uncut, for tables of words that know no positions.
+
+        Raises EmptyInput, InputTooLong for very long texts, and InvalidInput.
+        """
+        limit = self.max_length * TOKENIZE_CHARACTERS_PER_TOKEN
+        encoded = []
+        for index, item in enumerate(inputs):
+            if not item:
+                raise EmptyInput(f"input {index} is empty")
+            if isinstance(item, str):
+                if len(item) > limit:
+                    raise InputTooLong(f"input {index} has {len(item)} characters; at most {limit} are read")
+                (body,) = self._reader.bodies([prompt + item], len(prompt) + len(item) + 1, "right")
+                ids = body.ids
+            else:
+                _check_ids(index, item, self.vocabulary_size)
+                ids = np.array(item, dtype=np.int32)
+            if not len(ids):
+                raise EmptyInput(f"input {index} has no tokens")
+            encoded.append(ids)
+        return encoded
+
     def encode_pairs(
         self, pairs: Sequence[tuple[str, str]], rules: CutRules, *, prompt: str = ""
     ) -> list[Tokens]:
