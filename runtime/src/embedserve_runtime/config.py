@@ -154,9 +154,10 @@ class BatchingSettings(_Group):
 class EngineSettings(_Group):
     """How the forward pass runs."""
 
-    kind: Literal["auto", "onnx", "torch"] = Field(
+    kind: Literal["auto", "onnx", "torch", "static"] = Field(
         default="auto",
-        description="`auto` takes onnx where it can run the model, else torch if that is installed.",
+        description="`auto` takes onnx where it can run the model, else torch if that is installed; static for "
+        "tables of token vectors, which neither of the two runs.",
     )
     precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto",

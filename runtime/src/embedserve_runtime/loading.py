@@ -11,6 +11,7 @@ from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import Engine
 from embedserve_runtime.engines.onnx import graph as onnx_graph
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.engines.static import StaticRunner
 from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.heads.classification import Classifier
@@ -23,6 +24,7 @@ from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tenso
 from embedserve_runtime.model.heads.description import ClassifierHead, Head, SparseHead
 from embedserve_runtime.model.heads.tensors import head_tensors
 from embedserve_runtime.model.sources import open_model
+from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.runner import EncoderRunner, Heads, Runner
 
 
@@ -30,6 +32,9 @@ def load_runner(config: RuntimeConfig) -> Runner:
     """Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
+    if isinstance(card.body, StaticTable):
+        check_static(config.engine)
+        return StaticRunner(card, card.body, card.body.tensors())
     checkpoint = Checkpoint.open(card.folder)
     return runner_on(
         open_engine(card.encoder, Weights(card.encoder, checkpoint), config.engine), card, checkpoint
@@ -71,6 +76,10 @@ def open_engine(encoder: Encoder, weights: Weights, settings: EngineSettings) ->
 
 def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
     """Name of the engine: the one asked for, else the first that can. Raises UnsupportedArchitecture with reasons."""
+    if settings.kind == "static":
+        raise UnsupportedArchitecture(
+            f"engine.kind: static is for tables of token vectors, this is a {encoder.family} encoder; set it to auto"
+        )
     reasons = dict(engine_reasons(encoder))
     if settings.precision in {"bfloat16", "float16"}:
         reasons["onnx"] = reasons["onnx"] or f"it runs in float32, and {settings.precision} is asked for"
@@ -80,6 +89,19 @@ def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
         listed = "; ".join(f"{kind}: {reasons[kind]}" for kind in asked)
         raise UnsupportedArchitecture(f"no engine can run this {encoder.family} encoder: {listed}")
     return able
+
+
+def check_static(settings: EngineSettings) -> None:
+    """Raises UnsupportedArchitecture when the settings ask for what a table of token vectors has no use for."""
+    if settings.kind not in ("auto", "static"):
+        raise UnsupportedArchitecture(
+            f"engine.kind: {settings.kind} runs the layers of an encoder, a static embedding model has none; "
+            "set it to auto or static"
+        )
+    if settings.precision not in ("auto", "float32"):
+        raise UnsupportedArchitecture(
+            f"engine.precision: a static embedding model sums in float32, {settings.precision} is asked for"
+        )
 
 
 def engine_reasons(encoder: Encoder) -> Mapping[str, str | None]:

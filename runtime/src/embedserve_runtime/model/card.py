@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -25,6 +25,7 @@ from embedserve_runtime.model.heads.tensors import head_tensors
 from embedserve_runtime.model.identity import tokenizer_digest, vector_space
 from embedserve_runtime.model.modules import Layout, read_layout
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
+from embedserve_runtime.model.static import StaticTable, read_static
 from embedserve_runtime.results import Output
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -42,6 +43,7 @@ class ModelCard:
     head: what makes rows in the place of pooling; None for the task "embed". The pipeline then has no poolings, and
         its dimensions are the columns of a row: labels, or the vocabulary.
     pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
+    body: what runs instead of the layers that `encoder` describes; of the encoder then only the sizes hold.
     """
 
     folder: Path
@@ -57,6 +59,7 @@ class ModelCard:
     task: Task = Task.EMBED
     head: Head | None = None
     pair_types: bool = False
+    body: StaticTable | None = None
 
     @property
     def outputs(self) -> Output:
@@ -77,7 +80,8 @@ class ModelCard:
 
     @property
     def tokenizer_file(self) -> Path:
-        return self.folder / TOKENIZER_FILE
+        folder = self.body.folder if isinstance(self.body, StaticTable) else self.folder
+        return folder / TOKENIZER_FILE
 
 
 def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard:
@@ -93,26 +97,23 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
 
 
 def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard:
+    layout = read_layout(folder)
+    table = read_static(folder, layout.static)
+    if table is not None:
+        return _static_card(folder, revision, settings, layout, table)
     if not (folder / TOKENIZER_FILE).exists():
         raise ModelFileMissing(
             f"{TOKENIZER_FILE} not found in {settings.source}: the folder needs the fast tokenizer's file "
             "(save the tokenizer with a current transformers to get it)"
         )
     encoder = families.describe(folder)
-    layout = read_layout(folder)
     task, head = read_head(folder, encoder, layout, settings.task)
     checkpoint = Checkpoint.open(folder)
     weights = Weights(encoder, checkpoint)
     pipeline = (
         _pipeline(encoder, layout, settings) if head is None else _head_pipeline(head, settings, layout)
     )
-    prompts = {**layout.prompts, **settings.prompts}
-    default_prompt = settings.default_prompt or layout.default_prompt
-    if default_prompt is not None and default_prompt not in prompts:
-        known = ", ".join(sorted(prompts)) or "none"
-        raise ConfigError(
-            f"model.default_prompt: {default_prompt!r} is not a prompt of the model; known: {known}"
-        )
+    prompts, default_prompt = _prompts(layout, settings)
     return ModelCard(
         folder=folder,
         source=settings.source,
@@ -137,6 +138,54 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
         head=head,
         pair_types=encoder.embeddings.token_types > 1 and layout.token_types,
     )
+
+
+def _static_card(
+    folder: Path, revision: str, settings: ModelSettings, layout: Layout, table: StaticTable
+) -> ModelCard:
+    if settings.task not in ("auto", Task.EMBED):
+        raise ConfigError(f"model.task: a static embedding model gives dense vectors, not {settings.task}")
+    if settings.pooling not in ("auto", Pooling.MEAN):
+        raise ConfigError(f"model.pooling: a static embedding model has the mean, not {settings.pooling}")
+    encoder = table.encoder
+    pipeline = replace(
+        _pipeline(encoder, replace(layout, pooling=(Pooling.MEAN,)), settings),
+        normalize=layout.normalize if table.normalize is None else table.normalize,
+    )
+    prompts, default_prompt = _prompts(layout, settings)
+    return ModelCard(
+        folder=folder,
+        source=settings.source,
+        revision=revision,
+        encoder=encoder,
+        pipeline=pipeline,
+        max_length=_max_length(encoder, replace(layout, max_length=table.max_length), settings),
+        lowercase=False,
+        prompts=MappingProxyType(prompts),
+        default_prompt=default_prompt,
+        vector_space=vector_space(
+            tensors=table.tensors().items(),
+            dense=dense_tensors(folder, pipeline.dense),
+            tokenizer=tokenizer_digest(table.folder / TOKENIZER_FILE),
+            pipeline=pipeline,
+            lowercase=False,
+            prompt=prompts[default_prompt] if default_prompt is not None else "",
+            head=table.identity,
+        ),
+        body=table,
+    )
+
+
+def _prompts(layout: Layout, settings: ModelSettings) -> tuple[dict[str, str], str | None]:
+    """The prompts by name, and the name of the default one."""
+    prompts = {**layout.prompts, **settings.prompts}
+    default_prompt = settings.default_prompt or layout.default_prompt
+    if default_prompt is not None and default_prompt not in prompts:
+        known = ", ".join(sorted(prompts)) or "none"
+        raise ConfigError(
+            f"model.default_prompt: {default_prompt!r} is not a prompt of the model; known: {known}"
+        )
+    return prompts, default_prompt
 
 
 def _pipeline(encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipeline:

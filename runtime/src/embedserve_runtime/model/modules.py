@@ -113,6 +113,7 @@ class Layout:
     pools: whether a module says the pooling. splade: the module that makes sparse vectors.
     token_types: whether the tokenizer hands token types on to the model.
     activation: class of the function that makes a cross-encoder's scores; None when no file here says it.
+    static: folder of the module that is a table of token vectors.
     """
 
     pooling: tuple[Pooling, ...]
@@ -126,6 +127,7 @@ class Layout:
     splade: SpladeFile | None
     token_types: bool
     activation: str | None
+    static: Path | None = None
 
 
 def read_layout(folder: Path) -> Layout:
@@ -137,10 +139,13 @@ def read_layout(folder: Path) -> Layout:
     splade: SpladeFile | None = None
     dense: list[DenseLayer] = []
     normalize, transformer = False, folder
+    static: Path | None = None
     for module in modules:
         match module.kind:
             case "Transformer" | "MLMTransformer":  # the second is an old name of sparse encoders
                 transformer = folder / module.path
+            case "StaticEmbedding":
+                static = folder / module.path
             case "Pooling":
                 pooling = _read_pooling(folder / module.path / "config.json")
             case "SpladePooling":
@@ -152,7 +157,7 @@ def read_layout(folder: Path) -> Layout:
             case _:
                 raise UnsupportedArchitecture(
                     f"{folder / 'modules.json'}: module {module.type} is not supported; "
-                    "supported: Transformer, Pooling, Dense, Normalize, SpladePooling"
+                    "supported: Transformer, StaticEmbedding, Pooling, Dense, Normalize, SpladePooling"
                 )
     if transformer != folder:
         raise UnsupportedArchitecture(
@@ -161,6 +166,10 @@ def read_layout(folder: Path) -> Layout:
     if splade is not None and (pooling is not None or dense or normalize):
         raise UnsupportedArchitecture(
             f"{folder / 'modules.json'}: SpladePooling together with Pooling, Dense or Normalize is not supported"
+        )
+    if static is not None and (pooling is not None or splade is not None):
+        raise UnsupportedArchitecture(
+            f"{folder / 'modules.json'}: StaticEmbedding gives whole vectors, so no Pooling can follow it"
         )
     settings = _read_transformer(folder)
     tokenizer = read_json_if_there(
@@ -182,6 +191,7 @@ def read_layout(folder: Path) -> Layout:
         # Where the file does not say it, the encoder's table of types does.
         token_types=tokenizer.model_input_names is None or "token_type_ids" in tokenizer.model_input_names,
         activation=model.activation_fn,
+        static=static,
     )
 
 
