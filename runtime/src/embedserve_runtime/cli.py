@@ -29,6 +29,7 @@ FLAGS: tuple[tuple[str, tuple[str, str], type, str], ...] = (
     ("--revision", ("model", "revision"), str, "branch, tag or commit of the repository (default: main)"),
     ("--store", ("model", "store"), Path, "folder of the model store (default: ~/.cache/embedserve)"),
     ("--task", ("model", "task"), str, "embed, rerank, classify or sparse (default: what the folder is for)"),
+    ("--onnx-file", ("model", "onnx_file"), str, "ONNX file of the repository to run (default: its weights)"),
     ("--max-length", ("model", "max_length"), int, "tokens an input may have (default: the model's own)"),
     ("--dimensions", ("model", "dimensions"), int, "Matryoshka cut of the vectors (default: none)"),
 )

@@ -11,6 +11,7 @@ from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import Engine
 from embedserve_runtime.engines.onnx import graph as onnx_graph
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.engines.onnx.shipped import GraphRunner, ShippedEngine
 from embedserve_runtime.engines.static import StaticRunner
 from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.errors import UnsupportedArchitecture
@@ -23,6 +24,7 @@ from embedserve_runtime.model.card import ModelCard, read_card
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
 from embedserve_runtime.model.heads.description import ClassifierHead, Head, SparseHead
 from embedserve_runtime.model.heads.tensors import head_tensors
+from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.runner import EncoderRunner, Heads, Runner
@@ -35,6 +37,8 @@ def load_runner(config: RuntimeConfig) -> Runner:
     if isinstance(card.body, StaticTable):
         check_static(config.engine)
         return StaticRunner(card, card.body, card.body.tensors())
+    if isinstance(card.body, ShippedGraph):
+        return _graph_runner(card, card.body, config.engine)
     checkpoint = Checkpoint.open(card.folder)
     return runner_on(
         open_engine(card.encoder, Weights(card.encoder, checkpoint), config.engine), card, checkpoint
@@ -44,6 +48,14 @@ def load_runner(config: RuntimeConfig) -> Runner:
 def runner_on(engine: Engine, card: ModelCard, checkpoint: Checkpoint) -> Runner:
     """The runner of the card's task, with the tensors of its head loaded."""
     return EncoderRunner(card, engine, _heads(card, checkpoint))
+
+
+def _graph_runner(card: ModelCard, graph: ShippedGraph, settings: EngineSettings) -> Runner:
+    check_graph(settings)
+    engine = ShippedEngine(graph, card.encoder.hidden_size, settings.threads or usable_cpus())
+    if graph.rows is not None:
+        return GraphRunner(card, graph, engine)
+    return EncoderRunner(card, engine, Heads(dense=DenseHead(card.pipeline.pooling, _dense_weights(card))))
 
 
 def _heads(card: ModelCard, checkpoint: Checkpoint) -> Heads:
@@ -101,6 +113,18 @@ def check_static(settings: EngineSettings) -> None:
     if settings.precision not in ("auto", "float32"):
         raise UnsupportedArchitecture(
             f"engine.precision: a static embedding model sums in float32, {settings.precision} is asked for"
+        )
+
+
+def check_graph(settings: EngineSettings) -> None:
+    """Raises UnsupportedArchitecture when the settings ask for what ONNX Runtime does not do with a finished file."""
+    if settings.kind not in ("auto", "onnx"):
+        raise UnsupportedArchitecture(
+            f"engine.kind: {settings.kind} does not run ONNX files; set it to auto or onnx, or unset model.onnx_file"
+        )
+    if settings.precision != "auto":
+        raise UnsupportedArchitecture(
+            "engine.precision: an ONNX file has its precision in itself; choose the file by model.onnx_file instead"
         )
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.errors import ConfigError, ModelError, ModelFileMissing, ModelInvalid
+from embedserve_runtime.errors import (
+    ConfigError,
+    ModelError,
+    ModelFileMissing,
+    ModelInvalid,
+)
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
@@ -20,15 +26,17 @@ from embedserve_runtime.model.heads.description import (
     head_outputs,
     identity_of,
 )
-from embedserve_runtime.model.heads.reading import read_head
+from embedserve_runtime.model.heads.reading import read_graph_head, read_head
 from embedserve_runtime.model.heads.tensors import head_tensors
 from embedserve_runtime.model.identity import tokenizer_digest, vector_space
 from embedserve_runtime.model.modules import Layout, read_layout
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
+from embedserve_runtime.model.shipped import ShippedGraph, chosen_file, graph_encoder, read_graph
 from embedserve_runtime.model.static import StaticTable, read_static
 from embedserve_runtime.results import Output
 
 TOKENIZER_FILE = "tokenizer.json"
+Body = StaticTable | ShippedGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +67,15 @@ class ModelCard:
     task: Task = Task.EMBED
     head: Head | None = None
     pair_types: bool = False
-    body: StaticTable | None = None
+    body: Body | None = None
 
     @property
     def outputs(self) -> Output:
         """All that one forward pass can give."""
         match self.head:
             case None:
-                return Output.DENSE | Output.HIDDEN
+                shown = not isinstance(self.body, ShippedGraph) or self.body.hidden is not None
+                return Output.DENSE | Output.HIDDEN if shown else Output.DENSE
             case ClassifierHead():
                 return Output.LOGITS
             case SparseHead():
@@ -80,8 +89,7 @@ class ModelCard:
 
     @property
     def tokenizer_file(self) -> Path:
-        folder = self.body.folder if isinstance(self.body, StaticTable) else self.folder
-        return folder / TOKENIZER_FILE
+        return _tokenizer_file(self.folder, self.body)
 
 
 def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard:
@@ -106,6 +114,9 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
             f"{TOKENIZER_FILE} not found in {settings.source}: the folder needs the fast tokenizer's file "
             "(save the tokenizer with a current transformers to get it)"
         )
+    graph = _graph(folder, settings, layout)
+    if graph is not None:
+        return _graph_card(folder, revision, settings, layout, graph)
     encoder = families.describe(folder)
     task, head = read_head(folder, encoder, layout, settings.task)
     checkpoint = Checkpoint.open(folder)
@@ -140,6 +151,38 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
     )
 
 
+def _graph(folder: Path, settings: ModelSettings, layout: Layout) -> ShippedGraph | None:
+    """The ONNX file that is run: the one asked for, else one where no family fits; None where a family runs."""
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    name = chosen_file(folder, names, settings.onnx_file)
+    if name is None:
+        return None
+    if settings.task == "sparse":
+        raise ConfigError("model.task: sparse vectors are not made from an ONNX file")
+    return read_graph(folder, folder / name, task=settings.task, pooled=settings.pooling != "auto")
+
+
+def _graph_card(
+    folder: Path, revision: str, settings: ModelSettings, layout: Layout, graph: ShippedGraph
+) -> ModelCard:
+    encoder = graph_encoder(folder, graph)
+    with suppress(ModelError):  # no family: what config.json says in general is all there is
+        encoder = replace(encoder, max_tokens=families.describe(folder).max_tokens)
+    task, head = Task.EMBED, None
+    if graph.rows is None:
+        pipeline = _pipeline(encoder, layout, settings)
+    elif graph.rows_are == "dense":
+        # Poolings and dense modules are in the graph; normalising twice changes nothing.
+        sized = replace(encoder, hidden_size=graph.width or 0)
+        pipeline = _pipeline(sized, replace(layout, pooling=layout.pooling[:1], dense=()), settings)
+    else:
+        task, head = read_graph_head(folder, encoder, layout, settings.task, graph.width or 0)
+        pipeline = _head_pipeline(head, settings, layout)
+    card = _body_card(folder, revision, settings, layout, (encoder, pipeline, graph))
+    pair_types = encoder.embeddings.token_types > 1 and layout.token_types
+    return replace(card, task=task, head=head, pair_types=pair_types)
+
+
 def _static_card(
     folder: Path, revision: str, settings: ModelSettings, layout: Layout, table: StaticTable
 ) -> ModelCard:
@@ -147,11 +190,22 @@ def _static_card(
         raise ConfigError(f"model.task: a static embedding model gives dense vectors, not {settings.task}")
     if settings.pooling not in ("auto", Pooling.MEAN):
         raise ConfigError(f"model.pooling: a static embedding model has the mean, not {settings.pooling}")
-    encoder = table.encoder
-    pipeline = replace(
-        _pipeline(encoder, replace(layout, pooling=(Pooling.MEAN,)), settings),
-        normalize=layout.normalize if table.normalize is None else table.normalize,
-    )
+    layout = replace(layout, pooling=(Pooling.MEAN,), max_length=table.max_length, lowercase=False)
+    pipeline = _pipeline(table.encoder, layout, settings)
+    if table.normalize is not None:
+        pipeline = replace(pipeline, normalize=table.normalize)
+    return _body_card(folder, revision, settings, layout, (table.encoder, pipeline, table))
+
+
+def _body_card(
+    folder: Path,
+    revision: str,
+    settings: ModelSettings,
+    layout: Layout,
+    what: tuple[Encoder, Pipeline, Body],
+) -> ModelCard:
+    """The card of a model that has something else than a described encoder."""
+    encoder, pipeline, body = what
     prompts, default_prompt = _prompts(layout, settings)
     return ModelCard(
         folder=folder,
@@ -159,21 +213,25 @@ def _static_card(
         revision=revision,
         encoder=encoder,
         pipeline=pipeline,
-        max_length=_max_length(encoder, replace(layout, max_length=table.max_length), settings),
-        lowercase=False,
+        max_length=_max_length(encoder, layout, settings),
+        lowercase=layout.lowercase,
         prompts=MappingProxyType(prompts),
         default_prompt=default_prompt,
         vector_space=vector_space(
-            tensors=table.tensors().items(),
+            tensors=body.tensors().items() if isinstance(body, StaticTable) else (),
             dense=dense_tensors(folder, pipeline.dense),
-            tokenizer=tokenizer_digest(table.folder / TOKENIZER_FILE),
+            tokenizer=tokenizer_digest(_tokenizer_file(folder, body)),
             pipeline=pipeline,
-            lowercase=False,
+            lowercase=layout.lowercase,
             prompt=prompts[default_prompt] if default_prompt is not None else "",
-            head=table.identity,
+            head=body.identity,
         ),
-        body=table,
+        body=body,
     )
+
+
+def _tokenizer_file(folder: Path, body: Body | None) -> Path:
+    return (body.folder if isinstance(body, StaticTable) else folder) / TOKENIZER_FILE
 
 
 def _prompts(layout: Layout, settings: ModelSettings) -> tuple[dict[str, str], str | None]:

@@ -55,7 +55,10 @@ class HeadLayer:
 
 @dataclass(frozen=True, slots=True)
 class ClassifierHead:
-    """One vector a sequence by `pooling`, then the layers, of which the last gives a logit for each label."""
+    """One vector a sequence by `pooling`, then the layers, of which the last gives a logit for each label.
+
+    Without layers the logits come from elsewhere.
+    """
 
     pooling: Pooling
     layers: tuple[HeadLayer, ...]
@@ -83,6 +86,8 @@ Head = ClassifierHead | SparseHead
 
 def head_outputs(head: Head) -> int:
     """Columns of a row that the head gives."""
+    if isinstance(head, ClassifierHead):
+        return len(head.labels)
     return head.layers[-1].out_features
 
 
