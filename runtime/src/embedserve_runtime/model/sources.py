@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 # Read by the client library when it is imported: nothing is reported about us, and logs get no progress bars.
@@ -26,8 +27,15 @@ from huggingface_hub.errors import (
 )
 
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.errors import ModelAccessDenied, ModelError, ModelNotFound, SourceUnavailable
+from embedserve_runtime.errors import (
+    ModelAccessDenied,
+    ModelError,
+    ModelFileMissing,
+    ModelNotFound,
+    SourceUnavailable,
+)
 from embedserve_runtime.model.onnx_file import read_declared
+from embedserve_runtime.model.pickles import ADVICE, can_read
 from embedserve_runtime.model.shipped import chosen_file
 from embedserve_runtime.model.store import Reference, Store
 
@@ -125,12 +133,28 @@ def _download(settings: ModelSettings, commit: str, names: Sequence[str], stagin
     except ModelError as error:
         raise type(error)(error.message.replace(str(staging), settings.source)) from error
     if graph is None:
-        bring(WEIGHTS)
+        bring((*WEIGHTS, *_pickles(names)))
         return
     bring([graph])
     external = read_declared(staging / graph).external
     if external:
         bring([str(Path(graph).parent / name) for name in external])
+
+
+def _pickles(names: Sequence[str]) -> list[str]:
+    """Pickles that no safetensors file stands in for. Raises ModelFileMissing where they are needed and cannot be
+    read."""
+    folders = {Path(name).parent for name in names if name.endswith(".safetensors")}
+    needed = [
+        name
+        for name in names
+        if fnmatch(Path(name).name, "pytorch_model*.bin")
+        and Path(name).parent not in folders
+        and not any(fnmatch(name, pattern) for pattern in UNWANTED)
+    ]
+    if needed and not can_read():
+        raise ModelFileMissing(f"the repository has {', '.join(needed)} and no safetensors for it: {ADVICE}")
+    return needed
 
 
 def _stored_revision(settings: ModelSettings) -> str:

@@ -10,6 +10,7 @@ from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.grouping import group
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_types
 from embedserve_runtime.engines.onnx.session import PROVIDERS, RUN_ERRORS, session_options
+from embedserve_runtime.engines.onnx.spool import spooled
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
@@ -25,10 +26,13 @@ class OnnxEngine:
         self._takes_types = takes_types(encoder)
         model, initializers = build(encoder, weights)
         options = session_options(threads)
-        # The session copies (and packs) the arrays while it loads; a test proves that it keeps no pointer into them.
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in initializers.values()]
-        options.add_external_initializers(list(initializers), values)
-        self._session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS)
+        with spooled(model, initializers) as folder:
+            options.add_session_config_entry(
+                "session.model_external_initializers_file_folder_path", str(folder)
+            )
+            self._session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=PROVIDERS
+            )
 
     @property
     def hidden_size(self) -> int:
