@@ -33,7 +33,7 @@ from embedserve_runtime.results import Output, Results
 from embedserve_runtime.runner import Runner
 from tests.runtime.heads.head_runner import sequences
 from tests.support.models import minilm_folder, tiny, tiny_bert
-from tests.support.onnx_files import export, table_graph
+from tests.support.onnx_files import export, table_graph, unknown_family
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
 HIDDEN: dict[str, list[int | str | None] | None] = {"last_hidden_state": ["b", "s", 4]}
@@ -55,14 +55,6 @@ def results_of(runner: Runner, wanted: Output) -> Results:
 def given(array: FloatArray | None) -> FloatArray:
     assert array is not None
     return array
-
-
-def unknown_family(folder: Path, **config: object) -> Path:
-    """A folder that only an ONNX file can serve."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(minilm_folder() / "tokenizer.json", folder)
-    (folder / "config.json").write_text(json.dumps({"model_type": "novel", "hidden_size": 4} | config))
-    return folder
 
 
 @pytest.fixture(scope="module")

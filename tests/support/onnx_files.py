@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +13,8 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from transformers import BertForSequenceClassification, BertModel
+
+from tests.support.models import minilm_folder
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 OPSET, IR_VERSION = 17, 8
@@ -122,3 +126,11 @@ def table_graph(
     else:
         onnx.save(model, str(file), save_as_external_data=True, location=external, size_threshold=100)
     return table
+
+
+def unknown_family(folder: Path, **config: object) -> Path:
+    """A folder that only an ONNX file can serve."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(minilm_folder() / "tokenizer.json", folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "novel", "hidden_size": 4} | config))
+    return folder
