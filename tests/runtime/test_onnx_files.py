@@ -14,7 +14,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from e2e.hub import HubServer
 from embedserve_runtime.config import ModelSettings, load_config
-from embedserve_runtime.engines.base import FloatArray, PackedBatch, TypedTokens
+from embedserve_runtime.engines.base import FloatArray, PackedBatch, TokenSequence
 from embedserve_runtime.engines.grouping import PADDING_SHARE, padded_sizes
 from embedserve_runtime.errors import (
     ConfigError,
@@ -104,7 +104,7 @@ def test_logits_and_token_types_are_those_of_the_family(tmp_path: Path, labels: 
     shutil.copy(minilm_folder() / "tokenizer.json", tmp_path)
     family, shipped = runner_of(tmp_path), runner_of(tmp_path, onnx_file="model.onnx")
     pairs = PackedBatch.pack(
-        [TypedTokens(ids, (np.arange(len(ids)) > len(ids) // 2).astype(np.int32)) for ids in sequences()]
+        [TokenSequence(ids, (np.arange(len(ids)) > len(ids) // 2).astype(np.int32)) for ids in sequences()]
     )
     want, got = (given(runner.run(pairs, Output.LOGITS).logits) for runner in (family, shipped))
     assert np.abs(got - want).max() <= FP32_MAX_ABS_DIFF

@@ -168,7 +168,13 @@ def _pool(folder: Path) -> None:
             _drop_last_row, {}, ModelInvalid, r"rows for 15 tokens.*ids up to 15", id="a row is missing"
         ),
         pytest.param(_map_beyond, {}, ModelInvalid, "mapping must give each token one", id="a wrong mapping"),
-        pytest.param(_pool, {}, UnsupportedArchitecture, "no Pooling can follow", id="a pooling after it"),
+        pytest.param(
+            _pool,
+            {},
+            UnsupportedArchitecture,
+            "StaticEmbedding, (Normalize, )?Pooling are not supported together",
+            id="a pooling after it",
+        ),
         pytest.param(
             lambda folder: (folder / "tokenizer.json").unlink(),
             {},
@@ -220,7 +226,7 @@ BODIES: dict[str, object] = {
                   "embedding_types": ["float"]},
     "/vertex": {"instances": [{"inputs": "The cat sleeps."}]},
 }  # fmt: skip
-OTHER_TASKS = {"/embed_sparse", "/predict", "/rerank"}
+OTHER_TASKS = {"/embed_sparse", "/predict", "/rerank", "/v1/rerank", "/v2/rerank"}
 
 
 @pytest.mark.parametrize("kind", ["model2vec", "sentence-transformers"])

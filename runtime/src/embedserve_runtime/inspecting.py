@@ -9,9 +9,9 @@ from typing import Any
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.loading import choose_engine, engine_reasons
-from embedserve_runtime.model.architecture import Encoder, Layer
+from embedserve_runtime.model.architecture import Encoder, Experts, Layer
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.heads.description import ClassifierHead, Task
+from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead, Task
 from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import LocatedModel
 from embedserve_runtime.model.static import StaticTable
@@ -82,7 +82,9 @@ def _pooling(card: ModelCard) -> str | None:
     """None where a graph has done it already."""
     if isinstance(card.body, ShippedGraph) and card.body.rows is not None:
         return None
-    return card.pipeline.pooling_name if card.head is None else card.head.pooling
+    if isinstance(card.head, ClassifierHead | SparseHead):
+        return card.head.pooling
+    return card.pipeline.pooling_name or None
 
 
 def _engines(card: ModelCard) -> Mapping[str, str | None]:
@@ -134,7 +136,8 @@ def _precision(encoder: Encoder, settings: EngineSettings) -> tuple[str, int]:
 def _parameters(card: ModelCard) -> int:
     encoder = sum(prod(parameter.shape) for parameter in card.encoder.parameters())
     dense = sum((one.in_features + one.bias) * one.out_features for one in card.pipeline.dense)
-    layers = () if card.head is None else card.head.layers
+    heads = [*([] if card.head is None else [card.head]), *card.token_heads]
+    layers = [layer for head in heads for layer in head.layers]
     return encoder + dense + sum((one.in_features + 1) * one.out_features for one in layers)
 
 
@@ -152,7 +155,9 @@ def activation_numbers(encoder: Encoder, tokens: int, max_length: int) -> int:
 def _layer_width(layer: Layer, max_length: int) -> int:
     attention = layer.attention
     projected = (attention.heads + 2 * attention.kv_heads) * attention.head_size
-    inner = layer.mlp.intermediate * (2 if layer.mlp.gated else 1)
+    mlp = layer.mlp
+    at_once = mlp.chosen if isinstance(mlp, Experts) else 2 if mlp.gated else 1
+    inner = mlp.intermediate * at_once
     return attention.heads * max_length + 4 * projected + 4 * inner
 
 

@@ -30,7 +30,7 @@ def card_of(folder: Path, **settings: object) -> ModelCard:
     return read_card(folder, "local", ModelSettings.model_validate({"source": str(folder), **settings}))
 
 
-def edit(path: Path, **changes: object) -> None:
+def edit(path: Path, /, **changes: object) -> None:
     """Change keys of a JSON object in a file; None removes one."""
     content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     content.update(changes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import orjson
 
@@ -15,7 +17,7 @@ from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.heads.quantize import Precision
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.readiness import Readiness
-from embedserve_runtime.service import EmbedQuery
+from embedserve_runtime.service import EmbedQuery, Role
 
 _decode = BodyDecoder(CohereBody)
 
@@ -26,6 +28,7 @@ PROMPT_NAMES = {
     "classification": ("classification",),
     "clustering": ("clustering",),
 }
+ROLES: Mapping[str, Role] = {"search_query": "query", "search_document": "document"}
 _WRITERS: dict[str, RowWriter] = {
     "float": rows_in(Precision.FLOAT32),
     "int8": rows_in(Precision.INT8),
@@ -58,20 +61,21 @@ class CohereRoutes:
             dimensions=body.output_dimension,
             vector_space=terms.vector_space,
             timeout=terms.timeout,
+            role=ROLES.get(body.input_type or ""),
         )
         embedded = await service.embed(query)
         members = [
             b'"%b":[%b]' % (kind.encode(), await write_rows(embedded.dense, _WRITERS[kind]))
             for kind in dict.fromkeys(body.embedding_types or ["float"])
         ]
-        meta = CohereMeta(CohereVersion("2"), CohereUnits(embedded.tokens))
+        meta = CohereMeta(CohereVersion("2"), CohereUnits(embedded.effort.tokens))
         answer = b'{"id":%b,"embeddings":{%b},"texts":%b,"meta":%b,"response_type":"embeddings_by_type"}' % (
             orjson.dumps(exchange.request_id),
             b",".join(members),
             msgspec.json.encode(texts),
             msgspec.json.encode(meta),
         )
-        return Answer(answer, headers=result_headers(exchange, service, embedded))
+        return Answer(answer, headers=result_headers(exchange, service, embedded.effort))
 
 
 def prompt_for(input_type: str | None, card: ModelCard) -> tuple[str | None, str | None]:

@@ -34,6 +34,7 @@ from embedserve_runtime.errors import (
     ModelNotFound,
     SourceUnavailable,
 )
+from embedserve_runtime.model.heads.bge_m3 import FILES as BGE_M3_FILES
 from embedserve_runtime.model.onnx_file import read_declared
 from embedserve_runtime.model.pickles import ADVICE, can_read
 from embedserve_runtime.model.shipped import chosen_file
@@ -42,7 +43,7 @@ from embedserve_runtime.model.store import Reference, Store
 LOGGER = logging.getLogger(__name__)
 
 # What a model folder needs; weights in other formats, exports and documents stay where they are.
-SMALL = ("*.json", "*.txt", "*.model")
+SMALL = ("*.json", "*.txt", "*.model", "chat_template.jinja", *BGE_M3_FILES)
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 MODULE_WEIGHTS = ("*/model.safetensors",)
 UNWANTED = ("onnx/*", "openvino/*")

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, processors
 from embedserve_runtime.engines.base import Int32Array, Tokens
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.heads.description import Task
+from embedserve_runtime.model.heads.description import ClassifierHead, PromptTemplate, Task
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.tokenizing.cutting import CutRules, keep
 from embedserve_runtime.tokenizing.layout import lowercase_first, read_special_tokens
@@ -56,6 +56,7 @@ class TextTokenizer:
         self._pair_types = pair_types
         self.max_length = max_length
         self.vocabulary_size = vocabulary_size
+        self._written: tuple[TemplateEncoder, str] | None = None
         self._head, self._tail = read_special_tokens(tokenizer)
         self._room = max_length - len(self._head) - len(self._tail)
         if self._room < 1:
@@ -82,9 +83,15 @@ class TextTokenizer:
                 characters=None if per_token is None else card.max_length * per_token,
             )
         built = cls(tokenizer, card.max_length, vocabulary, pair_types=card.pair_types)
-        if card.task is Task.RERANK:
+        if isinstance(card.head, ClassifierHead) and card.head.template is not None:
+            built.rank_by(card.head.template)
+        elif card.task is Task.RERANK:
             built.require_pairs()
         return built
+
+    def rank_by(self, template: PromptTemplate) -> None:
+        """Make pairs with a written prompt from now on. Raises ConfigError when it leaves no room."""
+        self._written = (self.template(template.parts), template.instruction)
 
     def encode(self, inputs: Sequence[Input], prompt: str, rules: CutRules) -> list[Int32Array]:
         """Token ids of each input, in order. Texts get the prompt put before them; id arrays are used as they
@@ -97,15 +104,42 @@ class TextTokenizer:
                 raise EmptyInput(f"input {index} is empty")
         return [ids for ids, _ in self._fit(inputs, prompt, rules)]
 
+    def encode_words(self, inputs: Sequence[Input], prompt: str) -> list[Int32Array]:
+        """Ids of each input without special tokens and uncut, for tables of words that know no positions.
+
+        Raises EmptyInput, InputTooLong for very long texts, and InvalidInput.
+        """
+        limit = self.max_length * TOKENIZE_CHARACTERS_PER_TOKEN
+        encoded = []
+        for index, item in enumerate(inputs):
+            if not item:
+                raise EmptyInput(f"input {index} is empty")
+            if isinstance(item, str):
+                if len(item) > limit:
+                    raise InputTooLong(f"input {index} has {len(item)} characters; at most {limit} are read")
+                (body,) = self._reader.bodies([prompt + item], len(prompt) + len(item) + 1, "right")
+                ids = body.ids
+            else:
+                _check_ids(index, item, self.vocabulary_size)
+                ids = np.array(item, dtype=np.int32)
+            if not len(ids):
+                raise EmptyInput(f"input {index} has no tokens")
+            encoded.append(ids)
+        return encoded
+
     def encode_pairs(
         self, pairs: Sequence[tuple[str, str]], rules: CutRules, *, prompt: str = ""
     ) -> list[Tokens]:
         """One sequence a pair, as transformers' fast tokenizers make it with `truncation=True`; with token types where
-        the encoder is told them. The prompt goes before the first text, as in sentence-transformers' CrossEncoder.
+        the encoder is told them. The prompt goes before the first text, as in sentence-transformers' CrossEncoder; for
+        a model with a written prompt it is the instruction in the place of the model's own.
 
         Raises EmptyInput, InputTooLong, InvalidInput, the first two naming the pair; ConfigError and ModelInvalid as
         `require_pairs` does.
         """
+        if self._written is not None:
+            encoder, instruction = self._written
+            return [*encoder.encode(pairs, rules, instruction=prompt or instruction)]
         return self._pairs.encode(pairs, prompt, rules)
 
     def require_pairs(self) -> None:
@@ -115,6 +149,16 @@ class TextTokenizer:
     def template(self, parts: Sequence[str]) -> TemplateEncoder:
         """For models that rank by a written prompt instead of the tokenizer's pair template. Raises ConfigError."""
         return TemplateEncoder(self._reader, self.max_length, parts)
+
+    def shorten(self, texts: Sequence[str], tokens: int) -> list[str]:
+        """The beginning of each text that its first `tokens` tokens cover."""
+        need = Need(tokens, from_left=True, offsets=True)
+        shortened = []
+        for piece in pieces(texts, len):
+            for text, part in zip(piece, self._reader.parts(piece, need), strict=True):
+                offsets = part.encoding.offsets
+                shortened.append(text[: offsets[tokens - 1][1]] if len(offsets) > tokens else text)
+        return shortened
 
     def prompt_tokens(self, prompt: str) -> int:
         """How many leading tokens of a sequence `include_prompt: false` leaves out of pooling.
@@ -172,6 +216,10 @@ class TextTokenizer:
             list(sequences), skip_special_tokens=skip_special_tokens
         )
         return decoded
+
+    def token_texts(self, ids: Int32Array) -> list[str]:
+        """The vocabulary's own strings; empty for rows of the model that the tokenizer has no token for."""
+        return [self._tokenizer.id_to_token(number) or "" for number in ids.tolist()]
 
     def _fit(
         self, inputs: Sequence[Input], prompt: str, rules: CutRules, *, offsets: bool = False
