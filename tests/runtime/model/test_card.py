@@ -191,10 +191,10 @@ BROKEN: dict[str, tuple[Any, type[EmbedserveError], str]] = {
         ModelInvalid,
         "lacks 1 tensors of a bert encoder: encoder.layer.3.output",
     ),
-    "only a pickle": (
+    "only a broken pickle": (
         pickle_only,
-        ModelFileMissing,
-        "looked for model.safetensors .*pytorch_model.bin is a pickle",
+        ModelInvalid,
+        "pytorch_model.bin is not a pickle of tensors",
     ),
     "damaged weights": (
         truncated_weights,

@@ -85,6 +85,7 @@ class PromptTemplate:
 class ClassifierHead:
     """One vector a sequence by `pooling`, then the layers, of which the last gives a logit for each label.
 
+    Without layers the logits come from elsewhere.
     padding: LAST only: an id that is not counted as a text's last token; where a text has no other, its first token
         is read. None counts every id.
     template: how a pair becomes a text; None where the tokenizer joins pairs.
@@ -190,6 +191,8 @@ TokenHead = LexicalHead | MultiVectorHead
 
 def head_outputs(head: Head) -> int:
     """Columns of a row that the head gives."""
+    if isinstance(head, ClassifierHead):
+        return len(head.labels)
     return head.layers[-1].out_features
 
 
