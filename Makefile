@@ -8,6 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PROTOS_OUT := runtime/src/embedserve_runtime/rpc/generated
 PY_DIRS := operator/src runtime/src tests e2e benchmarks
 
 .PHONY: help
@@ -69,6 +70,12 @@ test: test-fast ## every test, the cluster ones too; brings up what it needs
 crds: setup ## write the CRD anew from the pydantic API types
 	$(BIN)/embedserve-operator crds > crds/embedserve.dev_embeddingservices.yaml
 	$(BIN)/embedserve-operator crds --chart-template > charts/embedserve/templates/crds/embedserve.dev_embeddingservices.yaml
+
+.PHONY: protos
+protos: setup ## write the gRPC messages anew from proto/
+	for name in tei embedserve; do
+	  $(BIN)/python -m grpc_tools.protoc -I proto/$$name/v1 --python_out=$(PROTOS_OUT) --pyi_out=$(PROTOS_OUT) $$name.proto
+	done
 
 .PHONY: golden
 golden: setup ## write the golden files anew; review the diff

@@ -105,6 +105,9 @@ class ServerSettings(_Group):
         default=None,
         description="Own port for probes and metrics; None serves them on the serving port only.",
     )
+    grpc_port: Port | None = Field(
+        default=None, description="Port for gRPC; None leaves it off, 0 takes a free one and logs it."
+    )
     served_model_name: str | None = Field(
         default=None, description="Name in answers and `/info`; None takes model.source."
     )

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import uvicorn
 import uvloop
@@ -34,12 +34,13 @@ from embedserve_runtime.api.body import Intake
 from embedserve_runtime.api.endpoint import Surroundings
 from embedserve_runtime.api.errors import CAUSES, STATUSES
 from embedserve_runtime.api.keys import ApiKeys
-from embedserve_runtime.config import RuntimeConfig
+from embedserve_runtime.config import RuntimeConfig, ServerSettings
 from embedserve_runtime.errors import ConfigError, EmbedserveError, UnsupportedArchitecture
 from embedserve_runtime.loading import load_runner
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.readiness import Phase, Readiness
+from embedserve_runtime.rpc import EMBEDDING_SERVICES, SERVICE_NAMES
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
@@ -49,6 +50,9 @@ from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.termination import write_termination_message
 from embedserve_runtime.tokenizing import TextTokenizer
+
+if TYPE_CHECKING:  # the library behind it is loaded only where gRPC is on
+    from embedserve_runtime.rpc.server import RpcServer
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +124,13 @@ class _Process:
         self._serving = serving
         self._management = management
         self._readiness = Readiness()
-        self._metrics = Metrics(ROUTES, STATUSES, EMBEDDING_ROUTES, CAUSES)
+        has_rpc = config.server.grpc_port is not None
+        self._metrics = Metrics(
+            (*ROUTES, *SERVICE_NAMES) if has_rpc else ROUTES,
+            STATUSES,
+            (*EMBEDDING_ROUTES, *EMBEDDING_SERVICES),
+            CAUSES,
+        )
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -145,24 +155,30 @@ class _Process:
             app = serving_app(around, name, with_probes=self._management is None)
             grace = settings.shutdown_grace_seconds + LAST_ANSWERS_SECONDS
             server = await stack.enter_async_context(_Server(app, self._serving, grace))
+            rpc = _rpc_server(around, name, settings)
+            if rpc:
+                await stack.enter_async_context(rpc)
             log.info(
                 "listening, loading the model", extra={"address": _address(self._serving), "model": name}
             )
             service = await self._start_service()
             if service is None:
                 return
+            if rpc:
+                await rpc.tell_health()
             log.info(
                 "ready on %s",
                 _address(self._serving),
                 extra={
                     "management": _address(self._management) if self._management else None,
+                    "grpc": rpc.address if rpc else None,
                     "model": name,
                     "vector_space": service.card.vector_space,
                     "max_batch_tokens": service.dispatcher.limits.batch_tokens,
                 },
             )
             await self._stop.wait()
-            await self._wind_down(service, server)
+            await self._wind_down(service, server, rpc)
 
     async def _start_service(self) -> EmbeddingService | None:
         """None when the process was asked to stop before the model was there."""
@@ -217,14 +233,17 @@ class _Process:
         gc.freeze()
         return _Loaded(runner, tokenizer, budget, calibration)
 
-    async def _wind_down(self, service: EmbeddingService, server: _Server) -> None:
+    async def _wind_down(self, service: EmbeddingService, server: _Server, rpc: RpcServer | None) -> None:
         settings = self._config.server
         self._readiness.move(Phase.DRAINING, "the process was asked to stop and finishes its work")
         self._metrics.ready(False)
         log.info("stopping", extra={"drain_seconds": settings.endpoint_drain_seconds})
+        if rpc:
+            await rpc.tell_health()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), settings.endpoint_drain_seconds)
-        finished = server.stop()
+        grace = settings.shutdown_grace_seconds + LAST_ANSWERS_SECONDS
+        finished = asyncio.gather(server.stop(), *([rpc.stop(grace)] if rpc else ()))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(finished), settings.shutdown_grace_seconds)
         service.dispatcher.close("the process is shutting down")
@@ -281,6 +300,14 @@ class _Server(uvicorn.Server):
         assert self._finished is not None, "entered"
         self.should_exit = True
         return self._finished
+
+
+def _rpc_server(around: Surroundings, name: str, settings: ServerSettings) -> RpcServer | None:
+    if settings.grpc_port is None:
+        return None
+    from embedserve_runtime.rpc.server import RpcServer
+
+    return RpcServer(around, name, settings.host, settings.grpc_port)
 
 
 def _bind(host: str, port: int) -> socket.socket:

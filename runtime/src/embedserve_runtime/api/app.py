@@ -21,6 +21,7 @@ from embedserve_runtime.api.native import NativeRoutes
 from embedserve_runtime.api.openai import OpenAIRoutes
 from embedserve_runtime.api.platforms import PlatformRoutes
 from embedserve_runtime.api.ranking import RankingRoutes
+from embedserve_runtime.api.score import ScoreRoutes
 from embedserve_runtime.api.tei import TeiRoutes
 
 # Metric label of everything that is not one of the routes below; paths of scanners must not become labels.
@@ -36,6 +37,7 @@ EMBEDDING_ROUTES = (
     "/v1/embeddings",
     "/v1/encode",
     "/v1/rerank",
+    "/v1/score",
     "/v2/embed",
     "/v2/rerank",
     "/vertex",
@@ -142,6 +144,7 @@ def _add_other_dialects(app: Application, around: Surroundings, served_model_nam
     app.add("/v2/rerank", _POST, ranking.rerank("2"), message_error)
     native = NativeRoutes(around.readiness, served_model_name)
     app.add("/v1/encode", _POST, native.encode, message_error)
+    app.add("/v1/score", _POST, ScoreRoutes(around.readiness, served_model_name).score, message_error)
 
 
 def management_app(around: Surroundings) -> Application:

@@ -86,7 +86,7 @@ class Endpoint:
         started = time.perf_counter()
         metrics.in_flight += 1
         headers = dict(scope["headers"])
-        request_id = _request_id(headers)
+        request_id = request_id_of(headers)
         status = CLIENT_GONE
         facts = RequestFacts(failure=GONE_CAUSE)
         try:
@@ -184,7 +184,7 @@ class Endpoint:
             log.log(level, "request", extra=fields)
 
 
-def _request_id(headers: dict[bytes, bytes]) -> str:
+def request_id_of(headers: dict[bytes, bytes]) -> str:
     """The client's own id if it is printable and short, else a new one."""
     given = headers.get(b"x-request-id")
     if given and len(given) <= REQUEST_ID_BYTES and given.isascii():

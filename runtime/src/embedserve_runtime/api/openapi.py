@@ -11,7 +11,14 @@ from typing import Any
 
 import msgspec
 
-from embedserve_runtime.api import cohere_schemas, native_schemas, ranking_schemas, schemas, tei_schemas
+from embedserve_runtime.api import (
+    cohere_schemas,
+    native_schemas,
+    ranking_schemas,
+    schemas,
+    score_schemas,
+    tei_schemas,
+)
 from embedserve_runtime.api.tei import VERSION
 
 _COMPONENTS = (
@@ -40,6 +47,8 @@ _COMPONENTS = (
     ranking_schemas.RankAnswer,
     native_schemas.EncodeBody,
     native_schemas.EncodeAnswer,
+    score_schemas.ScoreBody,
+    score_schemas.ScoreAnswer,
 )
 _REFERENCE = "#/components/schemas/{name}"
 _TEXT = {"type": "string"}
@@ -167,6 +176,14 @@ _POSTS = (
         "EncodeBody",
         {"inputs": ["A text."], "outputs": ["dense", "tokens"], "dtype": "float16", "encoding": "base64"},
         "EncodeAnswer",
+        "MessageBody",
+    ),
+    _Post(
+        "/v1/score",
+        "How well documents answer a query, by several measures at once",
+        "ScoreBody",
+        {"query": _TWO_TEXTS[0], "documents": _TWO_TEXTS[1:]},
+        "ScoreAnswer",
         "MessageBody",
     ),
 )

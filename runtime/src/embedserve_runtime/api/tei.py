@@ -192,7 +192,7 @@ def _model_type(card: ModelCard) -> ModelType:
 def _write_tokens(texts: list[str], prompt: str, tokenized: list[list[Token]]) -> bytes:
     lists = []
     for text, tokens in zip(texts, tokenized, strict=True):
-        offsets = _byte_offsets(prompt + text)
+        offsets = byte_offsets(prompt + text)
         lists.append(
             [
                 TokenItem(token.id, token.text, token.special, None, None)
@@ -204,7 +204,7 @@ def _write_tokens(texts: list[str], prompt: str, tokenized: list[list[Token]]) -
     return msgspec.json.encode(lists)
 
 
-def _byte_offsets(text: str) -> list[int] | range:
+def byte_offsets(text: str) -> list[int] | range:
     """Of each code point, and of the end, in the UTF-8 bytes of the text."""
     if text.isascii():
         return range(len(text) + 1)

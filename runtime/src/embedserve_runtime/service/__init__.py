@@ -2,12 +2,14 @@
 
 Every dialect of the API comes through here, so what a request means is decided once. Knows no HTTP.
 
-    values   what is asked for and what comes back
-    service  the way itself
+    values     what is asked for and what comes back
+    service    the way itself
+    relevance  how well documents answer a query, by several results of one model
 """
 
 from __future__ import annotations
 
+from embedserve_runtime.service.relevance import Measure, Relevance, RelevanceQuery, relevance
 from embedserve_runtime.service.service import TOKENIZER_THREADS, EmbeddingService
 from embedserve_runtime.service.values import (
     Effort,
@@ -26,9 +28,13 @@ __all__ = [
     "EmbedQuery",
     "Embedded",
     "EmbeddingService",
+    "Measure",
     "Pair",
+    "Relevance",
+    "RelevanceQuery",
     "Role",
     "ScoreQuery",
     "Scored",
     "Timings",
+    "relevance",
 ]

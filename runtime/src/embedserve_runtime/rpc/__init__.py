@@ -1,0 +1,17 @@
+"""gRPC beside HTTP: the same service and the same queue behind a port of its own. docs/grpc.md says what calls mean.
+
+generated  the messages, made by `make protos` of the files under proto/
+statuses   the one table from error classes to gRPC
+calls      what surrounds every call: key, room, deadline, counting, errors
+streams    answers in the order of their requests, with a bounded window
+wire       arrays as fields of messages
+tei        `tei.v1`, the API of Text Embeddings Inference
+native     `embedserve.v1`
+server     the port, with health and reflection
+"""
+
+from __future__ import annotations
+
+# Labels in metrics: the services that `te_*` counts, and all.
+EMBEDDING_SERVICES = ("embedserve.v1.Embeddings", "tei.v1.Embed", "tei.v1.Predict", "tei.v1.Rerank")
+SERVICE_NAMES = (*EMBEDDING_SERVICES, "tei.v1.Info", "tei.v1.Tokenize")

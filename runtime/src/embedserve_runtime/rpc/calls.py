@@ -1,0 +1,235 @@
+"""What surrounds every call: API key, room for its bytes, deadline, counting, errors as statuses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+from grpc import StatusCode
+from grpc.aio import ServicerContext
+
+from embedserve_runtime.api.asgi import Exchange, Header
+from embedserve_runtime.api.body import LEAST_RESERVED
+from embedserve_runtime.api.common import Terms, result_headers, terms_of
+from embedserve_runtime.api.endpoint import CLIENT_GONE, Surroundings, request_id_of
+from embedserve_runtime.api.errors import GONE_CAUSE, INTERNAL, wire_of
+from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, Overloaded
+from embedserve_runtime.rpc.statuses import status_of, trailers_of
+from embedserve_runtime.rpc.streams import in_order
+from embedserve_runtime.service import Effort, EmbeddingService
+from embedserve_runtime.telemetry.tei import RequestFacts
+
+log = logging.getLogger(__name__)
+
+Q = TypeVar("Q", bound=Message)
+A = TypeVar("A", bound=Message)
+if TYPE_CHECKING:  # the library's class takes parameters for type checkers only
+    Context = ServicerContext[Any, Any]
+OK = 200
+
+
+class Answered(NamedTuple, Generic[A]):
+    """effort: None where nothing has run."""
+
+    message: A
+    effort: Effort | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One message as handlers see it. terms: what the client insists on, the deadline of the call included."""
+
+    service: EmbeddingService
+    exchange: Exchange
+    terms: Terms
+    model_name: str
+
+
+# Raise any RequestError.
+Run = Callable[[Call], Awaitable[Answered[A]]]
+Handler = Callable[[Call, Q], Awaitable[Answered[A]]]
+CollectedHandler = Callable[[Call, Sequence[Q]], Awaitable[Answered[A]]]
+
+
+# By name of the method.
+Methods = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
+
+
+class _Caller(NamedTuple):
+    """Who calls, of a whole stream."""
+
+    context: Context
+    headers: dict[bytes, bytes]
+    request_id: str
+
+
+class _Done(NamedTuple, Generic[A]):
+    message: A
+    headers: tuple[Header, ...]
+
+
+class Desk:
+    """Makes the library's method handlers of ours. label: of the service in metrics and logs."""
+
+    def __init__(self, around: Surroundings, model_name: str, label: str) -> None:
+        self._around = around
+        self._model_name = model_name
+        self._label = label
+
+    def unary(self, request: type[Q], handler: Handler[Q, A]) -> grpc.RpcMethodHandler[Q, A]:
+        async def serve(message: Q, context: Context) -> A:
+            async with self._called(context) as caller:
+                return await self._answer_once(
+                    caller, message.ByteSize(), lambda call: handler(call, message)
+                )
+
+        return grpc.unary_unary_rpc_method_handler(serve, request.FromString, _serialize)
+
+    def stream(self, request: type[Q], handler: Handler[Q, A], window: int) -> grpc.RpcMethodHandler[Q, A]:
+        """One answer for each message, in order. window: of `in_order`."""
+
+        async def serve(messages: AsyncIterator[Q], context: Context) -> None:
+            async with self._called(context) as caller:
+
+                async def answer(message: Q) -> A:
+                    size = message.ByteSize()
+                    return (await self._answer(caller, size, lambda call: handler(call, message), True))[0]
+
+                async with aclosing(in_order(messages, answer, window)) as answers:
+                    async for answered in answers:
+                        await context.write(answered)
+
+        return grpc.stream_stream_rpc_method_handler(serve, request.FromString, _serialize)
+
+    def collected(self, request: type[Q], handler: CollectedHandler[Q, A]) -> grpc.RpcMethodHandler[Q, A]:
+        """One answer for all messages of a stream, which are bounded as those of one request are."""
+
+        async def serve(messages: AsyncIterator[Q], context: Context) -> A:
+            async with self._called(context) as caller:
+
+                async def run(call: Call) -> Answered[A]:
+                    with ExitStack() as room:
+                        return await handler(call, await self._collect(messages, call, room))
+
+                return await self._answer_once(caller, 0, run)
+
+        return grpc.stream_unary_rpc_method_handler(serve, request.FromString, _serialize)
+
+    async def _collect(self, messages: AsyncIterator[Q], call: Call, room: ExitStack) -> list[Q]:
+        most, most_bytes = call.service.dispatcher.limits.queue_inputs, self._around.intake.max_bytes
+        collected: list[Q] = []
+        total = 0
+        async for message in messages:
+            size = message.ByteSize()
+            total += size
+            collected.append(message)
+            if total > most_bytes or len(collected) > most:
+                raise BatchTooLarge(
+                    f"a stream with one answer takes {most} messages of {most_bytes} bytes in all; use several"
+                )
+            room.enter_context(self._reserved(size))
+        return collected
+
+    async def _answer_once(self, caller: _Caller, size: int, run: Run[A]) -> A:
+        """With HTTP's headers as initial metadata: the vector space, counts and times."""
+        message, headers = await self._answer(caller, size, run, False)
+        if headers:
+            await caller.context.send_initial_metadata(
+                [(name.decode(), value.decode()) for name, value in headers]
+            )
+        return message
+
+    async def _answer(self, caller: _Caller, size: int, run: Run[A], waits: bool) -> _Done[A]:
+        """size: bytes of the message. waits: for room when there is none, as long as a request may take."""
+        with self._counted(caller) as facts:
+            self._around.keys.check(caller.headers)
+            exchange = Exchange(caller.headers, b"", caller.request_id, facts)
+            service = self._around.readiness.service()
+            patience = time.perf_counter() + service.batching.request_timeout_seconds
+            while True:
+                try:
+                    with self._reserved(max(size, LEAST_RESERVED)):
+                        answered = await run(
+                            Call(service, exchange, _terms(caller, exchange), self._model_name)
+                        )
+                        break
+                except Overloaded as full:
+                    if not waits or time.perf_counter() + full.retry_after > patience:
+                        raise
+                    await asyncio.sleep(full.retry_after)
+            if answered.effort is None:
+                return _Done(answered.message, ())
+            return _Done(answered.message, result_headers(exchange, service, answered.effort))
+
+    @contextmanager
+    def _reserved(self, size: int) -> Iterator[None]:
+        intake = self._around.intake
+        intake.reserve(size)
+        try:
+            yield
+        finally:
+            intake.release(size)
+
+    @contextmanager
+    def _counted(self, caller: _Caller) -> Iterator[RequestFacts]:
+        """Counts a message as a request, under the status that HTTP has for what came of it."""
+        started = time.perf_counter()
+        facts = RequestFacts(failure=GONE_CAUSE)
+        status = CLIENT_GONE
+        try:
+            yield facts
+            status, facts.failure = OK, None
+        except EmbedserveError as error:
+            wire = wire_of(error)
+            status, facts.failure = wire.status, wire.cause
+            raise
+        except Exception as error:  # the outermost place: a bug must tell nothing of the inside
+            log.exception("unexpected error", extra={"route": self._label, "request_id": caller.request_id})
+            status, facts.failure = INTERNAL.status, INTERNAL.cause
+            raise EmbedserveError("internal error; the log has it under this request id") from error
+        finally:
+            self._around.metrics.request_done(self._label, status, time.perf_counter() - started, facts)
+
+    @asynccontextmanager
+    async def _called(self, context: Context) -> AsyncGenerator[_Caller]:
+        """Logs a call, and ends it with the status of an error."""
+        headers = {
+            name.encode(): value if isinstance(value, bytes) else value.encode()
+            for name, value in context.invocation_metadata() or ()
+        }
+        caller = _Caller(context, headers, request_id_of(headers))
+        started = time.perf_counter()
+        status = StatusCode.CANCELLED
+        try:
+            yield caller
+            status = StatusCode.OK
+        except EmbedserveError as error:
+            status = status_of(error)
+            await context.abort(status, error.message, trailers_of(error, caller.request_id))
+        finally:
+            fields = {
+                "route": self._label,
+                "status": status.name,
+                "milliseconds": round((time.perf_counter() - started) * 1000, 3),
+                "request_id": caller.request_id,
+            }
+            log.info("call", extra=fields)
+
+
+def _terms(caller: _Caller, exchange: Exchange) -> Terms:
+    """The shorter of the two times that the client gives."""
+    terms = terms_of(exchange)
+    left = caller.context.time_remaining()
+    times = [seconds for seconds in (terms.timeout, left) if seconds is not None]
+    return terms._replace(timeout=min(times, default=None))
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()

@@ -1,0 +1,1 @@
+"""Written by `make protos`; a test fails when a file here is stale."""

@@ -1,0 +1,221 @@
+"""`embedserve.v1`: several outputs of one forward pass, their numbers as little-endian bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from embedserve_runtime.api.cohere import prompt_for
+from embedserve_runtime.api.common import note_inputs
+from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.errors import InvalidInput, WrongModelKind
+from embedserve_runtime.heads.quantize import Precision, quantize, scales
+from embedserve_runtime.results import Output, SparseVector
+from embedserve_runtime.rpc.calls import Answered, Call, Desk, Methods
+from embedserve_runtime.rpc.generated import embedserve_pb2 as pb
+from embedserve_runtime.rpc.wire import given
+from embedserve_runtime.service import Effort, Embedded, EmbedQuery, Measure, RelevanceQuery, Role, relevance
+from embedserve_runtime.tokenizing import Input, Side
+
+# Messages of a stream that are worked on at a time; each carries as many inputs as a request may.
+WINDOW = 8
+# Results of more bytes are written in a thread.
+INLINE_BYTES = 2**19
+FLOATS = (Precision.FLOAT32, Precision.FLOAT16)
+SCALED = (Precision.INT8, Precision.UINT8)
+
+_OUTPUTS = {
+    pb.OUTPUT_DENSE: Output.DENSE,
+    pb.OUTPUT_SPARSE: Output.SPARSE,
+    pb.OUTPUT_MULTI_VECTOR: Output.MULTI_VECTOR,
+    pb.OUTPUT_HIDDEN: Output.HIDDEN,
+}
+_PRECISIONS = {
+    pb.PRECISION_UNSPECIFIED: Precision.FLOAT32,
+    pb.PRECISION_FLOAT32: Precision.FLOAT32,
+    pb.PRECISION_FLOAT16: Precision.FLOAT16,
+    pb.PRECISION_INT8: Precision.INT8,
+    pb.PRECISION_UINT8: Precision.UINT8,
+    pb.PRECISION_BINARY: Precision.BINARY,
+    pb.PRECISION_UBINARY: Precision.UBINARY,
+}
+_ROLES: dict[pb.InputType, Role | None] = {
+    pb.INPUT_TYPE_UNSPECIFIED: None,
+    pb.INPUT_TYPE_QUERY: "query",
+    pb.INPUT_TYPE_DOCUMENT: "document",
+}
+
+
+async def encode(call: Call, request: pb.EncodeRequest) -> Answered[pb.EncodeResponse]:
+    precision = _known(_PRECISIONS, request.precision, "precision")
+    query = _query(call, request)
+    if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) and precision not in FLOATS:
+        raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
+    embedded = await call.service.embed(query)
+    message = pb.EncodeResponse(
+        model=call.model_name,
+        vector_space=call.service.card.vector_space,
+        precision=request.precision or pb.PRECISION_FLOAT32,
+        token_counts=embedded.effort.lengths,
+        effort=_effort(embedded.effort),
+    )
+    if _size(embedded) <= INLINE_BYTES:
+        _write(message, embedded, query.outputs, precision)
+    else:
+        await asyncio.to_thread(_write, message, embedded, query.outputs, precision)
+    return Answered(message, embedded.effort)
+
+
+async def score(call: Call, request: pb.ScoreRequest) -> Answered[pb.ScoreResponse]:
+    note_inputs(call.exchange, len(request.documents), is_batch=True)
+    weights = {
+        measure: weight
+        for measure in Measure
+        if (weight := given(request.weights, measure.value)) is not None
+    }
+    query = RelevanceQuery(
+        request.query,
+        list(request.documents),
+        weights=weights,
+        divide=not request.sum_only,
+        query_prompt_name=given(request, "query_prompt_name"),
+        document_prompt_name=given(request, "document_prompt_name"),
+        truncate=given(request, "truncate"),
+        side=_side(request.truncation_side),
+        vector_space=_space(call, request),
+        timeout=call.terms.timeout,
+    )
+    found = await relevance(call.service, query)
+    message = pb.ScoreResponse(
+        model=call.model_name,
+        vector_space=call.service.card.vector_space,
+        scores=found.scores.tolist(),
+        effort=_effort(found.effort),
+        **{measure.value: scores.tolist() for measure, scores in found.measures.items()},
+    )
+    return Answered(message, found.effort)
+
+
+def _query(call: Call, request: pb.EncodeRequest) -> EmbedQuery:
+    role = _known(_ROLES, request.input_type, "input_type")
+    name, text = given(request, "prompt_name"), given(request, "prompt")
+    if role is not None and name is None and text is None:
+        name, text = prompt_for(f"search_{role}", call.service.card)
+    inputs = _inputs(request)
+    note_inputs(call.exchange, len(inputs), is_batch=True)
+    return EmbedQuery(
+        inputs=inputs,
+        truncate=given(request, "truncate"),
+        side=_side(request.truncation_side),
+        prompt_name=name,
+        prompt=text,
+        normalize=given(request, "normalize"),
+        dimensions=given(request, "dimensions"),
+        vector_space=_space(call, request),
+        timeout=call.terms.timeout,
+        outputs=_outputs(call, request),
+        top_k=_top_k(request),
+        threshold=_threshold(request),
+        role=role,
+    )
+
+
+def _inputs(request: pb.EncodeRequest) -> list[Input]:
+    if request.texts and request.token_ids:
+        raise InvalidInput("give either `texts` or `token_ids`")
+    return list(request.texts) or [list(one.ids) for one in request.token_ids]
+
+
+def _outputs(call: Call, request: pb.EncodeRequest) -> Output:
+    wanted = Output(0)
+    for output in request.outputs:
+        wanted |= _known(_OUTPUTS, output, "outputs")
+    wanted = wanted or call.service.card.main_output
+    if wanted is Output.LOGITS:
+        raise WrongModelKind(
+            "model gives scores and nothing to encode; use Score, tei.v1.Rerank or tei.v1.Predict"
+        )
+    return wanted
+
+
+def _top_k(request: pb.EncodeRequest) -> int | None:
+    top_k: int | None = given(request, "top_k")
+    if top_k == 0:
+        raise InvalidInput("`top_k` must be 1 or more")
+    return top_k
+
+
+def _threshold(request: pb.EncodeRequest) -> float:
+    if not request.threshold >= 0:
+        raise InvalidInput("`threshold` must be 0 or more")
+    return request.threshold
+
+
+def _space(call: Call, request: pb.EncodeRequest | pb.ScoreRequest) -> str | None:
+    """The field, else the metadata that all calls may carry."""
+    space: str | None = given(request, "vector_space")
+    return call.terms.vector_space if space is None else space
+
+
+def _known(table: Mapping[Any, Any], value: int, field: str) -> Any:
+    """The table's entry. Raises InvalidInput for numbers that the enum does not have, or that mean nothing here."""
+    if value not in table:
+        raise InvalidInput(f"`{field}`: {value} is not known here; one of {sorted(table)}")
+    return table[value]
+
+
+def _side(side: pb.Side) -> Side:
+    return "left" if side == pb.SIDE_LEFT else "right"
+
+
+def _effort(effort: Effort) -> pb.Effort:
+    timings = effort.timings
+    return pb.Effort(
+        total_seconds=timings.total,
+        tokenize_seconds=timings.tokenize,
+        queue_seconds=timings.queue,
+        engine_seconds=timings.engine,
+    )
+
+
+def _size(embedded: Embedded) -> int:
+    ragged = (embedded.sparse, embedded.multi_vectors, embedded.hidden)
+    return embedded.dense.nbytes + sum(one.nbytes for member in ragged for one in member)
+
+
+def _write(message: pb.EncodeResponse, embedded: Embedded, wanted: Output, precision: Precision) -> None:
+    if Output.DENSE in wanted:
+        message.dense.CopyFrom(_matrix(embedded.dense, precision))
+        if precision in SCALED:
+            message.scales = scales(embedded.dense).astype("<f4").tobytes()
+    message.sparse.extend(_sparse(one, precision) for one in embedded.sparse)
+    message.multi_vector.extend(_matrices(embedded.multi_vectors, precision))
+    message.hidden.extend(_matrices(embedded.hidden, precision))
+
+
+def _matrices(matrices: Sequence[FloatArray], precision: Precision) -> list[pb.Matrix]:
+    return [_matrix(one, precision) for one in matrices]
+
+
+def _matrix(matrix: FloatArray, precision: Precision) -> pb.Matrix:
+    rows = quantize(matrix, precision)
+    return pb.Matrix(rows=rows.shape[0], columns=rows.shape[1], values=rows.tobytes())
+
+
+def _sparse(vector: SparseVector, precision: Precision) -> pb.SparseVector:
+    """Weights are float32 unless float16 was asked for."""
+    values = quantize(vector.values[None], precision if precision in FLOATS else Precision.FLOAT32)
+    return pb.SparseVector(indices=vector.indices.astype("<u4").tobytes(), values=values.tobytes())
+
+
+def _methods(desk: Desk) -> Methods:
+    return {
+        "Encode": desk.unary(pb.EncodeRequest, encode),
+        "EncodeStream": desk.stream(pb.EncodeRequest, encode, WINDOW),
+        "Score": desk.unary(pb.ScoreRequest, score),
+    }
+
+
+SERVICES: Mapping[str, Callable[[Desk], Methods]] = MappingProxyType({"embedserve.v1.Embeddings": _methods})

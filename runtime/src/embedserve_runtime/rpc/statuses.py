@@ -1,0 +1,41 @@
+"""The one table from error classes to gRPC. TEI's own errors have the statuses that TEI gives them."""
+
+from __future__ import annotations
+
+import math
+
+from grpc import StatusCode
+
+from embedserve_runtime import errors
+from embedserve_runtime.errors import EmbedserveError, Overloaded
+
+TABLE: dict[type[EmbedserveError], StatusCode] = {
+    errors.RequestError: StatusCode.INVALID_ARGUMENT,
+    errors.VectorSpaceMismatch: StatusCode.FAILED_PRECONDITION,
+    errors.WrongModelKind: StatusCode.FAILED_PRECONDITION,
+    errors.EngineFailure: StatusCode.FAILED_PRECONDITION,
+    errors.Overloaded: StatusCode.RESOURCE_EXHAUSTED,
+    errors.DeadlineExceeded: StatusCode.DEADLINE_EXCEEDED,
+    errors.NotReady: StatusCode.UNAVAILABLE,
+    errors.Unauthorized: StatusCode.UNAUTHENTICATED,
+    # Errors of start-up cannot come up in a call; if one does, it is a bug.
+    errors.EmbedserveError: StatusCode.INTERNAL,
+}
+
+
+def status_of(error: EmbedserveError) -> StatusCode:
+    """The entry of the class, or of its nearest ancestor."""
+    return next(TABLE[ancestor] for ancestor in type(error).__mro__ if ancestor in TABLE)
+
+
+def trailers_of(error: EmbedserveError, request_id: str) -> tuple[tuple[str, str], ...]:
+    """The precise reason, and when to come back: `grpc-retry-pushback-ms` is what clients with a retry policy read."""
+    trailers = (("x-request-id", request_id), ("x-embedserve-reason", error.reason))
+    if not isinstance(error, Overloaded):
+        return trailers
+    seconds = error.retry_after
+    return (
+        *trailers,
+        ("retry-after", str(math.ceil(seconds))),
+        ("grpc-retry-pushback-ms", str(math.ceil(seconds * 1000))),
+    )

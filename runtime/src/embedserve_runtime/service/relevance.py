@@ -1,0 +1,223 @@
+"""How well documents answer a query, by several measures of the same model and their weighted sum."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import numpy as np
+
+from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.errors import EmptyInput, InvalidInput, WrongModelKind
+from embedserve_runtime.heads.similarity import max_similarities, sparse_products
+from embedserve_runtime.results import Output
+from embedserve_runtime.service.service import EmbeddingService
+from embedserve_runtime.service.values import (
+    Effort,
+    Embedded,
+    EmbedQuery,
+    Pair,
+    Role,
+    ScoreQuery,
+    Timings,
+)
+from embedserve_runtime.tokenizing import Side
+
+T = TypeVar("T")
+
+# Products of numbers up to which the event loop computes a score itself.
+INLINE_PRODUCTS = 1_000_000
+
+
+class Measure(StrEnum):
+    """DENSE: product of the vectors, a cosine where they are normalised. SPARSE: sum of products of shared weights.
+    MULTI_VECTOR: mean over the query's vectors of the largest product with one of the document's. CROSS_ENCODER: the
+    logit of the pair.
+    """
+
+    DENSE = "dense"
+    SPARSE = "sparse"
+    MULTI_VECTOR = "multi_vector"
+    CROSS_ENCODER = "cross_encoder"
+
+
+OUTPUT_OF = {
+    Measure.DENSE: Output.DENSE,
+    Measure.SPARSE: Output.SPARSE,
+    Measure.MULTI_VECTOR: Output.MULTI_VECTOR,
+    Measure.CROSS_ENCODER: Output.LOGITS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RelevanceQuery:
+    """weights: of the measures to take, in any order; empty for all that the model has, each with 1.
+
+    divide: the weighted sum by the sum of the weights. prompt names: for vectors, not for pairs.
+    truncate, side, vector_space, timeout: as of `EmbedQuery`.
+    """
+
+    query: str
+    documents: Sequence[str]
+    weights: Mapping[Measure, float] = field(default_factory=dict)
+    divide: bool = True
+    query_prompt_name: str | None = None
+    document_prompt_name: str | None = None
+    truncate: bool | None = None
+    side: Side = "right"
+    vector_space: str | None = None
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Relevance:
+    """scores, and each of the measures: float32, finite, one a document, in their order. weights: those used.
+
+    effort: with the query's length before those of the documents, or those of the pairs.
+    """
+
+    scores: FloatArray
+    measures: Mapping[Measure, FloatArray]
+    weights: Mapping[Measure, float]
+    effort: Effort
+
+
+async def relevance(service: EmbeddingService, query: RelevanceQuery) -> Relevance:
+    """All measures of vectors come from one forward of the query and one of each document, which share a batch where
+    they fit. Raises any RequestError.
+    """
+    if not query.documents:
+        raise EmptyInput("`documents` cannot be empty")
+    weights = _weights(service, query)
+    measures, effort = await (
+        _by_pairs(service, query)
+        if Measure.CROSS_ENCODER in weights
+        else _by_vectors(service, query, weights)
+    )
+    return Relevance(weighted(measures, weights, divide=query.divide), measures, weights, effort)
+
+
+def weighted(
+    measures: Mapping[Measure, FloatArray], weights: Mapping[Measure, float], *, divide: bool
+) -> FloatArray:
+    """Σ w·s, or Σ w·s / Σ w as FlagEmbedding's `compute_score` has it."""
+    factors = np.array([weights[measure] for measure in measures])
+    if divide:
+        factors /= factors.sum()
+    return (factors @ np.stack([*measures.values()])).astype(np.float32)
+
+
+def _weights(service: EmbeddingService, query: RelevanceQuery) -> dict[Measure, float]:
+    """Raises WrongModelKind, InvalidInput."""
+    outputs = service.card.outputs
+    had = [measure for measure in Measure if OUTPUT_OF[measure] in outputs]
+    weights = {measure: query.weights[measure] for measure in Measure if measure in query.weights}
+    weights = weights or dict.fromkeys(had, 1.0)
+    for measure in weights:
+        if measure not in had:
+            raise WrongModelKind(
+                f"model cannot score by `{measure}`: it has {' and '.join(had) or 'no measure'}"
+            )
+    if not all(math.isfinite(weight) and weight >= 0 for weight in weights.values()):
+        raise InvalidInput("`weights` must be numbers of 0 or more")
+    if query.divide and not sum(weights.values()):
+        raise InvalidInput("the sum of `weights` is 0, and cannot be divided by")
+    return weights
+
+
+async def _by_pairs(
+    service: EmbeddingService, query: RelevanceQuery
+) -> tuple[dict[Measure, FloatArray], Effort]:
+    if query.query_prompt_name is not None or query.document_prompt_name is not None:
+        raise InvalidInput("prompts are for vectors; a cross-encoder's pairs get none")
+    scored = await service.score(
+        ScoreQuery(
+            [Pair(query.query, document) for document in query.documents],
+            ranks=True,
+            raw=True,
+            truncate=query.truncate,
+            side=query.side,
+            vector_space=query.vector_space,
+            timeout=query.timeout,
+        )
+    )
+    return {Measure.CROSS_ENCODER: scored.scores[:, 0]}, scored.effort
+
+
+async def _by_vectors(
+    service: EmbeddingService, query: RelevanceQuery, weights: Mapping[Measure, float]
+) -> tuple[dict[Measure, FloatArray], Effort]:
+    outputs = Output(0)
+    for measure in weights:
+        outputs |= OUTPUT_OF[measure]
+
+    def embed(texts: Sequence[str], prompt_name: str | None, role: Role) -> Coroutine[Any, Any, Embedded]:
+        return service.embed(
+            EmbedQuery(
+                texts,
+                truncate=query.truncate,
+                side=query.side,
+                prompt_name=prompt_name,
+                vector_space=query.vector_space,
+                timeout=query.timeout,
+                outputs=outputs,
+                role=role,
+            )
+        )
+
+    asked, given = await _together(
+        embed([query.query], query.query_prompt_name, "query"),
+        embed(query.documents, query.document_prompt_name, "document"),
+    )
+    products = sum(len(asked.multi_vectors[0]) * one.size for one in given.multi_vectors)
+    if products <= INLINE_PRODUCTS:
+        measures = _measure(asked, given, weights)
+    else:
+        measures = await asyncio.to_thread(_measure, asked, given, weights)
+    return measures, _joined(asked.effort, given.effort)
+
+
+def _measure(
+    query: Embedded, documents: Embedded, measures: Mapping[Measure, float]
+) -> dict[Measure, FloatArray]:
+    taken: dict[Measure, FloatArray] = {}
+    if Measure.DENSE in measures:
+        taken[Measure.DENSE] = documents.dense @ query.dense[0]
+    if Measure.SPARSE in measures:
+        taken[Measure.SPARSE] = sparse_products(query.sparse[0], documents.sparse)
+    if Measure.MULTI_VECTOR in measures:
+        (vectors,) = query.multi_vectors
+        sums = max_similarities(vectors, documents.multi_vectors)
+        taken[Measure.MULTI_VECTOR] = np.asarray(sums / max(1, len(vectors)), dtype=np.float32)
+    return taken
+
+
+async def _together(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, T]) -> tuple[T, T]:
+    """Both results; the first failure cancels the other."""
+    tasks = (asyncio.ensure_future(first), asyncio.ensure_future(second))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        failed = next((task for task in tasks if task.done() and task.exception()), None)
+        if failed:
+            failed.result()
+        return tasks[0].result(), tasks[1].result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _joined(query: Effort, documents: Effort) -> Effort:
+    """Times are those of the longer one: both run at once."""
+    ours, theirs = query.timings, documents.timings
+    timings = Timings(
+        max(ours.total, theirs.total),
+        max(ours.tokenize, theirs.tokenize),
+        max(ours.queue, theirs.queue),
+        max(ours.engine, theirs.engine),
+    )
+    return Effort([*query.lengths, *documents.lengths], query.characters + documents.characters, timings)
