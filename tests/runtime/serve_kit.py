@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.telemetry.metrics import Metrics
+from embedserve_runtime.telemetry.requests import RequestSeries
 from embedserve_runtime.tokenizing import TextTokenizer
 
 WORDS = (
@@ -201,15 +202,34 @@ class GatedRun:
 class Bench:
     """A whole server in the test's own event loop, without sockets."""
 
-    def __init__(self, app: Application, service: EmbeddingService, around: Surroundings) -> None:
+    def __init__(
+        self,
+        app: Application,
+        service: EmbeddingService,
+        around: Surroundings,
+        dispatcher: Dispatcher,
+        metrics: Metrics,
+    ) -> None:
         self.app = app
         self.service = service
         self.around = around
-        self.dispatcher = service.dispatcher
+        self.dispatcher = dispatcher
+        self.metrics = metrics
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
 
     def metric(self, name: str, labels: dict[str, str] | None = None) -> float | None:
-        return self.around.metrics.registry.get_sample_value(name, labels or {})
+        return self.metrics.registry.get_sample_value(name, labels or {})
+
+
+def request_series() -> RequestSeries:
+    return RequestSeries(ROUTES, STATUSES, EMBEDDING_ROUTES, CAUSES)
+
+
+def page_of(metrics: Metrics) -> Callable[[], Awaitable[bytes]]:
+    async def page() -> bytes:
+        return metrics.page()
+
+    return page
 
 
 @asynccontextmanager
@@ -225,7 +245,7 @@ async def bench(
     clock: Callable[[], float] = perf_counter,
 ) -> AsyncIterator[Bench]:
     card = card or card_of()
-    metrics = Metrics(ROUTES, STATUSES, EMBEDDING_ROUTES, CAUSES)
+    metrics = Metrics(request_series())
     limits = limits or Limits(256, 100_000, 2_000)
     dispatcher = Dispatcher(
         TinyRunner(run or mean_of_ids(card.pipeline.full_dimensions)), limits, clock=clock, observer=metrics
@@ -237,8 +257,10 @@ async def bench(
     if ready:
         metrics.model_loaded(card, limits.batch_tokens, dispatcher)
         readiness.open(service)
-    around = Surroundings(readiness, metrics, intake or Intake(2**20, 2**24), keys or ApiKeys())
-    built = Bench(serving_app(around, "tiny", with_probes=True), service, around)
+    around = Surroundings(
+        readiness, metrics.requests, page_of(metrics), intake or Intake(2**20, 2**24), keys or ApiKeys()
+    )
+    built = Bench(serving_app(around, "tiny", with_probes=True), service, around, dispatcher, metrics)
     try:
         async with built.client:
             yield built

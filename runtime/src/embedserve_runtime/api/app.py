@@ -98,7 +98,7 @@ def serving_app(around: Surroundings, served_model_name: str, *, with_probes: bo
     """`with_probes`: no management port carries probes and metrics, so this one does."""
     app = Application(around)
     tei = TeiRoutes(around.readiness, served_model_name)
-    health = HealthRoutes(around.readiness, around.metrics)
+    health = HealthRoutes(around.readiness, around.page)
     posts = {
         "/embed": tei.embed,
         "/embed_all": tei.embed_all,
@@ -146,7 +146,7 @@ def _add_other_dialects(app: Application, around: Surroundings, served_model_nam
 
 def management_app(around: Surroundings) -> Application:
     app = Application(around)
-    health = HealthRoutes(around.readiness, around.metrics)
+    health = HealthRoutes(around.readiness, around.page)
     app.add("/health", _GET, health.health, is_open=True)
     _add_probes(app, health)
     return app

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from embedserve_runtime.api.asgi import Answer, ClientGone, Exchange, Header, Receive, Scope, Send
 from embedserve_runtime.api.body import BodyReader, Intake
 from embedserve_runtime.api.errors import (
+    CLIENT_GONE,
     GONE_CAUSE,
     INTERNAL,
     BodyTimeout,
@@ -30,16 +31,13 @@ from embedserve_runtime.api.keys import CHALLENGE, ApiKeys
 from embedserve_runtime.api.watch import Watcher
 from embedserve_runtime.errors import EmbedserveError, Overloaded, Unauthorized
 from embedserve_runtime.readiness import Phase, Readiness
-from embedserve_runtime.telemetry.metrics import Metrics
-from embedserve_runtime.telemetry.tei import RequestFacts
+from embedserve_runtime.telemetry.requests import RequestFacts, RequestMetrics
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Exchange], Awaitable[Answer]]
 ErrorStyle = Callable[[Wire, EmbedserveError, str], bytes]
 
-# nginx's number for a client that closed the connection; it appears in metrics only, nobody receives it.
-CLIENT_GONE = 499
 REQUEST_ID_BYTES = 128
 
 _prefix = secrets.token_hex(4)
@@ -48,10 +46,11 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all endpoints of the process share."""
+    """What all endpoints of the process share. page: the text of `/metrics`."""
 
     readiness: Readiness
-    metrics: Metrics
+    metrics: RequestMetrics
+    page: Callable[[], Awaitable[bytes]]
     intake: Intake
     keys: ApiKeys = field(default_factory=ApiKeys)
     watcher: Watcher = field(default_factory=Watcher)
@@ -84,7 +83,7 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         metrics = self._around.metrics
         started = time.perf_counter()
-        metrics.in_flight += 1
+        metrics.request_started()
         headers = dict(scope["headers"])
         request_id = _request_id(headers)
         status = CLIENT_GONE
@@ -97,7 +96,6 @@ class Endpoint:
             pass
         finally:
             seconds = time.perf_counter() - started
-            metrics.in_flight -= 1
             metrics.request_done(self._route, status, seconds, facts)
             self._log(status, seconds, request_id, facts)
 
