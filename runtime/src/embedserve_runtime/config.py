@@ -108,6 +108,12 @@ class ServerSettings(_Group):
         description="Keys that clients may send as `Authorization: Bearer`; none: no key is asked for. In the "
         "environment several are separated by commas or blanks.",
     )
+    http_workers: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Processes that parse, tokenise and encode; 1 does it in the engine's own process.",
+    )
     max_body_bytes: PositiveInt = Field(default=16 * 2**20, description="Largest request body, bytes.")
     max_pending_bytes: PositiveInt = Field(
         default=256 * 2**20,

@@ -22,7 +22,9 @@ from embedserve_runtime.httpd.turn import Turn
 log = logging.getLogger(__name__)
 
 Scope = MutableMapping[str, Any]
-Application = Callable[[Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
+Application = Callable[
+    [Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]
+]
 
 # Of one request's line and headers together.
 HEAD_BYTES = 65_536

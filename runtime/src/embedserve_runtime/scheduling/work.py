@@ -196,7 +196,5 @@ class _Attempt:
             log.exception("the engine failed", extra={"tokens": batch.tokens})
             raise EngineFailure("the engine failed on this batch") from error
         finally:
-            self.log.append(
-                Ran(len(batch.lengths), batch.tokens, padding, self._clock() - started, failed)
-            )
+            self.log.append(Ran(len(batch.lengths), batch.tokens, padding, self._clock() - started, failed))
         return results

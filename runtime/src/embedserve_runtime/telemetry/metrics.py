@@ -107,9 +107,7 @@ class Metrics:
             ("model", "revision", "vector_space", "dimensions", "max_length"),
         )
         self._ready = gauge("embedserve_ready", "1 while the service is ready.")
-        self._budget = gauge(
-            "embedserve_max_batch_tokens", "Token budget of one batch; 0 until it is known."
-        )
+        self._budget = gauge("embedserve_max_batch_tokens", "Token budget of one batch; 0 until it is known.")
         gauge("embedserve_http_workers", "Front-end processes beside the engine's own.").set_function(
             lambda: float(len(self.pids) - 1)
         )

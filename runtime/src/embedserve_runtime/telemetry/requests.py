@@ -62,7 +62,7 @@ class RequestSeries:
             "Seconds from a request's head to its answer.",
             ("route",),
             [(route,) for route in routes],
-            SECONDS,
+            bounds=SECONDS,
         )
         self.in_flight = layout.add(
             "gauge", "embedserve_requests_in_flight", "Requests being read, worked on or answered."

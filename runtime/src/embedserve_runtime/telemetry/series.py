@@ -12,13 +12,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 Labels = tuple[str, ...]
 # float64: whole numbers are exact up to 2^53.
-Row = memoryview
+Row: TypeAlias = "memoryview[float]"
 NUMBER_BYTES = 8
 # `plain` counts up under a name that the text format would not allow a counter.
 Kind = Literal["counter", "plain", "gauge", "histogram"]
@@ -80,6 +80,7 @@ class Layout:
         text: str,
         label_names: Labels = (),
         members: Iterable[Labels] = ((),),
+        *,
         bounds: tuple[float, ...] = (),
     ) -> Family:
         family = Family(kind, name, text, label_names, tuple(members), self.size, bounds)
