@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime import errors
-from embedserve_runtime.engines.base import FloatArray, Int32Array, Tokens, TypedTokens
+from embedserve_runtime.engines.base import FloatArray, Int32Array, Tokens, TokenSequence
 from embedserve_runtime.errors import EmbedserveError, EngineFailure, Overloaded, RequestError
 from embedserve_runtime.results import Output, Results, SparseVector
 from embedserve_runtime.scheduling.policy import Backlog
@@ -88,33 +88,40 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 # -- orders
 
-_ORDER = struct.Struct("<dqIHH")
+_ORDER = struct.Struct("<dqIHBB")
 _NO_BOUND = -1
 
 
 def pack_order(order: Order, deadline: float) -> tuple[bytes, ...]:
     """deadline: of the monotonic clock, which all processes of a machine share."""
     sequences = order.sequences
-    typed = any(isinstance(one, TypedTokens) for one in sequences)
+    written = [one for one in sequences if isinstance(one, TokenSequence)]
+    typed = any(one.types is not None for one in written)
     most = _NO_BOUND if order.most_bytes is None else order.most_bytes
     parts = [
-        _ORDER.pack(deadline, most, len(sequences), order.wanted.value, typed),
+        _ORDER.pack(deadline, most, len(sequences), order.wanted.value, typed, bool(written)),
         np.array([len(one) for one in sequences], dtype=np.int32).tobytes(),
     ]
-    parts += [_ids(one).tobytes() for one in sequences]
+    parts += [(one.ids if isinstance(one, TokenSequence) else one).tobytes() for one in sequences]
+    if written:
+        parts.append(np.array([_unpooled(one) for one in sequences], dtype=np.int32).tobytes())
     if typed:
         parts += [_types(one).tobytes() for one in sequences]
     return tuple(parts)
 
 
 def unpack_order(payload: bytes) -> tuple[Order, float]:
-    deadline, most, count, wanted, typed = _ORDER.unpack_from(payload)
-    numbers = np.frombuffer(payload, dtype=np.int32, offset=_ORDER.size)
-    lengths, numbers = numbers[:count], numbers[count:]
-    sequences: list[Tokens] = [*_split(numbers, lengths)]
-    if typed:
-        types = _split(numbers[int(lengths.sum()) :], lengths)
-        sequences = [TypedTokens(_ids(one), of) for one, of in zip(sequences, types, strict=True)]
+    """Sequences whose ids are not all there is to them say the same in a batch as those that were packed."""
+    deadline, most, count, wanted, typed, written = _ORDER.unpack_from(payload)
+    cursor = _Cursor(payload, _ORDER.size)
+    lengths = cursor.integers(count)
+    total = int(lengths.sum())
+    ids = [*_split(cursor.integers(total), lengths)]
+    sequences: list[Tokens] = [*ids]
+    if written:
+        unpooled = cursor.integers(count).tolist()
+        types = [*_split(cursor.integers(total), lengths)] if typed else [None] * count
+        sequences = [TokenSequence(*parts) for parts in zip(ids, types, unpooled, strict=True)]
     return Order(sequences, Output(wanted), None if most == _NO_BOUND else most), deadline
 
 
@@ -126,12 +133,13 @@ def _split(array: NDArray[N], lengths: Int32Array) -> Iterator[NDArray[N]]:
         start += length
 
 
-def _ids(one: Tokens) -> Int32Array:
-    return one.ids if isinstance(one, TypedTokens) else one
-
-
 def _types(one: Tokens) -> Int32Array:
-    return one.types if isinstance(one, TypedTokens) else np.zeros(len(one), dtype=np.int32)
+    types = one.types if isinstance(one, TokenSequence) else None
+    return np.zeros(len(one), dtype=np.int32) if types is None else types
+
+
+def _unpooled(one: Tokens) -> int:
+    return one.unpooled if isinstance(one, TokenSequence) else 0
 
 
 # -- results
@@ -200,28 +208,28 @@ class _Cursor:
         self._at = at
 
     def rows(self) -> FloatArray:
-        count, size = self._integers(2).tolist()
-        return self._floats(count * size).reshape(count, size)
+        count, size = self.integers(2).tolist()
+        return self.floats(count * size).reshape(count, size)
 
     def sparse(self) -> list[SparseVector]:
-        (count,) = self._integers(1)
-        lengths = self._integers(int(count))
+        (count,) = self.integers(1)
+        lengths = self.integers(int(count))
         total = int(lengths.sum())
-        indices = _split(self._integers(total), lengths)
-        values = _split(self._floats(total), lengths)
+        indices = _split(self.integers(total), lengths)
+        values = _split(self.floats(total), lengths)
         return [SparseVector(*pair) for pair in zip(indices, values, strict=True)]
 
     def arrays(self) -> list[FloatArray]:
-        count, size = self._integers(2).tolist()
-        lengths = self._integers(count)
-        return [*_split(self._floats(int(lengths.sum()) * size).reshape(-1, size), lengths)]
+        count, size = self.integers(2).tolist()
+        lengths = self.integers(count)
+        return [*_split(self.floats(int(lengths.sum()) * size).reshape(-1, size), lengths)]
 
-    def _integers(self, count: int) -> Int32Array:
+    def integers(self, count: int) -> Int32Array:
         array = np.frombuffer(self._payload, dtype=np.int32, count=count, offset=self._at)
         self._at += array.nbytes
         return array
 
-    def _floats(self, count: int) -> FloatArray:
+    def floats(self, count: int) -> FloatArray:
         array = np.frombuffer(self._payload, dtype=np.float32, count=count, offset=self._at)
         self._at += array.nbytes
         return array
