@@ -126,10 +126,14 @@ def prepare_process() -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
+def _read_only(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(values)
+
+
 class _Pickler(pickle.Pickler):
-    dispatch_table = copyreg.dispatch_table | {
-        MappingProxyType: lambda proxy: (MappingProxyType, (dict(proxy),))
-    }
+    """Writes read-only mappings too; their class has no name that pickle could find."""
+
+    dispatch_table = copyreg.dispatch_table | {MappingProxyType: lambda proxy: (_read_only, (dict(proxy),))}
 
 
 def pickled(value: Setup | Told | Opening) -> bytes:

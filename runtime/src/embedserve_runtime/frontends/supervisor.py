@@ -110,7 +110,7 @@ class _Slot:
                 )
             log.warning(
                 "a front-end process died, starting another",
-                extra={"process": self._name, "code": code, "seconds": round(lived, 3)},
+                extra={"worker": self._name, "code": code, "seconds": round(lived, 3)},
             )
             self._workers.metrics.worker_replaced()
             if short_lives > 1:
