@@ -79,6 +79,7 @@ class Connection(asyncio.Protocol):
         self._holds = 0
         self._is_fresh = True  # no request has come in yet
         self._is_last_call = False
+        self._is_resuming = False
         self._url = b""
         self._headers: list[Header] = []
 
@@ -119,19 +120,36 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # No other protocol is spoken here; the request was answered as it stands.
-            self._parser = httptools.HttpRequestParser(self)
-            if rest := data[upgrade.args[0] :]:
-                self.data_received(rest)
+            self._decline_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self._refuse(BAD_REQUEST)
         else:
             if self._is_in_head and self._head_bytes > HEAD_BYTES:
                 self._refuse(HEAD_TOO_LARGE)
 
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """No other protocol is spoken here, and the request is answered as it stands.
+
+        The parser has stopped before the body. A new one is told how long that is, by the same headers.
+        """
+        self._parser = httptools.HttpRequestParser(self)
+        if self._reading:
+            framing = [
+                b"%b: %b\r\n" % header
+                for header in self._headers
+                if header[0] in {b"content-length", b"transfer-encoding"}
+            ]
+            self._headers = []
+            self._is_resuming = True
+            self._parser.feed_data(b"POST / HTTP/1.1\r\n" + b"".join(framing) + b"\r\n")
+        if rest:
+            self.data_received(rest)
+
     # -- from the parser
 
     def on_message_begin(self) -> None:
+        if self._is_resuming:
+            return
         self._is_in_head = True
         self._is_fresh = False
         self._head_bytes = 0
@@ -147,6 +165,9 @@ class Connection(asyncio.Protocol):
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        if self._is_resuming:
+            self._is_resuming = False
+            return
         self._is_in_head = False
         parser = self._parser
         path, query = _split(self._url)
@@ -188,6 +209,8 @@ class Connection(asyncio.Protocol):
             turn.feed(data)
 
     def on_message_complete(self) -> None:
+        if self._parser.should_upgrade():
+            return  # `_decline_upgrade` goes on
         turn, self._reading = self._reading, None
         self._discarded = 0
         if turn is None:
