@@ -65,6 +65,10 @@ test: test-fast ## every test, the cluster ones too; brings up what it needs
 	$(BIN)/python -m e2e.cluster images
 	$(BIN)/pytest e2e
 
+.PHONY: soak
+soak: setup ## 10,000 requests with disconnects, deadlines and a full queue (the fast tests have a short version)
+	EMBEDSERVE_STRESS_REQUESTS=10000 $(BIN)/pytest tests/runtime/serve/test_stress.py
+
 .PHONY: crds
 crds: setup ## write the CRD anew from the pydantic API types
 	$(BIN)/embedserve-operator crds > crds/embedserve.dev_embeddingservices.yaml

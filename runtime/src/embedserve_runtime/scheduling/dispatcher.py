@@ -72,6 +72,11 @@ class Dispatcher:
         return self._policy.queue_seconds
 
     @property
+    def open_requests(self) -> int:
+        """Admitted and not answered yet."""
+        return len(self._jobs)
+
+    @property
     def limits(self) -> Limits:
         return self._policy.limits
 
