@@ -40,6 +40,7 @@ from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.requests import RequestSeries
+from embedserve_runtime.telemetry.tracing import RequestTracer
 from embedserve_runtime.tokenizing import TextTokenizer
 
 WORDS = (
@@ -242,6 +243,7 @@ async def bench(
     intake: Intake | None = None,
     keys: ApiKeys | None = None,
     ready: bool = True,
+    tracer: RequestTracer | None = None,
     clock: Callable[[], float] = perf_counter,
 ) -> AsyncIterator[Bench]:
     card = card or card_of()
@@ -258,7 +260,12 @@ async def bench(
         metrics.model_loaded(card, limits.batch_tokens, dispatcher)
         readiness.open(service)
     around = Surroundings(
-        readiness, metrics.requests, page_of(metrics), intake or Intake(2**20, 2**24), keys or ApiKeys()
+        readiness,
+        metrics.requests,
+        page_of(metrics),
+        intake or Intake(2**20, 2**24),
+        keys or ApiKeys(),
+        tracer=tracer,
     )
     built = Bench(serving_app(around, "tiny", with_probes=True), service, around, dispatcher, metrics)
     try:

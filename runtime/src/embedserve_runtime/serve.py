@@ -126,6 +126,7 @@ class _Process:
         self._setup = Setup(
             server,
             config.batching,
+            config.telemetry,
             config.log_level,
             server.served_model_name or config.model.source,
             with_probes=management is None,
@@ -156,6 +157,8 @@ class _Process:
             if management:
                 management.abort()
                 management.close()
+            if around.tracer:
+                await asyncio.to_thread(around.tracer.flush)
 
     def _manage(self, around: Surroundings) -> Server | None:
         if not self._management:

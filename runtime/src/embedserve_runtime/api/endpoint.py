@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from embedserve_runtime.api.asgi import Answer, ClientGone, Exchange, Header, Receive, Scope, Send
 from embedserve_runtime.api.body import BodyReader, Intake
@@ -31,7 +32,10 @@ from embedserve_runtime.api.keys import CHALLENGE, ApiKeys
 from embedserve_runtime.api.watch import Watcher
 from embedserve_runtime.errors import EmbedserveError, Overloaded, Unauthorized
 from embedserve_runtime.readiness import Phase, Readiness
-from embedserve_runtime.telemetry.requests import RequestFacts, RequestMetrics
+from embedserve_runtime.telemetry.requests import Done, RequestFacts, RequestMetrics
+
+if TYPE_CHECKING:  # the library behind it is loaded only where traces are on
+    from embedserve_runtime.telemetry.tracing import RequestTracer
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +58,7 @@ class Surroundings:
     intake: Intake
     keys: ApiKeys = field(default_factory=ApiKeys)
     watcher: Watcher = field(default_factory=Watcher)
+    tracer: RequestTracer | None = None
 
 
 class Endpoint:
@@ -89,7 +94,7 @@ class Endpoint:
         status = CLIENT_GONE
         facts = RequestFacts(failure=GONE_CAUSE)
         try:
-            answer = await self._answer(headers, request_id, facts, receive)
+            answer = await self._answer(headers, request_id, facts, receive, started)
             status = answer.status
             await self._send(answer, request_id, send)
         except ClientGone:
@@ -98,15 +103,23 @@ class Endpoint:
             seconds = time.perf_counter() - started
             metrics.request_done(self._route, status, seconds, facts)
             self._log(status, seconds, request_id, facts)
+            if (tracer := self._around.tracer) and self._takes_body:
+                done = Done(scope["method"], self._route, status, seconds, request_id, facts)
+                tracer.request_done(done, headers)
 
     async def _answer(
-        self, headers: dict[bytes, bytes], request_id: str, facts: RequestFacts, receive: Receive
+        self,
+        headers: dict[bytes, bytes],
+        request_id: str,
+        facts: RequestFacts,
+        receive: Receive,
+        started: float,
     ) -> Answer:
         try:
             if not self._is_open:
                 self._around.keys.check(headers)
             if self._takes_body:
-                answer = await self._read_and_handle(headers, request_id, facts, receive)
+                answer = await self._read_and_handle(headers, request_id, facts, receive, started)
             else:
                 answer = await self._handler(Exchange(headers, b"", request_id, facts))
             facts.failure = None
@@ -124,13 +137,20 @@ class Endpoint:
             return self._error(INTERNAL, hidden, request_id)
 
     async def _read_and_handle(
-        self, headers: dict[bytes, bytes], request_id: str, facts: RequestFacts, receive: Receive
+        self,
+        headers: dict[bytes, bytes],
+        request_id: str,
+        facts: RequestFacts,
+        receive: Receive,
+        started: float,
     ) -> Answer:
         reader = BodyReader(self._around.intake, receive)
         watch = self._around.watcher.watch(receive)
         try:
             body = await reader.read(headers)
             watch.body_is_read()
+            if self._around.tracer:
+                facts.read_seconds = time.perf_counter() - started
             return await self._handler(Exchange(headers, body, request_id, facts))
         except asyncio.CancelledError:
             if watch.verdict is None:

@@ -9,20 +9,23 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from embedserve_runtime.api.app import EMBEDDING_ROUTES, OTHER, ROUTES
 from embedserve_runtime.api.body import LEAST_RESERVED, Intake
 from embedserve_runtime.api.endpoint import Surroundings
 from embedserve_runtime.api.errors import CAUSES, STATUSES
 from embedserve_runtime.api.keys import ApiKeys
-from embedserve_runtime.config import BatchingSettings, ServerSettings
+from embedserve_runtime.config import BatchingSettings, ServerSettings, TelemetrySettings
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.readiness import Phase, Readiness
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.telemetry.requests import RequestFacts, RequestMetrics, RequestSeries
 from embedserve_runtime.tokenizing import TextTokenizer
+
+if TYPE_CHECKING:
+    from embedserve_runtime.telemetry.tracing import RequestTracer
 
 # A thread that computes holds the interpreter this long at most when another one wants it. The default of 5
 # ms would let the engine wait for the event loop about as long as a small batch takes.
@@ -38,6 +41,7 @@ class Setup:
 
     server: ServerSettings
     batching: BatchingSettings
+    telemetry: TelemetrySettings
     log_level: str
     model_name: str
     with_probes: bool
@@ -118,8 +122,22 @@ def surroundings(
     # Each process keeps within its share, which has room for one body of the largest size.
     share = max(server.max_pending_bytes // server.http_workers, server.max_body_bytes + LEAST_RESERVED)
     return Surroundings(
-        readiness, metrics, page, Intake(server.max_body_bytes, share), ApiKeys(server.api_keys)
+        readiness,
+        metrics,
+        page,
+        Intake(server.max_body_bytes, share),
+        ApiKeys(server.api_keys),
+        tracer=_tracer(setup),
     )
+
+
+def _tracer(setup: Setup) -> RequestTracer | None:
+    if not setup.telemetry.has_traces:
+        return None
+    # Imported here, since the library takes 20 MB that a server without traces need not have.
+    from embedserve_runtime.telemetry.tracing import RequestTracer
+
+    return RequestTracer(setup.telemetry.otlp_endpoint, setup.model_name)
 
 
 def prepare_process() -> None:

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -40,6 +41,9 @@ from embedserve_runtime.telemetry.requests import RequestMetrics
 from embedserve_runtime.telemetry.series import row_in
 from embedserve_runtime.tokenizing import TextTokenizer
 
+if TYPE_CHECKING:
+    from embedserve_runtime.telemetry.tracing import RequestTracer
+
 log = logging.getLogger(__name__)
 
 
@@ -58,6 +62,7 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._link: Link | None = None
+        self._tracer: RequestTracer | None = None
 
     async def live(self, link: socket.socket) -> None:
         """Returns after a stop that was asked for, when all is answered."""
@@ -67,6 +72,8 @@ class Worker:
             self._server.stop()
             await self._server.finished()
             self._server.close()
+        if self._tracer:
+            await asyncio.to_thread(self._tracer.flush)
 
     def _received(self, frame: Frame) -> None:
         match frame.kind:
@@ -98,6 +105,7 @@ class Worker:
 
     def _accept(self, setup: Setup) -> None:
         around = surroundings(setup, self._readiness, self._metrics, self._page)
+        self._tracer = around.tracer
         app = serving_app(around, setup.model_name, with_probes=setup.with_probes)
         self._server = Server(app, self._listening, Watches(self._metrics))
 

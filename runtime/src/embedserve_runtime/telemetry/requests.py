@@ -26,6 +26,7 @@ class RequestFacts:
     """What is known of a request, filled in while it is handled. Seconds are means over the inputs.
 
     failure: its cause, if it failed. lengths: tokens of each input, once they are answered.
+    read_seconds: until the body was there; noted for traces only. service_seconds: from there to the results.
     """
 
     failure: str | None = None
@@ -35,6 +36,20 @@ class RequestFacts:
     tokenize_seconds: float = 0.0
     queue_seconds: float = 0.0
     engine_seconds: float = 0.0
+    read_seconds: float = 0.0
+    service_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A request that has been answered. seconds: of all of it, up to now."""
+
+    method: str
+    route: str
+    status: int
+    seconds: float
+    request_id: str
+    facts: RequestFacts
 
 
 class RequestSeries:
