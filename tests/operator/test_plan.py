@@ -27,9 +27,9 @@ def serving(spec: dict[str, Any] = FIRST) -> Cluster:
     return Cluster(resource(spec)).applied().rolled_out().published()
 
 
-def test_a_new_resource_gets_its_three_children_in_the_order_they_need_each_other() -> None:
+def test_a_new_resource_gets_its_children_in_the_order_they_need_each_other() -> None:
     kinds = [child["kind"] for child in Cluster().plan().children]
-    assert kinds == ["ConfigMap", "Deployment", "Service"]
+    assert kinds == ["ConfigMap", "NetworkPolicy", "Deployment", "Service"]
 
 
 def test_a_complete_service_is_ready_and_nothing_else() -> None:

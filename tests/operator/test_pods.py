@@ -91,7 +91,7 @@ CASES = [
             initContainerStatuses=[waiting("fetch", "CreateContainerConfigError", 'secret "hub" not found')]
         ),
         Failure(
-            "CreateContainerConfigError",
+            "SecretMissing",
             'container fetch of pod docs-pod: secret "hub" not found',
             heals=True,
         ),
@@ -127,7 +127,12 @@ CASES = [
                 }
             ]
         ),
-        Failure("Unschedulable", "pod docs-pod: 0/3 nodes are available: 3 Insufficient cpu.", heals=True),
+        Failure(
+            "Unschedulable",
+            "pod docs-pod: 0/3 nodes are available: 3 Insufficient cpu.",
+            heals=True,
+            unplaced=True,
+        ),
         id="no node fits",
     ),
     pytest.param(

@@ -10,8 +10,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from embedserve_operator.hardware import CLASSES
-
 Schema = dict[str, Any]
 
 _NOISE = frozenset({"title", "$defs"})
@@ -37,7 +35,7 @@ def _rewrite(node: Schema, definitions: dict[str, Schema]) -> Schema:
     for key, value in node.items():
         if key in _NOISE or (key == "default" and value is None):
             continue
-        if key == "additionalProperties" and value is False:
+        if key == "additionalProperties" and isinstance(value, bool):
             continue
         out[key] = value
     if "properties" in out:
@@ -77,10 +75,8 @@ def _without_union(node: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def spec_schema(model: type[BaseModel]) -> Schema:
-    """The schema of the spec, with the hardware classes that exist as the values of `class`."""
-    schema = structural(model)
-    schema["properties"]["hardware"]["properties"]["class"]["enum"] = sorted(CLASSES)
-    return schema
+    """The schema of the spec."""
+    return structural(model)
 
 
 def status_schema(model: type[BaseModel]) -> Schema:
