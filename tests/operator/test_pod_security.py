@@ -37,7 +37,9 @@ def test_pods_are_restricted(manifest: Path) -> None:
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)
 def test_a_stop_leaves_time_to_drain_and_to_finish(manifest: Path) -> None:
     children = list(yaml.safe_load_all(render(manifest.read_text(encoding="utf-8"), SETTINGS)))
-    configs = [yaml.safe_load(c["data"]["runtime.yaml"])["server"] for c in children if c["kind"] == "ConfigMap"]
+    configs = [
+        yaml.safe_load(c["data"]["runtime.yaml"])["server"] for c in children if c["kind"] == "ConfigMap"
+    ]
     for spec, server in zip(pod_specs(manifest), configs, strict=True):
         needed = server["endpoint_drain_seconds"] + server["shutdown_grace_seconds"]
         assert spec["terminationGracePeriodSeconds"] > needed

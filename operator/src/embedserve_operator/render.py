@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,13 +21,18 @@ from embedserve_operator.wire import Manifest, mappings, text
 from embedserve_operator.world import World
 
 _UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
+_NUMBER_ELSEWHERE = re.compile(r"[0-9]+([eE][0-9]+)?")
+"""A hash such as 09855860 or 7851e932 is text for YAML 1.1 and a number for the YAML that kubectl reads."""
 
 
 class _Dumper(yaml.SafeDumper):
     """Writes text of several lines as it is, not as one line with escapes."""
 
     def represent_text(self, value: str) -> yaml.ScalarNode:
-        return self.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+        style = "|" if "\n" in value else None
+        if _NUMBER_ELSEWHERE.fullmatch(value):
+            style = "'"
+        return self.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
 _Dumper.add_representer(str, _Dumper.represent_text)

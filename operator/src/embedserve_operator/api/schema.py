@@ -37,7 +37,7 @@ def _rewrite(node: Schema, definitions: dict[str, Schema]) -> Schema:
             continue
         if key == "additionalProperties" and isinstance(value, bool):
             continue
-        out[key] = value
+        out[key] = _given(value) if key == "default" else value
     if "properties" in out:
         out["properties"] = {name: _rewrite(child, definitions) for name, child in out["properties"].items()}
     if isinstance(out.get("additionalProperties"), dict):
@@ -47,6 +47,13 @@ def _rewrite(node: Schema, definitions: dict[str, Schema]) -> Schema:
     if "description" in out:
         out["description"] = " ".join(out["description"].split())
     return out
+
+
+def _given(default: Any) -> Any:
+    """A default without what it leaves open: null is no value of the types that a CRD knows."""
+    if isinstance(default, dict):
+        return {key: _given(value) for key, value in default.items() if value is not None}
+    return default
 
 
 def _without_reference(node: Schema, definitions: dict[str, Schema]) -> Schema:
