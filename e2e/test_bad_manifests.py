@@ -12,7 +12,7 @@ from e2e.services import hub_spec
 
 SOURCE = {"huggingFace": {"repo": "a/b"}}
 VOLUME = {"volume": {"claimName": "models"}}
-ONE_SOURCE = "give exactly one source: either huggingFace or volume"
+ONE_SOURCE = "give exactly one source: one of huggingFace, volume and image"
 REPO = "repo must be OWNER/NAME as on the Hub, for example sentence-transformers/all-MiniLM-L6-v2"
 NAME = "metadata.name must have at most 45 characters, start with a letter"
 QUANTITY = "must be a Kubernetes quantity of zero or more, such as 500m, 2 or 4Gi"
@@ -60,7 +60,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown pooling": (hub_spec("a/b", model={"pooling": "median"}), 'supported values: "auto", "cls"'),
     "no dimensions": (hub_spec("a/b", model={"dimensions": 0}), "leave it out to keep all dimensions"),
     "no length": (hub_spec("a/b", model={"maxLength": -8}), "leave it out to take the model's own limit"),
-    "an unknown class": (hub_spec("a/b", hardware={"class": "quantum"}), 'supported values: "cpu"'),
+    "a class in capitals": (hub_spec("a/b", hardware={"class": "GPU"}), "must start with a letter"),
     "a negative number of replicas": (hub_spec("a/b", replicas=-1), "must be between 0 and 1000"),
     "a misspelt field": (hub_spec("a/b", batchin={}), 'unknown field "spec.batchin"'),
     "a field in the wrong place": (hub_spec("a/b", pooling="cls"), 'unknown field "spec.pooling"'),

@@ -8,10 +8,10 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from embedserve_operator.nodes import UNKNOWN_CLUSTER, ClusterFacts, NodeFacts, Taint
 from embedserve_operator.observe import observe
 from embedserve_operator.plan import Plan, PlannedCondition, make_plan
 from embedserve_operator.plan.revision import revision_of
-from embedserve_operator.nodes import UNKNOWN_CLUSTER, ClusterFacts, NodeFacts, Taint
 from embedserve_operator.settings import RenderSettings, RuntimeImage
 from embedserve_operator.specs.metadata import REVISION_LABEL
 from embedserve_operator.status import stamped
