@@ -66,7 +66,8 @@ def _hardware(spec: EmbeddingServiceSpec, settings: RenderSettings, cluster: Clu
 def _revision(spec: EmbeddingServiceSpec, plan: Plan) -> Iterator[str]:
     yield "the revision is the hash of what declares the vectors:"
     for key, value in declared(spec).items():
-        yield f"  {key}: {value}"
+        parts = value if isinstance(value, list) else [value]
+        yield f"  {key}: {' '.join(str(part) for part in parts if part is not None) or 'not given'}"
     yield ""
     yield "children, in the order in which they are applied:"
     for child in plan.children:

@@ -113,7 +113,10 @@ def match(demand: Demand, nodes: Sequence[NodeFacts]) -> Match:
             too_few.append(f"{node.name} ({_count(demand, node)})")
         else:
             fitting.append(node.name)
-    counted = tuple(f"{number} with {words}" for words, number in sorted(Counter(others).items()))
+    counted = tuple(
+        f"{number} node{'' if number == 1 else 's'} ({words})"
+        for words, number in sorted(Counter(others).items())
+    )
     return Match(tuple(fitting), tuple(too_few), tuple(tainted), counted)
 
 
