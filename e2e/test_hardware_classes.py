@@ -16,7 +16,7 @@ from e2e.services import Object, Service, hub_spec
 
 NODES = Path(__file__).parents[1] / "tests" / "operator" / "nodes.yaml"
 RIGHT = {
-    "cpu-arm64": {"graviton", "spark"},
+    "cpu-x86": {"plain"},
     "turing": {"t4"},
     "ampere": {"a100"},
     "ada": {"l4"},
@@ -52,6 +52,14 @@ def test_a_class_lands_on_its_node(service: MakeService, name: str) -> None:
     pod = placed(found)
     assert pod["spec"]["nodeName"] in RIGHT[name]
     assert found.get()["status"]["hardware"]["class"] == name
+    found.delete()
+
+
+def test_a_class_that_the_image_cannot_run_on_is_refused(service: MakeService) -> None:
+    """The image of these tests was built on this machine, for its architecture only."""
+    found = service("foreign")
+    found.apply(hardware("cpu-arm64"))
+    assert "has only amd64" in found.wait_condition("Stalled", "True", "ImageLacksArchitecture")["message"]
     found.delete()
 
 

@@ -29,7 +29,12 @@ def fake_nodes(cluster: Cluster, nodes: Sequence[dict[str, Any]]) -> Iterator[No
             f"--kubeconfig={cluster.layout.admin_kubeconfig}",
             f"--manage-nodes-with-annotation-selector={MARK}=fake",
         ],
-        {"PATH": os.environ["PATH"], "HOME": str(cluster.layout.state)},
+        {
+            "PATH": os.environ["PATH"],
+            "HOME": str(cluster.layout.state),
+            # Needs a newer etcd than Debian's; without it kwok would try, fail and pause again and again.
+            "KUBE_FEATURE_WatchListClient": "false",
+        },
     )
     try:
         for name in names:

@@ -90,6 +90,23 @@ async def test_a_watch_that_never_tells_what_was_listed_is_not_alive(stage: Stag
     assert "Deployment" in stage.alive
 
 
+async def test_a_watch_that_never_tells_of_a_new_object_is_not_alive(stage: Stage) -> None:
+    stage.lists["embeddingservices"] = [thing("9")]
+    await stage.audit.once()
+    stage.alive.clear()
+    await stage.audit.once()
+    assert set(WATCHED_KINDS) - set(stage.alive) == {"EmbeddingService"}
+
+
+async def test_what_was_listed_and_is_gone_is_not_waited_for(stage: Stage) -> None:
+    stage.lists["pods"] = [thing("9")]
+    await stage.audit.once()
+    stage.lists["pods"] = []
+    stage.alive.clear()
+    await stage.audit.once()
+    assert set(stage.alive) == set(WATCHED_KINDS)
+
+
 async def test_service_monitors_are_known_where_their_definition_is(stage: Stage) -> None:
     await stage.audit.refresh_unwatched()
     assert not stage.cluster.facts().service_monitors

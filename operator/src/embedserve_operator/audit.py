@@ -102,12 +102,12 @@ class Audit:
         self._cluster.have_service_monitors(there)
 
     async def _check(self, kind: str) -> None:
-        if not self._store.lags(kind, self._listed.get(kind, {})):
-            self._on_live_watch(kind)
-        else:
-            log.error("the watch of %s does not tell what has been listed before", kind)
         known = self._store.uids(kind)
         versions = await self._kube.existing_versions(kind, SERVICE_LABEL)
+        if self._store.lags(kind, self._listed.get(kind, {}), versions):
+            log.error("the watch of %s does not tell what has been listed before", kind)
+        else:
+            self._on_live_watch(kind)
         self._listed[kind] = versions
         for key in self._store.forget_missing(kind, frozenset(versions), known):
             log.info("%s: a %s is gone and no event told so", key, kind)

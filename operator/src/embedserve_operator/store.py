@@ -113,12 +113,14 @@ class Store:
         """UIDs of all known objects of a kind."""
         return frozenset(uid for found in self._objects[kind].values() for uid in found)
 
-    def lags(self, kind: str, listed: Mapping[str, str]) -> bool:
-        """Whether some object is still known in an older version than was listed a while ago: its watch is dead."""
+    def lags(self, kind: str, listed: Mapping[str, str], existing: Mapping[str, str]) -> bool:
+        """Whether something that was listed a while ago, and still exists, is not known yet, or only in an older
+        version: its watch is dead."""
         known = {uid: received for found in self._objects[kind].values() for uid, received in found.items()}
         return any(
-            uid in known and _is_older(known[uid], {"metadata": {"resourceVersion": version}})
+            uid not in known or _is_older(known[uid], {"metadata": {"resourceVersion": version}})
             for uid, version in listed.items()
+            if uid in existing
         )
 
     def resources(self) -> list[Key]:
