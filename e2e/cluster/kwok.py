@@ -28,6 +28,8 @@ def fake_nodes(cluster: Cluster, nodes: Sequence[dict[str, Any]]) -> Iterator[No
             str(cluster.layout.binaries / "kwok"),
             f"--kubeconfig={cluster.layout.admin_kubeconfig}",
             f"--manage-nodes-with-annotation-selector={MARK}=fake",
+            # Without leases the controllers would take the nodes for dead after 50 s.
+            "--node-lease-duration-seconds=40",
         ],
         {
             "PATH": os.environ["PATH"],
