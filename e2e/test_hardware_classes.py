@@ -12,7 +12,7 @@ import yaml
 from e2e.cluster.kwok import fake_nodes
 from e2e.cluster.lifecycle import Cluster
 from e2e.conftest import MakeService
-from e2e.services import Object, Service, hub_spec
+from e2e.services import Object, Service, condition, hub_spec
 
 NODES = Path(__file__).parents[1] / "tests" / "operator" / "nodes.yaml"
 RIGHT = {
@@ -52,7 +52,10 @@ def test_each_class_lands_on_its_node(service: MakeService) -> None:
     landed = {name: placed(found)["spec"]["nodeName"] for name, found in services.items()}
     assert {name for name, node in landed.items() if node not in RIGHT[name]} == set()
     for name, found in services.items():
-        assert found.get()["status"]["hardware"] == {"class": name, "matchingNodes": len(RIGHT[name])}
+        told = found.get()["status"]["hardware"]
+        # The cluster's real node may fit a CPU class as well.
+        assert told["class"] == name
+        assert told["matchingNodes"] >= len(RIGHT[name])
         found.delete()
 
 
@@ -110,9 +113,14 @@ def test_what_fits_no_node_says_why(
 ) -> None:
     found = service(name)
     found.apply(spec)
-    message = found.wait_condition("Reconciling", "True", reason)["message"]
-    for want in words:
-        assert want in message
+    found.wait_condition("Reconciling", "True", reason)
+
+    def says_all(seen: Object) -> bool:
+        told = condition(seen, "Reconciling")
+        return told is not None and all(want in told["message"] for want in words)
+
+    # The scheduler's words come a moment after ours.
+    found.wait_for(f"it says {words}", says_all)
     assert found.get()["status"]["hardware"]["matchingNodes"] == 0
     found.delete()
 

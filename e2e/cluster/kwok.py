@@ -31,12 +31,7 @@ def fake_nodes(cluster: Cluster, nodes: Sequence[dict[str, Any]]) -> Iterator[No
             # Without leases the controllers would take the nodes for dead after 50 s.
             "--node-lease-duration-seconds=40",
         ],
-        {
-            "PATH": os.environ["PATH"],
-            "HOME": str(cluster.layout.state),
-            # Needs a newer etcd than Debian's; without it kwok would try, fail and pause again and again.
-            "KUBE_FEATURE_WatchListClient": "false",
-        },
+        {"PATH": os.environ["PATH"], "HOME": str(cluster.layout.state)},
     )
     try:
         for name in names:
