@@ -48,14 +48,15 @@ def asking(service: Service) -> Iterator[list[str]]:
     process = subprocess.Popen(
         command, env=kubectl.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
-    try:
-        yield said
-    finally:
-        process.terminate()
-        said += process.stdout.read().splitlines()
-        kubectl("exec", "--namespace", CLIENT_NAMESPACE, "deployment/client", "--", "python3", "-c", END)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        try:
+            yield said
+        finally:
+            # What runs in the pod has to end; the command here ends with it.
+            kubectl(*where, "python3", "-c", END)
+            said += process.stdout.read().splitlines()
 
 
 END = """
