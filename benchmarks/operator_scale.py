@@ -31,7 +31,6 @@ from e2e.cluster.layout import Layout
 from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
 from e2e.cluster.progress import Progress
-from embedserve_operator.kube import Kube
 from embedserve_operator.world import ChildRef
 
 NAMESPACE = "operator-scale"
@@ -116,6 +115,9 @@ def memory_mib(process: subprocess.Popen[bytes]) -> float:
 
 async def reactions(services: int) -> list[float]:
     """Seconds from a change of one service's Service settings to the change of its Service."""
+    # The client library reads $KUBECONFIG when it is imported.
+    from embedserve_operator.kube import Kube
+
     found = []
     async with Kube(request_timeout=20) as kube:
         for sample in range(SAMPLES):

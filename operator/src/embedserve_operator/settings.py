@@ -73,7 +73,7 @@ class RunSettings:
     """Whether nodes and RuntimeClasses are watched, which needs rights on the whole cluster."""
     health_port: int = 8081
     """Port of `/healthz`."""
-    workers: int = 4
+    workers: int = 8
     """Resources that are worked on at the same time."""
     request_timeout: float = 20.0
     """Longest time of one API request, seconds."""
