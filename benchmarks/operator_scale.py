@@ -18,6 +18,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -69,7 +70,7 @@ def command(which: str) -> list[str]:
 @contextmanager
 def running(which: str, cluster: Cluster) -> Iterator[subprocess.Popen[bytes]]:
     environment = {**os.environ, "KUBECONFIG": str(cluster.layout.admin_kubeconfig)}
-    log = Path(f"/tmp/operator-scale-{which}.log")
+    log = Path(tempfile.gettempdir()) / f"operator-scale-{which}.log"
     with log.open("wb") as said:
         process = subprocess.Popen(command(which), env=environment, stdout=said, stderr=said, cwd=REPOSITORY)
         try:
