@@ -1,4 +1,7 @@
-"""The peer of `benchmarks.serving`: sentence-transformers behind plain FastAPI, as a first version would be written.
+"""The peer of `benchmarks.serving`: sentence-transformers behind plain FastAPI.
+
+The handler is a coroutine that blocks. As a plain function FastAPI would run 40 of them side by side in threads, each
+with torch's own threads, which is several times slower on two cores.
 
 python -m benchmarks.fastapi_peer MODEL PORT
 """
@@ -21,7 +24,7 @@ def app_of(model: SentenceTransformer) -> FastAPI:
     app = FastAPI()
 
     @app.post("/embed")
-    def embed(body: Body) -> list[list[float]]:
+    async def embed(body: Body) -> list[list[float]]:
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         vectors: list[list[float]] = model.encode(texts, normalize_embeddings=True).tolist()
         return vectors

@@ -24,28 +24,10 @@ import httpx
 import uvloop
 from tokenizers import Tokenizer
 
-from benchmarks.http_layer import load
+from benchmarks.http_layer import TEXT, load
 from tests.support.models import minilm_folder
 
-WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "a",
-    "lazy",
-    "dog",
-    "while",
-    "many",
-    "models",
-    "read",
-    "long",
-    "texts",
-    "about",
-    "vectors",
-]
+WORDS = tuple(TEXT.split())
 MOST_TOKENS = 256
 CASES = {"single short texts, 64 connections": (64, 1), "batches of 32 mixed texts, 4 connections": (4, 32)}
 
