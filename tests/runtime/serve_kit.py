@@ -20,10 +20,21 @@ from embedserve_runtime.api.errors import CAUSES, STATUSES
 from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.heads.sparse import nonzero
 from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
 from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.heads.description import (
+    ClassifierHead,
+    Head,
+    HeadLayer,
+    ScoreFunction,
+    SparseHead,
+    SparsePooling,
+    Task,
+)
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.readiness import Readiness
+from embedserve_runtime.results import Output, Results
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service import EmbeddingService
@@ -88,6 +99,8 @@ def card_of(
     normalize: bool = True,
     prompts: Mapping[str, str] | None = None,
     default_prompt: str | None = None,
+    task: Task = Task.EMBED,
+    head: Head | None = None,
 ) -> ModelCard:
     encoder = Encoder(
         family="bert",
@@ -109,7 +122,24 @@ def card_of(
         prompts=prompts or {},
         default_prompt=default_prompt,
         vector_space=SPACE,
+        task=task,
+        head=head,
     )
+
+
+def classifier_of(*labels: str, scores: ScoreFunction = ScoreFunction.SOFTMAX) -> ModelCard:
+    """A card of a classifier, or with one label of a reranker, whose rows are as wide."""
+    layer = HeadLayer(DIMENSIONS, len(labels), ("unused",), ())
+    task = Task.RERANK if len(labels) == 1 else Task.CLASSIFY
+    return card_of(
+        dimensions=len(labels), task=task, head=ClassifierHead(Pooling.CLS, (layer,), labels, scores)
+    )
+
+
+def splade_card() -> ModelCard:
+    """A card of a model that makes sparse vectors over the whole vocabulary."""
+    layer = HeadLayer(DIMENSIONS, len(VOCABULARY), ("unused",), ())
+    return card_of(dimensions=len(VOCABULARY), task=Task.SPARSE, head=SparseHead((layer,), SparsePooling.MAX))
 
 
 def card_in(folder: Path, *, lowercase: bool) -> ModelCard:
@@ -130,16 +160,22 @@ def mean_of_ids(dimensions: int = DIMENSIONS) -> Run:
 
 @dataclass(frozen=True)
 class TinyRunner:
-    """A runner around what makes rows; its hidden state of a token is what the token alone would give."""
+    """A runner around what makes rows: dense vectors, logits, or sparse vectors of what is above 0 in them.
 
-    run: Run
+    Its hidden state of a token is what the token alone would give.
+    """
 
-    def pooled(self, batch: PackedBatch) -> FloatArray:
-        return self.run(batch)
+    rows: Run
 
-    def with_hidden(self, batch: PackedBatch) -> tuple[FloatArray, FloatArray]:
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
         alone = PackedBatch(batch.token_ids, np.arange(batch.tokens + 1, dtype=np.int32))
-        return self.run(batch), self.run(alone)
+        rows = self.rows(batch)
+        return Results(
+            dense=rows if Output.DENSE in wanted else None,
+            logits=rows if Output.LOGITS in wanted else None,
+            sparse=[*map(nonzero, rows)] if Output.SPARSE in wanted else None,
+            hidden=np.split(self.rows(alone), batch.cu_seqlens[1:-1]) if Output.HIDDEN in wanted else None,
+        )
 
 
 class GatedRun:

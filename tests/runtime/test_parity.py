@@ -11,10 +11,11 @@ import pytest
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.runner import ModelRunner
+from embedserve_runtime.runner import Runner
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from tests.runtime.heads.head_runner import dense_of
 from tests.support.texts import LONGEST_WORDS, WORDS, parity_texts
 from tests.support.tolerances import FP32_MAX_ABS_DIFF, NEIGHBOUR_MAX_ABS_DIFF
 
@@ -32,13 +33,13 @@ def want_vectors(minilm: Path) -> NDArray[np.float32]:
 
 
 @pytest.fixture(scope="module")
-def embed(minilm_runner: ModelRunner) -> Embed:
+def embed(minilm_runner: Runner) -> Embed:
     tokenizer = TextTokenizer.from_card(minilm_runner.card)
 
     def run(texts: Sequence[str], batch_texts: int) -> FloatArray:
         ids = tokenizer.encode(texts, prompt="", rules=CutRules(truncate=True))
         batches = [ids[start : start + batch_texts] for start in range(0, len(ids), batch_texts)]
-        return normalize(np.concatenate([minilm_runner.pooled(PackedBatch.pack(batch)) for batch in batches]))
+        return normalize(np.concatenate([dense_of(minilm_runner, batch) for batch in batches]))
 
     return run
 

@@ -13,14 +13,17 @@ from embedserve_runtime.engines.onnx import graph as onnx_graph
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.heads.classification import Classifier
+from embedserve_runtime.heads.dense import DenseHead, DenseWeights
 from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.heads.sparse import Splade
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard, read_card
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
 from embedserve_runtime.model.heads.description import ClassifierHead, Head, SparseHead
 from embedserve_runtime.model.heads.tensors import head_tensors
 from embedserve_runtime.model.sources import open_model
-from embedserve_runtime.runner import ClassifierRunner, DenseWeights, ModelRunner, Runner, SparseRunner
+from embedserve_runtime.runner import EncoderRunner, Heads, Runner
 
 
 def load_runner(config: RuntimeConfig) -> Runner:
@@ -35,13 +38,17 @@ def load_runner(config: RuntimeConfig) -> Runner:
 
 def runner_on(engine: Engine, card: ModelCard, checkpoint: Checkpoint) -> Runner:
     """The runner of the card's task, with the tensors of its head loaded."""
+    return EncoderRunner(card, engine, _heads(card, checkpoint))
+
+
+def _heads(card: ModelCard, checkpoint: Checkpoint) -> Heads:
     match card.head:
         case None:
-            return ModelRunner(card, engine, _dense_weights(card))
+            return Heads(dense=DenseHead(card.pipeline.pooling, _dense_weights(card)))
         case ClassifierHead() as head:
-            return ClassifierRunner(card, engine, head, _head_layers(head, checkpoint))
+            return Heads(logits=Classifier(head, _head_layers(head, checkpoint)))
         case SparseHead() as head:
-            return SparseRunner(card, engine, head, _head_layers(head, checkpoint))
+            return Heads(sparse=Splade(head, _head_layers(head, checkpoint)))
 
 
 def _head_layers(head: Head, checkpoint: Checkpoint) -> tuple[LoadedLayer, ...]:

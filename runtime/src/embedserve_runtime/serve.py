@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Self, TypeVar
 
 import uvicorn
@@ -34,9 +35,8 @@ from embedserve_runtime.api.endpoint import Surroundings
 from embedserve_runtime.api.errors import CAUSES, STATUSES
 from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.errors import ConfigError, EmbedserveError, UnsupportedArchitecture
+from embedserve_runtime.errors import ConfigError, EmbedserveError
 from embedserve_runtime.loading import load_runner
-from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.readiness import Phase, Readiness
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
@@ -190,22 +190,17 @@ class _Process:
         started = time.perf_counter()
         runner = load_runner(self._config)
         card = runner.card
-        if card.task is not Task.EMBED:
-            # Better no pod than one that is ready and refuses every request.
-            raise UnsupportedArchitecture(
-                f"{card.source} is a model for the task {card.task}, which has no route yet; "
-                "set model.task to embed to serve its encoder's vectors"
-            )
         tokenizer = TextTokenizer.from_card(card)
         log.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3)})
         self._readiness.move(Phase.WARMING_UP, "the engine is warming up")
         vocabulary_size = tokenizer.vocabulary_size
-        warm_up(runner.pooled, max_length=card.max_length, vocabulary_size=vocabulary_size)
+        run = partial(runner.run, wanted=card.main_output)
+        warm_up(run, max_length=card.max_length, vocabulary_size=vocabulary_size)
         calibration = None
         budget = self._config.batching.max_batch_tokens
         if budget == "auto":
             calibration = calibrate(
-                runner.pooled,
+                run,
                 max_length=card.max_length,
                 vocabulary_size=vocabulary_size,
                 seconds=CALIBRATION_SECONDS,

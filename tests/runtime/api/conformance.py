@@ -83,6 +83,40 @@ def tokens(*want: tuple[Any, ...]) -> Check:
     )
 
 
+def sparse(count: int) -> Check:
+    def check(answer: httpx.Response) -> bool:
+        content = answer.json()
+        indices = [[entry["index"] for entry in item] for item in content]
+        fine = all(
+            entry["value"] > 0 and set(entry) == {"index", "value"} for item in content for entry in item
+        )
+        return len(content) == count and fine and all(one and one == sorted(one) for one in indices)
+
+    return check
+
+
+def ranked(*keys: str) -> Check:
+    def check(answer: httpx.Response) -> bool:
+        content = answer.json()
+        scores = [item["score"] for item in content]
+        shaped = all(set(item) == set(keys) for item in content)
+        return shaped and len(content) == 2 and scores == sorted(scores, reverse=True)
+
+    return check
+
+
+def labelled(*, total: float = 1.0) -> Check:
+    """All three labels of one text, by score; the scores' sum."""
+
+    def check(answer: httpx.Response) -> bool:
+        content = answer.json()
+        scores = [item["score"] for item in content]
+        named = {item["label"] for item in content} == {"bad", "fine", "good"}
+        return named and scores == sorted(scores, reverse=True) and abs(sum(scores) - total) < 1e-5
+
+    return check
+
+
 def empty(answer: httpx.Response) -> bool:
     return answer.content == b""
 
@@ -141,7 +175,63 @@ ROUTES = (
         "/embed_sparse",
         {"inputs": "hello"},
         424,
-        error("Backend", "SPLADE"),
+        error("Backend", "no sparse vectors"),
+    ),
+    Row(
+        "/embed_sparse gives entries by ascending index",
+        "/embed_sparse",
+        {"inputs": ["hello", "a vector"]},
+        200,
+        both(sparse(2), timed),
+        server="splade",
+    ),
+    Row(
+        "/rerank gives all texts, the best first",
+        "/rerank",
+        RERANK,
+        200,
+        both(ranked("index", "score"), timed),
+        server="reranker",
+    ),
+    Row(
+        "/predict gives all labels of one text, the likeliest first",
+        "/predict",
+        {"inputs": "hello"},
+        200,
+        both(labelled(), timed),
+        server="classifier",
+    ),
+    Row(
+        "/predict gives a list for each of a batch",
+        "/predict",
+        {"inputs": [["hello"], ["hello", "world"]]},
+        200,
+        lambda a: [len(item) for item in a.json()] == [3, 3],
+        server="classifier",
+    ),
+    Row(
+        "/predict takes a reranker too",
+        "/predict",
+        {"inputs": ["hello", "world"]},
+        200,
+        lambda a: [item["label"] for item in a.json()] == ["LABEL_0"],
+        server="reranker",
+    ),
+    Row(
+        "/rerank is 424 with a classifier",
+        "/rerank",
+        RERANK,
+        424,
+        error("Backend", "model is not a re-ranker model"),
+        server="classifier",
+    ),
+    Row(
+        "/embed is 424 with a classifier",
+        "/embed",
+        {"inputs": "hello"},
+        424,
+        error("Backend", "no dense vectors"),
+        server="classifier",
     ),
     Row("/rerank is 424 with an embedding model", "/rerank", RERANK, 424, error("Backend", "re-ranker")),
     Row(
@@ -207,6 +297,50 @@ ROUTES = (
         "/docs is a page", "GET /docs", None, 200, lambda a: a.headers["content-type"].startswith("text/html")
     ),
     Row("its document", "GET /api-doc/openapi.json", None, 200, lambda a: "/embed" in a.json()["paths"]),
+    Row(
+        "/info of a reranker",
+        "GET /info",
+        None,
+        200,
+        lambda a: (
+            a.json()["model_type"] == {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}
+        ),
+        server="reranker",
+    ),
+    Row(
+        "/info of a classifier",
+        "GET /info",
+        None,
+        200,
+        lambda a: a.json()["model_type"]["classifier"]["label2id"] == {"bad": 0, "fine": 1, "good": 2},
+        server="classifier",
+    ),
+    Row(
+        "/info of a sparse model",
+        "GET /info",
+        None,
+        200,
+        lambda a: a.json()["model_type"] == {"embedding": {"pooling": "splade"}},
+        server="splade",
+    ),
+    Row("POST / predicts", "/", {"inputs": "hello"}, 200, labelled(), server="classifier"),
+    Row(
+        "POST / ranks with a reranker",
+        "/",
+        RERANK,
+        200,
+        both(ranked("index", "score"), timed),
+        server="reranker",
+    ),
+    Row("POST / gives sparse vectors", "/", {"inputs": "hello"}, 200, sparse(1), server="splade"),
+    Row(
+        "/vertex ranks and predicts, instance by instance",
+        "/vertex",
+        {"instances": [RERANK, {"inputs": ["hello", "world"]}]},
+        200,
+        lambda a: [len(item) for item in a.json()["predictions"]] == [2, 1],
+        server="reranker",
+    ),
     Row("POST / embeds", "/", {"inputs": "hello"}, 200, both(vectors(1), timed)),
     Row("/invocations embeds", "/invocations", {"inputs": ["a", "b"]}, 200, vectors(2)),
     Row(
@@ -239,6 +373,30 @@ ROUTES = (
 )
 
 FIELDS = (
+    Row(
+        "/rerank return_text",
+        "/rerank",
+        RERANK | {"return_text": True},
+        200,
+        both(ranked("index", "score", "text"), lambda a: {i["text"] for i in a.json()} == {"hello", "world"}),
+        server="reranker",
+    ),
+    Row(
+        "/rerank without raw_scores gives sigmoids",
+        "/rerank",
+        RERANK,
+        200,
+        lambda a: all(0 < item["score"] < 1 for item in a.json()),
+        server="reranker",
+    ),
+    Row(
+        "/predict raw_scores gives logits",
+        "/predict",
+        {"inputs": "hello", "raw_scores": True},
+        200,
+        lambda a: abs(sum(item["score"] for item in a.json()) - 1) > 1e-3,
+        server="classifier",
+    ),
     Row("a flat array of ids is one input", "/embed", {"inputs": [5, 6, 7]}, 200, vectors(1)),
     Row("texts and arrays of ids may be mixed", "/embed", {"inputs": ["a", [5, 6]]}, 200, vectors(2)),
     Row("unknown fields are ignored", "/embed", {"inputs": "a", "options": {}}, 200, vectors(1)),
@@ -361,6 +519,43 @@ FIELDS = (
 )
 
 SEMANTICS = (
+    Row(
+        "a default prompt leaves /rerank alone",
+        "/rerank",
+        RERANK,
+        200,
+        ranked("index", "score"),
+        Difference(
+            "422 whenever the model has a default prompt",
+            "prompts are for vectors; pairs get none",
+            "a re-ranker with prompts could rank nothing",
+        ),
+        server="prompted reranker",
+    ),
+    Row(
+        "texts with equal scores are ranked in their order",
+        "/rerank",
+        {"query": "hello", "texts": ["world", "world", "world"]},
+        200,
+        lambda a: [item["index"] for item in a.json()] == [0, 1, 2],
+        Difference(
+            "the later one first", "the earlier one first", "the order that was sent is the better guess"
+        ),
+        server="reranker",
+    ),
+    Row(
+        "a classifier of several labels at once gives sigmoids",
+        "/predict",
+        {"inputs": "hello"},
+        200,
+        lambda a: abs(sum(item["score"] for item in a.json()) - 1) > 1e-3,
+        Difference(
+            "softmax whenever there is more than one label",
+            "what `problem_type` and the cross-encoder's activation say",
+            "scores of labels that do not exclude each other must not add up to 1",
+        ),
+        server="multi-label classifier",
+    ),
     Row(
         "token ids are used as they are",
         "/embed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.model.heads.description import ScoreFunction
 from tests.runtime.api.conformance import PAGE, SECTIONS, Row, page
-from tests.runtime.serve_kit import bench, card_of
+from tests.runtime.serve_kit import bench, card_of, classifier_of, splade_card
 
 
 def filled(value: float) -> Any:
@@ -29,8 +31,14 @@ def broken(batch: PackedBatch) -> FloatArray:
     raise EngineFailure("out of memory")
 
 
+RERANKER = classifier_of("LABEL_0", scores=ScoreFunction.SIGMOID)
 SERVERS: dict[str, dict[str, Any]] = {
     "plain": {},
+    "reranker": {"card": RERANKER},
+    "prompted reranker": {"card": replace(RERANKER, prompts={"query": "query: "}, default_prompt="query")},
+    "classifier": {"card": classifier_of("bad", "fine", "good")},
+    "multi-label classifier": {"card": classifier_of("bad", "fine", "good", scores=ScoreFunction.SIGMOID)},
+    "splade": {"card": splade_card()},
     "loading": {"ready": False},
     "small": {"batching": BatchingSettings(max_client_batch_size=2), "intake": Intake(4_096, 2**20)},
     "full": {"intake": Intake(2**20, max_pending_bytes=1)},
@@ -48,7 +56,8 @@ async def test_row(row: Row) -> None:
     method, path = row.request.split(" ") if " " in row.request else ("POST", row.request)
     content = row.body if isinstance(row.body, bytes | None) else json.dumps(row.body).encode()
     headers = {} if isinstance(row.body, bytes | None) else {"content-type": "application/json"}
-    async with bench(card=card_of(prompts={"query": "query: "}), **SERVERS[row.server]) as server:
+    options = {"card": card_of(prompts={"query": "query: "}), **SERVERS[row.server]}
+    async with bench(**options) as server:
         answer = await server.client.request(
             method, path, content=content, headers=headers | dict(row.headers)
         )

@@ -240,7 +240,6 @@ async def test_native_prompts(options: dict[str, Any], want_text: str) -> None:
 BYTES = {"accept": "application/octet-stream"}
 NATIVE_REFUSED = [
     pytest.param({"outputs": []}, {}, id="nothing asked for"),
-    pytest.param({"outputs": ["sparse"]}, {}, id="an output that the model does not have"),
     pytest.param({"outputs": ["dense", "tokens"]}, BYTES, id="tokens as bytes"),
     pytest.param({"outputs": ["hidden"], "dtype": "int8"}, {}, id="hidden states in integers"),
     pytest.param({"prompt": "a", "prompt_name": "query"}, {}, id="two prompts"),
@@ -277,7 +276,7 @@ async def test_hidden_states_that_are_not_finite_are_a_500() -> None:
 
 
 async def test_more_text_than_can_be_listed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embedserve_runtime.service.LISTED_CHARACTERS", 5)
+    monkeypatch.setattr("embedserve_runtime.service.service.LISTED_CHARACTERS", 5)
     body = {"inputs": ["hello", "world"]}
     assert (await post("/tokenize", body)).status_code == 422
     assert (await post("/v1/encode", body | {"outputs": ["tokens"]})).status_code == 422

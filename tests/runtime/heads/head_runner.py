@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.engines.base import Int32Array
+from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch, Tokens
 from embedserve_runtime.loading import runner_on
 from embedserve_runtime.model.card import ModelCard, read_card
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.results import Output
 from embedserve_runtime.runner import Runner
 from tests.runtime.engines.engines import ENGINES
 from tests.support.models import minilm_folder
@@ -41,6 +42,18 @@ def sequences(lengths: Sequence[int] = LENGTHS) -> list[Int32Array]:
     """The same random ids at every call; 0 and 1, which some models take for padding, are left out."""
     source = np.random.default_rng(0)
     return [source.integers(2, 97, length).astype(np.int32) for length in lengths]
+
+
+def dense_of(runner: Runner, texts: Sequence[Tokens]) -> FloatArray:
+    dense = runner.run(PackedBatch.pack(texts), Output.DENSE).dense
+    assert dense is not None
+    return dense
+
+
+def logits_of(runner: Runner, texts: Sequence[Tokens]) -> FloatArray:
+    logits = runner.run(PackedBatch.pack(texts), Output.LOGITS).logits
+    assert logits is not None
+    return logits
 
 
 def greatest(difference: NDArray[np.float32]) -> float:

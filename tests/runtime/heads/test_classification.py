@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.heads.classification import scores
 from embedserve_runtime.model.heads.description import ScoreFunction, Task
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_cases import CLASSIFIERS, HeadCase
-from tests.runtime.heads.head_runner import greatest, runner_of, sequences
+from tests.runtime.heads.head_runner import greatest, logits_of, runner_of, sequences
 from tests.support.tolerances import FP32_MAX_ABS_DIFF, NEIGHBOUR_MAX_ABS_DIFF
 
 
@@ -31,10 +30,10 @@ def test_logits_equal_those_of_transformers_on_every_engine_whatever_else_is_in_
         if runner is None:
             continue
         ran += 1
-        got = runner.pooled(PackedBatch.pack(texts))
+        got = logits_of(runner, texts)
         assert (got.dtype.name, got.shape) == ("float32", (len(texts), model.config.num_labels))
         assert greatest(got - want) <= FP32_MAX_ABS_DIFF
-        alone = np.concatenate([runner.pooled(PackedBatch.pack([ids])) for ids in texts])
+        alone = np.concatenate([logits_of(runner, [ids]) for ids in texts])
         assert greatest(got - alone) <= NEIGHBOUR_MAX_ABS_DIFF
         assert runner.card.task is (Task.RERANK if model.config.num_labels == 1 else Task.CLASSIFY)
     assert ran

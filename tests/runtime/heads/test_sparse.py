@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,13 @@ import pytest
 import torch
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.heads import sparse
 from embedserve_runtime.heads.layers import LoadedLayer
 from embedserve_runtime.model.heads.config import layer
 from embedserve_runtime.model.heads.description import SparseHead, SparsePooling, Task
-from embedserve_runtime.runner import SparseRunner
+from embedserve_runtime.results import Output, SparseVector
+from embedserve_runtime.runner import Runner
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_cases import MASKED_LMS, VOCABULARY, HeadCase
 from tests.runtime.heads.head_runner import greatest, runner_of, sequences
@@ -25,7 +27,17 @@ LENGTHS = (3, 1, 30, 2, 11)
 BOUNDS = np.cumsum((0, *LENGTHS), dtype=np.int32)
 
 
-def with_zeros(vectors: list[sparse.SparseVector], width: int) -> FloatArray:
+def packed() -> PackedBatch:
+    return PackedBatch(np.zeros(BOUNDS[-1], dtype=np.int32), BOUNDS)
+
+
+def sparse_of(runner: Runner, texts: list[Int32Array]) -> Sequence[SparseVector]:
+    vectors = runner.run(PackedBatch.pack(texts), Output.SPARSE).sparse
+    assert vectors is not None
+    return vectors
+
+
+def with_zeros(vectors: Sequence[SparseVector], width: int) -> FloatArray:
     rows = np.zeros((len(vectors), width), dtype=np.float32)
     for row, vector in zip(rows, vectors, strict=True):
         row[vector.indices] = vector.values
@@ -48,11 +60,9 @@ def test_sparse_vectors_equal_those_of_transformers_on_every_engine_whatever_els
         if runner is None:
             continue
         ran += 1
-        assert isinstance(runner, SparseRunner)
-        got = with_zeros(runner.sparse(PackedBatch.pack(texts)), VOCABULARY)
+        got = with_zeros(sparse_of(runner, texts), VOCABULARY)
         assert greatest(got - want) <= FP32_MAX_ABS_DIFF
-        np.testing.assert_array_equal(runner.pooled(PackedBatch.pack(texts)), got)
-        alone = [runner.sparse(PackedBatch.pack([ids]))[0] for ids in texts]
+        alone = [vector for ids in texts for vector in sparse_of(runner, [ids])]
         assert greatest(got - with_zeros(alone, VOCABULARY)) <= NEIGHBOUR_MAX_ABS_DIFF
         assert (runner.card.task, runner.card.pipeline.dimensions) == (Task.SPARSE, VOCABULARY)
     assert ran
@@ -83,7 +93,7 @@ def test_pooling_equals_sentence_transformers_whatever_the_tiles(
     logits = layers[0](hidden)
     features = {"token_embeddings": torch.from_numpy(logits)[None], "cu_seq_lens_q": torch.from_numpy(BOUNDS)}
     want = reference(features)["sentence_embedding"].numpy()
-    got = sparse.vectors(hidden, BOUNDS, head, layers)
+    got = sparse.Splade(head, layers)(hidden, packed())
     np.testing.assert_allclose(with_zeros(got, VOCABULARY), want, atol=1e-5)
     for vector in got:
         assert (np.diff(vector.indices) > 0).all()
@@ -99,17 +109,22 @@ def test_logits_are_never_held_for_more_tokens_than_a_tile(monkeypatch: pytest.M
 
     monkeypatch.setattr(sparse, "TILE_BYTES", 5 * VOCABULARY * 4)
     monkeypatch.setattr(sparse, "run", run)
-    sparse.vectors(made_up_states(), BOUNDS, *made_up_head(SparsePooling.MAX))
+    sparse.Splade(*made_up_head(SparsePooling.MAX))(made_up_states(), packed())
     assert (sum(seen), max(seen)) == (sum(LENGTHS), 5)
 
 
 def test_top_k_and_threshold_keep_the_largest_entries_in_the_order_of_their_indices() -> None:
-    rows = np.array([[0, 3, 1, 3, 0.5, 2], [0, 0, 0, 0, 0, 0.5]], dtype=np.float32)
-    first, second = sparse.sparsify(rows, top_k=3)
-    assert (first.indices.tolist(), first.values.tolist()) == ([1, 3, 5], [3, 3, 2])
-    assert second.indices.tolist() == [5]
-    assert sparse.sparsify(rows, top_k=1)[0].indices.tolist() == [1]
-    above, none = sparse.sparsify(rows, threshold=0.5)
-    assert above.indices.tolist() == [1, 2, 3, 5]
+    first = sparse.nonzero(np.array([0, 3, 1, 3, 0.5, 2], dtype=np.float32))
+    assert first.indices.tolist() == [1, 2, 3, 4, 5]
+    three = sparse.prune(first, top_k=3)
+    assert (three.indices.tolist(), three.values.tolist()) == ([1, 3, 5], [3, 3, 2])
+    assert sparse.prune(first, top_k=1).indices.tolist() == [1]
+    assert sparse.prune(first, threshold=0.5).indices.tolist() == [1, 2, 3, 5]
+    none = sparse.prune(first, threshold=3)
     assert not len(none.indices)
     assert (none.indices.dtype.name, none.values.dtype.name) == ("int32", "float32")
+
+
+def test_what_is_not_a_number_is_kept_for_the_service_to_refuse() -> None:
+    vector = sparse.nonzero(np.array([0, np.nan, 1], dtype=np.float32))
+    assert vector.indices.tolist() == [1, 2]

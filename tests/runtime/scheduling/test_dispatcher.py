@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.errors import DeadlineExceeded, EngineFailure, NotReady, Overloaded
+from embedserve_runtime.errors import BatchTooLarge, DeadlineExceeded, EngineFailure, NotReady, Overloaded
+from embedserve_runtime.results import Output
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.scheduling.recovery import MAX_RUNS
-from embedserve_runtime.scheduling.work import Completed
-from tests.runtime.serve_kit import GatedRun, Run, TinyRunner, mean_of_ids
+from embedserve_runtime.scheduling.work import Completed, Order
+from tests.runtime.serve_kit import DIMENSIONS, GatedRun, Run, TinyRunner, mean_of_ids
 
 LATER = 3_600.0
 INTERRUPTED = {"cancel": "cancelled", "expire": "DeadlineExceeded"}
@@ -53,6 +54,15 @@ def ids(*values: int) -> Int32Array:
     return np.array(values, dtype=np.int32)
 
 
+def dense_of(sequences: Sequence[Int32Array]) -> Order:
+    return Order(sequences, Output.DENSE)
+
+
+def dense_rows(done: Completed) -> FloatArray:
+    assert done.results.dense is not None
+    return done.results.dense
+
+
 def deadline(seconds: float = LATER) -> float:
     return perf_counter() + seconds
 
@@ -67,10 +77,10 @@ async def test_rows_come_back_in_the_order_of_the_inputs_over_many_batches() -> 
     rng = np.random.default_rng(1)
     sequences = [rng.integers(0, 20, rng.integers(1, 60)).astype(np.int32) for _ in range(100)]
     async with dispatcher(mean_of_ids(), observer=seen) as built:
-        done = await built.submit(sequences, deadline())
+        done = await built.submit(dense_of(sequences), deadline())
     run = mean_of_ids()
     want_rows = np.concatenate([run(PackedBatch.pack([sequence])) for sequence in sequences])
-    np.testing.assert_allclose(done.rows, want_rows, rtol=1e-6)
+    np.testing.assert_allclose(dense_rows(done), want_rows, rtol=1e-6)
     assert len(seen.batches) > 10
     assert sum(inputs for inputs, _, _ in seen.batches) == 100
     assert all(tokens <= 64 for _, tokens, _ in seen.batches)
@@ -79,9 +89,9 @@ async def test_rows_come_back_in_the_order_of_the_inputs_over_many_batches() -> 
 async def test_requests_that_arrive_while_the_engine_runs_share_the_next_batch() -> None:
     gate = GatedRun()
     async with dispatcher(gate) as built:
-        first = asyncio.create_task(built.submit([ids(1)], deadline()))
+        first = asyncio.create_task(built.submit(dense_of([ids(1)]), deadline()))
         await entered(gate)
-        others = [asyncio.create_task(built.submit([ids(2, 3)], deadline())) for _ in range(5)]
+        others = [asyncio.create_task(built.submit(dense_of([ids(2, 3)]), deadline())) for _ in range(5)]
         await asyncio.sleep(0)
         gate.release()
         await asyncio.gather(first, *others)
@@ -91,10 +101,10 @@ async def test_requests_that_arrive_while_the_engine_runs_share_the_next_batch()
 async def test_a_cancelled_request_leaves_the_queue_and_never_runs() -> None:
     gate = GatedRun()
     async with dispatcher(gate) as built:
-        first = asyncio.create_task(built.submit([ids(1)], deadline()))
+        first = asyncio.create_task(built.submit(dense_of([ids(1)]), deadline()))
         await entered(gate)
-        gone = asyncio.create_task(built.submit([ids(7, 7)], deadline()))
-        stays = asyncio.create_task(built.submit([ids(2)], deadline()))
+        gone = asyncio.create_task(built.submit(dense_of([ids(7, 7)]), deadline()))
+        stays = asyncio.create_task(built.submit(dense_of([ids(2)]), deadline()))
         await asyncio.sleep(0)
         assert built.queued_inputs == 2
         gone.cancel()
@@ -109,10 +119,10 @@ async def test_a_cancelled_request_leaves_the_queue_and_never_runs() -> None:
 async def test_a_passed_deadline_answers_while_the_engine_is_still_busy() -> None:
     gate = GatedRun()
     async with dispatcher(gate) as built:
-        running = asyncio.create_task(built.submit([ids(1)], deadline()))
+        running = asyncio.create_task(built.submit(dense_of([ids(1)]), deadline()))
         await entered(gate)
         with pytest.raises(DeadlineExceeded):
-            await built.submit([ids(2)], deadline(0.0))
+            await built.submit(dense_of([ids(2)]), deadline(0.0))
         assert built.queued_inputs == 0
         gate.release()
         await running
@@ -123,12 +133,12 @@ async def test_a_full_queue_refuses_with_the_time_to_come_back() -> None:
     gate = GatedRun()
     async with dispatcher(gate, Limits(10, 20, 100)) as built:
         built.learn_rate(2.0)
-        running = asyncio.create_task(built.submit([ids(1)], deadline()))
+        running = asyncio.create_task(built.submit(dense_of([ids(1)]), deadline()))
         await entered(gate)
-        waiting = asyncio.create_task(built.submit([ids(*range(10)), ids(*range(8))], deadline()))
+        waiting = asyncio.create_task(built.submit(dense_of([ids(*range(10)), ids(*range(8))]), deadline()))
         await asyncio.sleep(0)
         with pytest.raises(Overloaded) as caught:
-            await built.submit([ids(*range(10))], deadline())
+            await built.submit(dense_of([ids(*range(10))]), deadline())
         assert caught.value.retry_after == 4.0
         gate.release()
         await asyncio.gather(running, waiting)
@@ -151,13 +161,13 @@ async def test_a_failing_batch_fails_its_requests_and_no_others(
         return good(batch)
 
     async with dispatcher(run, Limits(4, 1_000, 100), observer=seen) as built:
-        bad = built.submit([ids(13, 13, 13, 13), ids(1, 1, 1, 1)], deadline())
-        fine = built.submit([ids(2, 2, 2, 2)], deadline())
+        bad = built.submit(dense_of([ids(13, 13, 13, 13), ids(1, 1, 1, 1)]), deadline())
+        fine = built.submit(dense_of([ids(2, 2, 2, 2)]), deadline())
         outcomes = await asyncio.gather(bad, fine, return_exceptions=True)
         assert isinstance(outcomes[0], EngineFailure)
         assert isinstance(outcomes[1], Completed)
-        after = await built.submit([ids(3)], deadline())
-        assert after.rows.shape == (1, 8)
+        after = await built.submit(dense_of([ids(3)]), deadline())
+        assert dense_rows(after).shape == (1, 8)
         assert built.queued_inputs == 0
     assert [failed for _, _, failed in seen.batches].count(True) == 1
 
@@ -166,10 +176,10 @@ async def test_a_failing_batch_fails_its_requests_and_no_others(
 async def test_in_a_batch_that_fails_only_the_bad_inputs_fail_their_requests(bad: tuple[int, ...]) -> None:
     gate = GatedRun(failing_on(13))
     async with dispatcher(gate) as built:
-        blocker = asyncio.create_task(built.submit([ids(1)], deadline()))
+        blocker = asyncio.create_task(built.submit(dense_of([ids(1)]), deadline()))
         await entered(gate)
         requests = [
-            asyncio.create_task(built.submit([ids(13 if number in bad else 2, number)], deadline()))
+            asyncio.create_task(built.submit(dense_of([ids(13 if number in bad else 2, number)]), deadline()))
             for number in range(9)
         ]
         await asyncio.sleep(0)
@@ -180,7 +190,9 @@ async def test_in_a_batch_that_fails_only_the_bad_inputs_fail_their_requests(bad
     run = mean_of_ids()
     for number, outcome in enumerate(outcomes):
         if isinstance(outcome, Completed):
-            np.testing.assert_allclose(outcome.rows, run(PackedBatch.pack([ids(2, number)])), rtol=1e-6)
+            np.testing.assert_allclose(
+                dense_rows(outcome), run(PackedBatch.pack([ids(2, number)])), rtol=1e-6
+            )
 
 
 async def test_an_engine_that_fails_on_everything_is_not_asked_for_ever() -> None:
@@ -188,28 +200,41 @@ async def test_an_engine_that_fails_on_everything_is_not_asked_for_ever() -> Non
     async with dispatcher(gate, Limits(10_000, 20_000, 1_000)) as built:
         gate.release()
         with pytest.raises(EngineFailure):
-            await built.submit([ids(number % 20) for number in range(500)], deadline())
+            await built.submit(dense_of([ids(number % 20) for number in range(500)]), deadline())
     assert len(gate.batches) <= 1 + MAX_RUNS
+
+
+async def test_a_request_whose_hidden_states_outgrow_its_bound_fails_and_leaves_nothing_behind() -> None:
+    sequences = [ids(*[1] * 60)] * 10
+    async with dispatcher(mean_of_ids()) as built:
+        order = Order(sequences, Output.HIDDEN, most_bytes=60 * DIMENSIONS * 4)
+        with pytest.raises(BatchTooLarge, match="send fewer inputs"):
+            await built.submit(order, deadline())
+        await built.submit(Order(sequences[:1], Output.HIDDEN, order.most_bytes), deadline())
+        assert built.queued_inputs == 0
 
 
 async def test_hidden_states_come_with_the_rows_of_those_who_ask_even_out_of_a_failed_batch() -> None:
     gate = GatedRun(failing_on(13))
     async with dispatcher(gate) as built:
-        blocker = asyncio.create_task(built.submit([ids(1)], deadline()))
+        blocker = asyncio.create_task(built.submit(dense_of([ids(1)]), deadline()))
         await entered(gate)
-        plain = asyncio.create_task(built.submit([ids(5)], deadline()))
-        asked = asyncio.create_task(built.submit([ids(2, 3), ids(4)], deadline(), wants_hidden=True))
-        bad = asyncio.create_task(built.submit([ids(13)], deadline()))
+        plain = asyncio.create_task(built.submit(dense_of([ids(5)]), deadline()))
+        asked = asyncio.create_task(
+            built.submit(Order([ids(2, 3), ids(4)], Output.DENSE | Output.HIDDEN), deadline())
+        )
+        bad = asyncio.create_task(built.submit(dense_of([ids(13)]), deadline()))
         await asyncio.sleep(0)
         gate.release()
         await blocker
-        assert (await plain).hidden == ()
-        done = await asked
+        assert (await plain).results.hidden is None
+        hidden = (await asked).results.hidden
         with pytest.raises(EngineFailure):
             await bad
     run = mean_of_ids()
-    np.testing.assert_array_equal(done.hidden[0], run(PackedBatch.pack([ids(2), ids(3)])))
-    np.testing.assert_array_equal(done.hidden[1], run(PackedBatch.pack([ids(4)])))
+    assert hidden is not None
+    np.testing.assert_array_equal(hidden[0], run(PackedBatch.pack([ids(2), ids(3)])))
+    np.testing.assert_array_equal(hidden[1], run(PackedBatch.pack([ids(4)])))
 
 
 def failing_on(*tokens: int) -> Run:
@@ -226,15 +251,15 @@ def failing_on(*tokens: int) -> Run:
 async def test_closing_fails_what_waits_and_refuses_what_comes() -> None:
     gate = GatedRun()
     built = Dispatcher(TinyRunner(gate), Limits(64, 1_000, 100), clock=perf_counter, observer=Seen())
-    running = asyncio.create_task(built.submit([ids(1)], deadline()))
+    running = asyncio.create_task(built.submit(dense_of([ids(1)]), deadline()))
     await entered(gate)
-    waiting = asyncio.create_task(built.submit([ids(2)], deadline()))
+    waiting = asyncio.create_task(built.submit(dense_of([ids(2)]), deadline()))
     await asyncio.sleep(0)
     built.close("going down")
     outcomes = await asyncio.gather(running, waiting, return_exceptions=True)
     assert [str(outcome) for outcome in outcomes] == ["going down", "going down"]
     with pytest.raises(NotReady, match="going down"):
-        await built.submit([ids(3)], deadline())
+        await built.submit(dense_of([ids(3)]), deadline())
     gate.release()
 
 
@@ -261,7 +286,7 @@ async def _all_have_outcomes(plan: list[tuple[list[int], str]]) -> None:
         async def one(lengths: list[int], fate: str) -> str:
             sequences = [rng.integers(0, 20, length).astype(np.int32) for length in lengths]
             task = asyncio.ensure_future(
-                built.submit(sequences, deadline(0.0 if fate == "expire" else LATER))
+                built.submit(dense_of(sequences), deadline(0.0 if fate == "expire" else LATER))
             )
             if fate == "cancel":
                 await asyncio.sleep(0)
@@ -273,7 +298,7 @@ async def _all_have_outcomes(plan: list[tuple[list[int], str]]) -> None:
             except (DeadlineExceeded, Overloaded) as error:
                 return type(error).__name__
             want_rows = np.concatenate([run(PackedBatch.pack([sequence])) for sequence in sequences])
-            np.testing.assert_allclose(done.rows, want_rows, rtol=1e-6)
+            np.testing.assert_allclose(dense_rows(done), want_rows, rtol=1e-6)
             return "answered"
 
         outcomes = await asyncio.gather(*(one(lengths, fate) for lengths, fate in plan))
@@ -299,12 +324,12 @@ async def test_the_next_batch_is_prepared_while_one_runs(
 ) -> None:
     gate = GatedRun()
     async with dispatcher(gate) as built:
-        running = asyncio.create_task(built.submit([ids(1)], deadline()))
+        running = asyncio.create_task(built.submit(dense_of([ids(1)]), deadline()))
         await entered(gate)
-        early = asyncio.create_task(built.submit([ids(2)], deadline()))
+        early = asyncio.create_task(built.submit(dense_of([ids(2)]), deadline()))
         await asyncio.sleep(0)
         built._prepare(batch_number)
-        late = asyncio.create_task(built.submit([ids(3)], deadline()))
+        late = asyncio.create_task(built.submit(dense_of([ids(3)]), deadline()))
         await asyncio.sleep(0)
         gate.release()
         await asyncio.gather(running, early, late)
@@ -314,5 +339,5 @@ async def test_the_next_batch_is_prepared_while_one_runs(
 async def test_deadlines_of_many_answered_requests_are_not_kept() -> None:
     async with dispatcher(mean_of_ids()) as built:
         for _ in range(5_000):
-            await built.submit([ids(1)], deadline())
+            await built.submit(dense_of([ids(1)]), deadline())
         assert len(built._deadlines._heap) < 2_000

@@ -19,8 +19,9 @@ from embedserve_runtime.api.errors import (
 from embedserve_runtime.api.health import HealthRoutes
 from embedserve_runtime.api.native import NativeRoutes
 from embedserve_runtime.api.openai import OpenAIRoutes
+from embedserve_runtime.api.platforms import PlatformRoutes
+from embedserve_runtime.api.ranking import RankingRoutes
 from embedserve_runtime.api.tei import TeiRoutes
-from embedserve_runtime.api.tei_tasks import TaskRoutes
 
 # Metric label of everything that is not one of the routes below; paths of scanners must not become labels.
 OTHER = "other"
@@ -34,7 +35,9 @@ EMBEDDING_ROUTES = (
     "/similarity",
     "/v1/embeddings",
     "/v1/encode",
+    "/v1/rerank",
     "/v2/embed",
+    "/v2/rerank",
     "/vertex",
 )
 ROUTES = (
@@ -109,7 +112,7 @@ def serving_app(around: Surroundings, served_model_name: str, *, with_probes: bo
     for path, post in posts.items():
         app.add(path, _POST, post)
     app.add("/info", _GET, tei.info)
-    _add_tasks(app, TaskRoutes(around.readiness, tei))
+    _add_platforms(app, PlatformRoutes(around.readiness, tei))
     _add_other_dialects(app, around, served_model_name)
     app.add("/health", _GET, health.health, is_open=True)
     for alias in ("/", "/ping"):
@@ -121,10 +124,10 @@ def serving_app(around: Surroundings, served_model_name: str, *, with_probes: bo
     return app
 
 
-def _add_tasks(app: Application, tasks: TaskRoutes) -> None:
-    app.add("/", _POST, tasks.default)
-    app.add("/invocations", _POST, tasks.default, label="/")
-    app.add("/vertex", _POST, tasks.vertex)
+def _add_platforms(app: Application, platforms: PlatformRoutes) -> None:
+    app.add("/", _POST, platforms.default)
+    app.add("/invocations", _POST, platforms.default, label="/")
+    app.add("/vertex", _POST, platforms.vertex)
 
 
 def _add_other_dialects(app: Application, around: Surroundings, served_model_name: str) -> None:
@@ -134,6 +137,9 @@ def _add_other_dialects(app: Application, around: Surroundings, served_model_nam
     app.add("/v1/models", _GET, openai.models, openai_error)
     app.add(f"/v1/models/{served_model_name}", _GET, openai.model, openai_error, label="/v1/models")
     app.add("/v2/embed", _POST, CohereRoutes(around.readiness).embed, message_error)
+    ranking = RankingRoutes(around.readiness, served_model_name)
+    app.add("/v1/rerank", _POST, ranking.rerank("1"), message_error)
+    app.add("/v2/rerank", _POST, ranking.rerank("2"), message_error)
     native = NativeRoutes(around.readiness, served_model_name)
     app.add("/v1/encode", _POST, native.encode, message_error)
 

@@ -61,17 +61,17 @@ class CohereRoutes:
         )
         embedded = await service.embed(query)
         members = [
-            b'"%b":[%b]' % (kind.encode(), await write_rows(embedded.vectors, _WRITERS[kind]))
+            b'"%b":[%b]' % (kind.encode(), await write_rows(embedded.dense, _WRITERS[kind]))
             for kind in dict.fromkeys(body.embedding_types or ["float"])
         ]
-        meta = CohereMeta(CohereVersion("2"), CohereUnits(embedded.tokens))
+        meta = CohereMeta(CohereVersion("2"), CohereUnits(embedded.effort.tokens))
         answer = b'{"id":%b,"embeddings":{%b},"texts":%b,"meta":%b,"response_type":"embeddings_by_type"}' % (
             orjson.dumps(exchange.request_id),
             b",".join(members),
             msgspec.json.encode(texts),
             msgspec.json.encode(meta),
         )
-        return Answer(answer, headers=result_headers(exchange, service, embedded))
+        return Answer(answer, headers=result_headers(exchange, service, embedded.effort))
 
 
 def prompt_for(input_type: str | None, card: ModelCard) -> tuple[str | None, str | None]:

@@ -55,7 +55,7 @@ class CohereEmbeddings(Struct, frozen=True, rename={"floats": "float"}, omit_def
 class CohereVersion(Struct, frozen=True):
     """Of Cohere's API."""
 
-    version: Literal["2"]
+    version: Literal["1", "2"]
 
 
 class CohereUnits(Struct, frozen=True):

@@ -9,7 +9,7 @@ from embedserve_runtime.api.asgi import Exchange, Header
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.schemas import inputs_of
 from embedserve_runtime.errors import InvalidInput
-from embedserve_runtime.service import Embedded, EmbeddingService
+from embedserve_runtime.service import Effort, EmbeddingService
 from embedserve_runtime.tokenizing import Input, Side
 
 VECTOR_SPACE = b"x-embedserve-vector-space"
@@ -73,24 +73,24 @@ def side_of(direction: str) -> Side:
     return "left" if direction in ("Left", "left") else "right"
 
 
-def note_answer(exchange: Exchange, embedded: Embedded) -> None:
+def note_answer(exchange: Exchange, effort: Effort) -> None:
     """Note what an answer took in the facts of its request."""
-    facts, timings = exchange.facts, embedded.timings
-    facts.lengths = embedded.lengths
+    facts, timings = exchange.facts, effort.timings
+    facts.lengths = effort.lengths
     facts.tokenize_seconds = timings.tokenize
     facts.queue_seconds = timings.queue
     facts.engine_seconds = timings.engine
 
 
-def result_headers(exchange: Exchange, service: EmbeddingService, embedded: Embedded) -> tuple[Header, ...]:
+def result_headers(exchange: Exchange, service: EmbeddingService, effort: Effort) -> tuple[Header, ...]:
     """The vector space, and TEI's counters and times in whole milliseconds. Notes the facts too."""
-    note_answer(exchange, embedded)
-    timings = embedded.timings
+    note_answer(exchange, effort)
+    timings = effort.timings
     total = b"%d" % (timings.total * 1000)
     return (
         space_header(service),
-        (b"x-compute-characters", b"%d" % embedded.characters),
-        (b"x-compute-tokens", b"%d" % embedded.tokens),
+        (b"x-compute-characters", b"%d" % effort.characters),
+        (b"x-compute-tokens", b"%d" % effort.tokens),
         (b"x-compute-time", total),
         (b"x-total-time", total),
         (b"x-tokenization-time", b"%d" % (timings.tokenize * 1000)),

@@ -9,16 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import orjson
 import pybase64
+from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.engines.base import FloatArray, Int32Array
 from embedserve_runtime.heads.quantize import Precision, quantize
+from embedserve_runtime.results import SparseVector
 
 # Some 3 ms of writing.
 SLICE_VALUES = 131_072
+# The same of entries that are written as bytes of their own.
+SLICE_ENTRIES = 16_384
 
 RowWriter = Callable[[FloatArray, int], bytes]
 
@@ -59,6 +64,66 @@ def openai_base64(vectors: FloatArray, first: int) -> bytes:
         for index, row in enumerate(little_endian, first)
     )
     return b"[" + b",".join(items) + b"]"
+
+
+def numbers(values: FloatArray) -> list[bytes]:
+    """Each number of a vector as JSON."""
+    return orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].split(b",")
+
+
+async def sparse_items(vectors: Sequence[SparseVector]) -> bytes:
+    """TEI's form: for each vector a list of `{"index":…,"value":…}`."""
+
+    def write() -> bytes:
+        return b"[" + b",".join(map(_sparse_item, vectors)) + b"]"
+
+    if sum(len(vector.values) for vector in vectors) <= SLICE_ENTRIES:
+        return write()
+    return await asyncio.to_thread(write)
+
+
+def _sparse_item(vector: SparseVector) -> bytes:
+    if not len(vector.values):
+        return b"[]"
+    pairs = zip(vector.indices.tolist(), numbers(vector.values), strict=True)
+    return b"[" + b",".join([b'{"index":%d,"value":%b}' % pair for pair in pairs]) + b"]"
+
+
+async def sparse_objects(
+    vectors: Sequence[SparseVector],
+    precision: Precision,
+    tokens: Callable[[Int32Array], list[str]] | None,
+    *,
+    as_base64: bool = False,
+) -> bytes:
+    """Our own form: for each vector `{"indices":…,"values":…}`, with `tokens` the entries' texts beside them."""
+
+    def write() -> bytes:
+        return b",".join([_sparse_object(vector, precision, tokens, as_base64) for vector in vectors])
+
+    if sum(len(vector.values) for vector in vectors) <= SLICE_ENTRIES:
+        return write()
+    return await asyncio.to_thread(write)
+
+
+def _sparse_object(
+    vector: SparseVector,
+    precision: Precision,
+    tokens: Callable[[Int32Array], list[str]] | None,
+    as_base64: bool,
+) -> bytes:
+    values = vector.values.astype(np.float16) if precision is Precision.FLOAT16 else vector.values
+    write = _base64_text if as_base64 else _number_array
+    listed = b',"tokens":' + orjson.dumps(tokens(vector.indices)) if tokens else b""
+    return b'{"indices":%b,"values":%b%b}' % (write(vector.indices), write(values), listed)
+
+
+def _base64_text(values: NDArray[Any]) -> bytes:
+    return b'"' + pybase64.b64encode(np.ascontiguousarray(values).data) + b'"'
+
+
+def _number_array(values: NDArray[Any]) -> bytes:
+    return orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 @cache

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from embedserve_runtime.api.schemas import Dimensions, Direction, Inputs, PromptName, Truncate
 from embedserve_runtime.heads.quantize import Precision
 
-Output = Literal["dense", "tokens", "hidden"]
+OutputName = Literal["dense", "sparse", "multi_vector", "tokens", "hidden"]
 
 
 class EncodeBody(Struct, kw_only=True, frozen=True):
@@ -18,13 +17,20 @@ class EncodeBody(Struct, kw_only=True, frozen=True):
 
     inputs: Inputs
     outputs: Annotated[
-        list[Output],
+        Annotated[list[OutputName], Meta(min_length=1)] | None,
         Meta(
-            min_length=1,
-            description="dense: a vector an input; tokens: its tokens with their places; hidden: the encoder's "
-            "last hidden state of each token, not normalised. All come from one forward pass.",
+            description="dense: a vector an input; sparse: weights of vocabulary entries; multi_vector: a vector for "
+            "each token that counts; tokens: its tokens with their places; hidden: the encoder's last hidden state of "
+            "each token, not normalised. All come from one forward pass. null: what the model is for."
         ),
-    ] = msgspec.field(default_factory=lambda: ["dense"])
+    ] = None
+    top_k: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Keep the largest entries of sparse vectors.")
+    ] = None
+    threshold: Annotated[
+        Annotated[float, Meta(ge=0)] | None, Meta(description="Keep entries of sparse vectors above it.")
+    ] = None
+    sparse_tokens: Annotated[bool, Meta(description="Sparse vectors with their entries' texts.")] = False
     prompt_name: PromptName = None
     prompt: Annotated[
         str | None, Meta(description="Text put before each input, instead of a prompt by name.")
@@ -41,6 +47,14 @@ class EncodeBody(Struct, kw_only=True, frozen=True):
     encoding: Annotated[
         Literal["json", "base64"], Meta(description="base64: little-endian bytes of each vector.")
     ] = "json"
+
+
+class EncodedSparse(Struct, frozen=True, omit_defaults=True):
+    """A sparse vector, indices ascending; with base64 little-endian int32 and float32 (float16 if asked for)."""
+
+    indices: list[int] | str
+    values: list[float] | str
+    tokens: list[str] | None = None
 
 
 class EncodedToken(Struct, frozen=True):
@@ -66,5 +80,7 @@ class EncodeAnswer(Struct, frozen=True, omit_defaults=True):
     token_counts: list[int]
     dense: list[list[float] | str] | None = None
     scales: list[float] | None = None
+    sparse: list[EncodedSparse] | None = None
+    multi_vector: list[list[list[float]] | str] | None = None
     tokens: list[list[EncodedToken]] | None = None
     hidden: list[list[list[float]] | str] | None = None

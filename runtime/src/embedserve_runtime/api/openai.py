@@ -37,10 +37,10 @@ class OpenAIRoutes:
         )
         embedded = await service.embed(query)
         writer = openai_base64 if body.encoding_format == "base64" else openai_numbers
-        rows = await write_rows(embedded.vectors, writer)
-        usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (embedded.tokens, embedded.tokens)
+        rows = await write_rows(embedded.dense, writer)
+        usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (embedded.effort.tokens, embedded.effort.tokens)
         answer = b'{"object":"list","data":[%b],"model":%b,"usage":%b}' % (rows, self._model, usage)
-        return Answer(answer, headers=result_headers(exchange, service, embedded))
+        return Answer(answer, headers=result_headers(exchange, service, embedded.effort))
 
     async def models(self, _: Exchange) -> Answer:
         self._readiness.service()

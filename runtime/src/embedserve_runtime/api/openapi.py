@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from embedserve_runtime.api import cohere_schemas, native_schemas, schemas, tei_schemas
+from embedserve_runtime.api import cohere_schemas, native_schemas, ranking_schemas, schemas, tei_schemas
 from embedserve_runtime.api.tei import VERSION
 
 _COMPONENTS = (
@@ -31,8 +31,13 @@ _COMPONENTS = (
     tei_schemas.TokenizeBody,
     tei_schemas.DecodeBody,
     tei_schemas.TokenItem,
+    tei_schemas.SparseItem,
+    tei_schemas.RankItem,
+    tei_schemas.PredictItem,
     cohere_schemas.CohereBody,
     cohere_schemas.CohereAnswer,
+    ranking_schemas.RankBody,
+    ranking_schemas.RankAnswer,
     native_schemas.EncodeBody,
     native_schemas.EncodeAnswer,
 )
@@ -40,7 +45,13 @@ _REFERENCE = "#/components/schemas/{name}"
 _TEXT = {"type": "string"}
 _NUMBERS = {"type": "array", "items": {"type": "number", "format": "float"}}
 _VECTORS = {"type": "array", "items": _NUMBERS}
-_TOKENS = {"type": "array", "items": {"$ref": _REFERENCE.format(name="TokenItem")}}
+
+
+def _list_of(name: str) -> dict[str, Any]:
+    return {"type": "array", "items": {"$ref": _REFERENCE.format(name=name)}}
+
+
+_TOKENS = _list_of("TokenItem")
 _ANYTHING: dict[str, Any] = {}
 _TWO_TEXTS = ["What is a vector?", "A list of numbers."]
 
@@ -85,15 +96,25 @@ _POSTS = (
         {"type": "array", "items": _VECTORS},
     ),
     _Post(
-        "/embed_sparse", "Sparse vectors; 424 with this model", "TokensBody", {"inputs": "A text."}, _ANYTHING
+        "/embed_sparse",
+        "Sparse vectors",
+        "TokensBody",
+        {"inputs": "A text."},
+        {"type": "array", "items": _list_of("SparseItem")},
     ),
-    _Post("/predict", "Classes; 424 with this model", "PredictBody", {"inputs": "A text."}, _ANYTHING),
+    _Post(
+        "/predict",
+        "Labels with their scores; a list of lists for a batch",
+        "PredictBody",
+        {"inputs": "A text."},
+        {"anyOf": [_list_of("PredictItem"), {"type": "array", "items": _list_of("PredictItem")}]},
+    ),
     _Post(
         "/rerank",
-        "Scores of texts for a query; 424 with this model",
+        "Scores of texts for a query, the best first",
         "RerankBody",
         {"query": _TWO_TEXTS[0], "texts": _TWO_TEXTS[1:]},
-        _ANYTHING,
+        _list_of("RankItem"),
     ),
     _Post(
         "/similarity",
@@ -128,6 +149,17 @@ _POSTS = (
         {"texts": _TWO_TEXTS, "input_type": "search_document", "embedding_types": ["float", "int8"]},
         "CohereAnswer",
         "MessageBody",
+    ),
+    *(
+        _Post(
+            path,
+            "Scores of documents for a query, as Cohere and Jina give them",
+            "RankBody",
+            {"query": _TWO_TEXTS[0], "documents": _TWO_TEXTS[1:], "top_n": 1},
+            "RankAnswer",
+            "MessageBody",
+        )
+        for path in ("/v1/rerank", "/v2/rerank")
     ),
     _Post(
         "/v1/encode",

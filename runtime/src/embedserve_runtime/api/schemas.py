@@ -145,10 +145,19 @@ class EmbeddingModelType(Struct, frozen=True):
     pooling: str
 
 
-class ModelType(Struct, frozen=True):
-    """The kind of model, as TEI tags it."""
+class LabelsModelType(Struct, frozen=True):
+    """The labels of a classifier, both ways."""
 
-    embedding: EmbeddingModelType
+    id2label: dict[str, str]
+    label2id: dict[str, int]
+
+
+class ModelType(Struct, frozen=True, omit_defaults=True):
+    """The kind of model, as TEI tags it: exactly one of these."""
+
+    embedding: EmbeddingModelType | None = None
+    classifier: LabelsModelType | None = None
+    reranker: LabelsModelType | None = None
 
 
 class InfoBody(Struct, frozen=True):

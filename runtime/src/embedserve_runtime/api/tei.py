@@ -1,32 +1,38 @@
-"""The dialect of Text Embeddings Inference: its routes over one embedding model.
+"""The dialect of Text Embeddings Inference: its routes over one model; 424 where the model is of another kind.
 
-`/rerank`, `/predict` and `/embed_sparse` read their bodies as TEI does and say that the model is of another kind.
-`tei_tasks` has the routes of platforms, which choose one of these.
+`tei_tasks` has what they do; `platforms` the routes that choose one of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from importlib.metadata import version
-from typing import NoReturn
+from typing import TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from embedserve_runtime.api.asgi import Answer, Exchange
 from embedserve_runtime.api.common import (
     note_inputs,
     read_ids,
-    read_inputs,
     read_texts,
     result_headers,
     side_of,
     space_header,
     terms_of,
 )
-from embedserve_runtime.api.encoding import number_arrays, write_matrices, write_rows
-from embedserve_runtime.api.errors import WrongShape
-from embedserve_runtime.api.schemas import BodyDecoder, EmbedBody, EmbeddingModelType, InfoBody, ModelType
+from embedserve_runtime.api.encoding import number_arrays, write_matrices
+from embedserve_runtime.api.schemas import (
+    BodyDecoder,
+    EmbedBody,
+    EmbeddingModelType,
+    InfoBody,
+    LabelsModelType,
+    ModelType,
+)
 from embedserve_runtime.api.tei_schemas import (
     DecodeBody,
     PredictBody,
@@ -37,11 +43,24 @@ from embedserve_runtime.api.tei_schemas import (
     TokenizeBody,
     TokensBody,
 )
-from embedserve_runtime.errors import EmptyInput, WrongModelKind
+from embedserve_runtime.api.tei_tasks import (
+    TeiTask,
+    embed_task,
+    predict_task,
+    rerank_task,
+    sparse_task,
+    tokens_query,
+)
+from embedserve_runtime.errors import EmptyInput
 from embedserve_runtime.heads.similarity import cosines
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead
 from embedserve_runtime.readiness import Readiness
+from embedserve_runtime.results import Output
 from embedserve_runtime.service import TOKENIZER_THREADS, EmbedQuery
 from embedserve_runtime.tokenizing import Token
+
+B = TypeVar("B", bound=Struct)
 
 VERSION = version("embedserve-runtime")
 
@@ -62,23 +81,30 @@ class TeiRoutes:
         self._name = served_model_name
 
     async def embed(self, exchange: Exchange) -> Answer:
+        return await self._run(exchange, embed_task, _decode_embed)
+
+    async def embed_sparse(self, exchange: Exchange) -> Answer:
+        return await self._run(exchange, sparse_task, _decode_tokens)
+
+    async def rerank(self, exchange: Exchange) -> Answer:
+        return await self._run(exchange, rerank_task, _decode_rerank)
+
+    async def predict(self, exchange: Exchange) -> Answer:
+        return await self._run(exchange, predict_task, _decode_predict)
+
+    async def _run(
+        self, exchange: Exchange, task_of: Callable[[Exchange, B], TeiTask], decode: BodyDecoder[B]
+    ) -> Answer:
         service = self._readiness.service()
-        query = embed_query(exchange, _decode_embed(exchange))
-        embedded = await service.embed(query)
-        rows = await write_rows(embedded.vectors, number_arrays)
-        return Answer(b"[" + rows + b"]", headers=result_headers(exchange, service, embedded))
+        content, effort = await task_of(exchange, decode(exchange)).run(service)
+        return Answer(content, headers=result_headers(exchange, service, effort))
 
     async def embed_all(self, exchange: Exchange) -> Answer:
         """The encoder's last hidden states: special tokens included, not normalised, no dense modules."""
         service = self._readiness.service()
-        embedded = await service.embed(_tokens_query(exchange), wants_hidden=True)
+        embedded = await service.embed(tokens_query(exchange, _decode_tokens(exchange), Output.HIDDEN))
         matrices = await write_matrices(embedded.hidden)
-        return Answer(b"[" + matrices + b"]", headers=result_headers(exchange, service, embedded))
-
-    async def embed_sparse(self, exchange: Exchange) -> Answer:
-        service = self._readiness.service()
-        service.check_count(len(_tokens_query(exchange).inputs))
-        _refuse("sparse vectors need a model with SPLADE pooling; this one makes dense vectors: use /embed")
+        return Answer(b"[" + matrices + b"]", headers=result_headers(exchange, service, embedded.effort))
 
     async def similarity(self, exchange: Exchange) -> Answer:
         service = self._readiness.service()
@@ -98,27 +124,8 @@ class TeiRoutes:
             timeout=terms.timeout,
         )
         embedded = await service.embed(query)
-        scores = cosines(embedded.vectors[0], embedded.vectors[1:])
-        return Answer(number_arrays(scores, 0), headers=result_headers(exchange, service, embedded))
-
-    async def rerank(self, exchange: Exchange) -> Answer:
-        self._readiness.service()
-        body = _decode_rerank(exchange)
-        note_inputs(exchange, len(body.texts), is_batch=True)
-        if not body.texts:
-            raise EmptyInput("`texts` cannot be empty")
-        _refuse("model is not a re-ranker model: it makes vectors; use /similarity, or serve a re-ranker")
-
-    async def predict(self, exchange: Exchange) -> Answer:
-        service = self._readiness.service()
-        inputs = _decode_predict(exchange).inputs
-        is_batch = isinstance(inputs, list) and not all(isinstance(item, str) for item in inputs)
-        count = len(inputs) if is_batch else 1
-        note_inputs(exchange, count, is_batch=is_batch)
-        if isinstance(inputs, list):
-            _check_pairs(inputs, is_batch=is_batch)
-        service.check_count(count)
-        _refuse("model is not a classifier model: it makes vectors; use /embed, or serve a classifier")
+        scores = cosines(embedded.dense[0], embedded.dense[1:])
+        return Answer(number_arrays(scores, 0), headers=result_headers(exchange, service, embedded.effort))
 
     async def tokenize(self, exchange: Exchange) -> Answer:
         service = self._readiness.service()
@@ -148,9 +155,7 @@ class TeiRoutes:
             model_sha=card.revision,
             model_dtype="float32",
             served_model_name=self._name,
-            model_type=ModelType(
-                EmbeddingModelType(_TEI_POOLING.get(card.pipeline.pooling_name, card.pipeline.pooling_name))
-            ),
+            model_type=_model_type(card),
             max_concurrent_requests=limits.queue_inputs,
             max_input_length=service.max_length,
             max_batch_tokens=limits.batch_tokens,
@@ -169,42 +174,17 @@ class TeiRoutes:
         return Answer(msgspec.json.encode(info), headers=(space_header(service),))
 
 
-def embed_query(exchange: Exchange, body: EmbedBody) -> EmbedQuery:
-    """What a body of `/embed` asks for."""
-    terms = terms_of(exchange)
-    return EmbedQuery(
-        inputs=read_inputs(exchange, body.inputs, "inputs"),
-        truncate=body.truncate,
-        side=side_of(body.truncation_direction),
-        prompt_name=body.prompt_name,
-        normalize=body.normalize is not False,
-        dimensions=body.dimensions,
-        vector_space=terms.vector_space,
-        timeout=terms.timeout,
-    )
-
-
-def _tokens_query(exchange: Exchange) -> EmbedQuery:
-    body, terms = _decode_tokens(exchange), terms_of(exchange)
-    return EmbedQuery(
-        inputs=read_inputs(exchange, body.inputs, "inputs"),
-        truncate=body.truncate,
-        side=side_of(body.truncation_direction),
-        prompt_name=body.prompt_name,
-        vector_space=terms.vector_space,
-        timeout=terms.timeout,
-    )
-
-
-def _refuse(message: str) -> NoReturn:
-    raise WrongModelKind(message)
-
-
-def _check_pairs(inputs: list[str | list[str]], *, is_batch: bool) -> None:
-    """TEI's shapes: one text or a pair, flat or as the items of a batch."""
-    items = inputs if is_batch else [inputs]
-    if not inputs or not all(isinstance(item, list) and 1 <= len(item) <= 2 for item in items):
-        raise WrongShape("`inputs` must be a text, a pair of texts, or a list of arrays of one text or two")
+def _model_type(card: ModelCard) -> ModelType:
+    match card.head:
+        case ClassifierHead() as head:
+            numbered = {str(number): label for number, label in enumerate(head.labels)}
+            labels = LabelsModelType(numbered, {label: number for number, label in enumerate(head.labels)})
+            return ModelType(reranker=labels) if len(head.labels) == 1 else ModelType(classifier=labels)
+        case SparseHead():
+            return ModelType(embedding=EmbeddingModelType("splade"))
+        case None:
+            pooling = card.pipeline.pooling_name
+            return ModelType(embedding=EmbeddingModelType(_TEI_POOLING.get(pooling, pooling)))
 
 
 def _write_tokens(texts: list[str], prompt: str, tokenized: list[list[Token]]) -> bytes:

@@ -93,3 +93,25 @@ class TokenItem(Struct, frozen=True):
     special: bool
     start: int | None
     stop: int | None
+
+
+class SparseItem(Struct, frozen=True):
+    """An entry of a sparse vector: its place in the vocabulary and its weight."""
+
+    index: int
+    value: float
+
+
+class RankItem(Struct, frozen=True, omit_defaults=True):
+    """A text by its place in the request, with its score."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+class PredictItem(Struct, frozen=True):
+    """A label with its score."""
+
+    score: float
+    label: str

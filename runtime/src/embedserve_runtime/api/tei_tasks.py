@@ -1,88 +1,151 @@
-"""The routes that platforms call, which say nothing of the task: `POST /`, `/invocations`, `/vertex`.
+"""The tasks of TEI's API, apart from the path that they come by: `/embed`, `/embed_sparse`, `/rerank`, `/predict`.
 
-The model and the shape of the body decide. An `inputs` object with a `source_sentence` is a similarity, everything
-else is embedded; among Vertex's instances, one with `query` and `texts` asks for a re-ranker.
+A task is made of a body first, so that a request of several can be refused before any of it runs.
 """
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
-import msgspec
-from msgspec import Struct
+import numpy as np
+import orjson
 
-from embedserve_runtime.api.asgi import Answer, Exchange
-from embedserve_runtime.api.common import note_inputs, space_header
-from embedserve_runtime.api.encoding import number_arrays, write_rows
+from embedserve_runtime.api.asgi import Exchange
+from embedserve_runtime.api.common import note_inputs, read_inputs, side_of, terms_of
+from embedserve_runtime.api.encoding import number_arrays, numbers, sparse_items, write_rows
 from embedserve_runtime.api.errors import WrongShape
-from embedserve_runtime.api.schemas import BodyDecoder, EmbedBody
-from embedserve_runtime.api.tei import TeiRoutes, embed_query
-from embedserve_runtime.api.tei_schemas import VertexBody
-from embedserve_runtime.errors import EmptyInput, WrongModelKind
-from embedserve_runtime.readiness import Readiness
-from embedserve_runtime.service import EmbeddingService, EmbedQuery
+from embedserve_runtime.api.schemas import EmbedBody
+from embedserve_runtime.api.tei_schemas import PredictBody, RerankBody, TokensBody
+from embedserve_runtime.errors import EmptyInput
+from embedserve_runtime.results import Output
+from embedserve_runtime.service import Effort, EmbeddingService, EmbedQuery, Pair, Scored, ScoreQuery
 
 
-class _Task(Struct, frozen=True):
-    inputs: msgspec.Raw = msgspec.Raw(b"null")
+@dataclass(frozen=True, slots=True)
+class TeiTask:
+    """`run` gives the answer's JSON and what it took; raises any RequestError. inputs: how many there are."""
+
+    inputs: int
+    run: Callable[[EmbeddingService], Awaitable[tuple[bytes, Effort]]]
 
 
-class _Instance(Struct, frozen=True):
-    query: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    texts: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+def embed_task(exchange: Exchange, body: EmbedBody) -> TeiTask:
+    terms = terms_of(exchange)
+    query = EmbedQuery(
+        inputs=read_inputs(exchange, body.inputs, "inputs"),
+        truncate=body.truncate,
+        side=side_of(body.truncation_direction),
+        prompt_name=body.prompt_name,
+        normalize=body.normalize is not False,
+        dimensions=body.dimensions,
+        vector_space=terms.vector_space,
+        timeout=terms.timeout,
+    )
 
-
-_decode_task = BodyDecoder(_Task)
-_decode_vertex = BodyDecoder(VertexBody)
-_read_embed = msgspec.json.Decoder(EmbedBody)
-_read_instance = msgspec.json.Decoder(_Instance)
-
-
-class TaskRoutes:
-    def __init__(self, readiness: Readiness, tei: TeiRoutes) -> None:
-        self._readiness = readiness
-        self._tei = tei
-
-    async def default(self, exchange: Exchange) -> Answer:
-        """The model's own task: similarity where the inputs have that shape, else vectors."""
-        inputs = bytes(_decode_task(exchange).inputs).lstrip()
-        if inputs.startswith(b"{"):
-            return await self._tei.similarity(exchange)
-        return await self._tei.embed(exchange)
-
-    async def vertex(self, exchange: Exchange) -> Answer:
-        service = self._readiness.service()
-        instances = _decode_vertex(exchange).instances
-        if not instances:
-            raise EmptyInput("`instances` cannot be empty")
-        queries = [_query_of(exchange, index, bytes(raw)) for index, raw in enumerate(instances)]
-        count = sum(len(query.inputs) for query in queries)
-        note_inputs(exchange, count, is_batch=True)
-        service.dispatcher.check_room(count)
-        predictions = await _all(service, queries)
-        return Answer(b'{"predictions":[' + b",".join(predictions) + b"]}", headers=(space_header(service),))
-
-
-def _query_of(exchange: Exchange, index: int, raw: bytes) -> EmbedQuery:
-    try:
-        kind = _read_instance.decode(raw)
-        if kind.query is not msgspec.UNSET and kind.texts is not msgspec.UNSET:
-            raise WrongModelKind(f"instance {index}: model is not a re-ranker model")
-        return embed_query(exchange, _read_embed.decode(raw))
-    except msgspec.ValidationError as error:
-        raise WrongShape(f"instance {index}: {error}") from error
-
-
-async def _all(service: EmbeddingService, queries: list[EmbedQuery]) -> list[bytes]:
-    """Answers of all instances; the first failure ends the others."""
-
-    async def one(query: EmbedQuery) -> bytes:
+    async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
         embedded = await service.embed(query)
-        return b"[" + await write_rows(embedded.vectors, number_arrays) + b"]"
+        return b"[" + await write_rows(embedded.dense, number_arrays) + b"]", embedded.effort
 
-    tasks = [asyncio.ensure_future(one(query)) for query in queries]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
+    return TeiTask(len(query.inputs), run)
+
+
+def sparse_task(exchange: Exchange, body: TokensBody) -> TeiTask:
+    query = tokens_query(exchange, body, Output.SPARSE)
+
+    async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
+        embedded = await service.embed(query)
+        return await sparse_items(embedded.sparse), embedded.effort
+
+    return TeiTask(len(query.inputs), run)
+
+
+def rerank_task(exchange: Exchange, body: RerankBody) -> TeiTask:
+    note_inputs(exchange, len(body.texts), is_batch=True)
+    if not body.texts:
+        raise EmptyInput("`texts` cannot be empty")
+    terms = terms_of(exchange)
+    query = ScoreQuery(
+        [Pair(body.query, text) for text in body.texts],
+        ranks=True,
+        raw=body.raw_scores,
+        truncate=body.truncate,
+        side=side_of(body.truncation_direction),
+        vector_space=terms.vector_space,
+        timeout=terms.timeout,
+    )
+
+    async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
+        scored = await service.score(query)
+        places = scored.ranking()
+        items = (
+            b'{"index":%d,"score":%b%b}'
+            % (place, score, b',"text":' + orjson.dumps(body.texts[place]) if body.return_text else b"")
+            for place, score in zip(places.tolist(), numbers(scored.scores[places, 0]), strict=True)
+        )
+        return b"[" + b",".join(items) + b"]", scored.effort
+
+    return TeiTask(len(body.texts), run)
+
+
+def predict_task(exchange: Exchange, body: PredictBody) -> TeiTask:
+    inputs = body.inputs
+    is_batch = isinstance(inputs, list) and not all(isinstance(item, str) for item in inputs)
+    items = [_item_of(item) for item in inputs] if is_batch else [_item_of(inputs)]
+    note_inputs(exchange, len(items), is_batch=is_batch)
+    terms = terms_of(exchange)
+    query = ScoreQuery(
+        items,
+        raw=body.raw_scores,
+        truncate=body.truncate,
+        side=side_of(body.truncation_direction),
+        vector_space=terms.vector_space,
+        timeout=terms.timeout,
+    )
+
+    async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
+        scored = await service.score(query)
+        content = b",".join(_predictions(scored))
+        return b"[" + content + b"]" if is_batch else content, scored.effort
+
+    return TeiTask(len(items), run)
+
+
+def tokens_query(exchange: Exchange, body: TokensBody, outputs: Output) -> EmbedQuery:
+    terms = terms_of(exchange)
+    return EmbedQuery(
+        inputs=read_inputs(exchange, body.inputs, "inputs"),
+        truncate=body.truncate,
+        side=side_of(body.truncation_direction),
+        prompt_name=body.prompt_name,
+        vector_space=terms.vector_space,
+        timeout=terms.timeout,
+        outputs=outputs,
+    )
+
+
+def _item_of(value: str | list[str] | list[str | list[str]]) -> str | Pair:
+    """TEI's shapes of one input: a text, or an array of one text or of two."""
+    match value:
+        case str(text) | [str(text)]:
+            return text
+        case [str(first), str(second)]:
+            return Pair(first, second)
+        case _:
+            raise WrongShape(
+                "`inputs` must be a text, a pair of texts, or a list of arrays of one text or two"
+            )
+
+
+def _predictions(scored: Scored) -> list[bytes]:
+    """A list of labels for each item, the likeliest first."""
+    labels = [orjson.dumps(label) for label in scored.labels]
+    written = []
+    for row in scored.scores:
+        order = np.argsort(-row, kind="stable")
+        items = (
+            b'{"score":%b,"label":%b}' % (score, labels[column])
+            for column, score in zip(order.tolist(), numbers(row[order]), strict=True)
+        )
+        written.append(b"[" + b",".join(items) + b"]")
+    return written

@@ -7,22 +7,26 @@ sentence-transformers' CrossEncoder.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.heads import dense
 from embedserve_runtime.heads.activations import sigmoid
 from embedserve_runtime.heads.layers import LoadedLayer, run
-from embedserve_runtime.model.heads.description import ScoreFunction
-from embedserve_runtime.model.pipeline import Pooling
+from embedserve_runtime.model.heads.description import ClassifierHead, ScoreFunction
 
 
-def logits(
-    hidden: FloatArray, cu_seqlens: Int32Array, pooling: Pooling, layers: Sequence[LoadedLayer]
-) -> FloatArray:
-    """(tokens, hidden) to (sequences, labels), float32."""
-    return run(layers, dense.pool(hidden, cu_seqlens, pooling))
+@dataclass(frozen=True, slots=True, eq=False)
+class Classifier:
+    """A classifier with its tensors: (tokens, hidden) to logits (sequences, labels), float32."""
+
+    head: ClassifierHead
+    layers: Sequence[LoadedLayer]
+
+    def __call__(self, hidden: FloatArray, batch: PackedBatch) -> FloatArray:
+        return run(self.layers, dense.pool(hidden, batch.cu_seqlens, self.head.pooling))
 
 
 def scores(values: FloatArray, function: ScoreFunction) -> FloatArray:

@@ -6,17 +6,41 @@ Sources of the formulas: sentence-transformers' Pooling, Dense and Normalize mod
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array
+from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.heads.activations import activate
 from embedserve_runtime.model.pipeline import Activation, Pooling
 
 # torch.nn.functional.normalize's eps: a zero vector stays zero instead of becoming NaN.
 NORMALIZE_EPS = np.float32(1e-12)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseWeights:
+    """One dense module's arrays: weight (out, in), bias (out,) or None."""
+
+    weight: FloatArray
+    bias: FloatArray | None
+    activation: Activation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseHead:
+    """Pooling and the dense modules: (tokens, hidden) to (sequences, full dimensions)."""
+
+    pooling: Sequence[Pooling]
+    layers: Sequence[DenseWeights]
+
+    def __call__(self, hidden: FloatArray, batch: PackedBatch) -> FloatArray:
+        vectors = pool_all(hidden, batch.cu_seqlens, self.pooling)
+        for layer in self.layers:
+            vectors = dense(vectors, layer.weight, layer.bias, layer.activation)
+        return vectors
 
 
 def pool(hidden: FloatArray, cu_seqlens: Int32Array, pooling: Pooling) -> FloatArray:

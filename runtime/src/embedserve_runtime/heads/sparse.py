@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array
+from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.heads.layers import LoadedLayer, run
 from embedserve_runtime.model.heads.description import SparseHead, SparsePooling
+from embedserve_runtime.results import SparseVector
 
 # Of one tile of logits, and of the dense rows held while they are made sparse. 16 MiB are 137 tokens of BERT:
 # products this wide run at full speed.
@@ -21,33 +22,20 @@ TILE_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SparseVector:
-    """indices: int32, ascending, each once. values: float32, above 0."""
+class Splade:
+    """A masked-LM head with its tensors: one sparse vector a sequence, of all entries above 0."""
 
-    indices: Int32Array
-    values: FloatArray
+    head: SparseHead
+    layers: Sequence[LoadedLayer]
 
-
-def vectors(
-    hidden: FloatArray,
-    cu_seqlens: Int32Array,
-    head: SparseHead,
-    layers: Sequence[LoadedLayer],
-    *,
-    top_k: int | None = None,
-    threshold: float = 0.0,
-) -> list[SparseVector]:
-    """One vector a sequence; see `sparsify` for `top_k` and `threshold`."""
-    most = max(1, TILE_BYTES // (4 * head.vocabulary))
-    made: list[SparseVector] = []
-    for first in range(0, len(cu_seqlens) - 1, most):
-        bounds = cu_seqlens[first : first + most + 1]
-        made += sparsify(
-            rows(hidden[bounds[0] : bounds[-1]], bounds - bounds[0], head, layers),
-            top_k=top_k,
-            threshold=threshold,
-        )
-    return made
+    def __call__(self, hidden: FloatArray, batch: PackedBatch) -> list[SparseVector]:
+        bounds, most = batch.cu_seqlens, max(1, TILE_BYTES // (4 * self.head.vocabulary))
+        made: list[SparseVector] = []
+        for first in range(0, len(bounds) - 1, most):
+            part = bounds[first : first + most + 1]
+            dense = rows(hidden[part[0] : part[-1]], part - part[0], self.head, self.layers)
+            made += map(nonzero, dense)
+        return made
 
 
 def rows(
@@ -65,16 +53,21 @@ def rows(
     return _log(pooled, head) if head.pooling is SparsePooling.MAX else pooled
 
 
-def sparsify(dense: FloatArray, *, top_k: int | None = None, threshold: float = 0.0) -> list[SparseVector]:
-    """The entries above `threshold` of each row, at most the `top_k` largest; of equal ones the lower indices."""
-    made = []
-    for row in dense:
-        indices = np.flatnonzero(row > np.float32(threshold)).astype(np.int32)
-        if top_k is not None and len(indices) > top_k:
-            largest = np.argsort(-row[indices], kind="stable")[:top_k]
-            indices = np.sort(indices[largest])
-        made.append(SparseVector(indices, row[indices]))
-    return made
+def nonzero(row: FloatArray) -> SparseVector:
+    """The entries above 0 of a row (vocabulary,), and those that are not a number, for others to see."""
+    indices = np.flatnonzero(~(row <= 0)).astype(np.int32)
+    return SparseVector(indices, row[indices])
+
+
+def prune(vector: SparseVector, *, top_k: int | None = None, threshold: float = 0.0) -> SparseVector:
+    """The entries above `threshold`, at most the `top_k` largest; of equal ones the lower indices."""
+    if top_k is None and threshold <= 0:
+        return vector
+    kept = np.flatnonzero(vector.values > np.float32(threshold))
+    if top_k is not None and len(kept) > top_k:
+        largest = np.argsort(-vector.values[kept], kind="stable")[:top_k]
+        kept = kept[np.sort(largest)]
+    return SparseVector(vector.indices[kept], vector.values[kept])
 
 
 def _log(values: FloatArray, head: SparseHead) -> FloatArray:

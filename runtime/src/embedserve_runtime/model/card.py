@@ -12,12 +12,20 @@ from embedserve_runtime.errors import ConfigError, ModelError, ModelFileMissing,
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
-from embedserve_runtime.model.heads.description import Head, Task, head_outputs, identity_of
+from embedserve_runtime.model.heads.description import (
+    ClassifierHead,
+    Head,
+    SparseHead,
+    Task,
+    head_outputs,
+    identity_of,
+)
 from embedserve_runtime.model.heads.reading import read_head
 from embedserve_runtime.model.heads.tensors import head_tensors
 from embedserve_runtime.model.identity import tokenizer_digest, vector_space
 from embedserve_runtime.model.modules import Layout, read_layout
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
+from embedserve_runtime.results import Output
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -49,6 +57,23 @@ class ModelCard:
     task: Task = Task.EMBED
     head: Head | None = None
     pair_types: bool = False
+
+    @property
+    def outputs(self) -> Output:
+        """All that one forward pass can give."""
+        match self.head:
+            case None:
+                return Output.DENSE | Output.HIDDEN
+            case ClassifierHead():
+                return Output.LOGITS
+            case SparseHead():
+                return Output.SPARSE
+
+    @property
+    def main_output(self) -> Output:
+        """What the model is for."""
+        order = (Output.DENSE, Output.LOGITS, Output.SPARSE)
+        return next(output for output in order if output in self.outputs)
 
     @property
     def tokenizer_file(self) -> Path:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.base import PackedBatch
 
 SMALLEST_BUDGET = 256
 LARGEST_BUDGET = 65_536
@@ -37,7 +37,7 @@ class Calibration:
 
 
 def calibrate(
-    run: Callable[[PackedBatch], FloatArray],
+    run: Callable[[PackedBatch], object],
     *,
     max_length: int,
     vocabulary_size: int,
@@ -67,7 +67,7 @@ def calibrate(
     return Calibration(chosen.budget, chosen.tokens_per_second, tuple(measurements))
 
 
-def warm_up(run: Callable[[PackedBatch], FloatArray], *, max_length: int, vocabulary_size: int) -> None:
+def warm_up(run: Callable[[PackedBatch], object], *, max_length: int, vocabulary_size: int) -> None:
     """One sequence of the greatest length: buffers of the worst case exist before the first request."""
     run(_sample(max_length, max_length, vocabulary_size))
 
@@ -78,7 +78,7 @@ def _sample(tokens: int, length: int, vocabulary_size: int) -> PackedBatch:
 
 
 def _best_rate(
-    run: Callable[[PackedBatch], FloatArray], batch: PackedBatch, deadline: float, clock: Callable[[], float]
+    run: Callable[[PackedBatch], object], batch: PackedBatch, deadline: float, clock: Callable[[], float]
 ) -> tuple[float, float]:
     """Tokens per second of the fastest run, and the seconds of the last one."""
     best = 0.0

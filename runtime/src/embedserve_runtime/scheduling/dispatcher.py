@@ -15,14 +15,13 @@ import asyncio
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
-from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.errors import DeadlineExceeded, NotReady
 from embedserve_runtime.scheduling.deadlines import Deadlines
 from embedserve_runtime.scheduling.policy import Limits, Policy
-from embedserve_runtime.scheduling.work import Completed, Cut, Job, Outcome, Runs, run_cut
+from embedserve_runtime.scheduling.work import Completed, Cut, Job, Order, Outcome, Runs, run_cut
 
 Clock = Callable[[], float]
 
@@ -87,18 +86,16 @@ class Dispatcher:
             raise NotReady(self._closed)
         self._policy.check_room(inputs, 0)
 
-    async def submit(
-        self, sequences: Sequence[Int32Array], deadline: float, *, wants_hidden: bool = False
-    ) -> Completed:
-        """Run the sequences, in as many batches as it takes. `wants_hidden`: hidden states come along.
+    async def submit(self, order: Order, deadline: float) -> Completed:
+        """Run the sequences, in as many batches as it takes.
 
         Raises Overloaded or BatchTooLarge at once, DeadlineExceeded at the deadline (a time of the clock given),
         EngineFailure, NotReady when closed. A cancelled call takes what still waits out of the queue.
         """
         if self._closed:
             raise NotReady(self._closed)
-        job = Job(next(self._numbers), sequences, wants_hidden, self._loop.create_future(), self._clock())
-        lengths = [len(sequence) for sequence in sequences]
+        job = Job(next(self._numbers), order, self._loop.create_future(), self._clock())
+        lengths = [len(sequence) for sequence in order.sequences]
         with self._lock:
             self._policy.admit(job.number, lengths, deadline)
             self._jobs[job.number] = job

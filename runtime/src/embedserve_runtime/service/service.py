@@ -1,0 +1,303 @@
+"""The way of a request through tokenizer, queue and engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar, TypeVarTuple
+
+import numpy as np
+
+from embedserve_runtime.config import BatchingSettings
+from embedserve_runtime.engines.base import FloatArray, Int32Array, Tokens
+from embedserve_runtime.errors import (
+    BatchTooLarge,
+    EmptyInput,
+    InvalidInput,
+    NotFinite,
+    UnknownPrompt,
+    VectorSpaceMismatch,
+    WrongModelKind,
+)
+from embedserve_runtime.heads.classification import scores
+from embedserve_runtime.heads.dense import cut, normalize
+from embedserve_runtime.heads.sparse import prune
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.heads.description import ClassifierHead
+from embedserve_runtime.results import Output, Results, SparseVector
+from embedserve_runtime.scheduling.dispatcher import Dispatcher
+from embedserve_runtime.scheduling.work import Order
+from embedserve_runtime.service.values import (
+    Effort,
+    Embedded,
+    EmbedQuery,
+    Pair,
+    Scored,
+    ScoreQuery,
+    Timings,
+)
+from embedserve_runtime.tokenizing import CutRules, Input, TextTokenizer, Token
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+# Work up to these sizes is cheaper on the event loop than the hop to a thread: some 0.2 ms each.
+INLINE_CHARACTERS = 512
+INLINE_BYTES = 4 * 131_072
+# Characters of a request whose tokens are listed one by one: some 200 MB of objects.
+LISTED_CHARACTERS = 1_000_000
+# Tokenising is parallel inside the library; the second thread keeps a small request from waiting for a large
+# one.
+TOKENIZER_THREADS = 2
+OUTPUT_NAMES = {
+    Output.DENSE: "dense vectors",
+    Output.LOGITS: "scores",
+    Output.SPARSE: "sparse vectors",
+    Output.MULTI_VECTOR: "multi-vectors",
+    Output.HIDDEN: "hidden states",
+}
+NO_ROWS: FloatArray = np.zeros((0, 0), dtype=np.float32)
+
+
+class _Ran(NamedTuple):
+    results: Results
+    effort: Effort
+
+
+class EmbeddingService:
+    """A loaded model behind its tokenizer and its queue."""
+
+    def __init__(
+        self,
+        card: ModelCard,
+        tokenizer: TextTokenizer,
+        dispatcher: Dispatcher,
+        batching: BatchingSettings,
+        clock: Callable[[], float],
+    ) -> None:
+        self.card = card
+        self.dispatcher = dispatcher
+        self.batching = batching
+        self.max_length = tokenizer.max_length
+        self._tokenizer = tokenizer
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
+
+    async def embed(self, query: EmbedQuery) -> Embedded:
+        """Raises any RequestError."""
+        started = self._clock()
+        self._check(query)
+        prompt = self.prompt_of(query)
+        characters = sum(map(len, query.inputs))
+        rules = CutRules(self._truncates(query.truncate), query.side)
+        sequences = await self._tokenize(
+            characters + len(prompt) * len(query.inputs),
+            lambda: self._tokenizer.encode(query.inputs, prompt, rules),
+        )
+        if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR):
+            self._check_hidden(sum(map(len, sequences)))
+        order = Order(sequences, query.outputs, self.batching.max_hidden_bytes)
+        results, effort = await self._run(order, characters, started, query.timeout)
+        if results.nbytes <= INLINE_BYTES:
+            dense, sparse = self._finish(results, query)
+        else:
+            dense, sparse = await self._in_thread(self._finish, results, query)
+        return Embedded(dense, sparse, results.multi_vectors or (), results.hidden or (), effort)
+
+    async def score(self, query: ScoreQuery) -> Scored:
+        """Raises any RequestError."""
+        started = self._clock()
+        head = self._check_score(query)
+        characters = sum(len(item) if isinstance(item, str) else sum(map(len, item)) for item in query.items)
+        sequences = await self._tokenize(characters, lambda: self._encode_items(query))
+        order = Order(sequences, Output.LOGITS)
+        results, effort = await self._run(order, characters, started, query.timeout)
+        logits = results.logits
+        assert logits is not None, "asked for"
+        _check_finite((logits,))
+        return Scored(logits if query.raw else scores(logits, head.scores), head.labels, effort)
+
+    async def locate(self, query: EmbedQuery) -> list[list[Token]]:
+        """The tokens that `embed` makes of the inputs, with their places in prompt + input."""
+        self._check(query)
+        _check_listed(query.inputs)
+        rules = CutRules(self._truncates(query.truncate), query.side)
+        return await self._in_thread(self._tokenizer.locate, query.inputs, self.prompt_of(query), rules)
+
+    async def tokenize(
+        self, texts: Sequence[str], prompt_name: str | None, *, add_special_tokens: bool
+    ) -> list[list[Token]]:
+        """All tokens of each text, uncut, with their places in prompt + text."""
+        self.check_count(len(texts))
+        _check_listed(texts)
+        prompt = self.prompt_of(EmbedQuery(texts, prompt_name=prompt_name))
+        return await self._in_thread(
+            lambda: self._tokenizer.tokenize(texts, prompt, add_special_tokens=add_special_tokens)
+        )
+
+    async def decode(self, sequences: Sequence[list[int]], *, skip_special_tokens: bool) -> list[str]:
+        self.check_count(len(sequences))
+        return await self._in_thread(
+            lambda: self._tokenizer.decode(sequences, skip_special_tokens=skip_special_tokens)
+        )
+
+    def token_texts(self, ids: Int32Array) -> list[str]:
+        """The vocabulary's own strings."""
+        return self._tokenizer.token_texts(ids)
+
+    def check_count(self, count: int) -> None:
+        """Refuse a request for the number of its inputs. Raises EmptyInput, BatchTooLarge."""
+        if not count:
+            raise EmptyInput("the list of inputs is empty")
+        largest = self.batching.max_client_batch_size
+        if largest is not None and count > largest:
+            raise BatchTooLarge(f"batch size {count} > maximum allowed batch size {largest}")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _check(self, query: EmbedQuery) -> None:
+        """Everything that can be refused before any work is done, in TEI's order."""
+        self._check_space(query.vector_space)
+        self.check_count(len(query.inputs))
+        self.dispatcher.check_room(len(query.inputs))
+        outputs, pipeline = self.card.outputs, self.card.pipeline
+        for output in query.outputs & ~outputs:
+            raise WrongModelKind(f"model gives no {OUTPUT_NAMES[output]}: it gives {_names(outputs)}")
+        dimensions = query.dimensions
+        if dimensions is not None and not 1 <= dimensions <= pipeline.dimensions:
+            raise InvalidInput(f"`dimensions` must lie between 1 and {pipeline.dimensions}, got {dimensions}")
+
+    def _check_score(self, query: ScoreQuery) -> ClassifierHead:
+        self._check_space(query.vector_space)
+        head = self.check_ranks() if query.ranks else None
+        self.check_count(len(query.items))
+        self.dispatcher.check_room(len(query.items))
+        head = head or self._classifier()
+        if query.instruction is not None:
+            raise InvalidInput("this model takes no instruction")
+        return head
+
+    def _check_hidden(self, tokens: int) -> None:
+        size = tokens * self.card.encoder.hidden_size * 4
+        if size > self.batching.max_hidden_bytes:
+            raise BatchTooLarge(
+                f"the states of {tokens} tokens take {size} bytes; one request may ask for "
+                f"{self.batching.max_hidden_bytes}. Send fewer or shorter inputs"
+            )
+
+    def check_ranks(self) -> ClassifierHead:
+        """Raises WrongModelKind when the model is no reranker."""
+        head = self.card.head
+        if not isinstance(head, ClassifierHead):
+            given = _names(self.card.outputs)
+            raise WrongModelKind(f"model is not a re-ranker model: it gives {given}; serve a re-ranker")
+        if len(head.labels) != 1:
+            raise WrongModelKind(
+                f"model is not a re-ranker model: it has {len(head.labels)} labels; use /predict"
+            )
+        return head
+
+    def _classifier(self) -> ClassifierHead:
+        head = self.card.head
+        if not isinstance(head, ClassifierHead):
+            given = _names(self.card.outputs)
+            raise WrongModelKind(f"model is not a classifier model: it gives {given}; serve a classifier")
+        return head
+
+    def _check_space(self, expected: str | None) -> None:
+        if expected is not None and expected != self.card.vector_space:
+            raise VectorSpaceMismatch(
+                f"expected vector space {expected}; this service makes {self.card.vector_space}"
+            )
+
+    def prompt_of(self, query: EmbedQuery) -> str:
+        """The text put before each input. Raises UnknownPrompt, InvalidInput."""
+        name = query.prompt_name
+        if query.prompt is not None:
+            if name is not None:
+                raise InvalidInput("`prompt` and `prompt_name` exclude each other")
+            _check_texts_only(query)
+            return query.prompt
+        if name is None:
+            default = self.card.default_prompt
+            return "" if default is None else self.card.prompts[default]
+        if name not in self.card.prompts:
+            known = ", ".join(f'"{known}"' for known in self.card.prompts)
+            raise UnknownPrompt(f"prompt name {name!r} does not exist. Available prompts: [{known}]")
+        _check_texts_only(query)
+        return self.card.prompts[name]
+
+    def _truncates(self, asked: bool | None) -> bool:
+        return self.batching.auto_truncate if asked is None else asked
+
+    def _encode_items(self, query: ScoreQuery) -> list[Tokens]:
+        """One sequence an item. Single texts get no prompt: the default one is for vectors."""
+        rules = CutRules(self._truncates(query.truncate), query.side)
+        texts = [item for item in query.items if isinstance(item, str)]
+        pairs = [item for item in query.items if isinstance(item, Pair)]
+        if query.document_tokens is not None:
+            shortened = self._tokenizer.shorten([pair.second for pair in pairs], query.document_tokens)
+            pairs = [Pair(pair.first, second) for pair, second in zip(pairs, shortened, strict=True)]
+        of_texts = iter(self._tokenizer.encode(texts, "", rules))
+        of_pairs = iter(self._tokenizer.encode_pairs(pairs, rules) if pairs else ())
+        return [next(of_texts if isinstance(item, str) else of_pairs) for item in query.items]
+
+    async def _tokenize(self, characters: int, encode: Callable[[], Sequence[Tokens]]) -> Sequence[Tokens]:
+        return encode() if characters <= INLINE_CHARACTERS else await self._in_thread(encode)
+
+    async def _run(self, order: Order, characters: int, started: float, seconds: float | None) -> _Ran:
+        """started: when the request came. seconds: what the client gives it from there."""
+        tokenized = self._clock()
+        most = self.batching.request_timeout_seconds
+        deadline = started + (most if seconds is None else min(most, seconds))
+        done = await self.dispatcher.submit(order, deadline)
+        timings = Timings(
+            total=self._clock() - started,
+            tokenize=tokenized - started,
+            queue=done.queue_seconds,
+            engine=done.engine_seconds,
+        )
+        return _Ran(done.results, Effort(list(map(len, order.sequences)), characters, timings))
+
+    def _finish(self, results: Results, query: EmbedQuery) -> tuple[FloatArray, list[SparseVector]]:
+        """Dense vectors and sparse ones, as the query wants them. Raises NotFinite."""
+        _check_finite((*(results.hidden or ()), *(results.multi_vectors or ())))
+        sparse = results.sparse or ()
+        _check_finite(vector.values for vector in sparse)
+        kept = [prune(vector, top_k=query.top_k, threshold=query.threshold) for vector in sparse]
+        if results.dense is None:
+            return NO_ROWS, kept
+        pipeline = self.card.pipeline
+        vectors = cut(results.dense, query.dimensions or pipeline.dimensions)
+        _check_finite((vectors,))
+        if pipeline.normalize if query.normalize is None else query.normalize:
+            vectors = normalize(vectors)
+        return np.ascontiguousarray(vectors), kept
+
+    async def _in_thread(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+
+def _check_listed(inputs: Sequence[Input]) -> None:
+    """Listing tokens takes a Python object for each, where vectors take none."""
+    characters = sum(map(len, inputs))
+    if characters > LISTED_CHARACTERS:
+        raise BatchTooLarge(
+            f"tokens are listed for {LISTED_CHARACTERS} characters in one request, got {characters}"
+        )
+
+
+def _names(outputs: Output) -> str:
+    return " and ".join(OUTPUT_NAMES[one] for one in outputs)
+
+
+def _check_texts_only(query: EmbedQuery) -> None:
+    if not all(isinstance(item, str) for item in query.inputs):
+        raise InvalidInput("a prompt cannot be put before token ids; send text, or ask for no prompt")
+
+
+def _check_finite(arrays: Iterable[FloatArray]) -> None:
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise NotFinite("the model gave a value that is not a finite number; no vector is returned")

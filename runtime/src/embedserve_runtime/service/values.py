@@ -1,0 +1,120 @@
+"""What is asked of the service and what it answers, in no dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.results import Output, SparseVector
+from embedserve_runtime.tokenizing import Input, Side
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedQuery:
+    """What a client asks for, in no dialect.
+
+    inputs: texts, or id arrays that are used as they are.
+    truncate, normalize, dimensions: None takes the service's own.
+    prompt: text put before every input, instead of one by its name.
+    vector_space: the identity that the client expects, if it says so.
+    timeout: seconds after which the client wants no answer any more; the service's own bound holds too.
+    outputs: kinds of results, all from one forward pass.
+    top_k, threshold: what is kept of sparse vectors.
+    """
+
+    inputs: Sequence[Input]
+    truncate: bool | None = None
+    side: Side = "right"
+    prompt_name: str | None = None
+    prompt: str | None = None
+    normalize: bool | None = None
+    dimensions: int | None = None
+    vector_space: str | None = None
+    timeout: float | None = None
+    outputs: Output = Output.DENSE
+    top_k: int | None = None
+    threshold: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds; queue and engine are means over the inputs."""
+
+    total: float
+    tokenize: float
+    queue: float
+    engine: float
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What an answer took. lengths: tokens of each input after truncation, prompt and special tokens included."""
+
+    lengths: Sequence[int]
+    characters: int
+    timings: Timings
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """What was asked for, in the order of the inputs; all numbers are finite.
+
+    dense: float32, contiguous, one row an input. multi_vectors, hidden: an array (tokens, size) for each input.
+    Each is empty if it was not asked for.
+    """
+
+    dense: FloatArray
+    sparse: Sequence[SparseVector]
+    multi_vectors: Sequence[FloatArray]
+    hidden: Sequence[FloatArray]
+    effort: Effort
+
+
+class Pair(NamedTuple):
+    """Two texts that the model reads as one sequence."""
+
+    first: str
+    second: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreQuery:
+    """Texts or pairs for a classifier or a reranker.
+
+    ranks: the second text of each pair is ranked, which takes a model with one label.
+    raw: logits as the model gives them. instruction: of a reranker that takes one; None for the model's own.
+    document_tokens: second texts are cut to so many tokens first.
+    truncate, side, vector_space, timeout: as of `EmbedQuery`.
+    """
+
+    items: Sequence[str | Pair]
+    ranks: bool = False
+    raw: bool = False
+    truncate: bool | None = None
+    side: Side = "right"
+    instruction: str | None = None
+    document_tokens: int | None = None
+    vector_space: str | None = None
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """scores: float32, finite, (items, labels), the columns in the order of `labels`."""
+
+    scores: FloatArray
+    labels: Sequence[str]
+    effort: Effort
+
+    def ranking(self) -> NDArray[np.intp]:
+        """Places of the items, the best first by the first label; equal ones in their order."""
+        return np.argsort(-self.scores[:, 0], kind="stable")

@@ -1,0 +1,29 @@
+"""Texts, pairs and id arrays to the token ids that the model will see; docs/tokenizing.md says what is cut and where.
+
+    texts      one text a sequence, with its prompt; id arrays; places of tokens
+    pairs      two texts a sequence, by the tokenizer's own template
+    templates  a written prompt around query and document, for models that answer yes or no
+    reader     the library behind calls that are safe from several threads and bounded in memory
+    layout     what tokenizer.json says, read once
+    cutting    which tokens stay
+
+Calls block for as long as tokenising takes: `service` keeps long ones off the event loop.
+"""
+
+from __future__ import annotations
+
+from embedserve_runtime.tokenizing.cutting import CutRules, Side
+from embedserve_runtime.tokenizing.reader import FEW_CHARACTERS, PIECE_TEXTS, Token
+from embedserve_runtime.tokenizing.templates import TemplateEncoder
+from embedserve_runtime.tokenizing.texts import Input, TextTokenizer
+
+__all__ = [
+    "FEW_CHARACTERS",
+    "PIECE_TEXTS",
+    "CutRules",
+    "Input",
+    "Side",
+    "TemplateEncoder",
+    "TextTokenizer",
+    "Token",
+]

@@ -1,0 +1,36 @@
+"""Which tokens of a sequence that is too long stay: pure functions of lengths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from embedserve_runtime.engines.base import Int32Array
+
+Side = Literal["left", "right"]
+
+
+@dataclass(frozen=True, slots=True)
+class CutRules:
+    """How inputs longer than the model takes are treated: refused, or cut on one side."""
+
+    truncate: bool
+    side: Side = "right"
+
+
+def keep(ids: Int32Array, length: int, side: Side) -> Int32Array:
+    """At most `length` of the ids, the others cut off on `side`."""
+    return ids[:length] if side == "right" else ids[max(0, len(ids) - length) :]
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many tokens of the two texts of a pair stay, together at most `room`.
+
+    The longer text is cut until both are equally long, then both; an odd token goes to the longer one, or to the
+    second of two equal ones. Source: `truncate_encodings` of the library tokenizers, strategy `longest_first`,
+    which transformers uses for `truncation=True`.
+    """
+    if first + second <= room:
+        return first, second
+    short = min(first, second, room // 2)
+    return (room - short, short) if first > second else (short, room - short)

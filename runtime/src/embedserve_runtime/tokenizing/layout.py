@@ -1,0 +1,166 @@
+"""What tokenizer.json says that cutting depends on, read once at start."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from tokenizers import Encoding, Tokenizer, normalizers
+
+from embedserve_runtime.engines.base import Int32Array, Tokens, TypedTokens
+from embedserve_runtime.errors import ModelInvalid
+
+# Before a blank that follows a letter or digit, every pre-tokenizer of `_splits_at_blanks` starts a new word,
+# and no normalizer looks across. Narrower than it could be (no punctuation, no exotic blanks), and so always
+# right.
+_BLANK = r"(?<=[^\W_])(?=[ \t\n])"
+# BertNormalizer puts blanks around each ideograph of this block.
+_IDEOGRAPHS = r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])"
+# One of these has a token in every vocabulary; a BPE without an unknown token has none for the others.
+_PROBES = ("a", "e", "A", "1", ".", "的", "!")
+
+
+@dataclass(frozen=True, slots=True)
+class Boundaries:
+    """Where a text may be cut so that the ids before the cut stay what they were.
+
+    pattern: matches at such places; None where that is not certain.
+    both_ways: the ids after the cut stay too, since a word has the same ids wherever it stands.
+    """
+
+    pattern: re.Pattern[str] | None
+    both_ways: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Consecutive tokens of a pair that come from one place. text: 0 or 1; None for special tokens, which are `ids`."""
+
+    text: int | None
+    type: int
+    ids: Int32Array
+
+
+@dataclass(frozen=True, slots=True)
+class PairTemplate:
+    """The order of special tokens and texts in a pair, and the token type of each."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def special_tokens(self) -> int:
+        return sum(len(run.ids) for run in self.runs if run.text is None)
+
+    def join(self, texts: tuple[Int32Array, Int32Array], *, typed: bool) -> Tokens:
+        """One sequence of the ids of both texts; with token types if `typed`."""
+        parts = [run.ids if run.text is None else texts[run.text] for run in self.runs]
+        ids = np.concatenate(parts)
+        if not typed:
+            return ids
+        types = np.repeat([run.type for run in self.runs], [len(part) for part in parts])
+        return TypedTokens(ids, types.astype(np.int32))
+
+
+def read_pair_template(tokenizer: Tokenizer) -> PairTemplate:
+    """The template as the tokenizer's post-processor applies it, of whatever kind that is.
+
+    Raises ModelInvalid when a text is left out or repeated.
+    """
+    probe = _probe(tokenizer)
+    encoding = tokenizer.encode(probe, probe)
+    runs = []
+    origins = zip(encoding.sequence_ids, encoding.type_ids, encoding.ids, strict=True)
+    for (text, kind), tokens in groupby(origins, key=lambda origin: origin[:2]):
+        runs.append(Run(text, kind, np.array([token for _, _, token in tokens], dtype=np.int32)))
+    template = PairTemplate(tuple(runs))
+    texts = sorted(run.text for run in runs if run.text is not None)
+    if texts != [0, 1] or template.special_tokens != tokenizer.num_special_tokens_to_add(True):
+        raise ModelInvalid(
+            "tokenizer.json makes a pair of something else than special tokens and each text once, "
+            "which is not supported"
+        )
+    return template
+
+
+def read_special_tokens(tokenizer: Tokenizer) -> tuple[Int32Array, Int32Array]:
+    """The ids that the tokenizer puts before and after a single text."""
+    text = _probe(tokenizer)
+    probe = tokenizer.encode(text)
+    inner = tokenizer.encode(text, add_special_tokens=False).ids
+    head = next((i for i, special in enumerate(probe.special_tokens_mask) if not special), len(probe.ids))
+    ids = np.array(probe.ids, dtype=np.int32)
+    tail = head + len(inner)
+    if probe.ids[head:tail] != inner or not all(probe.special_tokens_mask[tail:]):
+        raise ModelInvalid("tokenizer.json puts special tokens inside the text, which is not supported")
+    return ids[:head], ids[tail:]
+
+
+def read_boundaries(tokenizer: Tokenizer) -> Boundaries:
+    layout = json.loads(tokenizer.to_str())
+    return Boundaries(_boundary(layout), _is_bert(layout))
+
+
+def lowercase_first(tokenizer: Tokenizer) -> None:
+    """Lower-case before the tokenizer's own normalizer, as sentence-transformers does for `do_lower_case`."""
+    own = json.loads(tokenizer.to_str())["normalizer"]
+    if any(part["type"] == "Lowercase" or part.get("lowercase") for part in _flat(own, "normalizers")):
+        return
+    steps = [normalizers.Lowercase()]
+    if tokenizer.normalizer is not None:
+        steps.append(tokenizer.normalizer)
+    tokenizer.normalizer = normalizers.Sequence(steps)
+
+
+def _probe(tokenizer: Tokenizer) -> str:
+    def encoded(text: str) -> Encoding:
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    found = next((text for text in _PROBES if len(encoded(text))), None)
+    if found is None:
+        raise ModelInvalid(f"tokenizer.json has no token for any of {' '.join(_PROBES)}")
+    return found
+
+
+def _boundary(layout: dict[str, Any]) -> re.Pattern[str] | None:
+    if not any(_splits_at_blanks(part) for part in _flat(layout["pre_tokenizer"], "pretokenizers")):
+        return None
+    if any(re.search(r"\S\s", token["content"]) for token in layout["added_tokens"]):
+        return None
+    normalizer = layout["normalizer"] or {}
+    if (
+        _is_bert(layout)
+        and normalizer.get("type") == "BertNormalizer"
+        and normalizer.get("handle_chinese_chars")
+    ):
+        return re.compile(f"{_BLANK}|{_IDEOGRAPHS}")
+    return re.compile(_BLANK)
+
+
+def _splits_at_blanks(pre_tokenizer: dict[str, Any]) -> bool:
+    match pre_tokenizer:
+        case {"type": "BertPreTokenizer" | "Whitespace" | "WhitespaceSplit"}:
+            return True
+        case {"type": "ByteLevel", **options}:
+            return bool(options.get("use_regex", True))
+        case {"type": "Metaspace", **options}:
+            return bool(options.get("split", True))
+        case {"type": "Split", "pattern": {"Regex": str(pattern)}}:
+            return r"\s+(?!\S)" in pattern  # the GPT-2 expression and its descendants
+        case _:
+            return False
+
+
+def _is_bert(layout: dict[str, Any]) -> bool:
+    return (layout["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
+
+
+def _flat(part: dict[str, Any] | None, children: str) -> list[dict[str, Any]]:
+    if part is None:
+        return []
+    if part["type"] == "Sequence":
+        return [leaf for child in part[children] for leaf in _flat(child, children)]
+    return [part]

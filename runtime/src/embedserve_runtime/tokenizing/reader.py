@@ -1,0 +1,207 @@
+"""The tokenizers library behind calls that are safe from several threads and bounded in memory.
+
+One shared `tokenizers.Tokenizer`, set to neither pad nor truncate once and never changed again (its padding
+and truncation are shared state, and changing them per call breaks under threads). Ids are cut by the callers
+instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from tokenizers import Encoding, Tokenizer
+
+from embedserve_runtime.engines.base import Int32Array
+from embedserve_runtime.errors import InvalidInput
+from embedserve_runtime.tokenizing.cutting import Side, keep
+from embedserve_runtime.tokenizing.layout import read_boundaries
+
+ItemT = TypeVar("ItemT")
+
+# Up to here one text a call: no thread pool of the library, where a short text would queue behind another
+# request's large batch, and no release of the interpreter, which costs two thread switches under load.
+FEW_CHARACTERS = 2_048
+# Larger requests go through the library in pieces of this size: its Encoding objects take some 150 bytes a
+# token.
+PIECE_CHARACTERS = 65_536
+PIECE_TEXTS = 256
+# A text longer than this many characters a token is first looked at by its beginning only.
+WINDOW_CHARACTERS_PER_TOKEN = 8
+WINDOW_GROWTH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token with its place in prompt + input, in code points; special and id-array tokens have none.
+
+    text: what stands at that place, or the vocabulary's own string.
+    """
+
+    id: int
+    text: str
+    special: bool
+    start: int | None = None
+    stop: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Tokens start to stop of an encoding, whose text begins `shift` code points into the whole."""
+
+    encoding: Encoding
+    start: int
+    stop: int
+    shift: int = 0
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def ids(self) -> list[int]:
+        ids: list[int] = self.encoding.ids
+        return ids if len(self) == len(ids) else ids[self.start : self.stop]
+
+    def tokens(self, text: str) -> list[Token]:
+        encoding, where = self.encoding, slice(self.start, self.stop)
+        return [
+            Token(token, name, True)
+            if special
+            else Token(token, text[a + self.shift : b + self.shift], False, a + self.shift, b + self.shift)
+            for token, name, special, (a, b) in zip(
+                encoding.ids[where],
+                encoding.tokens[where],
+                encoding.special_tokens_mask[where],
+                encoding.offsets[where],
+                strict=True,
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a caller wants to know of a text.
+
+    enough: a part of the text with more tokens than this decides.
+    from_left: whether that part is the beginning, or the end.
+    special: with special tokens. offsets: with the places of the tokens, which take time.
+    """
+
+    enough: int
+    from_left: bool
+    special: bool = False
+    offsets: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """As much of a text as decides. whole: all of it; shift: where in the text the part begins, in code points."""
+
+    encoding: Encoding
+    whole: bool = True
+    shift: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """A text's own tokens, without special ones.
+
+    ids: int32, those on the side that is kept, at most as many as fit. count: how many the text has; where not
+    `whole`, it has that many or more, and more than fit.
+    """
+
+    ids: Int32Array
+    count: int
+    whole: bool
+
+
+class Reader:
+    def __init__(self, tokenizer: Tokenizer, max_length: int) -> None:
+        """Takes the tokenizer over: nobody else may change it afterwards."""
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        self.tokenizer = tokenizer
+        self._boundaries = read_boundaries(tokenizer)
+        self._window = max(max_length * WINDOW_CHARACTERS_PER_TOKEN, FEW_CHARACTERS)
+
+    def parts(self, texts: Sequence[str], need: Need) -> Iterator[Part]:
+        """As much of each text as decides, in order; `texts` is one piece of a request. Very long texts are taken
+        one at a time, as the caller goes on. Raises InvalidInput.
+        """
+        near = iter(self._encode([text for text in texts if len(text) <= self._window], need))
+        for text in texts:
+            yield Part(next(near)) if len(text) <= self._window else self._far(text, need)
+
+    def bodies(self, texts: Sequence[str], room: int, side: Side) -> list[Body]:
+        """The tokens of each text that may stay where `room` tokens fit. Raises InvalidInput."""
+        need = Need(room, from_left=side == "right")
+        bodies = []
+        for piece in pieces(texts, len):
+            for part in self.parts(piece, need):
+                ids = np.array(part.encoding.ids, dtype=np.int32)
+                # A copy, lest the ids that were cut off stay in memory.
+                bodies.append(Body(keep(ids, room, side).copy(), len(ids), part.whole))
+        return bodies
+
+    def count(self, text: str) -> int:
+        """All tokens of the text, without special ones."""
+        return len(self._encode_one(text, Need(0, from_left=True)))
+
+    def leading(self, text: str, characters: int, most: int) -> Segment:
+        """The tokens, at most `most`, that lie wholly in the first characters, as they come out before the rest."""
+        end, pattern = len(text), self._boundaries.pattern
+        if pattern and (found := pattern.search(text, characters)):
+            end = found.start()
+        encoding = self.tokenizer.encode(text[:end], add_special_tokens=False)
+        inside = sum(stop <= characters for _, stop in encoding.offsets)
+        return Segment(encoding, 0, min(inside, most))
+
+    def _encode(self, texts: list[str], need: Need) -> list[Encoding]:
+        tokenizer, special = self.tokenizer, need.special
+        try:
+            if sum(map(len, texts)) <= FEW_CHARACTERS:
+                return [tokenizer.encode(text, add_special_tokens=special) for text in texts]
+            batch = tokenizer.encode_batch if need.offsets else tokenizer.encode_batch_fast
+            encodings: list[Encoding] = batch(texts, add_special_tokens=special)
+        except UnicodeEncodeError as error:
+            raise InvalidInput(
+                f"a text holds a character that is not valid Unicode: {error.reason}"
+            ) from error
+        return encodings
+
+    def _encode_one(self, text: str, need: Need) -> Encoding:
+        return self._encode([text], need)[0]
+
+    def _far(self, text: str, need: Need) -> Part:
+        """Encode as much of a very long text as decides.
+
+        A part that ends at a word boundary has the ids of the whole text there. So once it has more ids than
+        fit, the rest cannot matter: neither for the cut nor for knowing that the text is too long.
+        """
+        pattern, both_ways = self._boundaries.pattern, self._boundaries.both_ways
+        window = self._window
+        while pattern and (need.from_left or both_ways) and window < len(text):
+            found = pattern.search(text, window if need.from_left else len(text) - window)
+            if found is None and need.from_left:
+                break
+            if found is not None:
+                cut = found.start()
+                encoding = self._encode_one(text[:cut] if need.from_left else text[cut:], need)
+                if len(encoding) > need.enough:
+                    return Part(encoding, False, 0 if need.from_left else cut)
+            window *= WINDOW_GROWTH
+        return Part(self._encode_one(text, need))
+
+
+def pieces(items: Sequence[ItemT], size: Callable[[ItemT], int]) -> Iterator[Sequence[ItemT]]:
+    """Cut a request into parts of bounded size; most requests are one. size: characters or ids of an item."""
+    start = total = 0
+    for index, item in enumerate(items):
+        total += size(item)
+        if total > PIECE_CHARACTERS or index - start >= PIECE_TEXTS:
+            if index > start:
+                yield items[start:index]
+            start, total = index, size(item)
+    yield items[start:]

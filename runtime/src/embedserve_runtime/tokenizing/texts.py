@@ -1,0 +1,248 @@
+"""One text a sequence, with its prompt and special tokens, and id arrays that are used as they are.
+
+Ids are cut so that the special tokens, and with left truncation the prompt, survive. They equal what
+sentence-transformers makes of the same text, cut to the same length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from embedserve_runtime.engines.base import Int32Array, Tokens
+from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput, ModelInvalid
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.heads.description import Task
+from embedserve_runtime.tokenizing.cutting import CutRules, keep
+from embedserve_runtime.tokenizing.layout import lowercase_first, read_special_tokens
+from embedserve_runtime.tokenizing.pairs import PairEncoder
+from embedserve_runtime.tokenizing.reader import Need, Part, Reader, Segment, Token, pieces
+from embedserve_runtime.tokenizing.templates import TemplateEncoder
+
+Input = str | list[int]
+
+# Texts beyond are refused where every token is listed: TEI's bound.
+TOKENIZE_CHARACTERS_PER_TOKEN = 250
+
+
+class TextTokenizer:
+    """Turns the inputs of a request into int32 id arrays of at most `max_length`."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, max_length: int, vocabulary_size: int, *, pair_types: bool = False
+    ) -> None:
+        """Takes the tokenizer over: nobody else may change it afterwards.
+
+        vocabulary_size: rows of the model's word embeddings, which id arrays are checked against.
+        pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
+        """
+        self._reader = Reader(tokenizer, max_length)
+        self._tokenizer = tokenizer
+        self._pair_types = pair_types
+        self.max_length = max_length
+        self.vocabulary_size = vocabulary_size
+        self._head, self._tail = read_special_tokens(tokenizer)
+        self._room = max_length - len(self._head) - len(self._tail)
+        if self._room < 1:
+            raise ConfigError(f"max_length {max_length} leaves no room beside the model's special tokens")
+
+    @classmethod
+    def from_card(cls, card: ModelCard) -> TextTokenizer:
+        """Raises ModelInvalid and ConfigError; for a reranker also when its tokenizer cannot make pairs."""
+        try:
+            tokenizer = Tokenizer.from_file(str(card.tokenizer_file))
+        except Exception as error:  # the library raises plain Exception
+            raise ModelInvalid(f"{card.tokenizer_file.name} cannot be read: {error}") from error
+        if card.lowercase:
+            lowercase_first(tokenizer)
+        vocabulary = card.encoder.embeddings.vocabulary
+        built = cls(tokenizer, card.max_length, vocabulary, pair_types=card.pair_types)
+        if card.task is Task.RERANK:
+            built.require_pairs()
+        return built
+
+    def encode(self, inputs: Sequence[Input], prompt: str, rules: CutRules) -> list[Int32Array]:
+        """Token ids of each input, in order. Texts get the prompt put before them; id arrays are used as they
+        are.
+
+        Raises EmptyInput, InputTooLong, InvalidInput, each naming the input.
+        """
+        for index, item in enumerate(inputs):
+            if not item:
+                raise EmptyInput(f"input {index} is empty")
+        return [ids for ids, _ in self._fit(inputs, prompt, rules)]
+
+    def encode_pairs(
+        self, pairs: Sequence[tuple[str, str]], rules: CutRules, *, prompt: str = ""
+    ) -> list[Tokens]:
+        """One sequence a pair, as transformers' fast tokenizers make it with `truncation=True`; with token types where
+        the encoder is told them. The prompt goes before the first text, as in sentence-transformers' CrossEncoder.
+
+        Raises EmptyInput, InputTooLong, InvalidInput, the first two naming the pair; ConfigError and ModelInvalid as
+        `require_pairs` does.
+        """
+        return self._pairs.encode(pairs, prompt, rules)
+
+    def require_pairs(self) -> None:
+        """Raises ModelInvalid or ConfigError when pairs cannot be encoded, which a single text does not need."""
+        self._pairs  # noqa: B018  made at first use
+
+    def template(self, parts: Sequence[str]) -> TemplateEncoder:
+        """For models that rank by a written prompt instead of the tokenizer's pair template. Raises ConfigError."""
+        return TemplateEncoder(self._reader, self.max_length, parts)
+
+    def shorten(self, texts: Sequence[str], tokens: int) -> list[str]:
+        """The beginning of each text that its first `tokens` tokens cover."""
+        need = Need(tokens, from_left=True, offsets=True)
+        shortened = []
+        for piece in pieces(texts, len):
+            for text, part in zip(piece, self._reader.parts(piece, need), strict=True):
+                offsets = part.encoding.offsets
+                shortened.append(text[: offsets[tokens - 1][1]] if len(offsets) > tokens else text)
+        return shortened
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """How many leading tokens of a sequence `include_prompt: false` leaves out of pooling.
+
+        The prompt is encoded alone, with special tokens and cut like a text, and its last token is not counted if
+        that is a special one. Texts are not looked at: where a word goes on from the prompt into the text, or the
+        sequence is shorter, the number is the same. Source: `Transformer._get_prompt_length` of
+        sentence-transformers 6.2.
+        """
+        if not prompt:
+            return 0
+        part = next(self._reader.parts([prompt], Need(self.max_length, from_left=True, special=True)))
+        if not len(part.encoding):
+            return 0
+        ids = _ids_of(self._fit_text(0, prompt, 0, part, CutRules(truncate=True)))
+        return len(ids) - (int(ids[-1]) in self._special_ids)
+
+    def locate(self, inputs: Sequence[Input], prompt: str, rules: CutRules) -> list[list[Token]]:
+        """What `encode` gives, with the texts of the tokens and their places in prompt + input."""
+        located = []
+        for item, (ids, segments) in zip(inputs, self._fit(inputs, prompt, rules, offsets=True), strict=True):
+            if isinstance(item, str):
+                text = prompt + item
+                located.append([token for segment in segments for token in segment.tokens(text)])
+            else:
+                located.append([Token(int(i), self._tokenizer.id_to_token(int(i)) or "", False) for i in ids])
+        return located
+
+    def tokenize(self, texts: Sequence[str], prompt: str, *, add_special_tokens: bool) -> list[list[Token]]:
+        """All tokens of each text, uncut. Raises EmptyInput and InputTooLong for very long texts."""
+        limit = self.max_length * TOKENIZE_CHARACTERS_PER_TOKEN
+        for index, text in enumerate(texts):
+            if not text:
+                raise EmptyInput(f"input {index} is empty")
+            if len(text) > limit:
+                raise InputTooLong(f"input {index} has {len(text)} characters; at most {limit} are tokenized")
+        tokenized = []
+        for piece in pieces(texts, len):
+            whole = [prompt + text for text in piece]
+            encodings = self._tokenizer.encode_batch(whole, add_special_tokens=add_special_tokens)
+            tokenized += [
+                Segment(encoding, 0, len(encoding.ids)).tokens(text)
+                for text, encoding in zip(whole, encodings, strict=True)
+            ]
+        return tokenized
+
+    def decode(self, sequences: Sequence[list[int]], *, skip_special_tokens: bool) -> list[str]:
+        """Texts of id arrays. Raises EmptyInput, InvalidInput."""
+        known = max(self.vocabulary_size, self._tokenizer.get_vocab_size(with_added_tokens=True))
+        for index, ids in enumerate(sequences):
+            if not ids:
+                raise EmptyInput(f"input {index} is empty")
+            _check_ids(index, ids, known)
+        decoded: list[str] = self._tokenizer.decode_batch(
+            list(sequences), skip_special_tokens=skip_special_tokens
+        )
+        return decoded
+
+    def token_texts(self, ids: Int32Array) -> list[str]:
+        """The vocabulary's own strings; empty for rows of the model that the tokenizer has no token for."""
+        return [self._tokenizer.id_to_token(number) or "" for number in ids.tolist()]
+
+    def _fit(
+        self, inputs: Sequence[Input], prompt: str, rules: CutRules, *, offsets: bool = False
+    ) -> Iterator[tuple[Int32Array, list[Segment]]]:
+        """Ids of each input, and where they come from; one at a time, since the second is large."""
+        index = 0
+        from_left = not rules.truncate or rules.side == "right"
+        need = Need(self.max_length, from_left, special=True, offsets=offsets)
+        for piece in pieces(inputs, len):
+            texts = [prompt + item for item in piece if isinstance(item, str)]
+            parts = self._reader.parts(texts, need)
+            for item in piece:
+                if isinstance(item, str):
+                    segments = self._fit_text(index, prompt + item, len(prompt), next(parts), rules)
+                    yield _ids_of(segments), segments
+                else:
+                    yield self._fit_ids(index, item, rules), []
+                index += 1
+
+    def _fit_text(
+        self, index: int, text: str, prompt_length: int, part: Part, rules: CutRules
+    ) -> list[Segment]:
+        encoding, count = part.encoding, len(part.encoding)
+        if not count:
+            raise EmptyInput(f"input {index} has no tokens after normalising")
+        if count <= self.max_length:
+            return [Segment(encoding, 0, count)]
+        if not rules.truncate:
+            raise self._too_long(index, count, exact=part.whole)
+        head, tail = len(self._head), count - len(self._tail)
+        if rules.side == "right":
+            return [Segment(encoding, 0, head + self._room), Segment(encoding, tail, count)]
+        # Special tokens and prompt stay, then comes the end of the text.
+        prompt = [self._reader.leading(text, prompt_length, self._room)] if prompt_length else []
+        kept = tail - (self._room - sum(map(len, prompt)))
+        return [Segment(encoding, 0, head), *prompt, Segment(encoding, kept, count, part.shift)]
+
+    def _fit_ids(self, index: int, ids: list[int], rules: CutRules) -> Int32Array:
+        _check_ids(index, ids, self.vocabulary_size)
+        array = np.array(ids, dtype=np.int32)
+        if len(ids) <= self.max_length:
+            return array
+        if not rules.truncate:
+            raise self._too_long(index, len(ids), exact=True)
+        if not self._is_framed(array):
+            return keep(array, self.max_length, rules.side)
+        content = array[len(self._head) : len(ids) - len(self._tail)]
+        return np.concatenate((self._head, keep(content, self._room, rules.side), self._tail))
+
+    def _is_framed(self, ids: Int32Array) -> bool:
+        """Whether the client sent the special tokens along."""
+        head, tail = self._head, self._tail
+        return bool(
+            np.array_equal(ids[: len(head)], head) and np.array_equal(ids[len(ids) - len(tail) :], tail)
+        )
+
+    @cached_property
+    def _pairs(self) -> PairEncoder:
+        return PairEncoder(self._reader, self.max_length, typed=self._pair_types)
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        added = self._tokenizer.get_added_tokens_decoder()
+        return frozenset(token for token, entry in added.items() if entry.special)
+
+    def _too_long(self, index: int, tokens: int, *, exact: bool) -> InputTooLong:
+        return InputTooLong(
+            f"input {index} has {'' if exact else 'at least '}{tokens} tokens and the model takes at most "
+            f"{self.max_length}; shorten it or set `truncate` to true"
+        )
+
+
+def _check_ids(index: int, ids: list[int], vocabulary: int) -> None:
+    if min(ids) < 0 or max(ids) >= vocabulary:
+        wrong = next(value for value in ids if not 0 <= value < vocabulary)
+        raise InvalidInput(f"input {index}: token id {wrong} is not in the vocabulary of {vocabulary}")
+
+
+def _ids_of(segments: list[Segment]) -> Int32Array:
+    if len(segments) == 1:
+        return np.array(segments[0].ids, dtype=np.int32)
+    return np.concatenate([np.array(segment.ids, dtype=np.int32) for segment in segments])
