@@ -1,4 +1,4 @@
-"""Softmax attention over packed sequences, in Triton: one program a (tile of tokens, head).
+"""Softmax attention over packed sequences, in Triton: one program a (head, tile of tokens).
 
 A tile is a run of consecutive packed tokens, whatever sequences they belong to; each token knows where its sequence
 starts and ends, and a score across sequences is masked. So short sequences share a tile, long ones are split into
@@ -47,8 +47,9 @@ def attend(
     BLOCK_D: tl.constexpr,  # HEAD_SIZE or the next power of 2
 ):
     log2e: tl.constexpr = 1.4426950408889634
-    first = tl.program_id(0) * BLOCK_M
-    head = tl.program_id(1)
+    # Heads side by side: programs that run together read neighbouring memory.
+    head = tl.program_id(0)
+    first = tl.program_id(1) * BLOCK_M
     last = tl.minimum(first + BLOCK_M, tokens) - 1
     places = first + tl.arange(0, BLOCK_M)
     sizes = tl.arange(0, BLOCK_D)
@@ -165,7 +166,12 @@ def _block(
     else:
         keys = tl.load(key + offsets)
         values = tl.load(value + offsets)
-    scores = tl.dot(queries, tl.trans(keys)) * scale
+    scores = tl.dot(queries, tl.trans(keys))
+    # Where nothing is added, the scale waits for the subtraction of the maximum: one fused operation does both.
+    late = scale
+    if ALIBI or TABLE or TO_POSITION or TO_CONTENT:
+        scores *= scale
+        late = 1.0
     distances = others[None, :] - places[:, None]
     visible = (others[None, :] >= start[:, None]) & (others[None, :] < end[:, None]) & present[None, :]
     if CAUSAL:
@@ -186,8 +192,8 @@ def _block(
             scores += tl.load(position_to_content + at, mask=visible, other=0.0).to(tl.float32) * scale
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))
-    higher = tl.maximum(maxima, tl.max(scores, 1))
-    weights = tl.exp2(scores - higher[:, None])
+    higher = tl.maximum(maxima, tl.max(scores, 1) * late)
+    weights = tl.exp2(scores * late - higher[:, None])
     fading = tl.exp2(maxima - higher)
     sums = sums * fading + tl.sum(weights, 1)
     totals = totals * fading[:, None]

@@ -16,7 +16,9 @@ def _normed(values, weight, bias, columns, inside, width, eps, RMS: tl.constexpr
         mean = tl.sum(values, 1) / width
         values = tl.where(inside[None, :], values - mean[:, None], 0.0)
         variance = tl.sum(values * values, 1) / width
-    scaled = values / tl.sqrt(variance + eps)[:, None] * tl.load(weight + columns, mask=inside, other=0.0)[None, :]
+    scaled = (
+        values / tl.sqrt(variance + eps)[:, None] * tl.load(weight + columns, mask=inside, other=0.0)[None, :]
+    )
     if BIAS:
         scaled += tl.load(bias + columns, mask=inside, other=0.0)[None, :]
     return scaled
@@ -236,8 +238,9 @@ def activate(
 @triton.jit
 def pool(
     hidden,  # (tokens, width)
-    firsts,  # int32 (sequences,)
+    firsts,  # int32 (sequences,): first token that is pooled
     lasts,  # int32 (sequences,): one past the last token
+    origins,  # int32 (sequences,): first token of the sequence, from which weights count
     out,  # float32 (sequences, out_step), written from column `column` on
     width,
     out_step,
@@ -251,8 +254,11 @@ def pool(
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
     first, last = tl.load(firsts + sequence).to(tl.int64), tl.load(lasts + sequence).to(tl.int64)
+    origin = tl.load(origins + sequence).to(tl.int64)
     if KIND >= 4:
-        token = first if KIND == 4 else last - 1
+        token = first
+        if KIND == 5:
+            token = last - 1
         result = tl.load(hidden + token * width + columns, mask=inside, other=0.0).to(tl.float32)
     else:
         kept = tl.full([ROWS, BLOCK], float("-inf") if KIND == 3 else 0.0, tl.float32)
@@ -265,10 +271,11 @@ def pool(
             if KIND == 3:
                 kept = tl.maximum(kept, tl.where(real, values, float("-inf")))
             elif KIND == 2:
-                kept += values * (places - first + 1).to(tl.float32)[:, None]
+                kept += values * (places - origin + 1).to(tl.float32)[:, None]
             else:
                 kept += values
         length = (last - first).to(tl.float32)
+        skipped = (first - origin).to(tl.float32)
         if KIND == 3:
             result = tl.max(kept, 0)
         else:
@@ -278,5 +285,6 @@ def pool(
             elif KIND == 1:
                 result = result / tl.sqrt(length)
             else:
-                result = result / (length * (length + 1.0) / 2.0)
+                # The sum of the weights skipped + 1 to skipped + length.
+                result = result / (length * (2.0 * skipped + length + 1.0) / 2.0)
     tl.store(out + sequence.to(tl.int64) * out_step + column + columns, result, mask=inside)

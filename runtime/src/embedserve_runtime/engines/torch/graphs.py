@@ -1,0 +1,140 @@
+"""CUDA graphs of the forward pass, one a bucket of token counts: a small batch is a few hundred kernels of a few
+microseconds, and launching them one by one would take the host several times as long.
+
+All graphs are captured at start, share one memory pool, since only one runs at a time, and read the batch from one
+array. Larger batches run without a graph: there the device is the slower of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, copy_in
+from embedserve_runtime.engines.torch.heads import RowHead
+
+SMALLEST = 16
+LARGEST = 8192
+# A text has a first and a last special token, and nearly always more than one between them.
+TOKENS_A_SEQUENCE = 4
+# Share of the card's memory that all graphs together may take.
+MEMORY_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forward:
+    """Results on the device, valid until the next batch is submitted.
+
+    hidden: (tokens, hidden size). rows: of the head that was captured or run with it, (sequences, columns).
+    """
+
+    hidden: Tensor
+    rows: Tensor | None
+    batch: DeviceBatch
+
+
+def buckets(longest_batch: int) -> tuple[Capacity, ...]:
+    """Ascending: four steps an octave (two in the smallest ones), so that at most a fifth of a batch is left over."""
+    counts: list[int] = []
+    octave = SMALLEST
+    while octave < LARGEST:
+        steps = 2 if octave < 128 else 4
+        counts += [octave + octave * step // steps for step in range(steps)]
+        octave *= 2
+    counts.append(LARGEST)
+    enough = next((count for count in counts if count >= longest_batch), LARGEST)
+    return tuple(Capacity(count, max(1, count // TOKENS_A_SEQUENCE)) for count in counts if count <= enough)
+
+
+def bucket_for(batch: PackedBatch, among: Sequence[Capacity]) -> int | None:
+    """Number of the smallest bucket that the batch fits, None where it fits none."""
+    tokens, sequences = batch.tokens, len(batch.lengths)
+    return next(
+        (
+            number
+            for number, capacity in enumerate(among)
+            if tokens <= capacity.tokens and sequences <= capacity.sequences
+        ),
+        None,
+    )
+
+
+def _full(capacity: Capacity, max_tokens: int) -> PackedBatch:
+    """A batch that fills the capacity's tokens with sequences as long as the encoder takes."""
+    ids = np.zeros(capacity.tokens, dtype=np.int32)
+    return PackedBatch.pack(np.split(ids, range(max_tokens, capacity.tokens, max_tokens)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Captured:
+    graph: torch.cuda.CUDAGraph
+    forward: Forward
+
+
+class Graphs:
+    """The captured graphs of one encoder and one head."""
+
+    def __init__(
+        self,
+        run: Callable[[DeviceBatch], Tensor],
+        head: RowHead | None,
+        capacities: Sequence[Capacity],
+        max_tokens: int,
+    ) -> None:
+        """Capture, small ones first; max_tokens: of a sequence. Stops where the share of memory is used up: what has no graph runs without."""
+        device = torch.device("cuda", torch.cuda.current_device())
+        largest = max(capacity.integers for capacity in capacities)
+        self._storage = torch.zeros(largest, dtype=torch.int32, device=device)
+        self._pool = torch.cuda.graph_pool_handle()
+        self._max_tokens = max_tokens
+        captured: list[tuple[Capacity, _Captured]] = []
+        total = torch.cuda.get_device_properties(device).total_memory
+        before = torch.cuda.memory_reserved(device)
+        for capacity in sorted(capacities, key=lambda one: one.tokens):
+            captured.append((capacity, self._capture(run, head, capacity)))
+            if torch.cuda.memory_reserved(device) - before > MEMORY_SHARE * total:
+                break
+        self.capacities = tuple(capacity for capacity, _ in captured)
+        self._captured = tuple(one for _, one in captured)
+
+    def _capture(
+        self, run: Callable[[DeviceBatch], Tensor], head: RowHead | None, capacity: Capacity
+    ) -> _Captured:
+        batch = DeviceBatch.over(self._storage, capacity)
+        copy_in(_full(capacity, self._max_tokens), capacity, self._storage)
+
+        def forward() -> Forward:
+            hidden = run(batch)
+            return Forward(hidden, None if head is None else head(hidden, batch), batch)
+
+        # Kernels are compiled and libraries choose their algorithms outside of the capture.
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            forward()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            captured = forward()
+        return _Captured(graph, captured)
+
+    def __call__(self, batch: PackedBatch) -> Forward | None:
+        """Submit `batch`, or None where it fits no graph."""
+        number = bucket_for(batch, self.capacities)
+        if number is None:
+            return None
+        copy_in(batch, self.capacities[number], self._storage)
+        captured = self._captured[number]
+        captured.graph.replay()
+        tokens, sequences = batch.tokens, len(batch.lengths)
+        whole = captured.forward
+        return Forward(
+            whole.hidden[:tokens],
+            None if whole.rows is None else whole.rows[:sequences],
+            whole.batch.of(tokens, sequences),
+        )
