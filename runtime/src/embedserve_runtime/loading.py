@@ -37,8 +37,16 @@ def load_runner(config: RuntimeConfig) -> Runner:
 
 
 def runner_on(engine: Engine, card: ModelCard, checkpoint: Checkpoint) -> Runner:
-    """The runner of the card's task, with the tensors of its head loaded."""
-    return EncoderRunner(card, engine, _heads(card, checkpoint))
+    """The runner of the card's task, with the tensors of its head loaded: on the engine's device where it can."""
+    heads = _heads(card, checkpoint)
+    if not isinstance(engine, OnnxEngine):
+        # Imported here, as for the engine below.
+        from embedserve_runtime.device_runner import DeviceRunner
+        from embedserve_runtime.engines.torch.engine import TorchEngine
+
+        if isinstance(engine, TorchEngine) and engine.runs_heads:
+            return DeviceRunner(card, engine, heads)
+    return EncoderRunner(card, engine, heads)
 
 
 def _heads(card: ModelCard, checkpoint: Checkpoint) -> Heads:

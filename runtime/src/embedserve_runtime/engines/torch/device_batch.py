@@ -54,7 +54,7 @@ class DeviceBatch:
     @classmethod
     def over(cls, storage: Tensor, capacity: Capacity) -> DeviceBatch:
         """The views of an int32 array of `capacity.integers` elements."""
-        return cls(*storage[: capacity.integers].split(capacity.sizes))
+        return cls(*torch.split(storage[: capacity.integers], capacity.sizes))
 
     @property
     def tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""Runs an encoder with torch: on CUDA in 16 bit by fused kernels and CUDA graphs, elsewhere packed and in eager mode."""
+"""Runs an encoder with torch: on CUDA in 16 bit by fused kernels and CUDA graphs, elsewhere in eager mode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from embedserve_runtime.engines.torch.memory import MemoryBudget, halves
 from embedserve_runtime.engines.torch.modules import PackedEncoder
 from embedserve_runtime.engines.torch.packing import PackedTokens
 from embedserve_runtime.engines.torch.parameters import Parameters
-from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.errors import EngineFailure, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
 
@@ -41,13 +41,14 @@ class TorchEngine:
         device: torch.device,
         dtype: torch.dtype,
         threads: int | None = None,
+        *,
         kernel: KernelKind | None = None,
     ) -> None:
         """Read the weights onto `device`. threads: compute threads of the process on the CPU, None for torch's own.
 
         dtype: of weights, products and hidden states; norms, rotary positions and softmax stay in float32.
-        kernel: the attention to take; None takes the fastest that can run the encoder. Raises EngineFailure where
-        the one asked for cannot.
+        kernel: the attention to take; None takes the fastest that can run the encoder. Raises
+        UnsupportedArchitecture where the one asked for cannot.
         """
         if threads is not None:
             torch.set_num_threads(threads)
@@ -127,19 +128,18 @@ class TorchEngine:
 
     def _submit(self, batch: PackedBatch) -> Forward:
         """Queue the forward pass."""
-        if self._eager is not None:
-            hidden = self._eager(PackedTokens.of(batch, self.device, self._group_width))
-            return self._with_head(hidden, bring(batch, self.device))
         if self._graphs is not None:
             done = self._graphs(batch)
             if done is not None:
                 return done
-        assert self._fused is not None
         on_device = bring(batch, self.device)
-        return self._with_head(self._fused(on_device), on_device)
-
-    def _with_head(self, hidden: Tensor, batch: DeviceBatch) -> Forward:
-        return Forward(hidden, None if self._head is None else self._head(hidden, batch), batch)
+        if self._fused is not None:
+            hidden = self._fused(on_device)
+        else:
+            assert self._eager is not None
+            hidden = self._eager(PackedTokens.of(batch, self.device, self._group_width))
+        rows = None if self._head is None else self._head(hidden, on_device)
+        return Forward(hidden, rows, on_device, batch.cu_seqlens)
 
     def _check(self, batch: PackedBatch) -> None:
         """An index outside a table fails only the batch; on CUDA the kernel's own check would end the process."""
@@ -172,7 +172,7 @@ def _capability(device: torch.device) -> tuple[int, int] | None:
 def choose_kernel(
     encoder: Encoder, device: torch.device, dtype: torch.dtype, asked: KernelKind | None = None
 ) -> KernelKind:
-    """One implementation for all layers, chosen once. Raises EngineFailure where the one asked for cannot run them."""
+    """One implementation for all layers, chosen once. Raises UnsupportedArchitecture where the one asked for cannot."""
     varlen = (why_not_varlen(layer.attention, device, dtype) for layer in encoder.layers)
     reasons = {
         KernelKind.FUSED: why_not_fused(encoder, device, dtype),
@@ -180,7 +180,7 @@ def choose_kernel(
         KernelKind.GROUPED: None,
     }
     if asked is not None and reasons[asked] is not None:
-        raise EngineFailure(f"attention {asked} cannot run this encoder: {reasons[asked]}")
+        raise UnsupportedArchitecture(f"attention {asked} cannot run this encoder: {reasons[asked]}")
     kind = asked or next(kind for kind, reason in reasons.items() if reason is None)
     others = "; ".join(f"{kind}: {reason}" for kind, reason in reasons.items() if reason is not None)
     logger.info("attention: %s%s", kind, f" ({others})" if others else "")

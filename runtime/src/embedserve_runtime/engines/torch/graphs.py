@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.base import Int32Array, PackedBatch
 from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, copy_in
 from embedserve_runtime.engines.torch.heads import RowHead
 
@@ -31,11 +31,13 @@ class Forward:
     """Results on the device, valid until the next batch is submitted.
 
     hidden: (tokens, hidden size). rows: of the head that was captured or run with it, (sequences, columns).
+    bounds: of the sequences, on the host.
     """
 
     hidden: Tensor
     rows: Tensor | None
     batch: DeviceBatch
+    bounds: Int32Array
 
 
 def buckets(longest_batch: int) -> tuple[Capacity, ...]:
@@ -73,7 +75,9 @@ def _full(capacity: Capacity, max_tokens: int) -> PackedBatch:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Captured:
     graph: torch.cuda.CUDAGraph
-    forward: Forward
+    batch: DeviceBatch
+    hidden: Tensor
+    rows: Tensor | None
 
 
 class Graphs:
@@ -108,20 +112,20 @@ class Graphs:
         batch = DeviceBatch.over(self._storage, capacity)
         copy_in(_full(capacity, self._max_tokens), capacity, self._storage)
 
-        def forward() -> Forward:
+        def forward() -> tuple[Tensor, Tensor | None]:
             hidden = run(batch)
-            return Forward(hidden, None if head is None else head(hidden, batch), batch)
+            return hidden, None if head is None else head(hidden, batch)
 
         # Kernels are compiled and libraries choose their algorithms outside of the capture.
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             forward()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            captured = forward()
-        return _Captured(graph, captured)
+            hidden, rows = forward()
+        return _Captured(graph, batch, hidden, rows)
 
     def __call__(self, batch: PackedBatch) -> Forward | None:
         """Submit `batch`, or None where it fits no graph."""
@@ -132,9 +136,9 @@ class Graphs:
         captured = self._captured[number]
         captured.graph.replay()
         tokens, sequences = batch.tokens, len(batch.lengths)
-        whole = captured.forward
         return Forward(
-            whole.hidden[:tokens],
-            None if whole.rows is None else whole.rows[:sequences],
-            whole.batch.of(tokens, sequences),
+            captured.hidden[:tokens],
+            None if captured.rows is None else captured.rows[:sequences],
+            captured.batch.of(tokens, sequences),
+            batch.cu_seqlens,
         )

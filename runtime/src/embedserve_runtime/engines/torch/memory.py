@@ -4,6 +4,7 @@ what failed. Pure decisions; the engine acts on them."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def split(batch: PackedBatch, at: list[int]) -> list[PackedBatch]:
     """The batch cut before each sequence numbered in `at`, ascending."""
     bounds = [0, *at, len(batch.lengths)]
     parts = []
-    for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+    for first, last in pairwise(bounds):
         start, end = int(batch.cu_seqlens[first]), int(batch.cu_seqlens[last])
         types = None if batch.token_types is None else batch.token_types[start:end]
         parts.append(

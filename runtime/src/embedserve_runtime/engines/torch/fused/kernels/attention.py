@@ -93,14 +93,14 @@ def attend(
     sums = tl.zeros([BLOCK_M], tl.float32)
     totals = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     base = low + before * BLOCK_N
-    for block in range(0, whole):
+    for block in range(whole):
         maxima, sums, totals = _block(
             queries, maxima, sums, totals, base + block * BLOCK_N,
             key, value, table, content_to_position, position_to_content, row_of,
             places, start, end, sizes, high, key_step, rows, scale * log2e, slope,
             HEAD_SIZE, WINDOW, CAUSAL, ALIBI, TABLE, TO_POSITION, TO_CONTENT, BLOCK_N, BLOCK_D, False,
         )  # fmt: skip
-    for block in range(0, blocks - whole):
+    for block in range(blocks - whole):
         place = low + block * BLOCK_N + tl.where(block < before, 0, whole * BLOCK_N)
         maxima, sums, totals = _block(
             queries, maxima, sums, totals, place,
