@@ -97,7 +97,7 @@ class Loaded:
         self._engine.prepare(PooledHead([shape.pooling], [], DEVICE))
 
     def submit(self, batch: PackedBatch) -> list[Landing]:
-        return self._engine.run(batch, _land)
+        return self._engine.run(batch, _land, needs_hidden=False)
 
     def run(self, batch: PackedBatch) -> FloatArray:
         return np.concatenate([part.array() for part in self.submit(batch)])

@@ -82,7 +82,13 @@ QWEN3 = _shape(
     intermediate_size=3072,
     max_position_embeddings=8192,
 )
-MODERNBERT = _shape("ModernBERT-base", Pooling.MEAN, ModernBertModel, ModernBertConfig)
+MODERNBERT = _shape(
+    "ModernBERT-base",
+    Pooling.MEAN,
+    ModernBertModel,
+    ModernBertConfig,
+    **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "cls_token_id", "sep_token_id"), 0),
+)
 
 
 def flops(encoder: Encoder, lengths: Lengths) -> float:

@@ -77,7 +77,10 @@ class DeviceRunner:
 
     def submit(self, batch: PackedBatch, wanted: Output) -> Submitted:
         """Queue the batch; another may be submitted before the results of this one are read. Raises EngineFailure."""
-        return Submitted(self._engine.run(batch, lambda done: self._take(done, wanted)))
+        needs_hidden = bool(wanted & (Output.HIDDEN | Output.SPARSE))
+        return Submitted(
+            self._engine.run(batch, lambda done: self._take(done, wanted), needs_hidden=needs_hidden)
+        )
 
     def _take(self, done: Forward, wanted: Output) -> _Part:
         rows = None if done.rows is None or self._kind not in wanted else Landing.of(done.rows)
@@ -86,9 +89,9 @@ class DeviceRunner:
             dense=rows if self._kind is Output.DENSE else None,
             logits=rows if self._kind is Output.LOGITS else None,
             sparse=SparseLanding.of(self._vocabulary(done.hidden, done.batch))
-            if self._vocabulary is not None and Output.SPARSE in wanted
+            if self._vocabulary is not None and done.hidden is not None and Output.SPARSE in wanted
             else None,
-            hidden=Landing.of(done.hidden) if Output.HIDDEN in wanted else None,
+            hidden=Landing.of(done.hidden) if done.hidden is not None and Output.HIDDEN in wanted else None,
         )
 
 

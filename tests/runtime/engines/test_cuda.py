@@ -12,6 +12,7 @@ import torch
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.engine import TorchEngine
+from embedserve_runtime.engines.torch.graphs import Forward
 from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, VocabularyHead
 from embedserve_runtime.engines.torch.kernels import KernelKind
 from embedserve_runtime.engines.torch.landing import Landing, SparseLanding
@@ -95,7 +96,7 @@ def prepared(folder: Path, head: PooledHead | None, dtype: torch.dtype = torch.b
 
 
 def rows_of(engine: TorchEngine, batch: PackedBatch) -> FloatArray:
-    parts = engine.run(batch, lambda done: Landing.of(done.rows))  # type: ignore[arg-type]
+    parts = engine.run(batch, lambda done: Landing.of(done.rows), needs_hidden=False)  # type: ignore[arg-type]
     return np.concatenate([part.array() for part in parts])
 
 
@@ -152,7 +153,12 @@ def test_sparse_vectors_on_the_device_are_those_of_the_host(
     engine = prepared(tmp_path, None, dtype)
     batch = random_batch()
     want = sparse.rows(engine.forward(batch), batch.cu_seqlens, head, loaded)
-    (landing,) = engine.run(batch, lambda done: SparseLanding.of(on_device(done.hidden, done.batch)))
+
+    def land(done: Forward) -> SparseLanding:
+        assert done.hidden is not None
+        return SparseLanding.of(on_device(done.hidden, done.batch))
+
+    (landing,) = engine.run(batch, land, needs_hidden=True)
     rows = np.zeros_like(want)
     for row, (indices, values) in zip(rows, landing.rows(), strict=True):
         assert (np.diff(indices) > 0).all()

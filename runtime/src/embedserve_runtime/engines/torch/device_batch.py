@@ -72,24 +72,26 @@ class DeviceBatch:
 
 
 def lay_out(batch: PackedBatch, capacity: Capacity, into: NDArray[np.int32]) -> None:
-    """Write `batch` into an array of `capacity.integers` elements, in the order of `DeviceBatch.over`."""
-    tokens, sequences = batch.tokens, len(batch.lengths)
-    parts = np.split(into[: capacity.integers], np.cumsum(capacity.sizes)[:-1])
-    ids, types, starts, ends, sequence_of, firsts, lasts, origins = parts
+    """Write `batch` into an array of `capacity.integers` elements, in the order of `DeviceBatch`."""
+    room, tokens, sequences = capacity.tokens, batch.tokens, len(batch.cu_seqlens) - 1
     bounds, lengths = batch.cu_seqlens, batch.lengths
-    ids[:tokens], ids[tokens:] = batch.token_ids, 0
+    by_token, by_sequence = into[: 5 * room].reshape(5, room), into[5 * room : capacity.integers]
+    ids, types, starts, ends, sequence_of = by_token
+    firsts, lasts, origins = by_sequence.reshape(3, capacity.sequences)
+    ids[:tokens] = batch.token_ids
     types[:tokens] = 0 if batch.token_types is None else batch.token_types
-    types[tokens:] = 0
-    starts[:tokens] = np.repeat(bounds[:-1], lengths)
-    ends[:tokens] = np.repeat(bounds[1:], lengths)
-    sequence_of[:tokens] = np.repeat(np.arange(sequences, dtype=np.int32), lengths)
-    sequence_of[tokens:] = 0
-    starts[tokens:] = np.arange(tokens, capacity.tokens, dtype=np.int32)
-    ends[tokens:] = starts[tokens:] + 1
-    origins[:sequences], lasts[:sequences] = bounds[:-1], bounds[1:]
+    starts[:tokens] = bounds[:-1].repeat(lengths)
+    ends[:tokens] = bounds[1:].repeat(lengths)
+    sequence_of[:tokens] = np.arange(sequences, dtype=np.int32).repeat(lengths)
+    if tokens < room:
+        by_token[:, tokens:] = 0
+        starts[tokens:] = np.arange(tokens, room, dtype=np.int32)
+        ends[tokens:] = np.arange(tokens + 1, room + 1, dtype=np.int32)
     firsts[:sequences] = bounds[:-1] + _skipped(batch)
-    # A pooled row that nobody reads: the first token alone.
-    firsts[sequences:], lasts[sequences:], origins[sequences:] = 0, 1, 0
+    lasts[:sequences], origins[:sequences] = bounds[1:], bounds[:-1]
+    if sequences < capacity.sequences:
+        # A pooled row that nobody reads: the first token alone.
+        firsts[sequences:], lasts[sequences:], origins[sequences:] = 0, 1, 0
 
 
 def _skipped(batch: PackedBatch) -> Int32Array:

@@ -100,36 +100,40 @@ class TorchEngine:
 
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
-        return np.concatenate(self.run(batch, lambda done: done.hidden.float().cpu().numpy()))
+        return np.concatenate(self.run(batch, _on_the_host, needs_hidden=True))
 
-    def run(self, batch: PackedBatch, take: Callable[[Forward], T]) -> list[T]:
+    def run(self, batch: PackedBatch, take: Callable[[Forward], T], *, needs_hidden: bool) -> list[T]:
         """What `take` makes of the batch's results on the device: one value, or more where the batch did not fit into
         memory as one, of consecutive sequences each. Raises EngineFailure.
 
-        `take` should queue copies and not wait for them.
+        `take` should queue copies and not wait for them. needs_hidden: whether it reads hidden states.
         """
         self._check(batch)
         try:
             with torch.inference_mode():
-                return [one for part in self.memory.parts(batch) for one in self._in_memory(part, take)]
+                return [
+                    one
+                    for part in self.memory.parts(batch)
+                    for one in self._in_memory(part, take, needs_hidden)
+                ]
         except RuntimeError as error:
             raise EngineFailure(f"torch failed on a batch of {batch.tokens} tokens: {error}") from error
 
-    def _in_memory(self, batch: PackedBatch, take: Callable[[Forward], T]) -> list[T]:
+    def _in_memory(self, batch: PackedBatch, take: Callable[[Forward], T], needs_hidden: bool) -> list[T]:
         """Run a batch, in halves where memory runs out."""
         try:
-            return [take(self._submit(batch))]
+            return [take(self._submit(batch, needs_hidden))]
         except torch.OutOfMemoryError as error:
             self.memory.lower(batch)
             logger.warning("out of memory with %d tokens, again in halves: %s", batch.tokens, error)
         # Not in the handler: its traceback holds tensors of the failed run.
         torch.cuda.empty_cache()
-        return [take(self._submit(half)) for half in halves(batch)]
+        return [take(self._submit(half, needs_hidden)) for half in halves(batch)]
 
-    def _submit(self, batch: PackedBatch) -> Forward:
+    def _submit(self, batch: PackedBatch, needs_hidden: bool) -> Forward:
         """Queue the forward pass."""
         if self._graphs is not None:
-            done = self._graphs(batch)
+            done = self._graphs(batch, needs_hidden)
             if done is not None:
                 return done
         on_device = bring(batch, self.device)
@@ -155,6 +159,11 @@ class TorchEngine:
                 f"a batch of {batch.tokens} tokens has a sequence of {longest}, the encoder takes "
                 f"{self._encoder.max_tokens}"
             )
+
+
+def _on_the_host(done: Forward) -> FloatArray:
+    assert done.hidden is not None
+    return done.hidden.float().cpu().numpy()
 
 
 def automatic_dtype(capability: tuple[int, int] | None) -> torch.dtype:

@@ -1,12 +1,14 @@
 """CUDA graphs of the forward pass, one a bucket of token counts: a small batch is a few hundred kernels of a few
 microseconds, and launching them one by one would take the host several times as long.
 
+In large batches they close the gaps between kernels: 7 % of the time of 16,384 tokens of BERT-base on an H100.
 All graphs are captured at start, share one memory pool, since only one runs at a time, and read the batch from one
-array. Larger batches run without a graph: there the device is the slower of the two.
+array.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +21,12 @@ from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch,
 from embedserve_runtime.engines.torch.heads import RowHead
 
 SMALLEST = 16
-LARGEST = 8192
+# Up to here buckets grow with the size, and a graph keeps its hidden states.
+LARGEST_WITH_HIDDEN = 8192
+# From there on they are this far apart, and only the rows of the head are kept: hidden states of so many tokens would
+# fill the memory, and few ask for them.
+LARGEST = 32_768
+STEP = 512
 # A text has a first and a last special token, and nearly always more than one between them.
 TOKENS_A_SEQUENCE = 4
 # Share of the card's memory that all graphs together may take.
@@ -30,11 +37,11 @@ MEMORY_SHARE = 0.1
 class Forward:
     """Results on the device, valid until the next batch is submitted.
 
-    hidden: (tokens, hidden size). rows: of the head that was captured or run with it, (sequences, columns).
-    bounds: of the sequences, on the host.
+    hidden: (tokens, hidden size), None where a graph has not kept it and it was not asked for. rows: of the head that
+    was captured or run with it, (sequences, columns). bounds: of the sequences, on the host.
     """
 
-    hidden: Tensor
+    hidden: Tensor | None
     rows: Tensor | None
     batch: DeviceBatch
     bounds: Int32Array
@@ -44,26 +51,22 @@ def buckets(longest_batch: int) -> tuple[Capacity, ...]:
     """Ascending: four steps an octave (two in the smallest ones), so that at most a fifth of a batch is left over."""
     counts: list[int] = []
     octave = SMALLEST
-    while octave < LARGEST:
+    while octave < LARGEST_WITH_HIDDEN:
         steps = 2 if octave < 128 else 4
         counts += [octave + octave * step // steps for step in range(steps)]
         octave *= 2
-    counts.append(LARGEST)
+    counts += range(LARGEST_WITH_HIDDEN, LARGEST + 1, STEP)
     enough = next((count for count in counts if count >= longest_batch), LARGEST)
     return tuple(Capacity(count, max(1, count // TOKENS_A_SEQUENCE)) for count in counts if count <= enough)
 
 
 def bucket_for(batch: PackedBatch, among: Sequence[Capacity]) -> int | None:
-    """Number of the smallest bucket that the batch fits, None where it fits none."""
-    tokens, sequences = batch.tokens, len(batch.lengths)
-    return next(
-        (
-            number
-            for number, capacity in enumerate(among)
-            if tokens <= capacity.tokens and sequences <= capacity.sequences
-        ),
-        None,
-    )
+    """Number of the first of ascending buckets that the batch fits, None where it fits none."""
+    tokens, sequences = batch.tokens, len(batch.cu_seqlens) - 1
+    number = bisect_left(among, tokens, key=lambda capacity: capacity.tokens)
+    while number < len(among) and sequences > among[number].sequences:
+        number += 1
+    return number if number < len(among) else None
 
 
 def _full(capacity: Capacity, max_tokens: int) -> PackedBatch:
@@ -76,7 +79,7 @@ def _full(capacity: Capacity, max_tokens: int) -> PackedBatch:
 class _Captured:
     graph: torch.cuda.CUDAGraph
     batch: DeviceBatch
-    hidden: Tensor
+    hidden: Tensor | None
     rows: Tensor | None
 
 
@@ -125,19 +128,20 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             hidden, rows = forward()
-        return _Captured(graph, batch, hidden, rows)
+        keep = rows is None or capacity.tokens <= LARGEST_WITH_HIDDEN
+        return _Captured(graph, batch, hidden if keep else None, rows)
 
-    def __call__(self, batch: PackedBatch) -> Forward | None:
-        """Submit `batch`, or None where it fits no graph."""
+    def __call__(self, batch: PackedBatch, needs_hidden: bool) -> Forward | None:
+        """Submit `batch`, or None where no graph can run it."""
         number = bucket_for(batch, self.capacities)
-        if number is None:
+        if number is None or (needs_hidden and self._captured[number].hidden is None):
             return None
         copy_in(batch, self.capacities[number], self._storage)
         captured = self._captured[number]
         captured.graph.replay()
         tokens, sequences = batch.tokens, len(batch.lengths)
         return Forward(
-            captured.hidden[:tokens],
+            None if captured.hidden is None else captured.hidden[:tokens],
             None if captured.rows is None else captured.rows[:sequences],
             captured.batch.of(tokens, sequences),
             batch.cu_seqlens,

@@ -106,6 +106,7 @@ class VocabularyHead:
     def __call__(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
         from embedserve_runtime.engines.torch.fused.operations import vocabulary_pooled
 
+        hidden = hidden.to(self._last.weight.dtype)
         for layer in self._layers:
             hidden = layer(hidden)
         weight, bias = self._last.weight, self._last.bias

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
-from torch.nn import functional
 
 from embedserve_runtime.engines.torch.attention import Turn, relative_embeddings
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.disentangled import disentangled_term
 from embedserve_runtime.engines.torch.fused.attention import FusedAttention
 from embedserve_runtime.engines.torch.fused.operations import ActivatedProduct, embed, normed, turn_heads
-from embedserve_runtime.engines.torch.parameters import Linear, Normalization, Parameters
+from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
 from embedserve_runtime.model.architecture import (
     Attention,
     Encoder,
@@ -50,15 +50,32 @@ class FusedEncoder:
             for number, layer in enumerate(encoder.layers)
         ]
         self._final_norm = _optional(parameters, encoder.final_norm, "final_norm")
+        placements = {layer.placement for layer in encoder.layers}
+        self._norms_come_first = NormPlacement.POST not in placements
 
     def __call__(self, batch: DeviceBatch) -> Tensor:
+        # Where nothing norms the residual, its sum grows over all layers: in 16 bit each step would lose digits of all
+        # earlier ones. Behind a norm it starts anew in every layer.
+        wide = torch.float32 if self._norms_come_first else self._words.dtype
         hidden = embed(
             *(batch, self._words, self._scale, self._types),
             *(self._positions, self._first_position, self._norm),
+            dtype=wide,
         )
+        if self._norms_come_first:
+            return self._with_norms_first(hidden, batch)
         for layer in self._layers:
-            hidden = layer(hidden, batch)
+            hidden = layer.with_norms_after(hidden, batch)
         return hidden if self._final_norm is None else normed(hidden, self._final_norm)
+
+    def _with_norms_first(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
+        """hidden: float32. Each layer ends with the norm that the next one begins with."""
+        dtype = self._words.dtype
+        norms = [layer.attention_norm for layer in self._layers] + [self._final_norm]
+        given = hidden.to(dtype) if norms[0] is None else normed(hidden, norms[0], dtype=dtype)
+        for layer, following in zip(self._layers, norms[1:], strict=True):
+            given = layer.with_norms_first(hidden, given, batch, following)
+        return given
 
 
 class _Shared:
@@ -103,56 +120,53 @@ class _Shared:
 
 
 class FusedLayer:
-    """One layer. Sums into the residual happen inside products where nothing else has to be done to the branch."""
+    """One layer. Where the norms come after, the sum of residual and MLP happens inside the product."""
 
     def __init__(self, layer: Layer, parameters: Parameters, shared: _Shared, name: str) -> None:
         attention = f"{name}.attention"
-        self._placement = layer.placement
         self._attention = FusedSelfAttention(layer.attention, parameters, shared, attention)
         self._mlp = FusedMlp(layer.mlp, parameters, f"{name}.mlp")
         before = layer.norm if layer.attention_norm else None
         inner = layer.norm if layer.inner_norm else None
         post = layer.norm if layer.placement is NormPlacement.SANDWICH else None
         self._attention_inner_norm = _optional(parameters, inner, f"{attention}.inner_norm")
-        self._attention_norm = _optional(parameters, before, f"{attention}.norm")
+        self.attention_norm = _optional(parameters, before, f"{attention}.norm")
         self._attention_post_norm = _optional(parameters, post, f"{attention}.post_norm")
         self._mlp_norm = parameters.norm(layer.norm, f"{name}.mlp.norm")
         self._mlp_post_norm = _optional(parameters, post, f"{name}.mlp.post_norm")
 
-    def __call__(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
-        """`hidden` is overwritten."""
-        if self._placement is NormPlacement.POST:
-            return self._norms_after(hidden, batch)
-        given = hidden if self._attention_norm is None else normed(hidden, self._attention_norm)
-        attended, output = self._attention(given, batch), self._attention.output
-        between = self._join(hidden, attended, output, self._attention_post_norm, self._mlp_norm)
-        assert between is not None
-        self._join(hidden, self._mlp.inner(between), self._mlp.down, self._mlp_post_norm, None)
-        return hidden
-
-    def _norms_after(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
+    def with_norms_after(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
+        """The layer's output; `hidden` is overwritten."""
         branch = self._attention.output(self._attention(hidden, batch))
         if self._attention_inner_norm is not None:
             branch = normed(branch, self._attention_inner_norm, residual=hidden)
-        if self._attention_norm is None:
+        if self.attention_norm is None:
             hidden.add_(branch)
         else:
-            hidden = normed(branch, self._attention_norm, residual=hidden)
+            hidden = normed(branch, self.attention_norm, residual=hidden)
         down = self._mlp.down
         total = hidden.addmm_(self._mlp.inner(hidden), down.weight.T)
         return normed(total, self._mlp_norm, bias=down.bias)
 
-    @staticmethod
-    def _join(
-        hidden: Tensor, inner: Tensor, product: Linear, post: Normalization | None, norm: Normalization | None
-    ) -> Tensor | None:
-        """hidden += post(product(inner)), in place; gives norm(hidden) if there is a norm."""
-        if post is None and product.bias is None:
-            hidden.addmm_(inner, product.weight.T)
-            return None if norm is None else normed(hidden, norm)
-        branch = functional.linear(inner, product.weight)
-        result = normed(branch, norm, residual=hidden, bias=product.bias, post=post, keep=hidden)
-        return None if norm is None else result
+    def with_norms_first(
+        self, hidden: Tensor, given: Tensor, batch: DeviceBatch, following: Normalization | None
+    ) -> Tensor:
+        """Adds the layer's branches to `hidden`, in place, and gives norm `following` of it, or it in 16 bit without.
+
+        given: `hidden` behind the layer's first norm.
+        """
+        branch = self._attention.output(self._attention(given, batch))
+        between = joined(hidden, branch, self._attention_post_norm, self._mlp_norm)
+        return joined(hidden, self._mlp.down(self._mlp.inner(between)), self._mlp_post_norm, following)
+
+
+def joined(hidden: Tensor, branch: Tensor, post: Normalization | None, norm: Normalization | None) -> Tensor:
+    """hidden += post(branch), in place; gives norm(hidden), or hidden, in the dtype of the branch."""
+    if post is None or norm is None or post.form == norm.form:
+        result = normed(branch, norm, residual=hidden, post=post, keep=hidden)
+        return result.to(branch.dtype) if norm is None else result
+    normed(branch, None, residual=hidden, post=post, keep=hidden)
+    return normed(hidden, norm, dtype=branch.dtype)
 
 
 class FusedSelfAttention:

@@ -41,10 +41,12 @@ def embed(
     positions: Tensor | None,
     first_position: int,
     norm: Normalization | None,
+    *,
+    dtype: torch.dtype,
 ) -> Tensor:
     """norm(words[id] * scale + type row + position row), (tokens, width)."""
     width = words.shape[1]
-    out = words.new_empty((batch.tokens, width))
+    out = words.new_empty((batch.tokens, width), dtype=dtype)
     kernel: Callable[..., object] = rows.embed[(batch.tokens,)]
     kernel(
         *(batch.ids, batch.types, batch.starts, words),
@@ -70,13 +72,14 @@ def normed(
     bias: Tensor | None = None,
     post: Normalization | None = None,
     keep: Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """norm(residual + post(branch + bias)), (tokens, width). keep: where the sum before `norm` goes, which may be an
-    input. norm, post: of one kind and epsilon. Without `norm` the result is `keep`."""
+    input. norm, post: of one form. Without `norm` the result is `keep`. dtype: of the result, None for the branch's."""
     count, width = branch.shape
     if norm is None and keep is None:
         raise ValueError("neither a norm nor a place for the sum")
-    out = keep if norm is None else torch.empty_like(branch)
+    out = keep if norm is None else torch.empty_like(branch, dtype=dtype)
     assert out is not None
     shape = norm or post
     tile = max(1, 4096 // int(triton.next_power_of_2(width)))
@@ -176,12 +179,14 @@ class ActivatedProduct:
         self._linear = linear
         self._kind = ACTIVATION_KINDS[activation]
         self._gated = gated
-        self._block_n = 128 if gated else 256
         weight = linear.weight
         self._descriptor: TensorDescriptor | None = None
         if can_be_fused(weight, gated):
-            self._descriptor = TensorDescriptor.from_tensor(weight, [self._block_n, 64])
-            self._programs = torch.cuda.get_device_properties(weight.device).multi_processor_count
+            self._descriptor = TensorDescriptor.from_tensor(weight, [128, 64])
+            # Without a gate two programs share a multiprocessor: one computes its activations while the other multiplies.
+            together = 1 if gated else 2
+            count = torch.cuda.get_device_properties(weight.device).multi_processor_count
+            self._programs = together * count
 
     def __call__(self, value: Tensor) -> Tensor:
         if self._descriptor is None or len(value) < LEAST_TOKENS_OF_FUSED_PRODUCT:
@@ -213,18 +218,17 @@ class ActivatedProduct:
             TensorDescriptor.from_tensor(value, [128, 64]),
             right,
             out if bias is None else bias,
-            TensorDescriptor.from_tensor(out, [128, self._block_n]),
-            *(count, width, depth),
+            *(out, count, width, depth),
             GATED=self._gated,
             HAS_BIAS=bias is not None,
             KIND=self._kind,
             BLOCK_M=128,
-            BLOCK_N=self._block_n,
+            BLOCK_N=128,
             BLOCK_K=64,
             GROUP_M=8,
             PROGRAMS=self._programs,
             FLATTEN=not self._gated,
-            num_warps=8,
+            num_warps=8 if self._gated else 4,
             num_stages=3,
         )
         return out

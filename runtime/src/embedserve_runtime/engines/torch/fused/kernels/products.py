@@ -1,7 +1,6 @@
 """A matrix product with bias and activation in its epilogue, on the tensor memory accelerator (Hopper and later).
 
-Persistent: one program a multiprocessor walks over tiles, so that the epilogue of one tile runs beside the loads of
-the next.
+Persistent: a program walks over tiles, so that the epilogue of one tile runs beside the loads of the next.
 """
 
 import triton
@@ -15,7 +14,7 @@ def product_activated(
     left,  # descriptor of (rows, depth)
     right,  # descriptor of (columns, depth); where GATED, gate rows before up rows: (2 * columns, depth)
     bias,
-    out,  # descriptor of (rows, columns)
+    out,  # (rows, columns)
     rows,
     columns,
     depth,
@@ -55,4 +54,6 @@ def product_activated(
             if HAS_BIAS:
                 ups += tl.load(bias + columns + places, mask=inside, other=0.0).to(tl.float32)[None, :]
             sums *= ups
-        out.store([row, column], sums.to(out.dtype))
+        below = row + tl.arange(0, BLOCK_M)
+        at = below[:, None].to(tl.int64) * columns + places[None, :]
+        tl.store(out + at, sums.to(out.dtype.element_ty), mask=(below < rows)[:, None] & inside[None, :])
