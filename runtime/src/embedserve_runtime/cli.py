@@ -17,7 +17,7 @@ from embedserve_runtime import __version__
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.model.card import ModelCard, read_card
-from embedserve_runtime.model.heads.description import ClassifierHead, Task
+from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead, Task
 from embedserve_runtime.model.sources import LocatedModel, fetch_model, open_model
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.termination import write_termination_message, write_termination_result
@@ -119,7 +119,9 @@ def described(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
         "layers": len(encoder.layers),
         "hiddenSize": encoder.hidden_size,
         "engines": {kind: reason or "yes" for kind, reason in engine_reasons(encoder).items()},
-        "pooling": card.pipeline.pooling_name if card.head is None else card.head.pooling,
+        "pooling": card.head.pooling
+        if isinstance(card.head, ClassifierHead | SparseHead)
+        else card.pipeline.pooling_name,
         "denseLayers": len(card.pipeline.dense),
         "normalize": card.pipeline.normalize,
         "maxLength": card.max_length,
@@ -134,6 +136,7 @@ OUTPUTS: Mapping[Task, Sequence[str]] = {
     Task.RERANK: ("score",),
     Task.CLASSIFY: ("labels",),
     Task.SPARSE: ("sparse",),
+    Task.MULTI_VECTOR: ("multiVector",),
 }
 
 COMMANDS = {"serve": _serve, "fetch": _fetch, "inspect": _inspect}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,10 +18,18 @@ from embedserve_runtime.heads.classification import Classifier
 from embedserve_runtime.heads.dense import DenseHead, DenseWeights
 from embedserve_runtime.heads.layers import LoadedLayer
 from embedserve_runtime.heads.sparse import Splade
+from embedserve_runtime.heads.tokens import Lexical, MultiVectors
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard, read_card
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
-from embedserve_runtime.model.heads.description import ClassifierHead, Head, SparseHead
+from embedserve_runtime.model.heads.description import (
+    ClassifierHead,
+    Head,
+    LexicalHead,
+    MultiVectorHead,
+    SparseHead,
+    TokenHead,
+)
 from embedserve_runtime.model.heads.tensors import head_tensors
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.runner import EncoderRunner, Heads, Runner
@@ -50,18 +59,27 @@ def runner_on(engine: Engine, card: ModelCard, checkpoint: Checkpoint) -> Runner
 
 
 def _heads(card: ModelCard, checkpoint: Checkpoint) -> Heads:
-    match card.head:
-        case None:
-            return Heads(dense=DenseHead(card.pipeline.pooling, _dense_weights(card)))
-        case ClassifierHead() as head:
-            return Heads(logits=Classifier(head, _head_layers(head, checkpoint)))
-        case SparseHead() as head:
-            return Heads(sparse=Splade(head, _head_layers(head, checkpoint)))
+    heads = Heads()
+    if card.head is None:
+        heads = Heads(dense=DenseHead(card.pipeline.pooling, _dense_weights(card)))
+    for head in (*(() if card.head is None else (card.head,)), *card.token_heads):
+        layers = _head_layers(head, card, checkpoint)
+        match head:
+            case ClassifierHead():
+                heads = replace(heads, logits=Classifier(head, layers))
+            case SparseHead():
+                heads = replace(heads, sparse=Splade(head, layers))
+            case LexicalHead():
+                heads = replace(heads, sparse=Lexical(head, layers))
+            case MultiVectorHead():
+                heads = replace(heads, multi_vectors=MultiVectors(head, layers))
+    return heads
 
 
-def _head_layers(head: Head, checkpoint: Checkpoint) -> tuple[LoadedLayer, ...]:
+def _head_layers(head: Head | TokenHead, card: ModelCard, checkpoint: Checkpoint) -> tuple[LoadedLayer, ...]:
     tensors = {
-        name: tensor.astype(np.float32, copy=False) for name, tensor in head_tensors(checkpoint, head.layers)
+        name: tensor.astype(np.float32, copy=False)
+        for name, tensor in head_tensors(checkpoint, head.layers, card.folder)
     }
     return LoadedLayer.all_of(head.layers, tensors)
 

@@ -55,7 +55,6 @@ deberta = rows_of(
     max_position_embeddings=40,
     relative_attention=True,
     pos_att_type=["c2p", "p2c"],
-    not_on=frozenset({"onnx"}),
 )
 
 BERT_LIKE = (
@@ -114,4 +113,17 @@ BERT_LIKE = (
     ),
     deberta("deberta, one term", pos_att_type=["p2c"], max_relative_positions=7, type_vocab_size=2),
     deberta("deberta, the other term", pos_att_type="c2p", position_buckets=4, num_attention_heads=1),
+    deberta("deberta, no relative positions", relative_attention=False, num_attention_heads=9),
+    deberta("deberta, convolution, tanh", conv_kernel_size=3),
+    deberta(
+        "deberta, wide convolution, own words' width",
+        conv_kernel_size=5,
+        conv_act="gelu",
+        embedding_size=20,
+        type_vocab_size=2,
+        num_hidden_layers=1,
+    ),
+    deberta(
+        "deberta, own words' width, v3", embedding_size=50, share_att_key=True, position_biased_input=False
+    ),
 )

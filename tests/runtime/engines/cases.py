@@ -9,6 +9,7 @@ from tests.runtime.engines.bert_like_cases import BERT_LIKE
 from tests.runtime.engines.case import Case, reference_of
 from tests.runtime.engines.decoder_cases import DECODERS
 from tests.runtime.engines.jina_cases import JINA
+from tests.runtime.engines.nomic_cases import NOMIC_MIXTURES
 from tests.support.models import tiny_bert
 
 
@@ -26,4 +27,4 @@ BERT = (
     bert("one token type", type_vocab_size=1),
 )
 
-CASES: tuple[Case, ...] = (*BERT, *BERT_LIKE, *JINA, *DECODERS)
+CASES: tuple[Case, ...] = (*BERT, *BERT_LIKE, *NOMIC_MIXTURES, *JINA, *DECODERS)

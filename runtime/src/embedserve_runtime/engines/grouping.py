@@ -41,15 +41,21 @@ class AttentionGroups:
     unpad: Int64Array
 
 
-def group_sizes(descending: Int32Array, hidden_size: int) -> list[int]:
-    """Cut lengths in descending order into runs; returns how many sequences each run has."""
+def group_sizes(descending: Int32Array, hidden_size: int, most_pairs: int | None = None) -> list[int]:
+    """Cut lengths in descending order into runs; returns how many sequences each run has.
+
+    most_pairs: how many scores of one head a run may have, for engines that hold more than one array of them at a
+    time. A sequence of more than that is a run of its own.
+    """
     # QK^T and PV: two products of 2 * length^2 * hidden operations each.
     flops = 4.0 * hidden_size * descending.astype(np.float64) ** 2
     sizes: list[int] = []
     start, waste = 0, 0.0
     for index in range(len(descending)):
         extra = float(flops[start] - flops[index])
-        if waste + extra > GROUP_OVERHEAD_FLOPS:
+        pairs = (index - start + 1) * int(descending[start]) ** 2
+        full = most_pairs is not None and index > start and pairs > most_pairs
+        if full or waste + extra > GROUP_OVERHEAD_FLOPS:
             sizes.append(index - start)
             start, waste = index, 0.0
         else:
@@ -58,12 +64,12 @@ def group_sizes(descending: Int32Array, hidden_size: int) -> list[int]:
     return sizes
 
 
-def group(batch: PackedBatch, hidden_size: int) -> AttentionGroups:
-    """Group the sequences of `batch`; hidden_size is heads x head size."""
+def group(batch: PackedBatch, hidden_size: int, most_pairs: int | None = None) -> AttentionGroups:
+    """Group the sequences of `batch`; hidden_size is heads x head size, most_pairs as in `group_sizes`."""
     lengths = batch.lengths
     order = np.argsort(-lengths, kind="stable")
     ordered = lengths[order]
-    sizes = np.array(group_sizes(ordered, hidden_size), dtype=np.int64)
+    sizes = np.array(group_sizes(ordered, hidden_size, most_pairs), dtype=np.int64)
     length_starts = np.concatenate(([0], np.cumsum(sizes)))
     padded_length = ordered[length_starts[:-1]].astype(np.int64)
     row_starts = np.concatenate(([0], np.cumsum(sizes * padded_length)))

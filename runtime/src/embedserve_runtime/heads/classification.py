@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.heads import dense
@@ -26,7 +27,19 @@ class Classifier:
     layers: Sequence[LoadedLayer]
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> FloatArray:
+        if self.head.padding is not None:
+            return run(self.layers, hidden[last_tokens(batch, self.head.padding)])
         return run(self.layers, dense.pool(hidden, batch.cu_seqlens, self.head.pooling))
+
+
+def last_tokens(batch: PackedBatch, padding: int) -> NDArray[np.int64]:
+    """The packed place of each sequence's last token whose id is not `padding`, of its first where all are; int64,
+    (sequences,)."""
+    places = np.arange(batch.tokens, dtype=np.int64)
+    starts = batch.cu_seqlens[:-1].astype(np.int64)
+    counted = np.where(batch.token_ids != padding, places, np.repeat(starts, batch.lengths))
+    last: NDArray[np.int64] = np.maximum.reduceat(counted, starts)
+    return last
 
 
 def scores(values: FloatArray, function: ScoreFunction) -> FloatArray:

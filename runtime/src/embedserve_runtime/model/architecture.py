@@ -14,12 +14,13 @@ Shape = tuple[int, ...]
 
 
 class Activation(StrEnum):
-    """Activation inside the MLP."""
+    """Activation inside the MLP or after a convolution."""
 
     GELU = "gelu"  # x * Phi(x), by erf: BERT's own form; the tanh approximation moves vectors by up to 5e-4
     GELU_TANH = "gelu_tanh"
     RELU = "relu"
     SILU = "silu"
+    TANH = "tanh"
 
 
 class NormKind(StrEnum):
@@ -60,9 +61,11 @@ class AbsolutePositions:
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """(word row * scale) + position row + row 0 of the token types, then the norm.
+    """(word row * scale) + position row + row 0 of the token types, then the projection, then the norm.
 
     token_types: rows of the token-type table, 0 without one.
+    width: columns of the three tables; another than the hidden size has a projection to it, without bias, parameter
+        `embeddings.projection.weight` (hidden, width). None is the hidden size.
     """
 
     vocabulary: int
@@ -70,6 +73,7 @@ class Embeddings:
     token_types: int
     norm: Norm | None
     scale: float = 1.0
+    width: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,20 +178,52 @@ class Mlp:
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of `count` MLPs without gates and biases: sum of w_e * down_e(activation(up_e(x))) over the experts
+    that are chosen for the token, + one bias for all.
+
+    w is the softmax over the logits of all experts; the `chosen` largest count, as they are: they sum to less than 1.
+    Parameters: `mlp.router.weight` (count, hidden); `mlp.up.weight` (count * intermediate, hidden), expert after
+    expert; `mlp.down.weight` of that shape too, so each expert's is transposed: (intermediate, hidden);
+    `mlp.bias` (hidden,).
+    """
+
+    count: int
+    chosen: int
+    intermediate: int
+    activation: Activation
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """activation(c(x)) over each sequence alone, with zeros before and behind it; `kernel` is odd.
+
+    Token t: sum over o of W[:, :, o] x[t + o - kernel // 2], + bias. Parameters `convolution.weight`
+    (hidden, hidden, kernel) and `convolution.bias`.
+    """
+
+    kernel: int
+    activation: Activation
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """Attention, then MLP, with `norm` placed as `placement` says.
 
     attention_norm: False where the norm before attention is left out (ModernBERT's first layer).
     inner_norm: POST only: attention's branch f has a norm and a residual of its own, parameters
         `attention.inner_norm.*`: f(x) = inner_norm(x + attention(x)) (JinaBERT's code variant).
+    convolution: POST only: the layer's output y becomes norm(y + convolution(x)), parameters `convolution.norm.*`
+        (the first layer of DeBERTa-v2 xlarge).
     """
 
     attention: Attention
-    mlp: Mlp
+    mlp: Mlp | Experts
     placement: NormPlacement
     norm: Norm
     attention_norm: bool = True
     inner_norm: bool = False
+    convolution: Convolution | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,11 +283,14 @@ class Encoder:
 
     def _outer_shapes(self) -> Iterator[tuple[str, Shape]]:
         hidden, embeddings = self.hidden_size, self.embeddings
-        yield "embeddings.word.weight", (embeddings.vocabulary, hidden)
+        width = embeddings.width or hidden
+        yield "embeddings.word.weight", (embeddings.vocabulary, width)
         if embeddings.positions is not None:
-            yield "embeddings.position.weight", (embeddings.positions.rows, hidden)
+            yield "embeddings.position.weight", (embeddings.positions.rows, width)
         if embeddings.token_types:
-            yield "embeddings.token_type.weight", (embeddings.token_types, hidden)
+            yield "embeddings.token_type.weight", (embeddings.token_types, width)
+        if width != hidden:
+            yield "embeddings.projection.weight", (hidden, width)
         yield from _norm("embeddings.norm", hidden, embeddings.norm)
         yield from _norm("final_norm", hidden, self.final_norm)
         # One table for all layers: the first layer that has such a term describes it.
@@ -266,7 +305,7 @@ class Encoder:
 
 
 def _layer_shapes(layer: Layer, hidden: int) -> Iterator[tuple[str, Shape]]:
-    attention, mlp = layer.attention, layer.mlp
+    attention = layer.attention
     inner, kv_inner = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
     yield from _linear("attention.query", inner, hidden, attention.qkv_bias)
     yield from _linear("attention.key", kv_inner, hidden, attention.qkv_bias)
@@ -289,14 +328,28 @@ def _layer_shapes(layer: Layer, hidden: int) -> Iterator[tuple[str, Shape]]:
         yield from _norm("attention.inner_norm", hidden, layer.norm)
     if layer.attention_norm:
         yield from _norm("attention.norm", hidden, layer.norm)
+    yield from _mlp_shapes(layer.mlp, hidden)
+    yield from _norm("mlp.norm", hidden, layer.norm)
+    if layer.convolution is not None:
+        yield "convolution.weight", (hidden, hidden, layer.convolution.kernel)
+        yield "convolution.bias", (hidden,)
+        yield from _norm("convolution.norm", hidden, layer.norm)
+    if layer.placement is NormPlacement.SANDWICH:
+        yield from _norm("attention.post_norm", hidden, layer.norm)
+        yield from _norm("mlp.post_norm", hidden, layer.norm)
+
+
+def _mlp_shapes(mlp: Mlp | Experts, hidden: int) -> Iterator[tuple[str, Shape]]:
+    if isinstance(mlp, Experts):
+        yield "mlp.router.weight", (mlp.count, hidden)
+        yield "mlp.up.weight", (mlp.count * mlp.intermediate, hidden)
+        yield "mlp.down.weight", (mlp.count * mlp.intermediate, hidden)
+        yield "mlp.bias", (hidden,)
+        return
     if mlp.gated:
         yield from _linear("mlp.gate", mlp.intermediate, hidden, mlp.up_bias)
     yield from _linear("mlp.up", mlp.intermediate, hidden, mlp.up_bias)
     yield from _linear("mlp.down", hidden, mlp.intermediate, mlp.down_bias)
-    yield from _norm("mlp.norm", hidden, layer.norm)
-    if layer.placement is NormPlacement.SANDWICH:
-        yield from _norm("attention.post_norm", hidden, layer.norm)
-        yield from _norm("mlp.post_norm", hidden, layer.norm)
 
 
 def _linear(name: str, out_features: int, in_features: int, bias: bool) -> Iterator[tuple[str, Shape]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,15 +12,19 @@ from embedserve_runtime.errors import ConfigError, ModelError, ModelFileMissing,
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
+from embedserve_runtime.model.heads import bge_m3
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
+    LexicalHead,
+    MultiVectorHead,
     SparseHead,
     Task,
+    TokenHead,
     head_outputs,
     identity_of,
 )
-from embedserve_runtime.model.heads.reading import read_head
+from embedserve_runtime.model.heads.reading import read_head, read_token_heads
 from embedserve_runtime.model.heads.tensors import head_tensors
 from embedserve_runtime.model.identity import tokenizer_digest, vector_space
 from embedserve_runtime.model.modules import Layout, read_layout
@@ -28,6 +32,14 @@ from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.results import Output
 
 TOKENIZER_FILE = "tokenizer.json"
+OUTPUT_OF: Mapping[type[Head | TokenHead], Output] = MappingProxyType(
+    {
+        ClassifierHead: Output.LOGITS,
+        SparseHead: Output.SPARSE,
+        LexicalHead: Output.SPARSE,
+        MultiVectorHead: Output.MULTI_VECTOR,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +53,7 @@ class ModelCard:
     vector_space: identity of the vectors, `vs1-` and 20 hex digits.
     head: what makes rows in the place of pooling; None for the task "embed". The pipeline then has no poolings, and
         its dimensions are the columns of a row: labels, or the vocabulary.
+    token_heads: what is made of each token beside a dense vector.
     pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
     """
 
@@ -56,23 +69,21 @@ class ModelCard:
     vector_space: str
     task: Task = Task.EMBED
     head: Head | None = None
+    token_heads: tuple[TokenHead, ...] = ()
     pair_types: bool = False
 
     @property
     def outputs(self) -> Output:
         """All that one forward pass can give."""
-        match self.head:
-            case None:
-                return Output.DENSE | Output.HIDDEN
-            case ClassifierHead():
-                return Output.LOGITS
-            case SparseHead():
-                return Output.SPARSE
+        made = Output.DENSE | Output.HIDDEN if self.head is None else OUTPUT_OF[type(self.head)]
+        for head in self.token_heads:
+            made |= OUTPUT_OF[type(head)]
+        return made
 
     @property
     def main_output(self) -> Output:
         """What the model is for."""
-        order = (Output.DENSE, Output.LOGITS, Output.SPARSE)
+        order = (Output.DENSE, Output.LOGITS, Output.SPARSE, Output.MULTI_VECTOR)
         return next(output for output in order if output in self.outputs)
 
     @property
@@ -101,10 +112,13 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
     encoder = families.describe(folder)
     layout = read_layout(folder)
     task, head = read_head(folder, encoder, layout, settings.task)
+    token_heads = read_token_heads(folder, encoder, task)
     checkpoint = Checkpoint.open(folder)
     weights = Weights(encoder, checkpoint)
     pipeline = (
-        _pipeline(encoder, layout, settings) if head is None else _head_pipeline(head, settings, layout)
+        _pipeline(folder, encoder, layout, settings)
+        if head is None
+        else _head_pipeline(head, settings, layout)
     )
     prompts = {**layout.prompts, **settings.prompts}
     default_prompt = settings.default_prompt or layout.default_prompt
@@ -113,6 +127,8 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
         raise ConfigError(
             f"model.default_prompt: {default_prompt!r} is not a prompt of the model; known: {known}"
         )
+    if isinstance(head, ClassifierHead) and head.template is not None and default_prompt is not None:
+        head = replace(head, template=replace(head.template, instruction=prompts[default_prompt]))
     return ModelCard(
         folder=folder,
         source=settings.source,
@@ -131,18 +147,26 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
             lowercase=layout.lowercase,
             prompt=prompts[default_prompt] if default_prompt is not None else "",
             head=None if head is None else identity_of(head),
-            head_tensors=() if head is None else head_tensors(checkpoint, head.layers),
+            head_tensors=() if head is None else head_tensors(checkpoint, head.layers, folder),
+            token_heads=[
+                (identity_of(one), head_tensors(checkpoint, one.layers, folder)) for one in token_heads
+            ],
         ),
         task=task,
         head=head,
+        token_heads=token_heads,
         pair_types=encoder.embeddings.token_types > 1 and layout.token_types,
     )
 
 
-def _pipeline(encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipeline:
-    poolings = layout.pooling if settings.pooling == "auto" else (Pooling(settings.pooling),)
+def _pipeline(folder: Path, encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipeline:
+    modules = layout.modules
+    usual, normalize = (Pooling.MEAN,), modules.normalize
+    if bge_m3.is_bge_m3(folder) and not modules.written:
+        usual, normalize = (Pooling.CLS,), True  # as FlagEmbedding, which writes no modules.json
+    poolings = modules.pooling or usual if settings.pooling == "auto" else (Pooling(settings.pooling),)
     size = encoder.hidden_size * len(poolings)
-    for layer in layout.dense:
+    for layer in modules.dense:
         if layer.in_features != size:
             raise ModelInvalid(
                 f"{layer.folder}: takes {layer.in_features} features, the step before gives {size}"
@@ -152,10 +176,11 @@ def _pipeline(encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipe
         raise ConfigError(f"model.dimensions: {settings.dimensions} is more than the model's {size}")
     return Pipeline(
         pooling=poolings,
-        dense=layout.dense,
-        normalize=layout.normalize,
+        dense=modules.dense,
+        normalize=normalize,
         dimensions=settings.dimensions or size,
         full_dimensions=size,
+        include_prompt=modules.include_prompt,
     )
 
 
@@ -166,8 +191,10 @@ def _head_pipeline(head: Head, settings: ModelSettings, layout: Layout) -> Pipel
     ):
         if value != absent:
             raise ConfigError(f"model.{name}: is for dense vectors; with this task it cannot be set")
-    if layout.dense:
-        raise ModelInvalid(f"{layout.dense[0].folder}: a Dense module does not go with a head of the model")
+    if layout.modules.dense:
+        raise ModelInvalid(
+            f"{layout.modules.dense[0].folder}: a Dense module does not go with a head of the model"
+        )
     width = head_outputs(head)
     return Pipeline(pooling=(), dense=(), normalize=False, dimensions=width, full_dimensions=width)
 

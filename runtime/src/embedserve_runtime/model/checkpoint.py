@@ -69,6 +69,16 @@ class Checkpoint:
             raise ModelInvalid(f"{file}: tensor {name} cannot be read: {error}") from error
         return tensor
 
+    def row(self, name: str, row: int) -> NDArray[np.generic]:
+        """One row of a matrix as stored, without reading the others."""
+        file = self._file_of[name]
+        try:
+            with safe_open(file, framework="np") as tensors:
+                values: NDArray[np.generic] = tensors.get_slice(name)[row]
+        except (SafetensorError, OSError) as error:
+            raise ModelInvalid(f"{file}: row {row} of tensor {name} cannot be read: {error}") from error
+        return values
+
     def float32(self, name: str) -> FloatArray:
         """The tensor as float32."""
         return self.raw(name).astype(np.float32, copy=False)

@@ -27,6 +27,7 @@ from huggingface_hub.errors import (
 
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import ModelAccessDenied, ModelNotFound, SourceUnavailable
+from embedserve_runtime.model.heads.bge_m3 import FILES as BGE_M3_FILES
 from embedserve_runtime.model.store import Reference, Store
 
 LOGGER = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ WANTED = (
     "model.safetensors",
     "model-*-of-*.safetensors",
     "*/model.safetensors",
+    "chat_template.jinja",
+    *BGE_M3_FILES,
 )
 UNWANTED = ("onnx/*", "openvino/*")
 LOCAL_REVISION = "local"

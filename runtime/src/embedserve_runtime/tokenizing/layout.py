@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Encoding, Tokenizer, normalizers
 
-from embedserve_runtime.engines.base import Int32Array, Tokens, TypedTokens
+from embedserve_runtime.engines.base import Int32Array, Tokens, TokenSequence
 from embedserve_runtime.errors import ModelInvalid
 
 # Before a blank that follows a letter or digit, every pre-tokenizer of `_splits_at_blanks` starts a new word,
@@ -22,6 +22,9 @@ _BLANK = r"(?<=[^\W_])(?=[ \t\n])"
 _IDEOGRAPHS = r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])"
 # One of these has a token in every vocabulary; a BPE without an unknown token has none for the others.
 _PROBES = ("a", "e", "A", "1", ".", "的", "!")
+
+# These change a character by itself or with the marks that follow it.
+_LOCAL_NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class PairTemplate:
         if not typed:
             return ids
         types = np.repeat([run.type for run in self.runs], [len(part) for part in parts])
-        return TypedTokens(ids, types.astype(np.int32))
+        return TokenSequence(ids, types.astype(np.int32))
 
 
 def read_pair_template(tokenizer: Tokenizer) -> PairTemplate:
@@ -101,7 +104,7 @@ def read_special_tokens(tokenizer: Tokenizer) -> tuple[Int32Array, Int32Array]:
 
 def read_boundaries(tokenizer: Tokenizer) -> Boundaries:
     layout = json.loads(tokenizer.to_str())
-    return Boundaries(_boundary(layout), _is_bert(layout))
+    return Boundaries(_boundary(layout), _words_are_alike_everywhere(layout))
 
 
 def lowercase_first(tokenizer: Tokenizer) -> None:
@@ -152,6 +155,26 @@ def _splits_at_blanks(pre_tokenizer: dict[str, Any]) -> bool:
             return r"\s+(?!\S)" in pattern  # the GPT-2 expression and its descendants
         case _:
             return False
+
+
+def _words_are_alike_everywhere(layout: dict[str, Any]) -> bool:
+    """Whether a text that begins with a blank has the ids that it has behind a word."""
+    if any(token["rstrip"] and token["content"][-1:].isalnum() for token in layout["added_tokens"]):
+        return False
+    steps = _flat(layout["pre_tokenizer"], "pretokenizers")
+    if _is_bert(layout):
+        return True
+    if steps and steps[0]["type"] == "WhitespaceSplit":
+        return all(
+            step["type"] == "Metaspace" and step["prepend_scheme"] in {"always", "never"}
+            for step in steps[1:]
+        )
+    local = all(part["type"] in _LOCAL_NORMALIZERS for part in _flat(layout["normalizer"], "normalizers"))
+    return local and all(
+        (step["type"] == "ByteLevel" and not step["add_prefix_space"])
+        or (step["type"] == "Split" and _splits_at_blanks(step))
+        for step in steps
+    )
 
 
 def _is_bert(layout: dict[str, Any]) -> bool:

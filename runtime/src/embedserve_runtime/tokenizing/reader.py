@@ -165,9 +165,9 @@ class Reader:
                 return [tokenizer.encode(text, add_special_tokens=special) for text in texts]
             batch = tokenizer.encode_batch if need.offsets else tokenizer.encode_batch_fast
             encodings: list[Encoding] = batch(texts, add_special_tokens=special)
-        except UnicodeEncodeError as error:
+        except TypeError as error:  # what the library says of a string that has no UTF-8
             raise InvalidInput(
-                f"a text holds a character that is not valid Unicode: {error.reason}"
+                "a text holds half of a surrogate pair, which is not valid Unicode; send the whole character"
             ) from error
         return encodings
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embedserve_runtime.engines.base import Int32Array, Tokens
+from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.errors import ConfigError, InputTooLong
 from embedserve_runtime.tokenizing.cutting import CutRules, keep
 from embedserve_runtime.tokenizing.pairs import Pair, check_not_empty
@@ -60,7 +60,7 @@ class TemplateEncoder:
         if self._frame({"query": "", "instruction": ""}) is None:
             raise ConfigError(f"max_length {max_length} leaves no room beside the template")
 
-    def encode(self, pairs: Sequence[Pair], rules: CutRules, *, instruction: str = "") -> list[Tokens]:
+    def encode(self, pairs: Sequence[Pair], rules: CutRules, *, instruction: str = "") -> list[Int32Array]:
         """One sequence a pair of query and document; only the document is cut.
 
         Raises EmptyInput and InputTooLong, naming the pair, and InvalidInput.
@@ -68,7 +68,7 @@ class TemplateEncoder:
         check_not_empty(pairs)
         need = Need(self._max_length, from_left=not rules.truncate or rules.side == "right")
         frames: dict[str, _Frame] = {}
-        sequences: list[Tokens] = []
+        sequences: list[Int32Array] = []
         for piece in pieces(pairs, lambda pair: len(instruction) + len(pair[0]) + len(pair[1])):
             for index, (query, _) in enumerate(piece, len(sequences)):
                 if query not in frames:

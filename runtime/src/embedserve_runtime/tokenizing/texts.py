@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from embedserve_runtime.engines.base import Int32Array, Tokens
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.heads.description import Task
+from embedserve_runtime.model.heads.description import ClassifierHead, PromptTemplate, Task
 from embedserve_runtime.tokenizing.cutting import CutRules, keep
 from embedserve_runtime.tokenizing.layout import lowercase_first, read_special_tokens
 from embedserve_runtime.tokenizing.pairs import PairEncoder
@@ -44,6 +44,7 @@ class TextTokenizer:
         self._pair_types = pair_types
         self.max_length = max_length
         self.vocabulary_size = vocabulary_size
+        self._written: tuple[TemplateEncoder, str] | None = None
         self._head, self._tail = read_special_tokens(tokenizer)
         self._room = max_length - len(self._head) - len(self._tail)
         if self._room < 1:
@@ -60,9 +61,15 @@ class TextTokenizer:
             lowercase_first(tokenizer)
         vocabulary = card.encoder.embeddings.vocabulary
         built = cls(tokenizer, card.max_length, vocabulary, pair_types=card.pair_types)
-        if card.task is Task.RERANK:
+        if isinstance(card.head, ClassifierHead) and card.head.template is not None:
+            built.rank_by(card.head.template)
+        elif card.task is Task.RERANK:
             built.require_pairs()
         return built
+
+    def rank_by(self, template: PromptTemplate) -> None:
+        """Make pairs with a written prompt from now on. Raises ConfigError when it leaves no room."""
+        self._written = (self.template(template.parts), template.instruction)
 
     def encode(self, inputs: Sequence[Input], prompt: str, rules: CutRules) -> list[Int32Array]:
         """Token ids of each input, in order. Texts get the prompt put before them; id arrays are used as they
@@ -79,11 +86,15 @@ class TextTokenizer:
         self, pairs: Sequence[tuple[str, str]], rules: CutRules, *, prompt: str = ""
     ) -> list[Tokens]:
         """One sequence a pair, as transformers' fast tokenizers make it with `truncation=True`; with token types where
-        the encoder is told them. The prompt goes before the first text, as in sentence-transformers' CrossEncoder.
+        the encoder is told them. The prompt goes before the first text, as in sentence-transformers' CrossEncoder; for
+        a model with a written prompt it is the instruction in the place of the model's own.
 
         Raises EmptyInput, InputTooLong, InvalidInput, the first two naming the pair; ConfigError and ModelInvalid as
         `require_pairs` does.
         """
+        if self._written is not None:
+            encoder, instruction = self._written
+            return [*encoder.encode(pairs, rules, instruction=prompt or instruction)]
         return self._pairs.encode(pairs, prompt, rules)
 
     def require_pairs(self) -> None:

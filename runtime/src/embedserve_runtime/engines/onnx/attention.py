@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from embedserve_runtime.engines.onnx.disentangled import PositionTerms, position_terms
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
 from embedserve_runtime.engines.onnx.parts import Parts
 from embedserve_runtime.model.architecture import Attention, QkNormScope, RelativeBuckets, Rotary
@@ -32,7 +33,8 @@ def attention(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name
     if layer.qk_norm or layer.rotary or layer.kv_heads != layer.heads:
         joint = _prepared(parts, joint, layer, max_tokens, name)
     table = _distance_table(parts, layer, max_tokens)
-    body = _one_group(graph.subgraph(), joint, layer, max_tokens, table)
+    positions = position_terms(parts, layer, max_tokens, name)
+    body = _one_group(graph.subgraph(), joint, layer, max_tokens, table=table, positions=positions)
     collected = graph.add("Loop", "groups", "", graph.add("SequenceEmpty"), body=body)
     return graph.add("Gather", graph.add("ConcatFromSequence", collected, axis=0), "unpad")
 
@@ -108,7 +110,13 @@ def _distance_table(parts: Parts, layer: Attention, max_tokens: int) -> str | No
 
 
 def _one_group(
-    body: GraphWriter, joint: str, layer: Attention, max_tokens: int, table: str | None
+    body: GraphWriter,
+    joint: str,
+    layer: Attention,
+    max_tokens: int,
+    *,
+    table: str | None,
+    positions: PositionTerms | None,
 ) -> onnx.GraphProto:
     """The loop's body: (number, keep going, results so far) to (keep going, results and this group's)."""
     number, keep_going, collected = body.fresh("number"), body.fresh("keep_going"), body.fresh("collected")
@@ -125,8 +133,11 @@ def _one_group(
     block = body.add("Reshape", rows, body.add("Concat", shape, body.integers(3 * inner), axis=0))
     query, key, value = body.add_many("Split", block, outputs=3, axis=2, num_outputs=3)
     inputs = [query, key, value, "", slice_of("lengths", "length_starts")]
-    if table is not None:
-        inputs.append(_block_of_distances(body, table, shape, max_tokens))
+    added = [] if table is None else [_block_of_distances(body, table, shape, max_tokens)]
+    if positions is not None:
+        added.append(positions.block(body, query, key, shape))
+    if added:
+        inputs.append(added[0] if len(added) == 1 else body.add("Add", *added))
     attended = body.add("MultiHeadAttention", *inputs, domain=FUSED, num_heads=layer.heads, scale=layer.scale)
     grown = body.add("SequenceInsert", collected, body.add("Reshape", attended, body.integers(-1, inner)))
     still = body.add("Identity", keep_going)
@@ -147,9 +158,8 @@ def _one_group(
 
 def _block_of_distances(body: GraphWriter, table: str, shape: str, max_tokens: int) -> str:
     """The group's part of the table, (1, heads or 1, length, length)."""
-    length = body.add("Gather", shape, body.constant("scalar:1", np.array(1, dtype=np.int64)))
-    zero, one = (body.constant(f"scalar:{n}", np.array(n, dtype=np.int64)) for n in (0, 1))
-    positions = body.add("Range", zero, length, one)
+    length = body.add("Gather", shape, body.scalar(1))
+    positions = body.add("Range", body.scalar(0), length, body.scalar(1))
     keys = body.add("Unsqueeze", positions, body.integers(0))
     queries = body.add("Unsqueeze", positions, body.integers(1))
     columns = body.add("Add", body.add("Sub", keys, queries), body.integers(max_tokens - 1))

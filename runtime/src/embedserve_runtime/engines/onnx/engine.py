@@ -14,6 +14,10 @@ from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
 
+# Scores of one head that a group may have where position terms are added: each of those is an array of all scores,
+# and more of them than the processor's cache holds is slower anyway.
+MOST_PAIRS = 1_048_576
+
 # What a run can raise; the library's exceptions have no common base.
 RUN_ERRORS = (EPFail, Fail, InvalidArgument, RuntimeException)
 
@@ -24,6 +28,8 @@ class OnnxEngine:
     def __init__(self, encoder: Encoder, weights: Weights, threads: int) -> None:
         """Build the graph and load it. threads: compute threads of the session, the calling one included."""
         self._hidden_size = encoder.hidden_size
+        has_terms = any(layer.attention.disentangled for layer in encoder.layers)
+        self._most_pairs = MOST_PAIRS if has_terms else None
         self._token_types = encoder.embeddings.token_types
         self._takes_types = takes_types(encoder)
         model, initializers = build(encoder, weights)
@@ -56,7 +62,7 @@ class OnnxEngine:
         return hidden  # type: ignore[no-any-return]  # onnxruntime has no types
 
     def _feeds(self, batch: PackedBatch) -> dict[str, NDArray[np.generic]]:
-        groups = group(batch, self._hidden_size)
+        groups = group(batch, self._hidden_size, self._most_pairs)
         starts = np.repeat(batch.cu_seqlens[:-1], batch.lengths)
         feeds: dict[str, NDArray[np.generic]] = {
             "token_ids": batch.token_ids.astype(np.int64),

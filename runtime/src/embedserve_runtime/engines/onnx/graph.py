@@ -13,10 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.onnx.attention import attention
+from embedserve_runtime.engines.onnx.mixing import convolution, mlp_branch
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
 from embedserve_runtime.engines.onnx.parts import Parts, Pending
-from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.model.architecture import Activation, Embeddings, Encoder, Layer, Mlp, NormPlacement
+from embedserve_runtime.model.architecture import Embeddings, Encoder, Layer, NormPlacement
 from embedserve_runtime.model.checkpoint import Weights
 
 OPSET = 21
@@ -44,8 +44,7 @@ Arrays = dict[str, NDArray[np.generic]]
 
 def why_not(encoder: Encoder) -> str | None:
     """What keeps this engine from running `encoder`, or None."""
-    if any(layer.attention.disentangled for layer in encoder.layers):
-        return "disentangled attention is not written for ONNX Runtime"
+    del encoder  # every description that a family can give is written for ONNX Runtime
     return None
 
 
@@ -55,13 +54,10 @@ def takes_types(encoder: Encoder) -> bool:
 
 
 def build(encoder: Encoder, weights: Weights) -> tuple[onnx.ModelProto, Arrays]:
-    """The model without its weights, and the weights by initialiser name. Raises UnsupportedArchitecture.
+    """The model without its weights, and the weights by initialiser name. Raises ModelInvalid.
 
     The weights stay outside the message, since protobuf ends at 2 GiB and a copy of them would double the memory.
     """
-    reason = why_not(encoder)
-    if reason is not None:
-        raise UnsupportedArchitecture(f"the ONNX engine cannot run a {encoder.family} encoder: {reason}")
     graph = GraphWriter()
     hidden = _encoder(Parts(graph, weights), encoder)
     graph.nodes.append(helper.make_node("Identity", [hidden], [OUTPUT]))
@@ -97,25 +93,34 @@ def _encoder(parts: Parts, encoder: Encoder) -> str:
     for number, layer in enumerate(encoder.layers):
         name = f"layers.{number}"
         if layer.placement is NormPlacement.POST:
-            branch = _attention_branch(parts, residual, layer, encoder, name)
-            if layer.inner_norm:
-                inner, _ = parts.add_and_norm(branch, residual, layer.norm, f"{name}.attention.inner_norm")
-                branch = Pending(inner, None)
-            residual, _ = parts.add_and_norm(branch, residual, layer.norm, f"{name}.attention.norm")
-            branch = _mlp_branch(parts, residual, layer.mlp, name)
-            residual, _ = parts.add_and_norm(branch, residual, layer.norm, f"{name}.mlp.norm")
+            residual = _norms_after(parts, residual, layer, encoder, name)
             continue
         normed, residual = _norm_first(parts, pending, residual, layer, name)
         branch = _post_norm(
             parts, _attention_branch(parts, normed, layer, encoder, name), layer, f"{name}.attention"
         )
         normed, residual = parts.add_and_norm(branch, residual, layer.norm, f"{name}.mlp.norm")
-        pending = _post_norm(parts, _mlp_branch(parts, normed, layer.mlp, name), layer, f"{name}.mlp")
+        pending = _post_norm(parts, mlp_branch(parts, normed, layer.mlp, name), layer, f"{name}.mlp")
     if encoder.final_norm is None:
         return residual if pending is None else parts.add(pending, residual)
     if pending is None:
         return parts.norm(residual, encoder.final_norm, "final_norm")
     return parts.add_and_norm(pending, residual, encoder.final_norm, "final_norm")[0]
+
+
+def _norms_after(parts: Parts, hidden: str, layer: Layer, encoder: Encoder, name: str) -> str:
+    """Input to output of a layer whose norms stand after the addition."""
+    branch = _attention_branch(parts, hidden, layer, encoder, name)
+    if layer.inner_norm:
+        inner, _ = parts.add_and_norm(branch, hidden, layer.norm, f"{name}.attention.inner_norm")
+        branch = Pending(inner, None)
+    attended, _ = parts.add_and_norm(branch, hidden, layer.norm, f"{name}.attention.norm")
+    branch = mlp_branch(parts, attended, layer.mlp, name)
+    output, _ = parts.add_and_norm(branch, attended, layer.norm, f"{name}.mlp.norm")
+    if layer.convolution is None:
+        return output
+    branch = Pending(convolution(parts, hidden, layer.convolution, name), None)
+    return parts.add_and_norm(branch, output, layer.norm, f"{name}.convolution.norm")[0]
 
 
 def _norm_first(
@@ -146,6 +151,9 @@ def _embeddings(parts: Parts, encoder: Encoder) -> str:
         words, types = words + types[0], None
     hidden = graph.add("Gather", graph.constant("embeddings.word", words), "token_ids")
     row = _position_and_type_row(parts, embeddings, types)
+    if embeddings.width not in (None, encoder.hidden_size):
+        total = hidden if row is None else graph.add("Add", hidden, row)
+        hidden, row = parts.product(total, ["embeddings.projection"], bias=False), None
     if row is None:
         return parts.norm(hidden, embeddings.norm, "embeddings.norm") if embeddings.norm else hidden
     word = Pending(hidden, None)
@@ -177,26 +185,6 @@ def _position_and_type_row(parts: Parts, embeddings: Embeddings, types: FloatArr
 def _attention_branch(parts: Parts, hidden: str, layer: Layer, encoder: Encoder, name: str) -> Pending:
     attended = attention(parts, hidden, layer.attention, encoder.max_tokens, f"{name}.attention")
     return parts.pending_product(attended, f"{name}.attention.output", layer.attention.output_bias)
-
-
-def _mlp_branch(parts: Parts, hidden: str, mlp: Mlp, name: str) -> Pending:
-    graph = parts.graph
-    if mlp.gated:
-        both = parts.product(hidden, [f"{name}.mlp.gate", f"{name}.mlp.up"], mlp.up_bias)
-        gate, up = graph.add_many("Split", both, outputs=2, axis=1, num_outputs=2)
-        inner = graph.add("Mul", parts.activation(gate, mlp.activation), up)
-    elif mlp.up_bias and mlp.activation in FUSED_BIAS:
-        up = parts.pending_product(hidden, f"{name}.mlp.up", bias=False).value
-        inner = graph.add(
-            FUSED_BIAS[mlp.activation], up, parts.parameter(f"{name}.mlp.up.bias"), domain=FUSED
-        )
-    else:
-        inner = parts.activation(parts.product(hidden, [f"{name}.mlp.up"], mlp.up_bias), mlp.activation)
-    return parts.pending_product(inner, f"{name}.mlp.down", mlp.down_bias)
-
-
-# Activations whose operator adds the bias in the same pass.
-FUSED_BIAS = {Activation.GELU: "BiasGelu", Activation.GELU_TANH: "FastGelu"}
 
 
 def _external(name: str, value: NDArray[np.generic]) -> TensorProto:

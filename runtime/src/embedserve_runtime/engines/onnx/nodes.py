@@ -38,6 +38,10 @@ class GraphWriter:
         """A one-dimensional int64 constant."""
         return self.constant(f"integers:{','.join(map(str, values))}", np.array(values, dtype=np.int64))
 
+    def scalar(self, value: int) -> str:
+        """An int64 constant without dimensions."""
+        return self.constant(f"scalar:{value}", np.array(value, dtype=np.int64))
+
     def add(self, operator: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """Add a node with one output and return the output's name."""
         return self.add_many(operator, *inputs, outputs=1, domain=domain, **attributes)[0]

@@ -87,6 +87,8 @@ class Parts:
                 return self.graph.add("Relu", value)
             case Activation.SILU:
                 return self.graph.add("QuickGelu", value, domain=FUSED, alpha=1.0)
+            case Activation.TANH:
+                return self.graph.add("Tanh", value)
 
     def _norm_weight(self, norm: Norm, name: str) -> str:
         weight = self.weights.float32(f"{name}.weight")

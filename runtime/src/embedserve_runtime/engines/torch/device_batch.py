@@ -96,7 +96,9 @@ def lay_out(batch: PackedBatch, capacity: Capacity, into: NDArray[np.int32]) -> 
 
 def _skipped(batch: PackedBatch) -> Int32Array:
     """Leading tokens of each sequence that pooling leaves out; the last token always stays."""
-    return np.zeros(len(batch.lengths), dtype=np.int32)
+    if batch.unpooled is None:
+        return np.zeros(len(batch.lengths), dtype=np.int32)
+    return np.minimum(batch.unpooled, batch.lengths - 1)
 
 
 def copy_in(batch: PackedBatch, capacity: Capacity, storage: Tensor) -> None:

@@ -102,9 +102,11 @@ class TorchEngine:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
         return np.concatenate(self.run(batch, _on_the_host, needs_hidden=True))
 
-    def run(self, batch: PackedBatch, take: Callable[[Forward], T], *, needs_hidden: bool) -> list[T]:
+    def run(
+        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], *, needs_hidden: bool
+    ) -> list[T]:
         """What `take` makes of the batch's results on the device: one value, or more where the batch did not fit into
-        memory as one, of consecutive sequences each. Raises EngineFailure.
+        memory as one. It is given the results and the sequences that they are of. Raises EngineFailure.
 
         `take` should queue copies and not wait for them. needs_hidden: whether it reads hidden states.
         """
@@ -119,16 +121,18 @@ class TorchEngine:
         except RuntimeError as error:
             raise EngineFailure(f"torch failed on a batch of {batch.tokens} tokens: {error}") from error
 
-    def _in_memory(self, batch: PackedBatch, take: Callable[[Forward], T], needs_hidden: bool) -> list[T]:
+    def _in_memory(
+        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], needs_hidden: bool
+    ) -> list[T]:
         """Run a batch, in halves where memory runs out."""
         try:
-            return [take(self._submit(batch, needs_hidden))]
+            return [take(self._submit(batch, needs_hidden), batch)]
         except torch.OutOfMemoryError as error:
             self.memory.lower(batch)
             logger.warning("out of memory with %d tokens, again in halves: %s", batch.tokens, error)
         # Not in the handler: its traceback holds tensors of the failed run.
         torch.cuda.empty_cache()
-        return [take(self._submit(half, needs_hidden)) for half in halves(batch)]
+        return [take(self._submit(half, needs_hidden), half) for half in halves(batch)]
 
     def _submit(self, batch: PackedBatch, needs_hidden: bool) -> Forward:
         """Queue the forward pass."""
@@ -143,7 +147,7 @@ class TorchEngine:
             assert self._eager is not None
             hidden = self._eager(PackedTokens.of(batch, self.device, self._group_width))
         rows = None if self._head is None else self._head(hidden, on_device)
-        return Forward(hidden, rows, on_device, batch.cu_seqlens)
+        return Forward(hidden, rows, on_device)
 
     def _check(self, batch: PackedBatch) -> None:
         """An index outside a table fails only the batch; on CUDA the kernel's own check would end the process."""
@@ -161,9 +165,8 @@ class TorchEngine:
             )
 
 
-def _on_the_host(done: Forward) -> FloatArray:
-    assert done.hidden is not None
-    return done.hidden.float().cpu().numpy()
+def _on_the_host(done: Forward, _: PackedBatch) -> FloatArray:
+    return done.states.float().cpu().numpy()
 
 
 def automatic_dtype(capability: tuple[int, int] | None) -> torch.dtype:

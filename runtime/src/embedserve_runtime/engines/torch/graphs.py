@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.base import Int32Array, PackedBatch
+from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, copy_in
 from embedserve_runtime.engines.torch.heads import RowHead
 
@@ -38,13 +38,19 @@ class Forward:
     """Results on the device, valid until the next batch is submitted.
 
     hidden: (tokens, hidden size), None where a graph has not kept it and it was not asked for. rows: of the head that
-    was captured or run with it, (sequences, columns). bounds: of the sequences, on the host.
+    was captured or run with it, (sequences, columns).
     """
 
     hidden: Tensor | None
     rows: Tensor | None
     batch: DeviceBatch
-    bounds: Int32Array
+
+    @property
+    def states(self) -> Tensor:
+        """The hidden states, for who asked for them."""
+        if self.hidden is None:
+            raise ValueError("hidden states were not asked for")
+        return self.hidden
 
 
 def buckets(longest_batch: int) -> tuple[Capacity, ...]:
@@ -144,5 +150,4 @@ class Graphs:
             None if captured.hidden is None else captured.hidden[:tokens],
             None if captured.rows is None else captured.rows[:sequences],
             captured.batch.of(tokens, sequences),
-            batch.cu_seqlens,
         )

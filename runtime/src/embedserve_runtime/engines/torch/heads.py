@@ -91,6 +91,19 @@ class PooledHead:
         return rows
 
 
+class TokenLayers:
+    """Layers on every token, float32: (tokens, hidden) to (tokens, out features)."""
+
+    def __init__(self, layers: Sequence[HostLayer], device: torch.device) -> None:
+        self._layers = [DeviceLayer.of(layer, device, torch.float32) for layer in layers]
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        values = hidden.float()
+        for layer in self._layers:
+            values = layer(values)
+        return values
+
+
 class VocabularyHead:
     """SPLADE: log(1 + max(0, logit)) pooled over the tokens, (sequences, vocabulary), without the logits of all
     tokens at once: the last product pools each of its tiles."""

@@ -55,7 +55,7 @@ def split(batch: PackedBatch, at: list[int]) -> list[PackedBatch]:
     for first, last in pairwise(bounds):
         start, end = int(batch.cu_seqlens[first]), int(batch.cu_seqlens[last])
         types = None if batch.token_types is None else batch.token_types[start:end]
-        parts.append(
-            PackedBatch(batch.token_ids[start:end], batch.cu_seqlens[first : last + 1] - start, types)
-        )
+        unpooled = None if batch.unpooled is None else batch.unpooled[first:last]
+        bounds_of_part = batch.cu_seqlens[first : last + 1] - start
+        parts.append(PackedBatch(batch.token_ids[start:end], bounds_of_part, types, unpooled))
     return parts

@@ -5,23 +5,15 @@ Nothing here knows about batches of padded sequences; only the attention kernel 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor
 from torch.nn import functional
 
 from embedserve_runtime.engines.torch.attention import Kernels, SelfAttention, Turn
 from embedserve_runtime.engines.torch.kernels import KernelKind
+from embedserve_runtime.engines.torch.mixing import PackedConvolution, packed_mlp
 from embedserve_runtime.engines.torch.packing import PackedTokens
-from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
-from embedserve_runtime.model.architecture import (
-    Activation,
-    Encoder,
-    Layer,
-    Mlp,
-    Norm,
-    NormPlacement,
-)
+from embedserve_runtime.engines.torch.parameters import Linear, Normalization, Parameters
+from embedserve_runtime.model.architecture import Encoder, Layer, Norm, NormPlacement
 
 
 class PackedEncoder:
@@ -50,7 +42,7 @@ class PackedEncoder:
 
 
 class PackedEmbeddings:
-    """Word, position and token-type rows, then the norm."""
+    """Word, position and token-type rows, then projection and norm."""
 
     def __init__(self, encoder: Encoder, parameters: Parameters) -> None:
         description = encoder.embeddings
@@ -64,6 +56,9 @@ class PackedEmbeddings:
         self._types: Tensor | None = None
         if description.token_types:
             self._types = parameters.tensor("embeddings.token_type.weight")
+        self._projection: Linear | None = None
+        if description.width not in (None, encoder.hidden_size):
+            self._projection = parameters.linear(["embeddings.projection"], bias=False)
         self._norm = _optional_norm(parameters, description.norm, "embeddings.norm")
 
     def __call__(self, tokens: PackedTokens) -> Tensor:
@@ -77,6 +72,8 @@ class PackedEmbeddings:
             )
         if self._positions is not None:
             hidden = hidden + functional.embedding(tokens.positions + self._first_position, self._positions)
+        if self._projection is not None:
+            hidden = self._projection(hidden)
         return hidden if self._norm is None else self._norm(hidden)
 
 
@@ -89,58 +86,34 @@ class PackedLayer:
         self._attention = SelfAttention(
             layer.attention, parameters, kernels.of(layer.attention, attention), attention
         )
-        self._mlp = PackedMlp(layer.mlp, parameters, f"{name}.mlp")
+        self._mlp = packed_mlp(layer.mlp, parameters, f"{name}.mlp")
         before_attention = layer.norm if layer.attention_norm else None
         inner = layer.norm if layer.inner_norm else None
         after_branch = layer.norm if layer.placement is NormPlacement.SANDWICH else None
-        inner = layer.norm if layer.inner_norm else None
         self._attention_inner_norm = _optional_norm(parameters, inner, f"{attention}.inner_norm")
         self._attention_norm = _optional_norm(parameters, before_attention, f"{attention}.norm")
-        self._inner_norm = _optional_norm(parameters, inner, f"{attention}.inner_norm")
         self._attention_post_norm = _optional_norm(parameters, after_branch, f"{attention}.post_norm")
         self._mlp_norm = parameters.norm(layer.norm, f"{name}.mlp.norm")
         self._mlp_post_norm = _optional_norm(parameters, after_branch, f"{name}.mlp.post_norm")
+        self._convolution: PackedConvolution | None = None
+        if layer.convolution is not None:
+            self._convolution = PackedConvolution(layer.convolution, parameters, f"{name}.convolution")
+        after_convolution = None if layer.convolution is None else layer.norm
+        self._convolution_norm = _optional_norm(parameters, after_convolution, f"{name}.convolution.norm")
 
     def __call__(self, hidden: Tensor, tokens: PackedTokens, turn: Turn | None) -> Tensor:
         if self._placement is NormPlacement.POST:
             branch = self._attention(hidden, tokens, turn)
             if self._attention_inner_norm is not None:
                 branch = self._attention_inner_norm(hidden + branch)
-            hidden = _normed(hidden + branch, self._attention_norm)
-            return self._mlp_norm(hidden + self._mlp(hidden))
+            attended = _normed(hidden + branch, self._attention_norm)
+            output = self._mlp_norm(attended + self._mlp(attended))
+            if self._convolution is None:
+                return output
+            return _normed(output + self._convolution(hidden, tokens), self._convolution_norm)
         branch = self._attention(_normed(hidden, self._attention_norm), tokens, turn)
         hidden = hidden + _normed(branch, self._attention_post_norm)
         return hidden + _normed(self._mlp(self._mlp_norm(hidden)), self._mlp_post_norm)
-
-
-class PackedMlp:
-    """down(activation(up(x))), or down(activation(gate(x)) * up(x)) with gate and up as one product."""
-
-    def __init__(self, mlp: Mlp, parameters: Parameters, name: str) -> None:
-        inner = [f"{name}.gate", f"{name}.up"] if mlp.gated else [f"{name}.up"]
-        self._inner = parameters.linear(inner, mlp.up_bias)
-        self._down = parameters.linear([f"{name}.down"], mlp.down_bias)
-        self._gated = mlp.gated
-        self._activation = ACTIVATIONS[mlp.activation]
-
-    def __call__(self, value: Tensor) -> Tensor:
-        inner = self._inner(value)
-        if not self._gated:
-            return self._down(self._activation(inner))
-        gate, up = inner.chunk(2, dim=-1)
-        return self._down(self._activation(gate) * up)
-
-
-def _gelu_tanh(value: Tensor) -> Tensor:
-    return functional.gelu(value, approximate="tanh")
-
-
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    Activation.GELU: functional.gelu,
-    Activation.GELU_TANH: _gelu_tanh,
-    Activation.RELU: functional.relu,
-    Activation.SILU: functional.silu,
-}
 
 
 def _optional_norm(parameters: Parameters, norm: Norm | None, name: str) -> Normalization | None:

@@ -12,17 +12,21 @@ from types import MappingProxyType
 
 from embedserve_runtime.model.architecture import (
     AbsolutePositions,
-    Attention,
     Embeddings,
     Encoder,
-    Layer,
-    Mlp,
-    Norm,
-    NormKind,
-    NormPlacement,
     ParameterNames,
 )
-from embedserve_runtime.model.families.common import activation, head_size, linear, norm, tensor, unsupported
+from embedserve_runtime.model.families.common import (
+    encoder_without_final_norm,
+    equal_heads,
+    layer_norm,
+    linear,
+    norm,
+    plain_mlp,
+    post_norm,
+    tensor,
+    unsupported,
+)
 from embedserve_runtime.model.files import FileModel, read_json
 
 
@@ -78,37 +82,21 @@ def describe(folder: Path) -> Encoder:
     offset = (
         0 if config.model_type == "bert" else 1 + (1 if config.pad_token_id is None else config.pad_token_id)
     )
-    size = head_size(path, config.hidden_size, config.num_attention_heads)
-    layer = Layer(
-        attention=Attention(
-            heads=config.num_attention_heads,
-            kv_heads=config.num_attention_heads,
-            head_size=size,
-            scale=size**-0.5,
-            qkv_bias=True,
-            output_bias=True,
-        ),
-        mlp=Mlp(
-            intermediate=config.intermediate_size,
-            activation=activation(path, "hidden_act", config.hidden_act),
-            gated=False,
-            up_bias=True,
-            down_bias=True,
-        ),
-        placement=NormPlacement.POST,
-        norm=Norm(NormKind.LAYER, config.layer_norm_eps),
+    layer = post_norm(
+        equal_heads(path, config.hidden_size, config.num_attention_heads),
+        plain_mlp(path, "hidden_act", config.hidden_act, config.intermediate_size),
+        layer_norm(config.layer_norm_eps),
     )
-    return Encoder(
-        family=config.model_type,
+    return encoder_without_final_norm(
+        config.model_type,
+        NAMES,
         hidden_size=config.hidden_size,
         max_tokens=config.max_position_embeddings - offset,
         embeddings=Embeddings(
             vocabulary=config.vocab_size,
             positions=AbsolutePositions(config.max_position_embeddings, offset),
             token_types=config.type_vocab_size,
-            norm=Norm(NormKind.LAYER, config.layer_norm_eps),
+            norm=layer.norm,
         ),
-        layers=(layer,) * config.num_hidden_layers,
-        final_norm=None,
-        parameter_names=NAMES,
+        layers=[layer] * config.num_hidden_layers,
     )

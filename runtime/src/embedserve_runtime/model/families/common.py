@@ -1,4 +1,5 @@
-"""What several families share: activation names, and the maps from our parameter names to common spellings."""
+"""What several families share: activation names, the layer of BERT, and the maps from our parameter names to common
+spellings."""
 
 from __future__ import annotations
 
@@ -6,7 +7,20 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.model.architecture import Activation, TensorSource
+from embedserve_runtime.model.architecture import (
+    Activation,
+    Attention,
+    Embeddings,
+    Encoder,
+    Experts,
+    Layer,
+    Mlp,
+    Norm,
+    NormKind,
+    NormPlacement,
+    ParameterNames,
+    TensorSource,
+)
 
 Sources = dict[str, tuple[TensorSource, ...]]
 
@@ -19,6 +33,7 @@ ACTIVATIONS = {
     "relu": Activation.RELU,
     "silu": Activation.SILU,
     "swish": Activation.SILU,
+    "tanh": Activation.TANH,
 }
 
 
@@ -38,6 +53,52 @@ def head_size(path: Path, hidden_size: int, heads: int) -> int:
     if hidden_size % heads:
         raise unsupported(path, "num_attention_heads", heads)
     return hidden_size // heads
+
+
+def equal_heads(path: Path, hidden_size: int, heads: int, *, bias: bool = True) -> Attention:
+    """BERT's attention: each head has keys and values of its own, and its scores are divided by the root of its size.
+    Raises UnsupportedArchitecture when the heads do not share the hidden size evenly."""
+    return heads_of(head_size(path, hidden_size, heads), heads, bias=bias)
+
+
+def heads_of(size: int, heads: int, *, bias: bool = True) -> Attention:
+    """The same for heads of another size than hidden_size / heads."""
+    return Attention(heads, heads, size, scale=size**-0.5, qkv_bias=bias, output_bias=bias)
+
+
+def plain_mlp(path: Path, field: str, name: str, intermediate: int) -> Mlp:
+    """BERT's MLP: no gate, two biases. field, name: the key of config.json for the activation, and what it says."""
+    return Mlp(intermediate, activation(path, field, name), gated=False, up_bias=True, down_bias=True)
+
+
+def layer_norm(eps: float) -> Norm:
+    return Norm(NormKind.LAYER, eps)
+
+
+def post_norm(attention: Attention, mlp: Mlp | Experts, norm: Norm) -> Layer:
+    """BERT's layer: both norms after the addition."""
+    return Layer(attention, mlp, NormPlacement.POST, norm)
+
+
+def encoder_without_final_norm(
+    family: str,
+    names: ParameterNames,
+    *,
+    hidden_size: int,
+    max_tokens: int,
+    embeddings: Embeddings,
+    layers: Iterable[Layer],
+) -> Encoder:
+    """What layers with their norms at the end make: nothing comes after the last one."""
+    return Encoder(
+        family=family,
+        hidden_size=hidden_size,
+        max_tokens=max_tokens,
+        embeddings=embeddings,
+        layers=tuple(layers),
+        final_norm=None,
+        parameter_names=names,
+    )
 
 
 def tensor(ours: str, *theirs: str) -> Sources:

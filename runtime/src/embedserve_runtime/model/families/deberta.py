@@ -1,31 +1,36 @@
-"""DeBERTa-v2 and v3: disentangled attention, with or without absolute positions besides.
+"""DeBERTa-v2 and v3: disentangled attention, with or without absolute positions besides; v2 xlarge has a convolution
+beside its first layer.
 
 Source: `DebertaV2Model` of transformers. Its scores are divided by sqrt(head size * (1 + number of position terms)).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.model.architecture import (
     AbsolutePositions,
     Attention,
+    Convolution,
     Disentangled,
     Embeddings,
     Encoder,
     Layer,
-    Mlp,
     Norm,
-    NormKind,
-    NormPlacement,
     ParameterNames,
 )
 from embedserve_runtime.model.families.common import (
     activation,
+    encoder_without_final_norm,
     head_size,
+    heads_of,
+    layer_norm,
     linear,
     norm,
+    plain_mlp,
+    post_norm,
     refuse,
     tensor,
     unsupported,
@@ -55,6 +60,8 @@ class DebertaConfig(FileModel):
     embedding_size: int | None = None
     attention_head_size: int | None = None
     conv_kernel_size: int = 0
+    conv_groups: int = 1
+    conv_act: str = "tanh"
 
 
 _LAYER = "encoder.layer.{layer}"
@@ -65,6 +72,7 @@ NAMES = ParameterNames(
             **tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
             **tensor("embeddings.position.weight", "embeddings.position_embeddings.weight"),
             **tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
+            **tensor("embeddings.projection.weight", "embeddings.embed_proj.weight"),
             **norm("embeddings.norm", "embeddings.LayerNorm"),
             **tensor("relative_embeddings.weight", "encoder.rel_embeddings.weight"),
             **norm("relative_embeddings.norm", "encoder.LayerNorm"),
@@ -78,6 +86,8 @@ NAMES = ParameterNames(
             **linear("layers.{layer}.mlp.up", f"{_LAYER}.intermediate.dense"),
             **linear("layers.{layer}.mlp.down", f"{_LAYER}.output.dense"),
             **norm("layers.{layer}.mlp.norm", f"{_LAYER}.output.LayerNorm"),
+            **linear("layers.{layer}.convolution", "encoder.conv.conv"),
+            **norm("layers.{layer}.convolution.norm", "encoder.conv.LayerNorm"),
         }
     ),
 )
@@ -88,50 +98,47 @@ def describe(folder: Path) -> Encoder:
     path = folder / "config.json"
     config = read_json(path, DebertaConfig)
     size = head_size(path, config.hidden_size, config.num_attention_heads)
-    refuse(
-        path,
-        (
-            ("embedding_size", config.embedding_size or config.hidden_size, config.hidden_size),
-            ("attention_head_size", config.attention_head_size or size, size),
-            ("conv_kernel_size", config.conv_kernel_size, 0),
-        ),
+    refuse(path, [("attention_head_size", config.attention_head_size or size, size)])
+    the_norm = layer_norm(config.layer_norm_eps)
+    layer = post_norm(
+        _attention(path, config, heads_of(size, config.num_attention_heads), the_norm),
+        plain_mlp(path, "hidden_act", config.hidden_act, config.intermediate_size),
+        the_norm,
     )
-    terms = _terms(path, config)
-    layer_norm = Norm(NormKind.LAYER, config.layer_norm_eps)
-    layer = Layer(
-        attention=Attention(
-            heads=config.num_attention_heads,
-            kv_heads=config.num_attention_heads,
-            head_size=size,
-            scale=(size * (1 + len(terms))) ** -0.5,
-            qkv_bias=True,
-            output_bias=True,
-            disentangled=_disentangled(path, config, terms, layer_norm),
-        ),
-        mlp=Mlp(
-            intermediate=config.intermediate_size,
-            activation=activation(path, "hidden_act", config.hidden_act),
-            gated=False,
-            up_bias=True,
-            down_bias=True,
-        ),
-        placement=NormPlacement.POST,
-        norm=layer_norm,
-    )
-    rows = config.max_position_embeddings
-    return Encoder(
-        family="deberta-v2",
+    rows, width = config.max_position_embeddings, config.embedding_size or config.hidden_size
+    return encoder_without_final_norm(
+        "deberta-v2",
+        NAMES,
         hidden_size=config.hidden_size,
         max_tokens=rows,
         embeddings=Embeddings(
             vocabulary=config.vocab_size,
             positions=AbsolutePositions(rows) if config.position_biased_input else None,
             token_types=config.type_vocab_size,
-            norm=layer_norm,
+            norm=the_norm,
+            width=None if width == config.hidden_size else width,
         ),
-        layers=(layer,) * config.num_hidden_layers,
-        final_norm=None,
-        parameter_names=NAMES,
+        layers=_layers(path, config, layer),
+    )
+
+
+def _layers(path: Path, config: DebertaConfig, layer: Layer) -> list[Layer]:
+    kernel = config.conv_kernel_size
+    if kernel <= 0:
+        return [layer] * config.num_hidden_layers
+    if kernel % 2 == 0:  # the source's result would be shorter than the text
+        raise unsupported(path, "conv_kernel_size", kernel)
+    refuse(path, [("conv_groups", config.conv_groups, 1)])
+    first = replace(layer, convolution=Convolution(kernel, activation(path, "conv_act", config.conv_act)))
+    return [first, *[layer] * (config.num_hidden_layers - 1)]
+
+
+def _attention(path: Path, config: DebertaConfig, plain: Attention, the_norm: Norm) -> Attention:
+    terms = _terms(path, config)
+    return replace(
+        plain,
+        scale=(plain.head_size * (1 + len(terms))) ** -0.5,
+        disentangled=_disentangled(path, config, terms, the_norm),
     )
 
 
@@ -145,7 +152,7 @@ def _terms(path: Path, config: DebertaConfig) -> frozenset[str]:
 
 
 def _disentangled(
-    path: Path, config: DebertaConfig, terms: frozenset[str], layer_norm: Norm
+    path: Path, config: DebertaConfig, terms: frozenset[str], the_norm: Norm
 ) -> Disentangled | None:
     if not config.relative_attention or not terms:
         return None
@@ -163,5 +170,5 @@ def _disentangled(
         content_to_position="c2p" in terms,
         position_to_content="p2c" in terms,
         shared_projections=config.share_att_key,
-        norm=layer_norm if "layer_norm" in norms else None,
+        norm=the_norm if "layer_norm" in norms else None,
     )

@@ -11,17 +11,20 @@ from types import MappingProxyType
 
 from embedserve_runtime.model.architecture import (
     AbsolutePositions,
-    Attention,
     Embeddings,
     Encoder,
-    Layer,
-    Mlp,
-    Norm,
-    NormKind,
-    NormPlacement,
     ParameterNames,
 )
-from embedserve_runtime.model.families.common import activation, head_size, linear, norm, tensor
+from embedserve_runtime.model.families.common import (
+    encoder_without_final_norm,
+    equal_heads,
+    layer_norm,
+    linear,
+    norm,
+    plain_mlp,
+    post_norm,
+    tensor,
+)
 from embedserve_runtime.model.files import FileModel, read_json
 
 
@@ -37,7 +40,7 @@ class DistilBertConfig(FileModel):
     activation: str = "gelu"
 
 
-NORM = Norm(NormKind.LAYER, 1e-12)  # fixed in the source, not a setting
+NORM = layer_norm(1e-12)  # fixed in the source, not a setting
 
 _LAYER = "transformer.layer.{layer}"
 NAMES = ParameterNames(
@@ -64,28 +67,14 @@ def describe(folder: Path) -> Encoder:
     """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
     path = folder / "config.json"
     config = read_json(path, DistilBertConfig)
-    size = head_size(path, config.dim, config.n_heads)
-    layer = Layer(
-        attention=Attention(
-            heads=config.n_heads,
-            kv_heads=config.n_heads,
-            head_size=size,
-            scale=size**-0.5,
-            qkv_bias=True,
-            output_bias=True,
-        ),
-        mlp=Mlp(
-            intermediate=config.hidden_dim,
-            activation=activation(path, "activation", config.activation),
-            gated=False,
-            up_bias=True,
-            down_bias=True,
-        ),
-        placement=NormPlacement.POST,
-        norm=NORM,
+    layer = post_norm(
+        equal_heads(path, config.dim, config.n_heads),
+        plain_mlp(path, "activation", config.activation, config.hidden_dim),
+        NORM,
     )
-    return Encoder(
-        family="distilbert",
+    return encoder_without_final_norm(
+        "distilbert",
+        NAMES,
         hidden_size=config.dim,
         max_tokens=config.max_position_embeddings,
         embeddings=Embeddings(
@@ -94,7 +83,5 @@ def describe(folder: Path) -> Encoder:
             token_types=0,
             norm=NORM,
         ),
-        layers=(layer,) * config.n_layers,
-        final_norm=None,
-        parameter_names=NAMES,
+        layers=[layer] * config.n_layers,
     )

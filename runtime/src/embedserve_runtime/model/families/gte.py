@@ -7,26 +7,21 @@ Sources: `GteModel` of transformers (model_type "gte") and the public repository
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from embedserve_runtime.model.architecture import (
-    Attention,
-    Embeddings,
-    Encoder,
-    Layer,
-    Mlp,
-    Norm,
-    NormKind,
-    NormPlacement,
-    ParameterNames,
-)
+from embedserve_runtime.model.architecture import Embeddings, Encoder, Mlp, ParameterNames
 from embedserve_runtime.model.families.common import (
     activation,
     either,
+    encoder_without_final_norm,
     head_size,
+    heads_of,
+    layer_norm,
     linear,
     norm,
+    post_norm,
     refuse,
     tensor,
 )
@@ -111,33 +106,23 @@ def describe(folder: Path) -> Encoder:
             ),
         )
     size = config.head_dim or head_size(path, config.hidden_size, config.num_attention_heads)
-    layer_norm = Norm(NormKind.LAYER, config.layer_norm_eps)
-    layer = Layer(
-        attention=Attention(
-            heads=config.num_attention_heads,
-            kv_heads=config.num_attention_heads,
-            head_size=size,
-            scale=size**-0.5,
-            qkv_bias=True,
-            output_bias=True,
-            rotary=config.rotary(path, size, DEFAULT_THETA[config.model_type]),
-        ),
-        mlp=Mlp(
-            intermediate=config.intermediate_size,
-            activation=activation(path, "hidden_act", config.hidden_act),
+    theta = DEFAULT_THETA[config.model_type]
+    layer = post_norm(
+        replace(heads_of(size, config.num_attention_heads), rotary=config.rotary(path, size, theta)),
+        Mlp(
+            config.intermediate_size,
+            activation(path, "hidden_act", config.hidden_act),
             gated=True,
             up_bias=False,
             down_bias=True,
         ),
-        placement=NormPlacement.POST,
-        norm=layer_norm,
+        layer_norm(config.layer_norm_eps),
     )
-    return Encoder(
-        family="gte",
+    return encoder_without_final_norm(
+        "gte",
+        NAMES,
         hidden_size=config.hidden_size,
         max_tokens=config.max_position_embeddings,
-        embeddings=Embeddings(config.vocab_size, None, config.type_vocab_size, layer_norm),
-        layers=(layer,) * config.num_hidden_layers,
-        final_norm=None,
-        parameter_names=NAMES,
+        embeddings=Embeddings(config.vocab_size, None, config.type_vocab_size, layer.norm),
+        layers=[layer] * config.num_hidden_layers,
     )

@@ -7,25 +7,31 @@ jinaai/jina-bert-implementation and jinaai/jina-bert-v2-qk-post-norm. Facts from
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.model.architecture import (
     Activation,
     Alibi,
-    Attention,
     Embeddings,
     Encoder,
-    Layer,
     Mlp,
-    Norm,
-    NormKind,
-    NormPlacement,
     ParameterNames,
     QkNorm,
     QkNormScope,
 )
-from embedserve_runtime.model.families.common import head_size, linear, norm, refuse, tensor, unsupported
+from embedserve_runtime.model.families.common import (
+    encoder_without_final_norm,
+    equal_heads,
+    layer_norm,
+    linear,
+    norm,
+    post_norm,
+    refuse,
+    tensor,
+    unsupported,
+)
 from embedserve_runtime.model.files import FileModel, read_json
 
 CODE_VARIANT = "jina-bert-v2-qk-post-norm"
@@ -134,36 +140,20 @@ def describe(folder: Path) -> Encoder:
     )
     if config.feed_forward_type not in ACTIVATIONS:
         raise unsupported(path, "feed_forward_type", config.feed_forward_type)
-    size = head_size(path, config.hidden_size, config.num_attention_heads)
-    layer_norm = Norm(NormKind.LAYER, config.layer_norm_eps)
-    layer = Layer(
-        attention=Attention(
-            heads=config.num_attention_heads,
-            kv_heads=config.num_attention_heads,
-            head_size=size,
-            scale=size**-0.5,
-            qkv_bias=True,
-            output_bias=True,
-            qk_norm=QkNorm(layer_norm, QkNormScope.ALL) if code else None,
-            distance_bias=Alibi(alibi_slopes(config.num_attention_heads)),
-        ),
-        mlp=Mlp(
-            intermediate=config.intermediate_size,
-            activation=ACTIVATIONS[config.feed_forward_type],
-            gated=True,
-            up_bias=False,
-            down_bias=True,
-        ),
-        placement=NormPlacement.POST,
-        norm=layer_norm,
-        inner_norm=code,
+    the_norm = layer_norm(config.layer_norm_eps)
+    attention = replace(
+        equal_heads(path, config.hidden_size, config.num_attention_heads),
+        qk_norm=QkNorm(the_norm, QkNormScope.ALL) if code else None,
+        distance_bias=Alibi(alibi_slopes(config.num_attention_heads)),
     )
-    return Encoder(
-        family="jina-bert-code" if code else "jina-bert",
+    act = ACTIVATIONS[config.feed_forward_type]
+    mlp = Mlp(config.intermediate_size, act, gated=True, up_bias=False, down_bias=True)
+    layer = replace(post_norm(attention, mlp, the_norm), inner_norm=code)
+    return encoder_without_final_norm(
+        "jina-bert-code" if code else "jina-bert",
+        CODE_NAMES if code else NAMES,
         hidden_size=config.hidden_size,
         max_tokens=config.max_position_embeddings,
-        embeddings=Embeddings(config.vocab_size, None, config.type_vocab_size, layer_norm),
-        layers=(layer,) * config.num_hidden_layers,
-        final_norm=None,
-        parameter_names=CODE_NAMES if code else NAMES,
+        embeddings=Embeddings(config.vocab_size, None, config.type_vocab_size, the_norm),
+        layers=[layer] * config.num_hidden_layers,
     )

@@ -6,23 +6,28 @@ distance at which buckets end.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.model.architecture import (
     AbsolutePositions,
-    Attention,
     Embeddings,
     Encoder,
-    Layer,
-    Mlp,
-    Norm,
-    NormKind,
-    NormPlacement,
     ParameterNames,
     RelativeBuckets,
 )
-from embedserve_runtime.model.families.common import activation, head_size, linear, norm, refuse, tensor
+from embedserve_runtime.model.families.common import (
+    encoder_without_final_norm,
+    equal_heads,
+    layer_norm,
+    linear,
+    norm,
+    plain_mlp,
+    post_norm,
+    refuse,
+    tensor,
+)
 from embedserve_runtime.model.files import FileModel, read_json
 
 FIRST_POSITION = 2
@@ -71,39 +76,22 @@ def describe(folder: Path) -> Encoder:
     config = read_json(path, MpnetConfig)
     # The source counts 32 buckets whatever the table's size.
     refuse(path, [("relative_attention_num_buckets", config.relative_attention_num_buckets, BUCKETS)])
-    size = head_size(path, config.hidden_size, config.num_attention_heads)
-    layer_norm = Norm(NormKind.LAYER, config.layer_norm_eps)
-    layer = Layer(
-        attention=Attention(
-            heads=config.num_attention_heads,
-            kv_heads=config.num_attention_heads,
-            head_size=size,
-            scale=size**-0.5,
-            qkv_bias=True,
-            output_bias=True,
-            distance_bias=RelativeBuckets(BUCKETS, MAX_DISTANCE),
-        ),
-        mlp=Mlp(
-            intermediate=config.intermediate_size,
-            activation=activation(path, "hidden_act", config.hidden_act),
-            gated=False,
-            up_bias=True,
-            down_bias=True,
-        ),
-        placement=NormPlacement.POST,
-        norm=layer_norm,
+    attention = equal_heads(path, config.hidden_size, config.num_attention_heads)
+    layer = post_norm(
+        replace(attention, distance_bias=RelativeBuckets(BUCKETS, MAX_DISTANCE)),
+        plain_mlp(path, "hidden_act", config.hidden_act, config.intermediate_size),
+        layer_norm(config.layer_norm_eps),
     )
-    return Encoder(
-        family="mpnet",
+    return encoder_without_final_norm(
+        "mpnet",
+        NAMES,
         hidden_size=config.hidden_size,
         max_tokens=config.max_position_embeddings - FIRST_POSITION,
         embeddings=Embeddings(
             vocabulary=config.vocab_size,
             positions=AbsolutePositions(config.max_position_embeddings, FIRST_POSITION),
             token_types=0,
-            norm=layer_norm,
+            norm=layer.norm,
         ),
-        layers=(layer,) * config.num_hidden_layers,
-        final_norm=None,
-        parameter_names=NAMES,
+        layers=[layer] * config.num_hidden_layers,
     )

@@ -1,4 +1,4 @@
-"""NomicBERT: post-norm layers, rotary positions, gated MLP.
+"""NomicBERT: post-norm layers, rotary positions, gated MLP; in v2 a mixture of experts in every second layer.
 
 Sources: `NomicBertModel` of transformers, and the public repository nomic-ai/contrastors for config.json files with
 the keys of GPT-2 (`n_embd`). Both write the same tensor names ("nomic_bert" in transformers' conversion_mapping.py):
@@ -7,29 +7,30 @@ the keys of GPT-2 (`n_embd`). Both write the same tensor names ("nomic_bert" in 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.architecture import (
     Activation,
-    Attention,
     Embeddings,
     Encoder,
-    Layer,
+    Experts,
     Mlp,
-    Norm,
-    NormKind,
-    NormPlacement,
     ParameterNames,
     Rotary,
 )
 from embedserve_runtime.model.families.common import (
     activation,
     either,
+    encoder_without_final_norm,
+    equal_heads,
     head_size,
+    heads_of,
+    layer_norm,
     linear,
     norm,
+    post_norm,
     refuse,
     tensor,
     unsupported,
@@ -71,8 +72,22 @@ class OwnConfig(FileModel):
     causal: bool = False
     norm_mlp: bool = False
     num_heads_kv: int | None = None
+    scale_attn_weights: bool = True
     num_experts: int = 0
     moe_every_n_layers: int = 0
+    moe_top_k: int = 1
+    moe_normalize_expert_weights: bool | float | None = False
+    expert_choice_router: bool | None = False
+    num_shared_experts: int | None = 0
+    ffn_div: int | None = 1
+
+    @property
+    def has_experts(self) -> bool:
+        return self.num_experts > 0 and self.moe_every_n_layers > 0
+
+    def is_mixture(self, layer: int) -> bool:
+        """Whether the MLP of the layer is a mixture: the second of every `moe_every_n_layers`, as the source counts."""
+        return self.has_experts and layer % self.moe_every_n_layers == 1
 
 
 class TransformersConfig(RotaryConfig):
@@ -87,6 +102,7 @@ class TransformersConfig(RotaryConfig):
     hidden_act: str = "silu"
     layer_norm_eps: float = 1e-12
     head_dim: int | None = None
+    num_experts: int = 0
 
 
 class _Keys(FileModel):
@@ -113,11 +129,17 @@ NAMES = ParameterNames(
             ),
             **linear("layers.{layer}.attention.output", f"{_OLD}.attn.out_proj", f"{_NEW}.self_attn.o_proj"),
             **norm("layers.{layer}.attention.norm", f"{_OLD}.norm1", f"{_NEW}.post_attention_layernorm"),
-            # fc1: an MLP without a gate.
-            **linear("layers.{layer}.mlp.up", f"{_OLD}.mlp.fc11", f"{_OLD}.mlp.fc1", f"{_NEW}.mlp.up_proj"),
             **linear("layers.{layer}.mlp.gate", f"{_OLD}.mlp.fc12", f"{_NEW}.mlp.gate_proj"),
-            **linear("layers.{layer}.mlp.down", f"{_OLD}.mlp.fc2", f"{_NEW}.mlp.down_proj"),
+            **either(
+                # fc1: an MLP without a gate.
+                linear("layers.{layer}.mlp.up", f"{_OLD}.mlp.fc11", f"{_OLD}.mlp.fc1", f"{_NEW}.mlp.up_proj"),
+                linear("layers.{layer}.mlp.down", f"{_OLD}.mlp.fc2", f"{_NEW}.mlp.down_proj"),
+                tensor("layers.{layer}.mlp.up.weight", f"{_OLD}.mlp.experts.mlp.w1"),
+                tensor("layers.{layer}.mlp.down.weight", f"{_OLD}.mlp.experts.mlp.w2"),
+            ),
             **norm("layers.{layer}.mlp.norm", f"{_OLD}.norm2", f"{_NEW}.post_mlp_layernorm"),
+            **tensor("layers.{layer}.mlp.router.weight", f"{_OLD}.mlp.router.layer.weight"),
+            **tensor("layers.{layer}.mlp.bias", f"{_OLD}.mlp.experts.bias"),
         }
     ),
 )
@@ -132,45 +154,54 @@ def describe(folder: Path) -> Encoder:
 
 
 def _of_transformers(path: Path, config: TransformersConfig) -> Encoder:
+    # transformers has no class for the mixture; it would read such a checkpoint without it.
+    refuse(path, [("num_experts", config.num_experts, 0)])
     size = config.head_dim or head_size(path, config.hidden_size, config.num_attention_heads)
     act = activation(path, "hidden_act", config.hidden_act)
-    mlp = Mlp(config.intermediate_size, act, gated=True, up_bias=False, down_bias=False)
-    positions = config.rotary(path, size, DEFAULT_THETA)
-    return _encoder(
-        attention=_attention(config.num_attention_heads, size, positions, bias=False),
-        mlp=mlp,
-        layer_norm=Norm(NormKind.LAYER, config.layer_norm_eps),
-        embeddings=(config.vocab_size, config.type_vocab_size, config.hidden_size),
-        layers=config.num_hidden_layers,
+    layer = post_norm(
+        replace(
+            heads_of(size, config.num_attention_heads, bias=False),
+            rotary=config.rotary(path, size, DEFAULT_THETA),
+        ),
+        Mlp(config.intermediate_size, act, gated=True, up_bias=False, down_bias=False),
+        layer_norm(config.layer_norm_eps),
+    )
+    return encoder_without_final_norm(
+        "nomic_bert",
+        NAMES,
+        hidden_size=config.hidden_size,
         max_tokens=config.max_position_embeddings,
+        embeddings=Embeddings(config.vocab_size, None, config.type_vocab_size, layer.norm),
+        layers=[layer] * config.num_hidden_layers,
     )
 
 
 def _of_its_own(path: Path, config: OwnConfig) -> Encoder:
     _refuse_what_is_not_there(path, config)
-    size = head_size(path, config.n_embd, config.n_head)
-    rotated = size * config.rotary_emb_fraction
-    if not 0 < rotated <= size or rotated % 2:
+    attention = equal_heads(path, config.n_embd, config.n_head, bias=config.qkv_proj_bias)
+    rotated = attention.head_size * config.rotary_emb_fraction
+    if not 0 < rotated <= attention.head_size or rotated % 2:
         raise unsupported(path, "rotary_emb_fraction", config.rotary_emb_fraction)
     positions = Rotary(tuple(float(f) for f in frequencies(config.rotary_emb_base, int(rotated))))
+    layer = post_norm(
+        replace(attention, rotary=positions), _own_mlp(path, config), layer_norm(config.layer_norm_epsilon)
+    )
+    with_experts = replace(layer, mlp=_experts(path, config)) if config.has_experts else layer
     multiple = config.pad_vocab_size_multiple
+    words = -(-config.vocab_size // multiple) * multiple
     # With a scaling factor the base grows with each text longer than the trained positions; up to them it rests.
     longest = config.max_trained_positions if config.rotary_scaling_factor else config.n_positions
-    return _encoder(
-        attention=_attention(config.n_head, size, positions, bias=config.qkv_proj_bias),
-        mlp=_own_mlp(path, config),
-        layer_norm=Norm(NormKind.LAYER, config.layer_norm_epsilon),
-        embeddings=(-(-config.vocab_size // multiple) * multiple, config.type_vocab_size, config.n_embd),
-        layers=config.n_layer,
+    return encoder_without_final_norm(
+        "nomic_bert",
+        NAMES,
+        hidden_size=config.n_embd,
         max_tokens=min(longest, config.n_positions),
+        embeddings=Embeddings(words, None, config.type_vocab_size, layer.norm),
+        layers=(with_experts if config.is_mixture(number) else layer for number in range(config.n_layer)),
     )
 
 
 def _refuse_what_is_not_there(path: Path, config: OwnConfig) -> None:
-    if config.num_experts and config.moe_every_n_layers:
-        raise UnsupportedArchitecture(
-            f"{path}: num_experts = {config.num_experts}: mixture-of-experts layers of NomicBERT v2 are not supported"
-        )
     refuse(
         path,
         (
@@ -183,6 +214,7 @@ def _refuse_what_is_not_there(path: Path, config: OwnConfig) -> None:
             ("rotary_emb_interleaved", config.rotary_emb_interleaved, False),
             ("rotary_emb_scale_base", config.rotary_emb_scale_base, None),
             ("rotary_head_dim", config.rotary_head_dim, False),
+            ("scale_attn_weights", config.scale_attn_weights, True),
         ),
     )
 
@@ -198,36 +230,18 @@ def _own_mlp(path: Path, config: OwnConfig) -> Mlp:
     return Mlp(config.n_inner or 4 * config.n_embd, Activation.GELU, gated=False, **bias)
 
 
-def _attention(heads: int, size: int, positions: Rotary, bias: bool) -> Attention:
-    return Attention(
-        heads=heads,
-        kv_heads=heads,
-        head_size=size,
-        scale=size**-0.5,
-        qkv_bias=bias,
-        output_bias=bias,
-        rotary=positions,
+def _experts(path: Path, config: OwnConfig) -> Experts:
+    """The mixture as the public code runs it: shares of the chosen experts as they are, one bias for all."""
+    refuse(
+        path,
+        (
+            ("activation_function", config.activation_function, "gelu"),
+            ("moe_normalize_expert_weights", bool(config.moe_normalize_expert_weights), False),
+            ("expert_choice_router", bool(config.expert_choice_router), False),
+            ("num_shared_experts", config.num_shared_experts or 0, 0),
+            ("ffn_div", config.ffn_div or 1, 1),
+        ),
     )
-
-
-def _encoder(
-    *,
-    attention: Attention,
-    mlp: Mlp,
-    layer_norm: Norm,
-    embeddings: tuple[int, int, int],
-    layers: int,
-    max_tokens: int,
-) -> Encoder:
-    """embeddings: rows of words, rows of token types, hidden size."""
-    words, types, hidden = embeddings
-    layer = Layer(attention, mlp, NormPlacement.POST, layer_norm)
-    return Encoder(
-        family="nomic_bert",
-        hidden_size=hidden,
-        max_tokens=max_tokens,
-        embeddings=Embeddings(words, positions=None, token_types=types, norm=layer_norm),
-        layers=(layer,) * layers,
-        final_norm=None,
-        parameter_names=NAMES,
-    )
+    if not 0 < config.moe_top_k <= config.num_experts:
+        raise unsupported(path, "moe_top_k", config.moe_top_k)
+    return Experts(config.num_experts, config.moe_top_k, config.n_inner or 4 * config.n_embd, Activation.GELU)

@@ -24,6 +24,7 @@ class HeadConfig(FileModel):
     architectures: list[str] | None = None
     id2label: dict[int, str] | None = None
     num_labels: int | None = None
+    pad_token_id: int | None = None
     problem_type: str | None = None
     hidden_act: str = "gelu"
     activation: str = "gelu"  # DistilBERT's name for it
@@ -62,10 +63,14 @@ class HeadSource:
     def hidden(self) -> int:
         return self.encoder.hidden_size
 
+    @property
+    def width(self) -> int:
+        """Columns of the word embeddings."""
+        return self.encoder.embeddings.width or self.hidden
+
     def activation(self, field: str) -> Activation:
         """The activation that `field` names. Raises UnsupportedArchitecture."""
-        name: str = getattr(self.config, field)
-        return Activation.TANH if name == "tanh" else Activation(mlp_activation(self.path, field, name).value)
+        return Activation(mlp_activation(self.path, field, getattr(self.config, field)).value)
 
     def square(
         self,

@@ -11,9 +11,8 @@ from types import MappingProxyType
 
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Norm, NormKind
-from embedserve_runtime.model.families.common import unsupported
 from embedserve_runtime.model.heads.classifiers import modernbert_head
-from embedserve_runtime.model.heads.config import HeadSource
+from embedserve_runtime.model.heads.config import HeadSource, layer
 from embedserve_runtime.model.heads.description import HeadLayer
 from embedserve_runtime.model.pipeline import Activation
 
@@ -21,15 +20,17 @@ SUFFIX = "ForMaskedLM"
 Layers = tuple[HeadLayer, ...]
 
 
-def _decoder(source: HeadSource, name: str, *bias: str) -> HeadLayer:
+def _word_embeddings(source: HeadSource) -> tuple[str, ...]:
     names = source.encoder.parameter_names
-    tied = [
-        prefix + word.tensor for prefix in names.prefixes for word in names.sources["embeddings.word.weight"]
-    ]
+    words = names.sources["embeddings.word.weight"]
+    return tuple(prefix + word.tensor for prefix in names.prefixes for word in words)
+
+
+def _decoder(source: HeadSource, name: str, *bias: str) -> HeadLayer:
     return HeadLayer(
-        in_features=source.hidden,
+        in_features=source.width,
         out_features=source.encoder.embeddings.vocabulary,
-        weight=(f"{name}.weight", *(tied if source.config.tie_word_embeddings else ())),
+        weight=(f"{name}.weight", *(_word_embeddings(source) if source.config.tie_word_embeddings else ())),
         bias=bias,
     )
 
@@ -44,9 +45,11 @@ def _biases(source: HeadSource, head: str) -> tuple[str, str]:
 def _bert(source: HeadSource, norm: str = "LayerNorm") -> Layers:
     predictions = "cls.predictions"
     return (
-        source.square(
-            source.activation("hidden_act"),
+        layer(
+            source.hidden,
+            source.width,
             f"{predictions}.transform.dense",
+            activation=source.activation("hidden_act"),
             norm=source.layer_norm(),
             norm_name=f"{predictions}.transform.{norm}",
         ),
@@ -59,9 +62,18 @@ def _nomic(source: HeadSource) -> Layers:
 
 
 def _deberta(source: HeadSource) -> Layers:
-    if not source.config.legacy:
-        raise unsupported(source.path, "legacy", False)
-    return _bert(source)
+    if source.config.legacy:
+        return _bert(source)
+    head = "lm_predictions.lm_head"
+    dense = source.square(
+        source.activation("hidden_act"),
+        f"{head}.dense",
+        norm=source.layer_norm(),
+        norm_name=f"{head}.LayerNorm",
+    )
+    return dense, HeadLayer(
+        source.hidden, source.encoder.embeddings.vocabulary, _word_embeddings(source), (f"{head}.bias",)
+    )
 
 
 def _roberta(source: HeadSource) -> Layers:

@@ -15,7 +15,7 @@ from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.disentangled import disentangled_term
 from embedserve_runtime.engines.torch.fused.attention import FusedAttention
 from embedserve_runtime.engines.torch.fused.operations import ActivatedProduct, embed, normed, turn_heads
-from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
+from embedserve_runtime.engines.torch.parameters import Linear, Normalization, Parameters
 from embedserve_runtime.model.architecture import (
     Attention,
     Encoder,
@@ -43,6 +43,9 @@ class FusedEncoder:
         if description.positions is not None:
             self._positions = parameters.tensor("embeddings.position.weight")
             self._first_position = description.positions.offset
+        self._projection: Linear | None = None
+        if description.width not in (None, encoder.hidden_size):
+            self._projection = parameters.linear(["embeddings.projection"], bias=False)
         self._norm = _optional(parameters, description.norm, "embeddings.norm")
         shared = _Shared(encoder, parameters)
         self._layers = [
@@ -57,16 +60,19 @@ class FusedEncoder:
         # Where nothing norms the residual, its sum grows over all layers: in 16 bit each step would lose digits of all
         # earlier ones. Behind a norm it starts anew in every layer.
         wide = torch.float32 if self._norms_come_first else self._words.dtype
-        hidden = embed(
-            *(batch, self._words, self._scale, self._types),
-            *(self._positions, self._first_position, self._norm),
-            dtype=wide,
-        )
+        hidden = self._embedded(batch, wide)
         if self._norms_come_first:
             return self._with_norms_first(hidden, batch)
         for layer in self._layers:
             hidden = layer.with_norms_after(hidden, batch)
         return hidden if self._final_norm is None else normed(hidden, self._final_norm)
+
+    def _embedded(self, batch: DeviceBatch, dtype: torch.dtype) -> Tensor:
+        tables = (self._words, self._scale, self._types, self._positions, self._first_position)
+        if self._projection is None:
+            return embed(batch, *tables, self._norm, dtype=dtype)
+        rows = self._projection(embed(batch, *tables, None, dtype=self._words.dtype))
+        return rows.to(dtype) if self._norm is None else normed(rows, self._norm, dtype=dtype)
 
     def _with_norms_first(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
         """hidden: float32. Each layer ends with the norm that the next one begins with."""
@@ -125,6 +131,7 @@ class FusedLayer:
     def __init__(self, layer: Layer, parameters: Parameters, shared: _Shared, name: str) -> None:
         attention = f"{name}.attention"
         self._attention = FusedSelfAttention(layer.attention, parameters, shared, attention)
+        assert isinstance(layer.mlp, Mlp)  # `why_not_fused` names the others
         self._mlp = FusedMlp(layer.mlp, parameters, f"{name}.mlp")
         before = layer.norm if layer.attention_norm else None
         inner = layer.norm if layer.inner_norm else None

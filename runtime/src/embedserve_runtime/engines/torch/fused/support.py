@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import torch
 
-from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.architecture import Activation, Encoder, Experts
 
 # Triton's own floor; bfloat16 products, too, begin here.
 FIRST_CAPABILITY = (8, 0)
@@ -32,6 +32,13 @@ def why_not_fused(encoder: Encoder, device: torch.device, dtype: torch.dtype) ->
         return reason
     if dtype not in {torch.float16, torch.bfloat16}:
         return f"the fused kernels are for 16 bit, not {dtype}"
+    for layer in encoder.layers:
+        if isinstance(layer.mlp, Experts):
+            return "the fused kernels have no mixture of experts"
+        if layer.convolution is not None:
+            return "the fused kernels have no convolution"
+        if layer.mlp.activation is Activation.TANH:
+            return "the fused kernels have no tanh inside an MLP"
     largest = max((layer.attention.head_size for layer in encoder.layers), default=1)
     if largest > LARGEST_HEAD:
         return f"the fused kernels take head sizes up to {LARGEST_HEAD}, not {largest}"
