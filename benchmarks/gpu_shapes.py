@@ -24,7 +24,7 @@ from transformers import (
     XLMRobertaModel,
 )
 
-from embedserve_runtime.model.architecture import Attention, Encoder
+from embedserve_runtime.model.architecture import Attention, Encoder, Mlp
 from embedserve_runtime.model.pipeline import Pooling
 
 Lengths = NDArray[np.int64]
@@ -96,6 +96,7 @@ def flops(encoder: Encoder, lengths: Lengths) -> float:
     total = 0.0
     for layer in encoder.layers:
         attention, mlp = layer.attention, layer.mlp
+        assert isinstance(mlp, Mlp)  # no shape here has a mixture of experts
         queries, keys = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
         products = 2 * queries + 2 * keys + (3 if mlp.gated else 2) * mlp.intermediate
         total += 2 * encoder.hidden_size * products * float(lengths.sum())

@@ -90,8 +90,8 @@ def lay_out(batch: PackedBatch, capacity: Capacity, into: NDArray[np.int32]) -> 
     firsts[:sequences] = bounds[:-1] + _skipped(batch)
     lasts[:sequences], origins[:sequences] = bounds[1:], bounds[:-1]
     if sequences < capacity.sequences:
-        # A pooled row that nobody reads: the first token alone.
-        firsts[sequences:], lasts[sequences:], origins[sequences:] = 0, 1, 0
+        # Rows that nobody reads: nothing is pooled into them.
+        firsts[sequences:], lasts[sequences:], origins[sequences:] = 0, 0, 0
 
 
 def _skipped(batch: PackedBatch) -> Int32Array:

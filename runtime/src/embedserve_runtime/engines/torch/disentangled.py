@@ -26,7 +26,7 @@ class DisentangledTerm:
         position_query: Tensor | None,
         row_of: Tensor,
     ) -> None:
-        """position_key, position_query: (heads, 2 * span, head_size); row_of: int32, by key - query, from the least on."""
+        """position_key, position_query: (heads, 2 * span, head_size); row_of: int32, by key - query."""
         self._scale = attention.scale
         self.position_key = position_key
         self.position_query = position_query

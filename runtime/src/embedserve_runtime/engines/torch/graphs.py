@@ -27,8 +27,10 @@ LARGEST_WITH_HIDDEN = 8192
 # fill the memory, and few ask for them.
 LARGEST = 32_768
 STEP = 512
-# A text has a first and a last special token, and nearly always more than one between them.
+# Of sequences a bucket has room for one in so many tokens. A text has a first and a last special token, and nearly
+# always more than one between them; and in large batches rows that nobody reads would be too many.
 TOKENS_A_SEQUENCE = 4
+TOKENS_A_SEQUENCE_WHEN_LARGE = 32
 # Share of the card's memory that all graphs together may take.
 MEMORY_SHARE = 0.1
 
@@ -63,7 +65,13 @@ def buckets(longest_batch: int) -> tuple[Capacity, ...]:
         octave *= 2
     counts += range(LARGEST_WITH_HIDDEN, LARGEST + 1, STEP)
     enough = next((count for count in counts if count >= longest_batch), LARGEST)
-    return tuple(Capacity(count, max(1, count // TOKENS_A_SEQUENCE)) for count in counts if count <= enough)
+    return tuple(_room(count) for count in counts if count <= enough)
+
+
+def _room(tokens: int) -> Capacity:
+    large = tokens > LARGEST_WITH_HIDDEN
+    share = TOKENS_A_SEQUENCE_WHEN_LARGE if large else TOKENS_A_SEQUENCE
+    return Capacity(tokens, max(1, tokens // share))
 
 
 def bucket_for(batch: PackedBatch, among: Sequence[Capacity]) -> int | None:
@@ -99,12 +107,17 @@ class Graphs:
         capacities: Sequence[Capacity],
         max_tokens: int,
     ) -> None:
-        """Capture, small ones first; max_tokens: of a sequence. Stops where the share of memory is used up: what has no graph runs without."""
+        """Capture, small ones first. max_tokens: of a sequence.
+
+        Stops where the share of memory is used up: what has no graph runs without.
+        """
         device = torch.device("cuda", torch.cuda.current_device())
         largest = max(capacity.integers for capacity in capacities)
         self._storage = torch.zeros(largest, dtype=torch.int32, device=device)
         self._pool = torch.cuda.graph_pool_handle()
         self._max_tokens = max_tokens
+        # One for all: torch keeps the memory of each stream apart.
+        self._aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         captured: list[tuple[Capacity, _Captured]] = []
         total = torch.cuda.get_device_properties(device).total_memory
         before = torch.cuda.memory_reserved(device)
@@ -112,6 +125,7 @@ class Graphs:
             captured.append((capacity, self._capture(run, head, capacity)))
             if torch.cuda.memory_reserved(device) - before > MEMORY_SHARE * total:
                 break
+        torch.cuda.empty_cache()
         self.capacities = tuple(capacity for capacity, _ in captured)
         self._captured = tuple(one for _, one in captured)
 
@@ -126,11 +140,10 @@ class Graphs:
             return hidden, None if head is None else head(hidden, batch)
 
         # Kernels are compiled and libraries choose their algorithms outside of the capture.
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        self._aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._aside):
             forward()
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self._aside)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             hidden, rows = forward()
@@ -145,9 +158,8 @@ class Graphs:
         copy_in(batch, self.capacities[number], self._storage)
         captured = self._captured[number]
         captured.graph.replay()
-        tokens, sequences = batch.tokens, len(batch.lengths)
-        return Forward(
-            None if captured.hidden is None else captured.hidden[:tokens],
-            None if captured.rows is None else captured.rows[:sequences],
-            captured.batch.of(tokens, sequences),
-        )
+        tokens, sequences = batch.tokens, len(batch.cu_seqlens) - 1
+        rows = None if captured.rows is None else captured.rows[:sequences]
+        if not needs_hidden or captured.hidden is None:
+            return Forward(None, rows, captured.batch)
+        return Forward(captured.hidden[:tokens], rows, captured.batch.of(tokens, sequences))

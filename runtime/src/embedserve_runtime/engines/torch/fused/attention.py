@@ -15,32 +15,36 @@ from embedserve_runtime.engines.torch.fused.kernels.attention import attend
 from embedserve_runtime.engines.torch.parameters import Parameters
 from embedserve_runtime.model.architecture import Alibi, Attention
 
-# From this many tokens a sequence on, wide tiles are faster; measured on an H100 with heads of 64.
+# From this many tokens a sequence on, wider tiles are faster (measured on an H100, heads of 64).
 LONG = 256
-WIDEST_HEAD_OF_LONG_TILES = 64
+# Batches this large give every multiprocessor enough wide tiles.
+LARGE = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Queries and keys of a program's step, and how the compiler spreads it."""
+    """Queries and keys of a program's step, and how the compiler spreads it. registers: of a thread, None for as many
+    as it takes."""
 
     queries: int
     keys: int
     warps: int
     stages: int
+    registers: int | None = None
 
 
 def tile_of(attention: Attention, tokens: int, sequences: int) -> Tile:
-    """The tile for a batch. Found by trying, on an H100: long sequences gain from wide tiles, while in short ones and
-    in windows a wide tile mostly computes scores that are masked."""
+    """The tile for a batch; `sequences` is what the layout has room for. Found by trying, on an H100: long sequences
+    gain from wide tiles, while in short ones and in windows a wide tile mostly computes scores that are masked."""
     if attention.head_size > 128:
         return Tile(64, 32, 4, 2)
-    long = tokens >= LONG * sequences and attention.window is None
-    if long and attention.head_size <= WIDEST_HEAD_OF_LONG_TILES and tokens >= 4096:
-        return Tile(128, 64, 8, 3)
     if tokens <= 64:
         return Tile(16, 32, 1, 2)
-    return Tile(64, 32, 4, 3)
+    if attention.head_size > 64 or attention.window is not None or tokens < LARGE:
+        return Tile(64, 32, 4, 3)
+    if tokens >= LONG * sequences:
+        return Tile(128, 64, 8, 3)
+    return Tile(64, 64, 4, 3, registers=128)
 
 
 class FusedAttention:
@@ -108,6 +112,7 @@ class FusedAttention:
             BLOCK_D=self._block_d,
             num_warps=tile.warps,
             num_stages=tile.stages,
+            **({} if tile.registers is None else {"maxnreg": tile.registers}),
         )
         return out
 

@@ -68,11 +68,20 @@ class FusedEncoder:
         return hidden if self._final_norm is None else normed(hidden, self._final_norm)
 
     def _embedded(self, batch: DeviceBatch, dtype: torch.dtype) -> Tensor:
-        tables = (self._words, self._scale, self._types, self._positions, self._first_position)
+        rows = embed(
+            batch,
+            words=self._words,
+            scale=self._scale,
+            types=self._types,
+            positions=self._positions,
+            first_position=self._first_position,
+            norm=self._norm if self._projection is None else None,
+            dtype=dtype if self._projection is None else self._words.dtype,
+        )
         if self._projection is None:
-            return embed(batch, *tables, self._norm, dtype=dtype)
-        rows = self._projection(embed(batch, *tables, None, dtype=self._words.dtype))
-        return rows.to(dtype) if self._norm is None else normed(rows, self._norm, dtype=dtype)
+            return rows
+        projected = self._projection(rows)
+        return projected.to(dtype) if self._norm is None else normed(projected, self._norm, dtype=dtype)
 
     def _with_norms_first(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
         """hidden: float32. Each layer ends with the norm that the next one begins with."""
@@ -180,32 +189,33 @@ class FusedSelfAttention:
     """(tokens, hidden) to (tokens, heads * head size); `output` is the product that follows."""
 
     def __init__(self, description: Attention, parameters: Parameters, shared: _Shared, name: str) -> None:
-        self._heads, self._kv_heads = description.heads, description.kv_heads
+        self._heads = (description.heads, description.kv_heads)
         self._joint = parameters.linear(
             [f"{name}.{part}" for part in ("query", "key", "value")], description.qkv_bias
         )
         self.output = parameters.linear([f"{name}.output"], description.output_bias)
         self._turn = shared.turn(description.rotary)
         self._attend = shared.attention(description, name)
-        self._query_norm: Normalization | None = None
-        self._key_norm: Normalization | None = None
+        self._norms: tuple[Normalization, Normalization] | None = None
         self._norm_per_head = True
         if description.qk_norm is not None:
-            self._query_norm = parameters.norm(description.qk_norm.norm, f"{name}.query_norm")
-            self._key_norm = parameters.norm(description.qk_norm.norm, f"{name}.key_norm")
+            self._norms = (
+                parameters.norm(description.qk_norm.norm, f"{name}.query_norm"),
+                parameters.norm(description.qk_norm.norm, f"{name}.key_norm"),
+            )
             self._norm_per_head = description.qk_norm.scope is QkNormScope.HEAD
         self._query_width = description.heads * description.head_size
         self._key_end = self._query_width + description.kv_heads * description.head_size
 
     def __call__(self, value: Tensor, batch: DeviceBatch) -> Tensor:
         joint = self._joint(value)
-        head_norms = (self._query_norm, self._key_norm) if self._norm_per_head else (None, None)
-        if self._query_norm is not None and self._key_norm is not None and not self._norm_per_head:
+        if self._norms is not None and not self._norm_per_head:
             queries, keys = joint[:, : self._query_width], joint[:, self._query_width : self._key_end]
-            queries.copy_(self._query_norm(queries))
-            keys.copy_(self._key_norm(keys))
-        if self._turn is not None or head_norms[0] is not None:
-            turn_heads(joint, batch, self._heads, self._kv_heads, self._turn, *head_norms)
+            queries.copy_(self._norms[0](queries))
+            keys.copy_(self._norms[1](keys))
+        per_head = self._norms if self._norm_per_head else None
+        if self._turn is not None or per_head is not None:
+            turn_heads(joint, batch, self._heads, self._turn, per_head)
         return self._attend(joint, batch)
 
 

@@ -31,17 +31,18 @@ POOLING_KINDS = {
 FIRST_WITH_ACCELERATOR = (9, 0)
 # Below, the library's product and a kernel for the activation are faster (measured on an H100).
 LEAST_TOKENS_OF_FUSED_PRODUCT = 4096
+FEW_ROWS = 1024
 
 
 def embed(
     batch: DeviceBatch,
+    *,
     words: Tensor,
     scale: float,
     types: Tensor | None,
     positions: Tensor | None,
     first_position: int,
     norm: Normalization | None,
-    *,
     dtype: torch.dtype,
 ) -> Tensor:
     """norm(words[id] * scale + type row + position row), (tokens, width)."""
@@ -82,7 +83,8 @@ def normed(
     out = keep if norm is None else torch.empty_like(branch, dtype=dtype)
     assert out is not None
     shape = norm or post
-    tile = max(1, 4096 // int(triton.next_power_of_2(width)))
+    # Several rows a program share the loads of the weights; few rows had better spread over the card.
+    tile = 1 if count < FEW_ROWS else max(1, 4096 // int(triton.next_power_of_2(width)))
     kernel: Callable[..., object] = rows.add_norm[(triton.cdiv(count, tile),)]
     kernel(
         branch,
@@ -108,24 +110,26 @@ def normed(
 def turn_heads(
     joint: Tensor,
     batch: DeviceBatch,
-    heads: int,
-    kv_heads: int,
+    heads: tuple[int, int],
     turn: Turn | None,
-    query_norm: Normalization | None,
-    key_norm: Normalization | None,
+    norms: tuple[Normalization, Normalization] | None,
 ) -> None:
-    """Norm of each head and rotary positions, in place, on queries and keys of (tokens, joint heads * head size)."""
-    size = joint.shape[1] // (heads + 2 * kv_heads)
+    """Norm of each head and rotary positions, in place, on queries and keys of (tokens, joint heads * head size).
+
+    heads: of queries and of keys. norms: likewise.
+    """
+    (query_heads, key_heads), (query_norm, key_norm) = heads, norms or (None, None)
+    size = joint.shape[1] // (query_heads + 2 * key_heads)
     half = 0 if turn is None else turn.cos.shape[-1]
     tile = 16
-    kernel: Callable[..., object] = rows.turn_heads[(triton.cdiv(len(joint), tile), heads + kv_heads)]
+    kernel: Callable[..., object] = rows.turn_heads[(triton.cdiv(len(joint), tile), query_heads + key_heads)]
     kernel(
         *(joint, batch.starts),
         joint if turn is None else turn.cos,
         joint if turn is None else turn.sin,
         *_weights(query_norm, joint),
         *_weights(key_norm, joint),
-        *(len(joint), joint.stride(0), heads, 0.0 if query_norm is None else query_norm.eps),
+        *(len(joint), joint.stride(0), query_heads, 0.0 if query_norm is None else query_norm.eps),
         HEAD_SIZE=size,
         HALF=half,
         NORM=query_norm is not None,
@@ -183,7 +187,7 @@ class ActivatedProduct:
         self._descriptor: TensorDescriptor | None = None
         if can_be_fused(weight, gated):
             self._descriptor = TensorDescriptor.from_tensor(weight, [128, 64])
-            # Without a gate two programs share a multiprocessor: one computes its activations while the other multiplies.
+            # Without a gate two programs share a multiprocessor: one multiplies while the other is at its activations.
             together = 1 if gated else 2
             count = torch.cuda.get_device_properties(weight.device).multi_processor_count
             self._programs = together * count

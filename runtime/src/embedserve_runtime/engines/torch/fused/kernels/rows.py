@@ -255,6 +255,8 @@ def pool(
     inside = columns < width
     first, last = tl.load(firsts + sequence).to(tl.int64), tl.load(lasts + sequence).to(tl.int64)
     origin = tl.load(origins + sequence).to(tl.int64)
+    if first == last:
+        return
     if KIND >= 4:
         token = first
         if KIND == 5:
