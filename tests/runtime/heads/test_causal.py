@@ -102,7 +102,6 @@ def reference(model: PreTrainedModel, folder: Path, pair: tuple[str, str], instr
 
 def scores_of(folder: Path, engine: str, **settings: object) -> FloatArray:
     runner = runner_of(folder, engine, **settings)
-    assert runner is not None
     assert runner.card.task is Task.RERANK
     texts = TextTokenizer.from_card(runner.card).encode_pairs(PAIRS, CutRules(truncate=True))
     assert isinstance(runner.card.head, ClassifierHead)

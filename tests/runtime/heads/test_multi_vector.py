@@ -68,7 +68,6 @@ def test_vectors_of_tokens_equal_sentence_transformers_on_every_engine(
     want = model.encode(TEXTS, convert_to_numpy=True)
     for engine in ENGINES:
         runner = runner_of(tmp_path / "saved", engine)
-        assert runner is not None
         assert (runner.card.task, runner.card.outputs) == (Task.MULTI_VECTOR, Output.MULTI_VECTOR)
         ids = TextTokenizer.from_card(runner.card).encode(TEXTS, "", CutRules(truncate=True))
         got = runner.run(PackedBatch.pack(ids), Output.MULTI_VECTOR).multi_vectors

@@ -85,7 +85,6 @@ def test_vectors_equal_sentence_transformers_on_every_engine(
     want = saved(bare, tmp_path, *chain()).encode(TEXTS)
     for engine in ENGINES:
         runner = runner_of(tmp_path, engine)
-        assert runner is not None
         assert greatest(embed(runner, TEXTS) - want) <= FP32_MAX_ABS_DIFF
 
 
@@ -97,7 +96,6 @@ def test_prompts_and_the_default_prompt_equal_sentence_transformers(
     settings = {"prompts": PROMPTS, "default_prompt_name": "query"}
     model = saved(bare, tmp_path, pooling(mode, include_prompt=include), Normalize(), **settings)
     runner = runner_of(tmp_path, "torch")
-    assert runner is not None
     assert (runner.card.default_prompt, runner.card.pipeline.include_prompt) == ("query", include)
     for name in (None, *PROMPTS):
         want = model.encode(TEXTS, prompt_name=name)
@@ -144,7 +142,6 @@ def test_the_longest_input_is_that_of_sentence_transformers(
     model = SentenceTransformer(str(tmp_path), device="cpu")
     assert model.max_seq_length == want
     runner = runner_of(tmp_path, "torch")
-    assert runner is not None
     long = ["word " * 200]
     assert greatest(embed(runner, long) - model.encode(long)) <= FP32_MAX_ABS_DIFF
 
@@ -157,7 +154,6 @@ def test_a_pooling_without_any_mode_is_the_mean_as_in_sentence_transformers(
         json.dumps({"word_embedding_dimension": SIZE, "pooling_mode_cls_token": False})
     )
     runner = runner_of(tmp_path, "torch")
-    assert runner is not None
     want = SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS)
     assert greatest(embed(runner, TEXTS) - want) <= FP32_MAX_ABS_DIFF
 

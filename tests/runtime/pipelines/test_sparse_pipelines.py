@@ -65,7 +65,6 @@ def test_weights_equal_sentence_transformers_without_a_flag(
     want = saved(bare, tmp_path, **pooling).encode(TEXTS, convert_to_sparse_tensor=False).numpy()
     for engine in ENGINES:
         runner = runner_of(tmp_path, engine)
-        assert runner is not None
         assert runner.card.task is Task.SPARSE
         assert greatest(rows(vectors(runner), want.shape[1]) - want) <= FP32_MAX_ABS_DIFF
 
@@ -74,7 +73,6 @@ def test_the_largest_entries_are_those_of_sentence_transformers(bare: Path, tmp_
     model = saved(bare, tmp_path)
     want = model.encode(TEXTS, convert_to_sparse_tensor=False, max_active_dims=16).numpy()
     runner = runner_of(tmp_path, "torch")
-    assert runner is not None
     found = [prune(vector, top_k=16) for vector in vectors(runner)]
     assert greatest(rows(found, want.shape[1]) - want) <= FP32_MAX_ABS_DIFF
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from embedserve_runtime.errors import EngineFailure
 
 Int32Array = NDArray[np.int32]
+BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float32]
 
 
@@ -24,11 +25,13 @@ class TokenSequence:
 
     ids: int32, shape (length,). types: the token type of each, the same shape, or None where all are of type 0.
     unpooled: how many leading tokens, of a prompt, pooling leaves out.
+    query: whether it takes the way of queries, where a model has another one for them.
     """
 
     ids: Int32Array
     types: Int32Array | None = None
     unpooled: int = 0
+    query: bool = False
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -46,12 +49,14 @@ class PackedBatch:
     cu_seqlens: int32, shape (sequences + 1,): sequence i is token_ids[cu_seqlens[i]:cu_seqlens[i + 1]]
     token_types: int32, shape (tokens,), or None where all tokens are of type 0
     unpooled: int32, shape (sequences,), leading tokens that pooling leaves out, or None where it takes all
+    queries: bool, shape (sequences,), which sequences take the way of queries, or None where none does
     """
 
     token_ids: Int32Array
     cu_seqlens: Int32Array
     token_types: Int32Array | None = None
     unpooled: Int32Array | None = None
+    queries: BoolArray | None = None
 
     @classmethod
     def pack(cls, sequences: Sequence[Tokens]) -> PackedBatch:
@@ -61,7 +66,21 @@ class PackedBatch:
         ids = np.concatenate([one.ids if isinstance(one, TokenSequence) else one for one in sequences])
         if not any(isinstance(one, TokenSequence) for one in sequences):
             return cls(ids, cu_seqlens)
-        return cls(ids, cu_seqlens, _types(sequences, cu_seqlens), _unpooled(sequences))
+        return cls(ids, cu_seqlens, _types(sequences, cu_seqlens), _unpooled(sequences), _queries(sequences))
+
+    def select(self, places: Int32Array) -> PackedBatch:
+        """The batch of some of its sequences, by their numbers."""
+        bounds = self.cu_seqlens
+        rows = np.concatenate([np.arange(bounds[place], bounds[place + 1]) for place in places])
+        cu_seqlens = np.zeros(len(places) + 1, dtype=np.int32)
+        np.cumsum(self.lengths[places], out=cu_seqlens[1:])
+        return PackedBatch(
+            self.token_ids[rows],
+            cu_seqlens,
+            None if self.token_types is None else self.token_types[rows],
+            None if self.unpooled is None else self.unpooled[places],
+            None if self.queries is None else self.queries[places],
+        )
 
     @property
     def lengths(self) -> Int32Array:
@@ -103,6 +122,11 @@ def _types(sequences: Sequence[Tokens], cu_seqlens: Int32Array) -> Int32Array | 
 def _unpooled(sequences: Sequence[Tokens]) -> Int32Array | None:
     counts = [one.unpooled if isinstance(one, TokenSequence) else 0 for one in sequences]
     return np.array(counts, dtype=np.int32) if any(counts) else None
+
+
+def _queries(sequences: Sequence[Tokens]) -> BoolArray | None:
+    marks = [isinstance(one, TokenSequence) and one.query for one in sequences]
+    return np.array(marks) if any(marks) else None
 
 
 class Engine(Protocol):

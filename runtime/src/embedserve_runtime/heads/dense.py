@@ -130,8 +130,8 @@ def cut(vectors: FloatArray, dimensions: int) -> FloatArray:
 def normalize(vectors: FloatArray) -> FloatArray:
     """Scale each row to L2 norm 1; a zero row stays zero.
 
-    One dot product a row, so that a row alone gets the same bits as in a batch.
+    One sum a row, so that a row alone gets the same bits as in a batch; those of model2vec, too.
     """
-    norms = np.sqrt(np.vecdot(vectors, vectors))
+    norms = np.linalg.norm(vectors, axis=1)
     scaled: FloatArray = vectors / np.maximum(norms, NORMALIZE_EPS)[:, None]
     return scaled

@@ -46,10 +46,11 @@ def vector_space(
     head: Mapping[str, object] | None = None,
     head_tensors: Iterable[tuple[str, NDArray[np.generic]]] = (),
     token_heads: Sequence[tuple[Mapping[str, object], Iterable[tuple[str, NDArray[np.generic]]]]] = (),
+    query_weights: NDArray[np.generic] | None = None,
 ) -> str:
     """The identity. `prompt` is the text of the default prompt, empty without one; `tokenizer` its digest; `head` what
     stands in the place of pooling where the rows are not dense vectors; `token_heads` what stands beside it, each with
-    its tensors."""
+    its tensors; `query_weights` the table that queries take their weights from."""
     description: dict[str, object] = {
         "weights": {name: tensor_digest(tensor) for name, tensor in tensors},
         "dense": [
@@ -79,6 +80,8 @@ def vector_space(
             {**one, "weights": {name: tensor_digest(tensor) for name, tensor in of_one}}
             for one, of_one in token_heads
         ]
+    if query_weights is not None:
+        description["query_weights"] = tensor_digest(query_weights)
     return f"vs1-{hashlib.sha256(_canonical(description)).hexdigest()[:20]}"
 
 

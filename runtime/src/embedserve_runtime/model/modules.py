@@ -48,6 +48,7 @@ TRANSFORMER_FILES = (
 )
 SUPPORTED = (
     "Transformer",
+    "StaticEmbedding",
     "Pooling",
     "Dense",
     "Normalize",
@@ -59,6 +60,7 @@ SUPPORTED = (
 ORDERS = (
     "(MLM)?Transformer( Pooling( Dense)*( Normalize)?| SpladePooling| LogitScore"
     "|( Dense)+( Normalize)?( MultiVectorMask)?( Normalize)?)?"
+    "|StaticEmbedding( Dense)*( Normalize)?"
 )
 # sentence-transformers' names of what modules hand on.
 TEXTS, TOKENS = "sentence_embedding", "token_embeddings"
@@ -151,6 +153,7 @@ class Modules:
     written: whether there is a modules.json. transformer: folder of the encoder inside the model folder.
     pooling: None when no module says it.
     dense, normalize: on vectors of texts. token_dense, token_normalize: on vectors of tokens.
+    static: folder of the module that is a table of token vectors.
     mask: folder of the module that says which tokens of a multi-vector model count.
     """
 
@@ -165,6 +168,7 @@ class Modules:
     token_dense: tuple[DenseLayer, ...] = ()
     token_normalize: bool = False
     mask: str | None = None
+    static: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,20 +189,25 @@ class Layout:
     activation: str | None
 
 
-def read_layout(folder: Path) -> Layout:
-    """Read the layout. Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture, naming file and module."""
+def read_entries(folder: Path) -> list[ModuleEntry]:
+    """The lines of modules.json in their order, none without the file. Raises ModelInvalid."""
     entries = read_json_if_there(folder / "modules.json", list[ModuleEntry], [])
+    return sorted(entries, key=lambda entry: entry.idx)
+
+
+def read_layout(folder: Path, entries: Sequence[ModuleEntry]) -> Layout:
+    """Read the layout of the modules in `entries`.
+
+    Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture, naming file and module.
+    """
     model = read_json_if_there(
         folder / "config_sentence_transformers.json", _SentenceTransformersFile, _SentenceTransformersFile()
     )
-    modules = read_modules(folder, sorted(entries, key=lambda entry: entry.idx), model.model_type)
-    if modules.transformer:
-        raise UnsupportedArchitecture(
-            f"{folder / 'modules.json'}: the Transformer module must lie in the root folder"
-        )
-    settings = _read_transformer(folder)
+    modules = read_modules(folder, entries, model.model_type)
+    encoder = folder / modules.transformer
+    settings = _read_transformer(encoder)
     tokenizer = read_json_if_there(
-        folder / "tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile()
+        encoder / "tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile()
     )
     return Layout(
         modules=modules,
@@ -220,6 +229,8 @@ def read_modules(folder: Path, entries: Sequence[ModuleEntry], model_type: str |
         match entry.kind:
             case "Transformer" | "MLMTransformer":  # the second is an old name of sparse encoders
                 modules.transformer = entry.path
+            case "StaticEmbedding":
+                modules.static = entry.path
             case "Pooling":
                 modules.pooling, modules.include_prompt = _read_pooling(config)
             case "SpladePooling":
@@ -240,7 +251,7 @@ def read_modules(folder: Path, entries: Sequence[ModuleEntry], model_type: str |
                     f"supported: {', '.join(SUPPORTED)}"
                 )
     _check_order(folder / "modules.json", [kind for kind in order if kind != "Dropout"])
-    pools = modules.pooling is not None
+    pools = modules.pooling is not None or modules.static is not None
     if (modules.token_dense or modules.token_normalize) if pools else (modules.dense or modules.normalize):
         raise UnsupportedArchitecture(
             f"{folder / 'modules.json'}: Dense and Normalize must work on {TEXTS if pools else TOKENS} "
@@ -254,8 +265,8 @@ def _check_order(path: Path, order: Sequence[str]) -> None:
     if order and re.fullmatch(ORDERS, " ".join(order)) is None:
         raise UnsupportedArchitecture(
             f"{path}: the modules {', '.join(order)} are not supported together; supported: Transformer, then "
-            "Pooling, Dense and Normalize, or SpladePooling, or LogitScore, or Dense, Normalize and MultiVectorMask, "
-            "in this order"
+            "Pooling, Dense and Normalize, or SpladePooling, or LogitScore, or Dense, Normalize and MultiVectorMask; "
+            "StaticEmbedding, then Dense and Normalize; in this order"
         )
 
 

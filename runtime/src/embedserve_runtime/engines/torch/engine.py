@@ -129,8 +129,9 @@ class TorchEngine:
             return [take(self._submit(batch, needs_hidden), batch)]
         except torch.OutOfMemoryError as error:
             self.memory.lower(batch)
-            logger.warning("out of memory with %d tokens, again in halves: %s", batch.tokens, error)
-        # Not in the handler: its traceback holds tensors of the failed run.
+            # Its text only: who keeps the record would keep the error, whose traceback holds tensors of the failed run.
+            logger.warning("out of memory with %d tokens, again in halves: %s", batch.tokens, str(error))
+        # Not in the handler, for the same reason.
         torch.cuda.empty_cache()
         return [take(self._submit(half, needs_hidden), half) for half in halves(batch)]
 

@@ -128,6 +128,12 @@ def classifier_head(source: HeadSource, architecture: str, cross_encoder: str | 
     )
 
 
+def labels_and_scores(source: HeadSource, cross_encoder: str | None) -> tuple[tuple[str, ...], ScoreFunction]:
+    """What config.json says of logits that come from elsewhere. Raises UnsupportedArchitecture or ModelInvalid."""
+    labels = _labels(source)
+    return labels, score_function(source, len(labels), cross_encoder)
+
+
 def _labels(source: HeadSource) -> tuple[str, ...]:
     """In the order of the logits. transformers leaves them out where they are its default, two."""
     named = source.config.id2label

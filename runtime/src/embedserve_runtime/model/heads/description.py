@@ -85,6 +85,7 @@ class PromptTemplate:
 class ClassifierHead:
     """One vector a sequence by `pooling`, then the layers, of which the last gives a logit for each label.
 
+    Without layers the logits come from elsewhere.
     padding: LAST only: an id that is not counted as a text's last token; where a text has no other, its first token
         is read. None counts every id.
     template: how a pair becomes a text; None where the tokenizer joins pairs.
@@ -170,6 +171,19 @@ class MultiVectorHead:
     interaction: LateInteraction | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StaticQuery:
+    """Queries of an asymmetric model get a weight for each word from a table instead of the encoder's vector. They are
+    tokenized without special tokens.
+
+    folder: of the table, inside the model folder. is_default: whether inputs that are called neither query nor document
+    are taken for queries.
+    """
+
+    folder: str
+    is_default: bool
+
+
 # In the place of pooling; beside it.
 Head = ClassifierHead | SparseHead | MultiVectorHead
 TokenHead = LexicalHead | MultiVectorHead
@@ -177,6 +191,8 @@ TokenHead = LexicalHead | MultiVectorHead
 
 def head_outputs(head: Head) -> int:
     """Columns of a row that the head gives."""
+    if isinstance(head, ClassifierHead):
+        return len(head.labels)
     return head.layers[-1].out_features
 
 

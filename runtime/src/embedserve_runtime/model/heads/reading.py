@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from embedserve_runtime.errors import ConfigError, UnsupportedArchitecture
+from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.heads import bge_m3, causal, classifiers
 from embedserve_runtime.model.heads.causal import causal_head
@@ -22,6 +22,7 @@ from embedserve_runtime.model.heads.description import (
 from embedserve_runtime.model.heads.late_interaction import multi_vector_head
 from embedserve_runtime.model.heads.masked_lm import masked_lm_layers
 from embedserve_runtime.model.modules import Layout
+from embedserve_runtime.model.pipeline import Pooling
 
 # Heads that transformers has and that give neither vectors nor scores of a text.
 OTHER_HEADS = (
@@ -37,7 +38,7 @@ def read_head(folder: Path, encoder: Encoder, layout: Layout, asked: str) -> tup
 
     Raises ModelError (naming file and head), or ConfigError when the folder is not for the task that is asked for.
     """
-    source = HeadSource.of(folder, encoder)
+    source = HeadSource.of(folder / layout.modules.transformer, encoder)
     architectures = source.config.architectures or []
     task = _detected(source.path, architectures, layout) if asked == "auto" else asked
     if task == Task.EMBED:
@@ -49,6 +50,23 @@ def read_head(folder: Path, encoder: Encoder, layout: Layout, asked: str) -> tup
     if task == Task.SPARSE:
         return Task.SPARSE, _sparse(source, architectures, layout)
     return _classifier(source, architectures, layout, asked)
+
+
+def read_graph_head(
+    folder: Path, encoder: Encoder, layout: Layout, asked: str, width: int
+) -> tuple[Task, ClassifierHead]:
+    """Task and head of a graph that gives `width` logits itself. Raises ModelError or ConfigError."""
+    source = HeadSource.of(folder, encoder)
+    labels, scores = classifiers.labels_and_scores(source, layout.activation)
+    if len(labels) != width:
+        raise ModelInvalid(f"{source.path} names {len(labels)} labels, the ONNX file gives {width} logits")
+    return _task(asked, len(labels)), ClassifierHead(Pooling.CLS, (), labels, scores)
+
+
+def _task(asked: str, labels: int) -> Task:
+    if asked == Task.RERANK and labels != 1:
+        raise ConfigError(f"model.task: rerank needs a model with one label, this one has {labels}")
+    return Task.RERANK if labels == 1 and asked != Task.CLASSIFY else Task.CLASSIFY
 
 
 def read_token_heads(folder: Path, encoder: Encoder, task: Task) -> tuple[TokenHead, ...]:
@@ -105,7 +123,4 @@ def _classifier(
         raise ConfigError(
             f"model.task: {asked} needs a model for sequence classification, {source.path} has {named}"
         )
-    task = Task.RERANK if len(head.labels) == 1 else Task.CLASSIFY
-    if asked == Task.RERANK and task is not Task.RERANK:
-        raise ConfigError(f"model.task: rerank needs a model with one label, this one has {len(head.labels)}")
-    return Task.CLASSIFY if asked == Task.CLASSIFY else task, head
+    return _task(asked, len(head.labels)), head
