@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
 
+from embedserve_runtime.device_runner import DeviceRunner
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.fused.support import why_not_fused
@@ -19,12 +21,17 @@ from embedserve_runtime.engines.torch.kernels import KernelKind
 from embedserve_runtime.engines.torch.landing import Landing, SparseLanding
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.heads import dense, sparse
+from embedserve_runtime.heads.dense import DenseHead
 from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.heads.tokens import MultiVectors
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import NormPlacement
+from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
-from embedserve_runtime.model.heads.description import HeadLayer, SparseHead, SparsePooling
+from embedserve_runtime.model.heads.description import HeadLayer, MultiVectorHead, SparseHead, SparsePooling
 from embedserve_runtime.model.pipeline import Activation, Pooling
+from embedserve_runtime.results import Output
+from embedserve_runtime.runner import EncoderRunner, Heads
 from tests.runtime.engines.case import Case
 from tests.runtime.engines.cases import CASES
 from tests.runtime.engines.test_forms import (
@@ -188,3 +195,36 @@ def test_a_batch_that_does_not_fit_into_memory_is_run_in_halves_and_later_ones_s
         assert engine.memory.failures == 1
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_a_runner_with_its_heads_on_the_device_gives_what_one_with_heads_on_the_host_gives(
+    tmp_path: Path,
+) -> None:
+    encoder = encoder_of(LAYERS["causal"])
+    weights = saved(tmp_path, encoder)
+    source = np.random.default_rng(0)
+    layer = HeadLayer(20, 9, (), ())
+    loaded = LoadedLayer(layer, source.normal(size=(9, 20)).astype(np.float32), None, None, None)
+    heads = Heads(
+        dense=DenseHead((Pooling.MEAN, Pooling.LAST), ()),
+        multi_vectors=MultiVectors(MultiVectorHead((layer,), normalize=True, skipped=1), (loaded,)),
+    )
+    # Neither runner reads the card.
+    card = cast("ModelCard", None)
+    on_host = EncoderRunner(card, TorchEngine(encoder, weights, CUDA, torch.bfloat16), heads)
+    on_device = DeviceRunner(card, TorchEngine(encoder, weights, CUDA, torch.bfloat16), heads)
+    wanted = Output.DENSE | Output.MULTI_VECTOR | Output.HIDDEN
+    first, second = (on_device.submit(random_batch(), wanted) for _ in range(2))
+    want = on_host.run(random_batch(), wanted)
+    assert want.dense is not None
+    assert want.multi_vectors is not None
+    assert want.hidden is not None
+    for got in (first.results(), second.results()):
+        assert got.dense is not None
+        assert np.abs(got.dense - want.dense).max() <= 0.05
+        pairs = zip(
+            (*(got.multi_vectors or ()), *(got.hidden or ())),
+            (*want.multi_vectors, *want.hidden),
+            strict=True,
+        )
+        assert max(float(np.abs(one - other).max(initial=0.0)) for one, other in pairs) <= 0.05

@@ -1,5 +1,5 @@
-"""The fused kernels by Triton's interpreter, on the CPU in float32, against the literal reading of a few forms that differ
-in kernels; `test_cuda.py` runs all forms where there is a GPU."""
+"""The fused kernels by Triton's interpreter, on the CPU in float32, against the literal reading of a few
+forms; all forms are in `test_cuda.py`, where there is a GPU."""
 
 from __future__ import annotations
 
