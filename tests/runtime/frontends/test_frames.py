@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -94,7 +96,7 @@ def test_results_come_back_bit_by_bit(results: Results) -> None:
             np.testing.assert_array_equal(one, want_one)
 
 
-def request_errors() -> list[type[EmbedserveError]]:
+def request_errors() -> Sequence[type[EmbedserveError]]:
     found = [
         kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RequestError)
     ]
