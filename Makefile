@@ -61,10 +61,22 @@ test-fast: lint ## every test that needs no cluster (under 2 minutes once set up
 	# One thread for torch in each of the two processes: waiting OpenMP threads spin and take the other's core.
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist loadfile
 
+.PHONY: test-gpu
+test-gpu: setup ## the tests that need a CUDA device; they skip with a reason without one
+	$(BIN)/pytest tests/runtime/engines/test_cuda.py
+
+.PHONY: bench-gpu
+bench-gpu: setup ## the torch engine on a CUDA device; writes benchmarks/results
+	$(BIN)/python -m benchmarks.gpu
+
 .PHONY: test
 test: test-fast ## every test, the cluster ones too; brings up what it needs
 	$(BIN)/python -m e2e.cluster images
 	$(BIN)/pytest e2e
+
+.PHONY: soak
+soak: setup ## 10,000 requests with disconnects, deadlines and a full queue (the fast tests have a short version)
+	EMBEDSERVE_STRESS_REQUESTS=10000 $(BIN)/pytest tests/runtime/serve/test_stress.py
 
 .PHONY: crds
 crds: setup ## write the CRD anew from the pydantic API types
@@ -93,3 +105,4 @@ demo-down: setup ## stop everything that the demo or the cluster tests started
 bench: setup ## run the benchmarks; they print ratios and assert nothing
 	$(BIN)/python -m benchmarks.packing
 	$(BIN)/python -m benchmarks.http_layer
+	$(BIN)/python -m benchmarks.serving

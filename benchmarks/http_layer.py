@@ -3,7 +3,8 @@
     python -m benchmarks.http_layer [--seconds 5] [--connections 64]
 
 Prints requests/s per core of the server's process (requests over its own CPU seconds, so that the load generator on
-the same machine does not count), and the time that an answer of 32 vectors of 1024 takes to build.
+the same machine does not count), what the parts of a request take, and the time that an answer of 32 vectors of 1024
+takes to build.
 """
 
 from __future__ import annotations
@@ -13,73 +14,80 @@ import asyncio
 import multiprocessing
 import socket
 import statistics
-import sys
 import time
+import timeit
+from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
-import uvicorn
 import uvloop
 
-from embedserve_runtime.api.app import EMBEDDING_ROUTES, ROUTES, serving_app
+from embedserve_runtime.api.app import serving_app
+from embedserve_runtime.api.asgi import Exchange
 from embedserve_runtime.api.body import Intake
 from embedserve_runtime.api.encoding import number_arrays, openai_base64, openai_numbers
 from embedserve_runtime.api.endpoint import Surroundings
-from embedserve_runtime.api.errors import CAUSES, STATUSES
+from embedserve_runtime.api.schemas import BodyDecoder, EmbedBody
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.frontends.setup import Watches, prepare_process, request_series
+from embedserve_runtime.heads.dense import normalize
+from embedserve_runtime.httpd.server import Server
 from embedserve_runtime.readiness import Readiness
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
-from embedserve_runtime.serve import SWITCH_SECONDS
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.telemetry.metrics import Metrics
-from tests.runtime.serve_kit import TinyRunner, card_of, tiny_tokenizer
+from embedserve_runtime.telemetry.requests import RequestFacts
+from embedserve_runtime.tokenizing import CutRules
+from tests.runtime.serve_kit import TinyRunner, card_of, page_of, tiny_tokenizer
 
-BODY = b'{"inputs":"What is deep learning, and what is it good for?"}'
+TEXT = "What is deep learning, and what is it good for?"
+BODY = b'{"inputs":"%b"}' % TEXT.encode()
 DIMENSIONS = 384
 
 
+class Null:
+    """A server without a model: everything but the engine is real."""
+
+    def __init__(self) -> None:
+        rows = np.random.default_rng(0).standard_normal((4096, DIMENSIONS), dtype=np.float32)
+
+        def run(batch: PackedBatch) -> FloatArray:
+            return rows[: len(batch.cu_seqlens) - 1]
+
+        metrics = Metrics(request_series())
+        limits = Limits(16_384, 1_000_000, 20_000)
+        self.dispatcher = Dispatcher(TinyRunner(run), limits, clock=time.perf_counter, observer=metrics)
+        self.metrics = metrics.requests
+        self.tokenizer = tiny_tokenizer()
+        readiness = Readiness()
+        card = card_of(dimensions=DIMENSIONS)
+        readiness.open(
+            EmbeddingService(card, self.tokenizer, self.dispatcher, BatchingSettings(), time.perf_counter)
+        )
+        around = Surroundings(readiness, self.metrics, page_of(metrics), Intake(2**24, 2**28))
+        self.app = serving_app(around, "null", with_probes=True)
+
+
 def serve(sock: socket.socket, control: Connection) -> None:
-    """The server's process: serves until told to stop, then reports its CPU seconds."""
-    sys.setswitchinterval(SWITCH_SECONDS)
+    """The server's process: serves until told to stop, and reports its CPU seconds."""
+    prepare_process()
     uvloop.run(_serve(sock, control))
 
 
 async def _serve(sock: socket.socket, control: Connection) -> None:
-    rows = np.random.default_rng(0).standard_normal((4096, DIMENSIONS), dtype=np.float32)
-
-    def run(batch: PackedBatch) -> FloatArray:
-        return rows[: len(batch.cu_seqlens) - 1]
-
-    metrics = Metrics(ROUTES, STATUSES, EMBEDDING_ROUTES, CAUSES)
-    dispatcher = Dispatcher(
-        TinyRunner(run), Limits(16_384, 1_000_000, 20_000), clock=time.perf_counter, observer=metrics
-    )
-    tokenizer = tiny_tokenizer()
-    card = card_of(dimensions=DIMENSIONS)
-    readiness = Readiness()
-    readiness.open(EmbeddingService(card, tokenizer, dispatcher, BatchingSettings(), time.perf_counter))
-    around = Surroundings(readiness, metrics, Intake(2**24, 2**28))
-    app = serving_app(around, "null", with_probes=True)
-    config = uvicorn.Config(
-        app,
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-    )
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    null = Null()
+    sock.setblocking(False)
+    server = Server(null.app, sock, Watches(null.metrics))
     loop = asyncio.get_running_loop()
     while await loop.run_in_executor(None, control.recv) == "cpu":
         control.send(time.process_time())
-    server.should_exit = True
-    await serving
-    dispatcher.close("done")
+    server.abort()
+    await server.finished()
+    server.close()
+    null.dispatcher.close("done")
 
 
 class Client(asyncio.Protocol):
@@ -166,6 +174,56 @@ def measure_requests(seconds: float, connections: int) -> None:
     process.join()
 
 
+def measure_parts() -> None:
+    """The parts of one `/embed` of one text, each alone, best of several; the application without sockets in turn."""
+    prepare_process()
+    whole = uvloop.run(_application_seconds(20_000)) * 1e6
+    tokenizer, decode = tiny_tokenizer(), BodyDecoder(EmbedBody)
+    exchange = Exchange({b"content-type": b"application/json"}, BODY, "id")
+    row = np.random.default_rng(0).standard_normal((1, DIMENSIONS), dtype=np.float32)
+    metrics = Metrics(request_series()).requests
+    facts = RequestFacts(None, False, 1, [14], 0.001, 0.001, 0.001)
+    parts: dict[str, Callable[[], object]] = {
+        "JSON in": lambda: decode(exchange),
+        "tokenizer, with ids cut": lambda: tokenizer.encode([TEXT], "", CutRules(truncate=True)),
+        "check and normalise": lambda: (np.isfinite(row).all(), normalize(row)),
+        "JSON out": lambda: number_arrays(row, 0),
+        "metrics": lambda: metrics.request_done("/embed", 200, 0.01, facts),
+    }
+    print(f"one /embed without sockets: {whole:.0f} us of CPU, of which")
+    known = 0.0
+    for name, part in parts.items():
+        took = min(timeit.repeat(part, number=2_000, repeat=5)) / 2_000 * 1e6
+        known += took
+        print(f"  {name:28}{took:6.1f} us {took / whole:6.0%}")
+    rest = whole - known
+    print(f"  {'queue, thread, loop, ASGI':28}{rest:6.1f} us {rest / whole:6.0%}")
+
+
+async def _application_seconds(count: int) -> float:
+    """CPU seconds of one request, from 64 clients that call the application directly."""
+    null = Null()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))]
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": BODY, "more_body": False}
+
+    async def send(_: object) -> None:
+        """Nobody reads it."""
+
+    async def client() -> None:
+        for _ in range(count // 64):
+            scope = {"type": "http", "method": "POST", "path": "/embed", "headers": headers}
+            await null.app(scope, receive, send)
+
+    await asyncio.gather(*(client() for _ in range(16)))
+    started = time.process_time()
+    await asyncio.gather(*(client() for _ in range(64)))
+    took = time.process_time() - started
+    null.dispatcher.close("done")
+    return took / (count // 64 * 64)
+
+
 def measure_answers() -> None:
     vectors = np.random.default_rng(0).standard_normal((32, 1024), dtype=np.float32)
     for name, writer in (
@@ -191,6 +249,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=64)
     options = parser.parse_args()
     measure_answers()
+    measure_parts()
     measure_requests(options.seconds, options.connections)
 
 

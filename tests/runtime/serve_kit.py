@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,13 +13,13 @@ import httpx
 import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from embedserve_runtime.api.app import EMBEDDING_ROUTES, ROUTES, Application, serving_app
+from embedserve_runtime.api.app import Application, serving_app
 from embedserve_runtime.api.body import Intake
 from embedserve_runtime.api.endpoint import Surroundings
-from embedserve_runtime.api.errors import CAUSES, STATUSES
 from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.frontends.setup import request_series
 from embedserve_runtime.heads.sparse import nonzero
 from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
 from embedserve_runtime.model.card import ModelCard
@@ -40,6 +40,7 @@ from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.telemetry.metrics import Metrics
+from embedserve_runtime.telemetry.tracing import RequestTracer
 from embedserve_runtime.tokenizing import TextTokenizer
 
 WORDS = (
@@ -202,15 +203,30 @@ class GatedRun:
 class Bench:
     """A whole server in the test's own event loop, without sockets."""
 
-    def __init__(self, app: Application, service: EmbeddingService, around: Surroundings) -> None:
+    def __init__(
+        self,
+        app: Application,
+        service: EmbeddingService,
+        around: Surroundings,
+        dispatcher: Dispatcher,
+        metrics: Metrics,
+    ) -> None:
         self.app = app
         self.service = service
         self.around = around
-        self.dispatcher = service.dispatcher
+        self.dispatcher = dispatcher
+        self.metrics = metrics
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
 
     def metric(self, name: str, labels: dict[str, str] | None = None) -> float | None:
-        return self.around.metrics.registry.get_sample_value(name, labels or {})
+        return self.metrics.registry.get_sample_value(name, labels or {})
+
+
+def page_of(metrics: Metrics) -> Callable[[], Awaitable[bytes]]:
+    async def page() -> bytes:
+        return metrics.page()
+
+    return page
 
 
 @asynccontextmanager
@@ -224,11 +240,12 @@ async def bench(
     intake: Intake | None = None,
     keys: ApiKeys | None = None,
     ready: bool = True,
+    tracer: RequestTracer | None = None,
     clock: Callable[[], float] = perf_counter,
 ) -> AsyncIterator[Bench]:
     """A server around `run` and `card`, or around a real `model`."""
     card = model.card if model else card or card_of()
-    metrics = Metrics(ROUTES, STATUSES, EMBEDDING_ROUTES, CAUSES)
+    metrics = Metrics(request_series())
     limits = limits or Limits(256, 100_000, 2_000)
     dispatcher = Dispatcher(
         model or TinyRunner(run or mean_of_ids(card.pipeline.full_dimensions)),
@@ -247,8 +264,15 @@ async def bench(
     if ready:
         metrics.model_loaded(card, limits.batch_tokens, dispatcher)
         readiness.open(service)
-    around = Surroundings(readiness, metrics, intake or Intake(2**20, 2**24), keys or ApiKeys())
-    built = Bench(serving_app(around, "tiny", with_probes=True), service, around)
+    around = Surroundings(
+        readiness,
+        metrics.requests,
+        page_of(metrics),
+        intake or Intake(2**20, 2**24),
+        keys or ApiKeys(),
+        tracer=tracer,
+    )
+    built = Bench(serving_app(around, "tiny", with_probes=True), service, around, dispatcher, metrics)
     try:
         async with built.client:
             yield built

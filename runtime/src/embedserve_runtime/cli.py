@@ -41,6 +41,12 @@ SERVE_FLAGS: tuple[tuple[str, tuple[str, str], type, str], ...] = (
         int,
         "own port for probes and metrics (default: none)",
     ),
+    (
+        "--http-workers",
+        ("server", "http_workers"),
+        int,
+        "processes that parse and tokenise (default: 1, the engine's own)",
+    ),
     ("--served-model-name", ("server", "served_model_name"), str, "the model's name in answers"),
     (
         "--max-batch-tokens",

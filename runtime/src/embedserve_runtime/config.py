@@ -6,6 +6,7 @@ command-line flags. Unknown keys stop the start. No other module reads environme
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -116,6 +117,12 @@ class ServerSettings(_Group):
         description="Keys that clients may send as `Authorization: Bearer`; none: no key is asked for. In the "
         "environment several are separated by commas or blanks.",
     )
+    http_workers: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Processes that parse, tokenise and encode; 1 does it in the engine's own process.",
+    )
     max_body_bytes: PositiveInt = Field(default=16 * 2**20, description="Largest request body, bytes.")
     max_pending_bytes: PositiveInt = Field(
         default=256 * 2**20,
@@ -176,6 +183,26 @@ class EngineSettings(_Group):
     )
 
 
+class TelemetrySettings(_Group):
+    """What the runtime says about itself beside logs and metrics."""
+
+    otlp_endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        description="Base URL of an OTLP/HTTP collector for traces. None: the standard OTEL_EXPORTER_OTLP_ENDPOINT "
+        "or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT decides; without either there are no traces.",
+    )
+
+    @property
+    def has_traces(self) -> bool:
+        """OTEL_SDK_DISABLED and OTEL_TRACES_EXPORTER=none switch them off, as every program with the SDK does."""
+        read = os.environ.get
+        if read("OTEL_SDK_DISABLED", "").lower() == "true" or read("OTEL_TRACES_EXPORTER") == "none":
+            return False
+        names = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+        return self.otlp_endpoint is not None or any(map(read, names))
+
+
 class RuntimeConfig(BaseSettings):
     """All settings, frozen after start."""
 
@@ -191,6 +218,7 @@ class RuntimeConfig(BaseSettings):
     server: ServerSettings = ServerSettings()
     batching: BatchingSettings = BatchingSettings()
     engine: EngineSettings = EngineSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level logged."
     )

@@ -8,6 +8,7 @@
     │   ├── ModelFileMissing        the folder lacks a file that is needed
     │   ├── ModelInvalid            a file is there and cannot be used
     │   └── UnsupportedArchitecture no family, no ONNX file to fall back to
+    ├── FrontEndFailure             a process that speaks HTTP cannot be kept running
     ├── SourceUnavailable           the hub or the network failed; trying again may help
     └── RequestError                one request is wrong or cannot be taken now
         ├── EmptyInput
@@ -73,6 +74,11 @@ class UnsupportedArchitecture(ModelError):
 
 class SourceUnavailable(EmbedserveError):
     reason = "SourceUnavailable"
+    retryable = True
+
+
+class FrontEndFailure(EmbedserveError):
+    reason = "FrontEndFailure"
     retryable = True
 
 

@@ -56,11 +56,22 @@ def load_runner(config: RuntimeConfig) -> Runner:
 
 
 def runner_on(engine: Engine, card: ModelCard, checkpoint: Checkpoint) -> Runner:
-    """The runner of the card's task, with the tensors of its head loaded."""
-    runner = EncoderRunner(card, engine, _heads(card, checkpoint))
+    """The runner of the card's task, with the tensors of its head loaded: on the engine's device where it can."""
+    runner = _encoder_runner(engine, card, _heads(card, checkpoint))
     if card.query is None:
         return runner
     return RoutedRunner(runner, StaticWeights(query_weights(card.folder, card.query, card.encoder)))
+
+
+def _encoder_runner(engine: Engine, card: ModelCard, heads: Heads) -> Runner:
+    if not isinstance(engine, OnnxEngine):
+        # Imported here, as for the engine below.
+        from embedserve_runtime.device_runner import DeviceRunner
+        from embedserve_runtime.engines.torch.engine import TorchEngine
+
+        if isinstance(engine, TorchEngine) and engine.runs_heads:
+            return DeviceRunner(card, engine, heads)
+    return EncoderRunner(card, engine, heads)
 
 
 def _graph_runner(card: ModelCard, graph: ShippedGraph, settings: EngineSettings) -> Runner:

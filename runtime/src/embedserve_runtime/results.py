@@ -52,6 +52,7 @@ class Results:
 
     dense: (sequences, full dimensions). logits: (sequences, labels).
     multi_vectors, hidden: an array (tokens, size) for each sequence.
+    padding: positions that the forward pass computed beside the real tokens; of a whole batch only.
     """
 
     dense: FloatArray | None = None
@@ -59,6 +60,7 @@ class Results:
     sparse: Sequence[SparseVector] | None = None
     multi_vectors: Sequence[FloatArray] | None = None
     hidden: Sequence[FloatArray] | None = None
+    padding: int = 0
 
     def of(self, start: int, stop: int, wanted: Output) -> Results:
         """What `wanted` asks for, of the sequences from `start` to `stop`.

@@ -14,45 +14,47 @@ import asyncio
 import contextlib
 import gc
 import logging
-import math
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TypeVar
 
-import uvicorn
 import uvloop
 
-from embedserve_runtime.api.app import EMBEDDING_ROUTES, ROUTES, Application, management_app, serving_app
-from embedserve_runtime.api.body import Intake
+from embedserve_runtime.api.app import management_app
 from embedserve_runtime.api.endpoint import Surroundings
-from embedserve_runtime.api.errors import CAUSES, STATUSES
-from embedserve_runtime.api.keys import ApiKeys
-from embedserve_runtime.config import RuntimeConfig, ServerSettings
+from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.errors import ConfigError, EmbedserveError, UnsupportedArchitecture
+from embedserve_runtime.frontends.own import OwnFrontEnd
+from embedserve_runtime.frontends.setup import (
+    FrontEnd,
+    Opening,
+    Setup,
+    Told,
+    Watches,
+    prepare_process,
+    request_series,
+    surroundings,
+)
+from embedserve_runtime.frontends.supervisor import Workers
+from embedserve_runtime.httpd.server import Server
 from embedserve_runtime.loading import load_runner
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.readiness import Phase, Readiness
-from embedserve_runtime.rpc import EMBEDDING_SERVICES, SERVICE_NAMES
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
-from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.termination import write_termination_message
 from embedserve_runtime.tokenizing import TextTokenizer
-
-if TYPE_CHECKING:  # the library behind it is loaded only where gRPC is on
-    from embedserve_runtime.rpc.server import RpcServer
 
 log = logging.getLogger(__name__)
 
@@ -61,13 +63,7 @@ T = TypeVar("T")
 CALIBRATION_SECONDS = 10.0
 # After the grace period requests are failed as JSON; this is what writing those answers may take.
 LAST_ANSWERS_SECONDS = 5.0
-# A thread that computes holds the interpreter this long at most when another one wants it. The default of 5
-# ms would let the engine wait for the event loop about as long as a small batch takes.
-SWITCH_SECONDS = 0.0005
 BACKLOG = 2048
-# Longer than the idle time of common load balancers, so that they close first and no request meets a closing
-# one.
-KEEP_ALIVE_SECONDS = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +79,7 @@ class _Loaded:
 def run(config: RuntimeConfig) -> int:
     """Serve until a signal comes; the process's exit code."""
     configure_logs(config.log_level)
-    sys.setswitchinterval(SWITCH_SECONDS)
+    prepare_process()
     code = _run(config)
     if any(thread.daemon for thread in threading.enumerate()):
         # The loader or the engine is still inside a library (the process was stopped while loading, or the grace
@@ -124,64 +120,91 @@ class _Process:
         self._serving = serving
         self._management = management
         self._readiness = Readiness()
-        has_rpc = config.server.grpc_port is not None
-        self._metrics = Metrics(
-            (*ROUTES, *SERVICE_NAMES) if has_rpc else ROUTES,
-            STATUSES,
-            (*EMBEDDING_ROUTES, *EMBEDDING_SERVICES),
-            CAUSES,
-        )
+        self._metrics = Metrics(request_series())
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        server = config.server
+        self._setup = Setup(
+            server,
+            config.batching,
+            config.telemetry,
+            config.log_level,
+            server.served_model_name or config.model.source,
+            with_probes=management is None,
+            waits=False,
+        )
 
     async def live(self) -> None:
         """Returns after an orderly stop; raises EmbedserveError when the model cannot be served."""
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._on_signal, False)
         loop.add_signal_handler(signal.SIGINT, self._on_signal, True)
-        settings = self._config.server
-        around = Surroundings(
-            self._readiness,
-            self._metrics,
-            Intake(settings.max_body_bytes, settings.max_pending_bytes),
-            ApiKeys(settings.api_keys),
-        )
-        name = settings.served_model_name or self._config.model.source
-        async with contextlib.AsyncExitStack() as stack:
-            if self._management:
-                await stack.enter_async_context(
-                    _Server(management_app(around), self._management, LAST_ANSWERS_SECONDS)
-                )
-            app = serving_app(around, name, with_probes=self._management is None)
-            grace = settings.shutdown_grace_seconds + LAST_ANSWERS_SECONDS
-            server = await stack.enter_async_context(_Server(app, self._serving, grace))
-            rpc = _rpc_server(around, name, settings)
-            if rpc:
-                await stack.enter_async_context(rpc)
-            log.info(
-                "listening, loading the model", extra={"address": _address(self._serving), "model": name}
-            )
-            service = await self._start_service()
-            if service is None:
-                return
-            if rpc:
-                await rpc.tell_health()
-            log.info(
-                "ready on %s",
-                _address(self._serving),
-                extra={
-                    "management": _address(self._management) if self._management else None,
-                    "grpc": rpc.address if rpc else None,
-                    "model": name,
-                    "vector_space": service.card.vector_space,
-                    "max_batch_tokens": service.dispatcher.limits.batch_tokens,
-                },
-            )
-            await self._stop.wait()
-            await self._wind_down(service, server, rpc)
+        around = surroundings(self._setup, self._readiness, self._metrics.requests, self._page)
+        management = self._manage(around)
+        self._front = self._open_front(around)
+        serving = asyncio.create_task(self._serve())
+        failing = asyncio.create_task(self._front.failed())
+        try:
+            await asyncio.wait((serving, failing), return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                serving.result()
+            else:
+                failing.result()
+        finally:
+            for task in (serving, failing):
+                task.cancel()
+            await asyncio.wait((serving, failing))
+            await self._front.close()
+            if management:
+                management.abort()
+                management.close()
+            if around.tracer:
+                await asyncio.to_thread(around.tracer.flush)
 
-    async def _start_service(self) -> EmbeddingService | None:
-        """None when the process was asked to stop before the model was there."""
+    def _manage(self, around: Surroundings) -> Server | None:
+        if not self._management:
+            return None
+        return Server(management_app(around), self._management, Watches(self._metrics.requests))
+
+    def _open_front(self, around: Surroundings) -> FrontEnd:
+        server = self._setup.server
+        if server.grpc_port is None:
+            return self._open_http(around)
+        # Imported here, since the library takes time and memory that a server without gRPC need not spend.
+        from embedserve_runtime.rpc.front import RpcFrontEnd
+        from embedserve_runtime.rpc.server import RpcServer
+
+        rpc = RpcServer(around, self._setup.model_name, server.host, server.grpc_port)
+        return RpcFrontEnd(self._setup, around.readiness, rpc, self._open_http(around))
+
+    def _open_http(self, around: Surroundings) -> FrontEnd:
+        if self._setup.server.http_workers == 1:
+            return OwnFrontEnd(self._setup, self._serving, around, self._metrics)
+        return Workers(self._setup, self._serving, self._metrics)
+
+    async def _serve(self) -> None:
+        name = self._setup.model_name
+        log.info("listening, loading the model", extra={"address": _address(self._serving), "model": name})
+        dispatcher = await self._start_dispatcher()
+        if dispatcher is None:
+            return
+        self._move(Phase.READY, "serving")
+        self._metrics.ready(True)
+        log.info(
+            "ready on %s",
+            _address(self._serving),
+            extra={
+                "management": _address(self._management) if self._management else None,
+                "model": name,
+                "vector_space": self._vector_space,
+                "max_batch_tokens": dispatcher.limits.batch_tokens,
+            },
+        )
+        await self._stop.wait()
+        await self._wind_down(dispatcher)
+
+    async def _start_dispatcher(self) -> Dispatcher | None:
+        """With the front end open on it. None when the process was asked to stop before the model was there."""
         loading = _in_daemon_thread("loader", self._load)
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait((asyncio.ensure_future(loading), stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -190,18 +213,15 @@ class _Process:
             loading.cancel()
             return None
         loaded = loading.result()
-        batching = self._config.batching
+        batching, card = self._config.batching, loaded.runner.card
         limits = Limits(loaded.max_batch_tokens, batching.max_queue_tokens, batching.max_queue_inputs)
-        dispatcher = Dispatcher(loaded.runner, limits, clock=time.perf_counter, observer=self._metrics)
+        dispatcher = Dispatcher(loaded.runner, limits, clock=time.perf_counter, observer=self._front.observer)
         if loaded.calibration:
             dispatcher.learn_rate(loaded.calibration.tokens_per_second)
-        service = EmbeddingService(
-            loaded.runner.card, loaded.tokenizer, dispatcher, batching, time.perf_counter
-        )
-        self._metrics.model_loaded(service.card, loaded.max_batch_tokens, dispatcher)
-        self._metrics.ready(True)
-        self._readiness.open(service)
-        return service
+        self._vector_space = card.vector_space
+        self._metrics.model_loaded(card, loaded.max_batch_tokens, dispatcher)
+        await self._front.open(Opening(card, limits), loaded.tokenizer, dispatcher)
+        return dispatcher
 
     def _load(self) -> _Loaded:
         """On the loading thread."""
@@ -211,7 +231,7 @@ class _Process:
         _check_served(card)
         tokenizer = TextTokenizer.from_card(card)
         log.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3)})
-        self._readiness.move(Phase.WARMING_UP, "the engine is warming up")
+        self._loop.call_soon_threadsafe(self._move, Phase.WARMING_UP, "the engine is warming up")
         vocabulary_size = tokenizer.vocabulary_size
         run = partial(runner.run, wanted=card.main_output)
         warm_up(run, max_length=card.max_length, vocabulary_size=vocabulary_size)
@@ -233,81 +253,34 @@ class _Process:
         gc.freeze()
         return _Loaded(runner, tokenizer, budget, calibration)
 
-    async def _wind_down(self, service: EmbeddingService, server: _Server, rpc: RpcServer | None) -> None:
+    async def _wind_down(self, dispatcher: Dispatcher) -> None:
         settings = self._config.server
-        self._readiness.move(Phase.DRAINING, "the process was asked to stop and finishes its work")
+        self._move(Phase.DRAINING, "the process was asked to stop and finishes its work")
         self._metrics.ready(False)
         log.info("stopping", extra={"drain_seconds": settings.endpoint_drain_seconds})
-        if rpc:
-            await rpc.tell_health()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), settings.endpoint_drain_seconds)
-        grace = settings.shutdown_grace_seconds + LAST_ANSWERS_SECONDS
-        finished = asyncio.gather(server.stop(), *([rpc.stop(grace)] if rpc else ()))
+        self._front.stop()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(finished), settings.shutdown_grace_seconds)
-        service.dispatcher.close("the process is shutting down")
-        await finished
-        await asyncio.to_thread(service.dispatcher.join, LAST_ANSWERS_SECONDS)
-        service.close()
+            await asyncio.wait_for(self._front.finished(), settings.shutdown_grace_seconds)
+        dispatcher.close("the process is shutting down")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._front.finished(), LAST_ANSWERS_SECONDS)
+        await asyncio.to_thread(dispatcher.join, LAST_ANSWERS_SECONDS)
         log.info("stopped")
+
+    def _move(self, phase: Phase, message: str) -> None:
+        self._readiness.move(phase, message)
+        self._front.tell(Told(phase, message))
+
+    async def _page(self) -> bytes:
+        return self._metrics.page()
 
     def _on_signal(self, hurry: bool) -> None:
         """A second signal ends the drain, whichever it is."""
         if hurry or self._stop.is_set():
             self._hurry.set()
         self._stop.set()
-
-
-class _Server(uvicorn.Server):
-    """uvicorn on a socket of ours, without its signal handlers, as a context manager.
-
-    grace: seconds that open requests may take once it is stopped.
-    """
-
-    def __init__(self, app: Application, sock: socket.socket, grace: float) -> None:
-        config = uvicorn.Config(
-            app,
-            http="httptools",
-            ws="none",
-            loop="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            backlog=BACKLOG,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=math.ceil(grace),
-        )
-        super().__init__(config)
-        self._socket = sock
-        self._finished: asyncio.Task[None] | None = None
-
-    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
-        return contextlib.nullcontext()
-
-    async def __aenter__(self) -> Self:
-        self._finished = asyncio.create_task(self.serve(sockets=[self._socket]))
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-
-    def stop(self) -> asyncio.Task[None]:
-        """Stop accepting; the task ends when all open requests are answered."""
-        assert self._finished is not None, "entered"
-        self.should_exit = True
-        return self._finished
-
-
-def _rpc_server(around: Surroundings, name: str, settings: ServerSettings) -> RpcServer | None:
-    if settings.grpc_port is None:
-        return None
-    from embedserve_runtime.rpc.server import RpcServer
-
-    return RpcServer(around, name, settings.host, settings.grpc_port)
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch import kernels
 from embedserve_runtime.engines.torch.engine import TorchEngine
-from embedserve_runtime.engines.torch.kernels import KernelKind, why_not_varlen
+from embedserve_runtime.engines.torch.kernels import why_not_varlen
 from embedserve_runtime.engines.torch.packing import PackedTokens
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Alibi, Attention, Encoder
@@ -139,18 +139,3 @@ def test_the_packed_kernel_is_for_what_it_can_compute(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     reason = why_not_varlen(*form)
     assert reason is None if want_reason is None else want_reason in str(reason)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("form", LAYERS)
-@pytest.mark.parametrize("dtype", [torch.float32, *SIXTEEN_BIT], ids=str)
-def test_a_gpu_gives_the_hidden_states_of_the_cpu(tmp_path: Path, form: str, dtype: torch.dtype) -> None:
-    encoder = encoder_of(LAYERS[form])
-    weights = saved(tmp_path, encoder)
-    want = forward(encoder, weights)
-    engine = TorchEngine(encoder, weights, torch.device("cuda"), dtype)
-    reason = why_not_varlen(LAYERS[form][-1].attention, torch.device("cuda"), dtype)
-    assert engine.kernel is (KernelKind.VARLEN if reason is None else KernelKind.GROUPED)
-    hidden = engine.forward(random_batch())
-    norms = np.linalg.norm(want, axis=1) * np.linalg.norm(hidden, axis=1)
-    assert ((want * hidden).sum(axis=1) / norms).min() >= SIXTEEN_BIT_MIN_COSINE

@@ -32,7 +32,7 @@ class Seen:
 
     batches: list[tuple[int, int, bool]] = field(default_factory=list)
 
-    def batch_done(self, *, inputs: int, tokens: int, seconds: float, failed: bool) -> None:
+    def batch_done(self, *, inputs: int, tokens: int, padding: int, seconds: float, failed: bool) -> None:
         assert seconds >= 0
         self.batches.append((inputs, tokens, failed))
 

@@ -55,6 +55,10 @@ ROUTES = (
     OTHER,
 )
 
+# What gRPC calls are counted as: by their service, not by method.
+RPC_EMBEDDING_SERVICES = ("embedserve.v1.Embeddings", "tei.v1.Embed", "tei.v1.Predict", "tei.v1.Rerank")
+RPC_SERVICES = (*RPC_EMBEDDING_SERVICES, "tei.v1.Info", "tei.v1.Tokenize")
+
 # HEAD is answered as GET: the HTTP server leaves the body out.
 _GET = ("GET", "HEAD")
 _POST = ("POST",)
@@ -100,7 +104,7 @@ def serving_app(around: Surroundings, served_model_name: str, *, with_probes: bo
     """`with_probes`: no management port carries probes and metrics, so this one does."""
     app = Application(around)
     tei = TeiRoutes(around.readiness, served_model_name)
-    health = HealthRoutes(around.readiness, around.metrics)
+    health = HealthRoutes(around.readiness, around.page)
     posts = {
         "/embed": tei.embed,
         "/embed_all": tei.embed_all,
@@ -149,7 +153,7 @@ def _add_other_dialects(app: Application, around: Surroundings, served_model_nam
 
 def management_app(around: Surroundings) -> Application:
     app = Application(around)
-    health = HealthRoutes(around.readiness, around.metrics)
+    health = HealthRoutes(around.readiness, around.page)
     app.add("/health", _GET, health.health, is_open=True)
     _add_probes(app, health)
     return app

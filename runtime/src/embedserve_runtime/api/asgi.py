@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from embedserve_runtime.telemetry.tei import RequestFacts
+from embedserve_runtime.telemetry.requests import RequestFacts
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -80,6 +80,7 @@ def note_answer(exchange: Exchange, effort: Effort) -> None:
     facts.tokenize_seconds = timings.tokenize
     facts.queue_seconds = timings.queue
     facts.engine_seconds = timings.engine
+    facts.service_seconds = timings.total
 
 
 def result_headers(exchange: Exchange, service: EmbeddingService, effort: Effort) -> tuple[Header, ...]:

@@ -14,10 +14,12 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from embedserve_runtime.api.asgi import Answer, ClientGone, Exchange, Header, Receive, Scope, Send
 from embedserve_runtime.api.body import BodyReader, Intake
 from embedserve_runtime.api.errors import (
+    CLIENT_GONE,
     GONE_CAUSE,
     INTERNAL,
     BodyTimeout,
@@ -30,16 +32,16 @@ from embedserve_runtime.api.keys import CHALLENGE, ApiKeys
 from embedserve_runtime.api.watch import Watcher
 from embedserve_runtime.errors import EmbedserveError, Overloaded, Unauthorized
 from embedserve_runtime.readiness import Phase, Readiness
-from embedserve_runtime.telemetry.metrics import Metrics
-from embedserve_runtime.telemetry.tei import RequestFacts
+from embedserve_runtime.telemetry.requests import Done, RequestFacts, RequestMetrics
+
+if TYPE_CHECKING:  # the library behind it is loaded only where traces are on
+    from embedserve_runtime.telemetry.tracing import RequestTracer
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Exchange], Awaitable[Answer]]
 ErrorStyle = Callable[[Wire, EmbedserveError, str], bytes]
 
-# nginx's number for a client that closed the connection; it appears in metrics only, nobody receives it.
-CLIENT_GONE = 499
 REQUEST_ID_BYTES = 128
 
 _prefix = secrets.token_hex(4)
@@ -48,13 +50,15 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all endpoints of the process share."""
+    """What all endpoints of the process share. page: the text of `/metrics`."""
 
     readiness: Readiness
-    metrics: Metrics
+    metrics: RequestMetrics
+    page: Callable[[], Awaitable[bytes]]
     intake: Intake
     keys: ApiKeys = field(default_factory=ApiKeys)
     watcher: Watcher = field(default_factory=Watcher)
+    tracer: RequestTracer | None = None
 
 
 class Endpoint:
@@ -84,31 +88,38 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         metrics = self._around.metrics
         started = time.perf_counter()
-        metrics.in_flight += 1
+        metrics.request_started()
         headers = dict(scope["headers"])
         request_id = request_id_of(headers)
         status = CLIENT_GONE
         facts = RequestFacts(failure=GONE_CAUSE)
         try:
-            answer = await self._answer(headers, request_id, facts, receive)
+            answer = await self._answer(headers, request_id, facts, receive, started)
             status = answer.status
             await self._send(answer, request_id, send)
         except ClientGone:
             pass
         finally:
             seconds = time.perf_counter() - started
-            metrics.in_flight -= 1
             metrics.request_done(self._route, status, seconds, facts)
             self._log(status, seconds, request_id, facts)
+            if (tracer := self._around.tracer) and self._takes_body:
+                done = Done(scope["method"], self._route, status, seconds, request_id, facts)
+                tracer.request_done(done, headers)
 
     async def _answer(
-        self, headers: dict[bytes, bytes], request_id: str, facts: RequestFacts, receive: Receive
+        self,
+        headers: dict[bytes, bytes],
+        request_id: str,
+        facts: RequestFacts,
+        receive: Receive,
+        started: float,
     ) -> Answer:
         try:
             if not self._is_open:
                 self._around.keys.check(headers)
             if self._takes_body:
-                answer = await self._read_and_handle(headers, request_id, facts, receive)
+                answer = await self._read_and_handle(headers, request_id, facts, receive, started)
             else:
                 answer = await self._handler(Exchange(headers, b"", request_id, facts))
             facts.failure = None
@@ -126,13 +137,20 @@ class Endpoint:
             return self._error(INTERNAL, hidden, request_id)
 
     async def _read_and_handle(
-        self, headers: dict[bytes, bytes], request_id: str, facts: RequestFacts, receive: Receive
+        self,
+        headers: dict[bytes, bytes],
+        request_id: str,
+        facts: RequestFacts,
+        receive: Receive,
+        started: float,
     ) -> Answer:
         reader = BodyReader(self._around.intake, receive)
         watch = self._around.watcher.watch(receive)
         try:
             body = await reader.read(headers)
             watch.body_is_read()
+            if self._around.tracer:
+                facts.read_seconds = time.perf_counter() - started
             return await self._handler(Exchange(headers, body, request_id, facts))
         except asyncio.CancelledError:
             if watch.verdict is None:

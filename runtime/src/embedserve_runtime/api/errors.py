@@ -96,7 +96,9 @@ TABLE: dict[type[EmbedserveError], Wire] = {
 GONE_CAUSE = "dropped"
 CAUSES = (*sorted({wire.cause for wire in TABLE.values()}), GONE_CAUSE)
 
-STATUSES = (200, *sorted({wire.status for wire in TABLE.values()}))
+# nginx's number for a client that closed the connection; it appears in metrics only, nobody receives it.
+CLIENT_GONE = 499
+STATUSES = (200, *sorted({wire.status for wire in TABLE.values()} | {CLIENT_GONE}))
 
 
 def wire_of(error: EmbedserveError) -> Wire:

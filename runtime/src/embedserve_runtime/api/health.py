@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import msgspec
 
 from embedserve_runtime.api.asgi import Answer, Exchange
 from embedserve_runtime.api.schemas import ProbeBody
 from embedserve_runtime.errors import NotReady
 from embedserve_runtime.readiness import Readiness
-from embedserve_runtime.telemetry.metrics import CONTENT_TYPE, Metrics
+from embedserve_runtime.telemetry.metrics import CONTENT_TYPE
 
 
 class HealthRoutes:
-    def __init__(self, readiness: Readiness, metrics: Metrics) -> None:
+    def __init__(self, readiness: Readiness, page: Callable[[], Awaitable[bytes]]) -> None:
+        """page: the text of `/metrics`."""
         self._readiness = readiness
-        self._metrics = metrics
+        self._page = page
 
     async def livez(self, _: Exchange) -> Answer:
         """The event loop turns."""
@@ -31,7 +34,7 @@ class HealthRoutes:
         return Answer(b"")
 
     async def metrics(self, _: Exchange) -> Answer:
-        return Answer(self._metrics.page(), content_type=CONTENT_TYPE)
+        return Answer(await self._page(), content_type=CONTENT_TYPE)
 
 
 def _probe(status: int, phase: str, message: str) -> Answer:

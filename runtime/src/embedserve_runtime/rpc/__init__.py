@@ -9,9 +9,3 @@ tei        `tei.v1`, the API of Text Embeddings Inference
 native     `embedserve.v1`
 server     the port, with health and reflection
 """
-
-from __future__ import annotations
-
-# Labels in metrics: the services that `te_*` counts, and all.
-EMBEDDING_SERVICES = ("embedserve.v1.Embeddings", "tei.v1.Embed", "tei.v1.Predict", "tei.v1.Rerank")
-SERVICE_NAMES = (*EMBEDDING_SERVICES, "tei.v1.Info", "tei.v1.Tokenize")

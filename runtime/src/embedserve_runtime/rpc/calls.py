@@ -18,13 +18,13 @@ from grpc.aio import ServicerContext
 from embedserve_runtime.api.asgi import Exchange, Header
 from embedserve_runtime.api.body import LEAST_RESERVED
 from embedserve_runtime.api.common import Terms, result_headers, terms_of
-from embedserve_runtime.api.endpoint import CLIENT_GONE, Surroundings, request_id_of
-from embedserve_runtime.api.errors import GONE_CAUSE, INTERNAL, wire_of
+from embedserve_runtime.api.endpoint import Surroundings, request_id_of
+from embedserve_runtime.api.errors import CLIENT_GONE, GONE_CAUSE, INTERNAL, wire_of
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, Overloaded
 from embedserve_runtime.rpc.statuses import status_of, trailers_of
 from embedserve_runtime.rpc.streams import in_order
 from embedserve_runtime.service import Effort, EmbeddingService
-from embedserve_runtime.telemetry.tei import RequestFacts
+from embedserve_runtime.telemetry.requests import RequestFacts
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +75,30 @@ class _Done(NamedTuple, Generic[A]):
     headers: tuple[Header, ...]
 
 
+class OpenCalls:
+    """How many calls are open. idle: set while there are none."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    def __enter__(self) -> None:
+        self._count += 1
+        self.idle.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self.idle.set()
+
+
 class Desk:
     """Makes the library's method handlers of ours. label: of the service in metrics and logs."""
 
-    def __init__(self, around: Surroundings, model_name: str, label: str) -> None:
+    def __init__(self, around: Surroundings, model_name: str, label: str, calls: OpenCalls) -> None:
         self._around = around
+        self._calls = calls
         self._model_name = model_name
         self._label = label
 
@@ -183,6 +202,7 @@ class Desk:
         started = time.perf_counter()
         facts = RequestFacts(failure=GONE_CAUSE)
         status = CLIENT_GONE
+        self._around.metrics.request_started()
         try:
             yield facts
             status, facts.failure = OK, None
@@ -208,7 +228,8 @@ class Desk:
         started = time.perf_counter()
         status = StatusCode.CANCELLED
         try:
-            yield caller
+            with self._calls:
+                yield caller
             status = StatusCode.OK
         except EmbedserveError as error:
             status = status_of(error)

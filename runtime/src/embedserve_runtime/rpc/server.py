@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 import grpc
@@ -17,9 +16,11 @@ from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.readiness import Readiness
 from embedserve_runtime.results import Output
 from embedserve_runtime.rpc import native, tei
-from embedserve_runtime.rpc.calls import Desk
+from embedserve_runtime.rpc.calls import Desk, OpenCalls
 
 SERVICES = {**tei.SERVICES, **native.SERVICES}
+# The process ends its front ends itself, sooner than this.
+LONGEST_STOP_SECONDS = 86_400.0
 # Of the service as a whole, in grpc.health.v1.
 OVERALL = health.OVERALL_HEALTH
 # What each service needs of the model; the others are there whatever it is.
@@ -40,11 +41,13 @@ def serving(readiness: Readiness) -> dict[str, bool]:
 
 
 class RpcServer:
-    """As a context manager it takes calls inside, and ends those that are left at the end."""
+    """Bound from the beginning. As a context manager it takes calls inside."""
 
     def __init__(self, around: Surroundings, model_name: str, host: str, port: int) -> None:
+        """port: 0 takes a free one. Raises ConfigError when the port cannot be had."""
         self._readiness = around.readiness
-        self._host, self._port = host, port
+        self._host = f"[{host}]" if ":" in host else host
+        self._calls = OpenCalls()
         most_bytes = around.intake.max_bytes
         self._server = aio.server(
             options=(
@@ -55,31 +58,24 @@ class RpcServer:
             maximum_concurrent_rpcs=max(1, around.intake.max_pending_bytes // LEAST_RESERVED),
         )
         for name, methods in SERVICES.items():
-            desk = Desk(around, model_name, name)
+            desk = Desk(around, model_name, name, self._calls)
             self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, methods(desk))])
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
+        self.address = self._bind(port)
 
-    @property
-    def address(self) -> str:
-        return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
-
-    async def __aenter__(self) -> Self:
-        """Raises ConfigError."""
+    def _bind(self, port: int) -> str:
+        wanted = f"{self._host}:{port}"
         try:
-            self._port = self._server.add_insecure_port(self.address)
+            return f"{self._host}:{self._server.add_insecure_port(wanted)}"
         except RuntimeError as error:
-            raise ConfigError(f"cannot listen on {self.address} for gRPC: {error}") from error
+            raise ConfigError(f"cannot listen on {wanted} for gRPC: {error}") from error
+
+    async def start(self) -> None:
         await self.tell_health()
         await self._server.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._server.stop(None)
 
     async def tell_health(self) -> None:
         """To be called when the readiness has moved: clients watch it."""
@@ -87,6 +83,21 @@ class RpcServer:
         for name, is_serving in serving(self._readiness).items():
             await self._health.set(name, status.SERVING if is_serving else status.NOT_SERVING)
 
-    async def stop(self, grace: float) -> None:
-        """Take no more calls; those open have so many seconds."""
-        await self._server.stop(grace)
+    async def stop(self) -> None:
+        """Take no more calls. Those open go on until `close`."""
+        await self._server.stop(LONGEST_STOP_SECONDS)
+
+    async def finished(self) -> None:
+        """Until all calls are answered; those that watch the health have no end of their own."""
+        await self._calls.idle.wait()
+
+    async def close(self) -> None:
+        """End what is left."""
+        await self._server.stop(None)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

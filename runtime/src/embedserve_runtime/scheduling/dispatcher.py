@@ -18,10 +18,10 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from embedserve_runtime.errors import DeadlineExceeded, NotReady
+from embedserve_runtime.errors import DeadlineExceeded, EmbedserveError, NotReady
 from embedserve_runtime.scheduling.deadlines import Deadlines
-from embedserve_runtime.scheduling.policy import Limits, Policy
-from embedserve_runtime.scheduling.work import Completed, Cut, Job, Order, Outcome, Runs, run_cut
+from embedserve_runtime.scheduling.policy import Backlog, Limits, Policy
+from embedserve_runtime.scheduling.work import Completed, Cut, Job, Order, Outcome, Runs, Settle, run_cut
 
 Clock = Callable[[], float]
 
@@ -34,7 +34,7 @@ LEAST_PREPARED_SECONDS = 0.010
 class Observer(Protocol):
     """Told, on the event loop, about every run of the engine."""
 
-    def batch_done(self, *, inputs: int, tokens: int, seconds: float, failed: bool) -> None: ...
+    def batch_done(self, *, inputs: int, tokens: int, padding: int, seconds: float, failed: bool) -> None: ...
 
 
 class Dispatcher:
@@ -72,8 +72,17 @@ class Dispatcher:
         return self._policy.queue_seconds
 
     @property
+    def open_requests(self) -> int:
+        """Admitted and not answered yet."""
+        return len(self._jobs)
+
+    @property
     def limits(self) -> Limits:
         return self._policy.limits
+
+    @property
+    def backlog(self) -> Backlog:
+        return self._policy.backlog
 
     def learn_rate(self, tokens_per_second: float) -> None:
         """Take a rate that was measured before the first request."""
@@ -81,20 +90,37 @@ class Dispatcher:
             self._policy.tokens_per_second = tokens_per_second
 
     def check_room(self, inputs: int) -> None:
-        """Refuse early, before anything is spent on tokenising. Raises as `submit`."""
+        """As `Submits` has it."""
         if self._closed:
             raise NotReady(self._closed)
         self._policy.check_room(inputs, 0)
 
     async def submit(self, order: Order, deadline: float) -> Completed:
-        """Run the sequences, in as many batches as it takes.
+        """As `Submits` has it."""
+        future: asyncio.Future[Completed] = self._loop.create_future()
 
-        Raises Overloaded or BatchTooLarge at once, DeadlineExceeded at the deadline (a time of the clock given),
-        EngineFailure, NotReady when closed. A cancelled call takes what still waits out of the queue.
+        def settle(outcome: Completed | EmbedserveError) -> None:
+            if future.done():  # cancelled, and its caller has not had a turn yet
+                return
+            if isinstance(outcome, Completed):
+                future.set_result(outcome)
+            else:
+                future.set_exception(outcome)
+
+        number = self.start(order, deadline, settle)
+        try:
+            return await future
+        finally:
+            self.withdraw(number)
+
+    def start(self, order: Order, deadline: float, settle: Settle) -> int:
+        """Admit a request; `settle` is called once with its outcome, unless it is withdrawn before.
+
+        Returns its number. Raises Overloaded, BatchTooLarge, NotReady.
         """
         if self._closed:
             raise NotReady(self._closed)
-        job = Job(next(self._numbers), order, self._loop.create_future(), self._clock())
+        job = Job(next(self._numbers), order, settle, self._clock())
         lengths = [len(sequence) for sequence in order.sequences]
         with self._lock:
             self._policy.admit(job.number, lengths, deadline)
@@ -104,9 +130,11 @@ class Dispatcher:
             self._wake_is_due = True
             self._loop.call_soon(self._wake_engine)
         self._deadlines.add(job.number, deadline)
-        try:
-            return await job.future
-        finally:
+        return job.number
+
+    def withdraw(self, number: int) -> None:
+        """Take what still waits of a request out of the queue and answer it no more; answered ones are not known."""
+        if job := self._jobs.get(number):
             self._forget(job)
 
     def close(self, message: str) -> None:
@@ -117,9 +145,9 @@ class Dispatcher:
                 self._policy.cancel(number)
             self._prepared = None
             self._wake.notify()
+        for job in [*self._jobs.values()]:
+            self._settle(job, NotReady(message))
         self._deadlines.close()
-        for job in self._jobs.values():
-            job.fail(NotReady(message))
 
     def join(self, seconds: float) -> None:
         """After `close`: wait for the engine to come out of its last batch, so long at most."""
@@ -128,9 +156,14 @@ class Dispatcher:
     def _expire(self, number: int) -> None:
         job = self._jobs[number]
         waited = self._clock() - job.admitted
-        job.fail(
-            DeadlineExceeded(f"not answered within {waited:.1f} s; the server is busy or the request large")
+        self._settle(
+            job,
+            DeadlineExceeded(f"not answered within {waited:.1f} s; the server is busy or the request large"),
         )
+
+    def _settle(self, job: Job, outcome: Completed | EmbedserveError) -> None:
+        self._forget(job)
+        job.settle(outcome)
 
     def _forget(self, job: Job) -> None:
         self._deadlines.discard(job.number)
@@ -196,7 +229,11 @@ class Dispatcher:
     def _deliver(self, cut: Cut, outcome: Outcome) -> None:
         for run in outcome.runs:
             self._observer.batch_done(
-                inputs=run.inputs, tokens=run.tokens, seconds=run.seconds, failed=run.failed
+                inputs=run.inputs,
+                tokens=run.tokens,
+                padding=run.padding,
+                seconds=run.seconds,
+                failed=run.failed,
             )
         with self._lock:
             for run in outcome.runs:
@@ -205,5 +242,8 @@ class Dispatcher:
         end = 0
         for job, inputs in cut.parts:
             start, end = end, end + len(inputs)
-            if not job.future.done():
-                job.take(inputs, outcome, start)
+            if job.number not in self._jobs:
+                continue
+            answer = job.take(inputs, outcome, start)
+            if answer is not None:
+                self._settle(job, answer)

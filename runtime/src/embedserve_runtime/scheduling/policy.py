@@ -60,6 +60,40 @@ class Batch:
     inputs: int
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits, and the measured rate: enough to say whether there is room for more."""
+
+    inputs: int
+    tokens: int
+    tokens_per_second: float | None
+
+    def check_room(self, limits: Limits, inputs: int, tokens: int) -> None:
+        """Raises BatchTooLarge for what can never be admitted, Overloaded for what cannot be admitted now."""
+        if inputs > limits.queue_inputs:
+            raise BatchTooLarge(
+                f"{inputs} inputs in one request; the queue takes {limits.queue_inputs} in all"
+            )
+        if tokens > limits.queue_tokens:
+            raise BatchTooLarge(
+                f"{tokens} tokens in one request; the queue takes {limits.queue_tokens} in all"
+            )
+        excess_inputs = self.inputs + inputs - limits.queue_inputs
+        excess_tokens = self.tokens + tokens - limits.queue_tokens
+        if excess_inputs > 0 or excess_tokens > 0:
+            raise Overloaded(
+                f"the queue is full: {self.inputs} inputs with {self.tokens} tokens wait",
+                self._seconds_until_gone(excess_inputs, excess_tokens),
+            )
+
+    def _seconds_until_gone(self, inputs: int, tokens: int) -> float:
+        if not self.tokens_per_second:
+            return LEAST_RETRY_SECONDS
+        mean_tokens = self.tokens / self.inputs if self.inputs else 0.0
+        seconds = max(tokens, inputs * mean_tokens) / self.tokens_per_second
+        return float(math.ceil(min(max(seconds, LEAST_RETRY_SECONDS), MOST_RETRY_SECONDS)))
+
+
 class _Waiting:
     """The inputs of one request that have not been cut yet, shortest first."""
 
@@ -105,24 +139,18 @@ class Policy:
         """How long the engine needs for what waits, at the measured rate."""
         return self.queued_tokens / self.tokens_per_second if self.tokens_per_second else 0.0
 
+    @property
+    def backlog(self) -> Backlog:
+        return Backlog(self.queued_inputs, self.queued_tokens, self.tokens_per_second)
+
     def check_room(self, inputs: int, tokens: int) -> None:
-        """Raises BatchTooLarge for what can never be admitted, Overloaded for what cannot be admitted now."""
+        """Raises as `Backlog.check_room`."""
         limits = self.limits
-        if inputs > limits.queue_inputs:
-            raise BatchTooLarge(
-                f"{inputs} inputs in one request; the queue takes {limits.queue_inputs} in all"
-            )
-        if tokens > limits.queue_tokens:
-            raise BatchTooLarge(
-                f"{tokens} tokens in one request; the queue takes {limits.queue_tokens} in all"
-            )
-        excess_inputs = self.queued_inputs + inputs - limits.queue_inputs
-        excess_tokens = self.queued_tokens + tokens - limits.queue_tokens
-        if excess_inputs > 0 or excess_tokens > 0:
-            raise Overloaded(
-                f"the queue is full: {self.queued_inputs} inputs with {self.queued_tokens} tokens wait",
-                self._seconds_until_gone(excess_inputs, excess_tokens),
-            )
+        if (
+            self.queued_inputs + inputs > limits.queue_inputs
+            or self.queued_tokens + tokens > limits.queue_tokens
+        ):
+            self.backlog.check_room(limits, inputs, tokens)
 
     def admit(self, request: int, lengths: Sequence[int], deadline: float) -> None:
         """Queue the inputs of a request, given their token counts (each at least 1). Raises as `check_room`."""
@@ -176,10 +204,3 @@ class Policy:
     def _forget(self, waiting: _Waiting) -> None:
         self.queued_tokens -= waiting.tokens
         self.queued_inputs -= len(waiting.lengths)
-
-    def _seconds_until_gone(self, inputs: int, tokens: int) -> float:
-        if not self.tokens_per_second:
-            return LEAST_RETRY_SECONDS
-        mean_tokens = self.queued_tokens / self.queued_inputs if self.queued_inputs else 0.0
-        seconds = max(tokens, inputs * mean_tokens) / self.tokens_per_second
-        return float(math.ceil(min(max(seconds, LEAST_RETRY_SECONDS), MOST_RETRY_SECONDS)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Protocol
 from embedserve_runtime.engines.base import PackedBatch, Tokens
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, EngineFailure
 from embedserve_runtime.results import Output, Results
+from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.scheduling.recovery import isolate
 
 log = logging.getLogger(__name__)
@@ -43,13 +43,35 @@ class Order:
     most_bytes: int | None = None
 
 
-class Job:
-    """A submitted request until it is answered."""
+Settle = Callable[[Completed | EmbedserveError], None]
 
-    def __init__(self, number: int, order: Order, future: asyncio.Future[Completed], now: float) -> None:
+
+class Submits(Protocol):
+    """Where requests are run: the dispatcher of this process, or the way to that of another."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def check_room(self, inputs: int) -> None:
+        """Refuse early, before anything is spent on tokenising. Raises as `submit`."""
+        ...
+
+    async def submit(self, order: Order, deadline: float) -> Completed:
+        """Run the sequences, in as many batches as it takes.
+
+        Raises Overloaded or BatchTooLarge at once, DeadlineExceeded at the deadline (a time of the service's clock),
+        EngineFailure, NotReady when closed. A cancelled call takes what still waits out of the queue.
+        """
+        ...
+
+
+class Job:
+    """A request that has been admitted, until it is answered. `settle` gets its outcome."""
+
+    def __init__(self, number: int, order: Order, settle: Settle, now: float) -> None:
         self.number = number
         self.order = order
-        self.future = future
+        self.settle = settle
         self.admitted = now
         self.remaining = len(order.sequences)
         self._parts: list[tuple[tuple[int, ...], Results]] = []
@@ -57,36 +79,29 @@ class Job:
         self._queue_seconds = 0.0
         self._engine_seconds = 0.0
 
-    def take(self, inputs: tuple[int, ...], outcome: Outcome, start: int) -> None:
-        """Take what is its own out of an outcome, from place `start` on, and answer when it was the last."""
+    def take(
+        self, inputs: tuple[int, ...], outcome: Outcome, start: int
+    ) -> Completed | EmbedserveError | None:
+        """Take what is its own out of an outcome, from place `start` on; the answer when it was the last, or failed."""
         end = start + len(inputs)
         if outcome.failed:
             failure = next((outcome.failed[row] for row in range(start, end) if row in outcome.failed), None)
             if failure:
-                self.fail(EngineFailure(failure.message))
-                return
+                return EngineFailure(failure.message)
         self._queue_seconds += (outcome.started - self.admitted) * len(inputs)
         self._engine_seconds += outcome.seconds * len(inputs)
         part = outcome.results.of(start, end, self.order.wanted)
         if self._is_too_large(part):
-            self.fail(
-                BatchTooLarge(
-                    f"the results of this request take more than {self.order.most_bytes} bytes; send fewer inputs"
-                )
+            return BatchTooLarge(
+                f"the results of this request take more than {self.order.most_bytes} bytes; send fewer inputs"
             )
-            return
         self._parts.append((inputs, part))
         self.remaining -= len(inputs)
-        if not self.remaining:
-            count = len(self.order.sequences)
-            results = Results.placed(count, self._parts)
-            self.future.set_result(
-                Completed(results, self._queue_seconds / count, self._engine_seconds / count)
-            )
-
-    def fail(self, error: EmbedserveError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
+        if self.remaining:
+            return None
+        count = len(self.order.sequences)
+        results = Results.placed(count, self._parts)
+        return Completed(results, self._queue_seconds / count, self._engine_seconds / count)
 
     def _is_too_large(self, part: Results) -> bool:
         self._bytes += part.ragged_bytes
@@ -124,6 +139,7 @@ class Ran:
 
     inputs: int
     tokens: int
+    padding: int
     seconds: float
     failed: bool
 
@@ -170,15 +186,15 @@ class _Attempt:
 
     def __call__(self, batch: PackedBatch) -> Results:
         started = self._clock()
-        failed = True
+        failed, padding = True, 0
         try:
             results = self._runs.run(batch, self._wanted)
-            failed = False
+            failed, padding = False, results.padding
         except EngineFailure:
             raise
         except Exception as error:
             log.exception("the engine failed", extra={"tokens": batch.tokens})
             raise EngineFailure("the engine failed on this batch") from error
         finally:
-            self.log.append(Ran(len(batch.lengths), batch.tokens, self._clock() - started, failed))
+            self.log.append(Ran(len(batch.lengths), batch.tokens, padding, self._clock() - started, failed))
         return results

@@ -27,8 +27,7 @@ from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.model.routes import DOCUMENT, QUERY
 from embedserve_runtime.results import Output, Results, SparseVector
-from embedserve_runtime.scheduling.dispatcher import Dispatcher
-from embedserve_runtime.scheduling.work import Order
+from embedserve_runtime.scheduling.work import Order, Submits
 from embedserve_runtime.service.values import (
     Effort,
     Embedded,
@@ -73,7 +72,7 @@ class EmbeddingService:
         self,
         card: ModelCard,
         tokenizer: TextTokenizer,
-        dispatcher: Dispatcher,
+        dispatcher: Submits,
         batching: BatchingSettings,
         clock: Callable[[], float],
     ) -> None:

@@ -1,31 +1,33 @@
-"""Every metric of the runtime, in a registry of its own, all series present from the first scrape.
+"""The metrics page: what the engine's process counts, and the sum of what the front ends count.
 
-Updated from the event loop only. What can be read off the queue is read at scrape time.
+All series are there from the first scrape. Updated from the event loop only; what can be read off the queue and the
+processes is read at scrape time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Protocol
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.telemetry.tei import RequestFacts, TeiMetrics
+from embedserve_runtime.telemetry.requests import RequestMetrics, RequestSeries
+from embedserve_runtime.telemetry.series import Histogram, Layout, Row
 
-SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+ENGINE_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 POWERS_OF_TWO = tuple(float(2**k) for k in range(17))
+TEI_BATCH_SIZES = tuple(float(2**k) for k in range(13))
+TEI_BATCH_TOKENS = tuple(float(2**k) for k in range(21))
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Queue(Protocol):
@@ -40,74 +42,36 @@ class Queue(Protocol):
 
 
 class Metrics:
-    """Also the dispatcher's observer."""
+    """Also the dispatcher's observer.
 
-    def __init__(
-        self,
-        routes: Iterable[str],
-        statuses: Iterable[int],
-        embedding_routes: Container[str],
-        causes: Iterable[str],
-    ) -> None:
-        """embedding_routes: those that the `te_*` names count; causes: why a request of them may fail."""
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a time of creation for each of some 200 series, all the same
+    requests: of this process's own front end. pids: processes by the name that their memory is shown under.
+    """
+
+    def __init__(self, series: RequestSeries) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a time of creation for each series, all the same
+        self.series = series
+        self.requests = RequestMetrics(series, series.layout.new_row())
         self.registry = CollectorRegistry()
-        self.embedding_routes = embedding_routes
-        self.in_flight = 0
+        self.pids: dict[str, int] = {"engine": os.getpid()}
+        self._rows: list[Row] = [self.requests.row]
         self._queue: Queue | None = None
-        self._requests = self._counter("requests", "Requests answered.", ("route", "status"))
-        self._durations = self._histogram(
-            "request_duration_seconds", "Time from the request's head to its answer.", SECONDS, ("route",)
-        )
-        self._inputs = self._counter("inputs", "Inputs that have run through the engine.")
-        self._tokens = self._counter("tokens", "Tokens that have run through the engine.")
-        self._engine_failures = self._counter("engine_failures", "Runs that the engine failed on.")
-        self._engine = self._histogram("engine_seconds", "Time of one forward pass.", SECONDS)
-        self._batch_inputs = self._histogram("batch_inputs", "Sequences in one batch.", POWERS_OF_TWO)
-        self._batch_tokens = self._histogram("batch_tokens", "Tokens in one batch.", POWERS_OF_TWO)
-        self._model = Gauge(
-            "embedserve_model_info",
-            "The model served; always 1.",
-            ("model", "revision", "vector_space", "dimensions", "max_length"),
-            registry=self.registry,
-        )
-        self._ready = Gauge("embedserve_ready", "1 while the service is ready.", registry=self.registry)
-        self._budget = Gauge(
-            "embedserve_max_batch_tokens",
-            "Token budget of one batch; 0 until it is known.",
-            registry=self.registry,
-        )
-        self._gauges()
-        self._by_route = {route: self._durations.labels(route) for route in routes}
-        self._by_status = {
-            (route, status): self._requests.labels(route, str(status))
-            for route in self._by_route
-            for status in statuses
-        }
+        self._engine = _EngineSeries()
+        self._add_gauges()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self._tei = TeiMetrics(causes, self.queued_inputs)
-        self.registry.register(self._tei)
+        self.registry.register(_Collected(lambda: series.layout.metrics(self._rows)))
+        self.registry.register(_Collected(self._engine.metrics))
+        self.registry.register(_Collected(self._memory))
 
-    def request_done(self, route: str, status: int, seconds: float, facts: RequestFacts) -> None:
-        if route in self.embedding_routes:
-            self._tei.request_done(facts, seconds)
-        counter = self._by_status.get((route, status))
-        if counter is None:
-            counter = self._by_status[route, status] = self._requests.labels(route, str(status))
-        counter.inc()
-        self._by_route[route].observe(seconds)
+    def add_row(self, row: Row) -> None:
+        """Sum up what another front end counts."""
+        self._rows.append(row)
 
-    def batch_done(self, *, inputs: int, tokens: int, seconds: float, failed: bool) -> None:
-        self._engine.observe(seconds)
-        self._batch_inputs.observe(inputs)
-        self._batch_tokens.observe(tokens)
-        self._tei.batch_done(inputs, tokens)
-        if failed:
-            self._engine_failures.inc()
-        else:
-            self._inputs.inc(inputs)
-            self._tokens.inc(tokens)
+    def batch_done(self, *, inputs: int, tokens: int, padding: int, seconds: float, failed: bool) -> None:
+        self._engine.batch_done(inputs, tokens, padding, seconds, failed)
+
+    def worker_replaced(self) -> None:
+        self._engine.worker_replaced()
 
     def model_loaded(self, card: ModelCard, max_batch_tokens: int, queue: Queue) -> None:
         self._model.labels(
@@ -122,28 +86,108 @@ class Metrics:
     def page(self) -> bytes:
         return generate_latest(self.registry)
 
-    def queued_inputs(self) -> float:
-        return float(self._queue.queued_inputs) if self._queue else 0.0
+    def _add_gauges(self) -> None:
+        def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
+            return Gauge(name, text, labels, registry=self.registry)
 
-    def _gauges(self) -> None:
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"embedserve_{name}", text, registry=self.registry)
+        def read(name: str, text: str, value: Callable[[Queue], float]) -> None:
+            gauge(name, text).set_function(lambda: float(value(self._queue)) if self._queue else 0.0)
 
-        gauge("requests_in_flight", "Requests being read, worked on or answered.").set_function(
-            lambda: float(self.in_flight)
+        read("embedserve_queue_depth", "Inputs waiting for the engine.", lambda queue: queue.queued_inputs)
+        read("embedserve_queue_tokens", "Tokens waiting for the engine.", lambda queue: queue.queued_tokens)
+        read(
+            "embedserve_queue_seconds",
+            "Seconds that the engine needs for the tokens waiting, at the measured rate.",
+            lambda queue: queue.queue_seconds,
         )
-        gauge("queue_depth", "Inputs waiting for the engine.").set_function(self.queued_inputs)
-        gauge("queue_tokens", "Tokens waiting for the engine.").set_function(
-            lambda: float(self._queue.queued_tokens) if self._queue else 0.0
+        read("te_queue_size", "Inputs waiting for the engine.", lambda queue: queue.queued_inputs)
+        self._model = gauge(
+            "embedserve_model_info",
+            "The model served; always 1.",
+            ("model", "revision", "vector_space", "dimensions", "max_length"),
         )
-        gauge("queue_seconds", "Tokens waiting over the measured rate.").set_function(
-            lambda: self._queue.queue_seconds if self._queue else 0.0
+        self._ready = gauge("embedserve_ready", "1 while the service is ready.")
+        self._budget = gauge("embedserve_max_batch_tokens", "Token budget of one batch; 0 until it is known.")
+        gauge("embedserve_http_workers", "Front-end processes beside the engine's own.").set_function(
+            lambda: float(len(self.pids) - 1)
         )
 
-    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(f"embedserve_{name}", text, labels, registry=self.registry)
+    def _memory(self) -> Iterator[Metric]:
+        name = "embedserve_resident_memory_bytes"
+        metric = Metric(name, "Resident memory of each process of the server, bytes.", "gauge")
+        for process, pid in self.pids.items():
+            metric.add_sample(name, {"process": process}, float(resident_bytes(pid)))
+        yield metric
 
-    def _histogram(
-        self, name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()
-    ) -> Histogram:
-        return Histogram(f"embedserve_{name}", text, labels, buckets=buckets, registry=self.registry)
+
+class _EngineSeries:
+    """What the engine's process counts itself."""
+
+    def __init__(self) -> None:
+        self._layout = layout = Layout()
+        self._inputs = layout.add("counter", "embedserve_inputs", "Inputs that have run through the engine.")
+        self._tokens = layout.add("counter", "embedserve_tokens", "Tokens that have run through the engine.")
+        self._padding = layout.add(
+            "counter",
+            "embedserve_padding_tokens",
+            "Positions that attention computed beside the real tokens, to give sequences one length.",
+        )
+        self._failures = layout.add(
+            "counter", "embedserve_engine_failures", "Runs that the engine failed on."
+        )
+        self._replaced = layout.add(
+            "counter", "embedserve_http_workers_replaced", "Front-end processes that died and were replaced."
+        )
+        families = (
+            ("embedserve_engine_seconds", "Seconds of one forward pass.", ENGINE_SECONDS),
+            ("embedserve_batch_inputs", "Sequences in one batch.", POWERS_OF_TWO),
+            ("embedserve_batch_tokens", "Tokens in one batch.", POWERS_OF_TWO),
+            ("te_batch_next_size", "Inputs of one batch.", TEI_BATCH_SIZES),
+            ("te_batch_next_tokens", "Tokens of one batch.", TEI_BATCH_TOKENS),
+        )
+        added = [layout.add("histogram", name, text, bounds=bounds) for name, text, bounds in families]
+        self._row = layout.new_row()
+        self._seconds, *rest = (Histogram(family, self._row) for family in added)
+        self._sizes, self._batch_tokens, self._tei_sizes, self._tei_tokens = rest
+
+    def batch_done(self, inputs: int, tokens: int, padding: int, seconds: float, failed: bool) -> None:
+        row = self._row
+        self._seconds.observe(seconds)
+        self._sizes.observe(inputs)
+        self._batch_tokens.observe(tokens)
+        self._tei_sizes.observe(inputs)
+        self._tei_tokens.observe(tokens)
+        if failed:
+            row[self._failures.start] += 1
+        else:
+            row[self._inputs.start] += inputs
+            row[self._tokens.start] += tokens
+            row[self._padding.start] += padding
+
+    def worker_replaced(self) -> None:
+        self._row[self._replaced.start] += 1
+
+    def metrics(self) -> Iterator[Metric]:
+        return self._layout.metrics([self._row])
+
+
+class _Collected(Collector):
+    """A function as a collector."""
+
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self._collect = collect
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        return self._collect()
+
+
+def resident_bytes(pid: int) -> int:
+    """0 for a process that has ended."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * PAGE_BYTES

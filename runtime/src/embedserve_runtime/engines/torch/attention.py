@@ -94,7 +94,7 @@ class Kernels:
         self._parameters = parameters
         self._kind = kind
         self._distances: dict[tuple[object, ...], DistanceTerm | None] = {}
-        self._relative_embeddings = self._read_relative_embeddings()
+        self._relative_embeddings = relative_embeddings(encoder, parameters)
 
     def of(self, description: Attention, name: str) -> Kernel:
         if self._kind is KernelKind.VARLEN:
@@ -122,12 +122,14 @@ class Kernels:
             )
         return self._distances[form]
 
-    def _read_relative_embeddings(self) -> Tensor | None:
-        schemes = [layer.attention.disentangled for layer in self._encoder.layers]
-        scheme = next((scheme for scheme in schemes if scheme is not None), None)
-        if scheme is None:
-            return None
-        embeddings = self._parameters.tensor("relative_embeddings.weight")
-        if scheme.norm is None:
-            return embeddings
-        return self._parameters.norm(scheme.norm, "relative_embeddings.norm")(embeddings)
+
+def relative_embeddings(encoder: Encoder, parameters: Parameters) -> Tensor | None:
+    """DeBERTa's table of relative positions after its norm, None where no layer has such a term."""
+    schemes = [layer.attention.disentangled for layer in encoder.layers]
+    scheme = next((scheme for scheme in schemes if scheme is not None), None)
+    if scheme is None:
+        return None
+    embeddings = parameters.tensor("relative_embeddings.weight")
+    if scheme.norm is None:
+        return embeddings
+    return parameters.norm(scheme.norm, "relative_embeddings.norm")(embeddings)

@@ -26,24 +26,24 @@ class DisentangledTerm:
         position_query: Tensor | None,
         row_of: Tensor,
     ) -> None:
-        """position_key, position_query: (heads, 2 * span, head_size); row_of: by distance query - key, reversed."""
+        """position_key, position_query: (heads, 2 * span, head_size); row_of: int32, by key - query."""
         self._scale = attention.scale
-        self._position_key = position_key
-        self._position_query = position_query
-        self._row_of = row_of
+        self.position_key = position_key
+        self.position_query = position_query
+        self.row_of = row_of
         self._middle = len(row_of) // 2
 
     def __call__(self, query: Tensor, key: Tensor, queries: range, keys: range) -> Tensor:
-        rows = self._row_of[distances(queries, keys, query.device) + self._middle]
+        rows = self.row_of[distances(queries, keys, query.device) + self._middle].long()
         query = query[:, :, queries.start : queries.stop] * self._scale
         key = key[:, :, keys.start : keys.stop] * self._scale
         shape = (query.shape[0], query.shape[1], len(queries), len(keys))
         scores = query.new_zeros(shape)
-        if self._position_key is not None:
-            by_row = query @ self._position_key.transpose(1, 2)
+        if self.position_key is not None:
+            by_row = query @ self.position_key.transpose(1, 2)
             scores = scores + by_row.gather(-1, rows.expand(shape))
-        if self._position_query is not None:
-            by_row = key @ self._position_query.transpose(1, 2)
+        if self.position_query is not None:
+            by_row = key @ self.position_query.transpose(1, 2)
             turned = rows.T.expand(*shape[:2], len(keys), len(queries))
             scores = scores + by_row.gather(-1, turned).transpose(2, 3)
         return scores
@@ -69,5 +69,5 @@ def disentangled_term(
         attention,
         position_key=projected("position_key", "key") if scheme.content_to_position else None,
         position_query=projected("position_query", "query") if scheme.position_to_content else None,
-        row_of=parameters.array(row_of, torch.int64),
+        row_of=parameters.array(row_of, torch.int32),
     )

@@ -1,17 +1,26 @@
-"""Runs an encoder with torch, on CUDA or on the CPU, packed and in eager mode."""
+"""Runs an encoder with torch: on CUDA in 16 bit by fused kernels and CUDA graphs, elsewhere in eager mode."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import TypeVar
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
+from embedserve_runtime.engines.torch.fused.support import why_no_triton, why_not_fused
+from embedserve_runtime.engines.torch.graphs import Forward, Graphs, buckets
+from embedserve_runtime.engines.torch.heads import RowHead
 from embedserve_runtime.engines.torch.kernels import KernelKind, why_not_varlen
+from embedserve_runtime.engines.torch.memory import MemoryBudget, halves
 from embedserve_runtime.engines.torch.modules import PackedEncoder
 from embedserve_runtime.engines.torch.packing import PackedTokens
 from embedserve_runtime.engines.torch.parameters import Parameters
-from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.errors import EngineFailure, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
 
@@ -19,9 +28,11 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class TorchEngine:
-    """One encoder on one device. `forward` may be called from any thread, one at a time."""
+    """One encoder on one device. May be called from any thread, one at a time."""
 
     def __init__(
         self,
@@ -30,44 +41,114 @@ class TorchEngine:
         device: torch.device,
         dtype: torch.dtype,
         threads: int | None = None,
+        *,
+        kernel: KernelKind | None = None,
     ) -> None:
         """Read the weights onto `device`. threads: compute threads of the process on the CPU, None for torch's own.
 
         dtype: of weights, products and hidden states; norms, rotary positions and softmax stay in float32.
+        kernel: the attention to take; None takes the fastest that can run the encoder. Raises
+        UnsupportedArchitecture where the one asked for cannot.
         """
         if threads is not None:
             torch.set_num_threads(threads)
         self._encoder = encoder
-        self._device = device
-        self.kernel = _kernel_kind(encoder, device, dtype)
+        self.device = device
+        self.dtype = dtype
+        self.memory = MemoryBudget()
+        self.kernel = choose_kernel(encoder, device, dtype, kernel)
+        self._head: RowHead | None = None
+        self._graphs: Graphs | None = None
+        self._fused: Callable[[DeviceBatch], Tensor] | None = None
+        self._eager: PackedEncoder | None = None
+        parameters = Parameters(weights, device, dtype)
         with torch.inference_mode():
-            self._run = PackedEncoder(encoder, Parameters(weights, device, dtype), self.kernel)
+            if self.kernel is KernelKind.FUSED:
+                # Imported here: it needs Triton, which is there only beside CUDA.
+                from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
+
+                self._fused = FusedEncoder(encoder, parameters)
+            else:
+                self._eager = PackedEncoder(encoder, parameters, self.kernel)
         # The widest form decides how sequences are grouped; nearly all encoders have one.
         widths = [layer.attention.heads * layer.attention.head_size for layer in encoder.layers]
         self._group_width = max(widths, default=1) if self.kernel is KernelKind.GROUPED else None
+        self.runs_heads = why_no_triton(device) is None
 
     @classmethod
     def on_the_best_device(
         cls, encoder: Encoder, weights: Weights, precision: str, threads: int | None
     ) -> TorchEngine:
         """On the GPU if torch sees one. precision: name of a dtype, or `auto`."""
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        dtype = _automatic_dtype(device) if precision == "auto" else DTYPES[precision]
+        device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        dtype = DTYPES[precision] if precision != "auto" else automatic_dtype(_capability(device))
         return cls(encoder, weights, device, dtype, threads)
 
     @property
     def hidden_size(self) -> int:
         return self._encoder.hidden_size
 
+    def prepare(self, head: RowHead | None, most_tokens: int | None = None) -> None:
+        """Capture the CUDA graphs, with `head` at their end. most_tokens: of a batch, None where that is not known."""
+        self._head = head
+        if self._fused is None:
+            return
+        largest = buckets(most_tokens or 2**31)
+        with torch.inference_mode(), torch.cuda.device(self.device):
+            self._graphs = Graphs(self._fused, head, largest, self._encoder.max_tokens)
+        logger.info("captured %d CUDA graphs", len(self._graphs.capacities))
+
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
+        return np.concatenate(self.run(batch, _on_the_host, needs_hidden=True))
+
+    def run(
+        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], *, needs_hidden: bool
+    ) -> list[T]:
+        """What `take` makes of the batch's results on the device: one value, or more where the batch did not fit into
+        memory as one. It is given the results and the sequences that they are of. Raises EngineFailure.
+
+        `take` should queue copies and not wait for them. needs_hidden: whether it reads hidden states.
+        """
         self._check(batch)
         try:
             with torch.inference_mode():
-                hidden = self._run(PackedTokens.of(batch, self._device, self._group_width))
-                return hidden.float().cpu().numpy()
+                return [
+                    one
+                    for part in self.memory.parts(batch)
+                    for one in self._in_memory(part, take, needs_hidden)
+                ]
         except RuntimeError as error:
             raise EngineFailure(f"torch failed on a batch of {batch.tokens} tokens: {error}") from error
+
+    def _in_memory(
+        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], needs_hidden: bool
+    ) -> list[T]:
+        """Run a batch, in halves where memory runs out."""
+        try:
+            return [take(self._submit(batch, needs_hidden), batch)]
+        except torch.OutOfMemoryError as error:
+            self.memory.lower(batch)
+            # Its text only: who keeps the record would keep the error, whose traceback holds tensors of the failed run.
+            logger.warning("out of memory with %d tokens, again in halves: %s", batch.tokens, str(error))
+        # Not in the handler, for the same reason.
+        torch.cuda.empty_cache()
+        return [take(self._submit(half, needs_hidden), half) for half in halves(batch)]
+
+    def _submit(self, batch: PackedBatch, needs_hidden: bool) -> Forward:
+        """Queue the forward pass."""
+        if self._graphs is not None:
+            done = self._graphs(batch, needs_hidden)
+            if done is not None:
+                return done
+        on_device = bring(batch, self.device)
+        if self._fused is not None:
+            hidden = self._fused(on_device)
+        else:
+            assert self._eager is not None
+            hidden = self._eager(PackedTokens.of(batch, self.device, self._group_width))
+        rows = None if self._head is None else self._head(hidden, on_device)
+        return Forward(hidden, rows, on_device)
 
     def _check(self, batch: PackedBatch) -> None:
         """An index outside a table fails only the batch; on CUDA the kernel's own check would end the process."""
@@ -85,17 +166,35 @@ class TorchEngine:
             )
 
 
-def _automatic_dtype(device: torch.device) -> torch.dtype:
-    if device.type == "cpu":
+def _on_the_host(done: Forward, _: PackedBatch) -> FloatArray:
+    return done.states.float().cpu().numpy()
+
+
+def automatic_dtype(capability: tuple[int, int] | None) -> torch.dtype:
+    """The dtype for a device of that CUDA compute capability, None for a CPU."""
+    if capability is None:
         return torch.float32
     # Turing has float16 units only; from Ampere on bfloat16 costs the same and cannot overflow.
-    return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
+    return torch.bfloat16 if capability >= (8, 0) else torch.float16
 
 
-def _kernel_kind(encoder: Encoder, device: torch.device, dtype: torch.dtype) -> KernelKind:
-    """One implementation for all layers, chosen once."""
-    reasons = (why_not_varlen(layer.attention, device, dtype) for layer in encoder.layers)
-    reason = next((reason for reason in reasons if reason is not None), None)
-    kind = KernelKind.VARLEN if reason is None else KernelKind.GROUPED
-    logger.info("attention: %s%s", kind, "" if reason is None else f" ({reason})")
+def _capability(device: torch.device) -> tuple[int, int] | None:
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+
+
+def choose_kernel(
+    encoder: Encoder, device: torch.device, dtype: torch.dtype, asked: KernelKind | None = None
+) -> KernelKind:
+    """One implementation for all layers, chosen once. Raises UnsupportedArchitecture where the one asked for cannot."""
+    varlen = (why_not_varlen(layer.attention, device, dtype) for layer in encoder.layers)
+    reasons = {
+        KernelKind.FUSED: why_not_fused(encoder, device, dtype),
+        KernelKind.VARLEN: next((reason for reason in varlen if reason is not None), None),
+        KernelKind.GROUPED: None,
+    }
+    if asked is not None and reasons[asked] is not None:
+        raise UnsupportedArchitecture(f"attention {asked} cannot run this encoder: {reasons[asked]}")
+    kind = asked or next(kind for kind, reason in reasons.items() if reason is None)
+    others = "; ".join(f"{kind}: {reason}" for kind, reason in reasons.items() if reason is not None)
+    logger.info("attention: %s%s", kind, f" ({others})" if others else "")
     return kind

@@ -1,8 +1,9 @@
-"""Softmax attention over packed queries, keys and values: two implementations, one of them chosen at start.
+"""Softmax attention over packed queries, keys and values: three implementations, one of them chosen at start.
 
-VARLEN: torch's packed kernel, on CUDA in 16 bit, for forms without a bias. GROUPED: everywhere and for every form;
-sequences of similar length are padded to one block, and `scaled_dot_product_attention` runs on each block.
-Both take queries (tokens, heads, head_size), keys and values (tokens, kv_heads, head_size).
+FUSED: our own packed kernel inside the fused encoder (`fused/`), on CUDA in 16 bit, for every form. VARLEN: torch's
+packed kernel, on CUDA in 16 bit, for forms without a bias. GROUPED: everywhere and for every form; sequences of similar
+length are padded to one block, and `scaled_dot_product_attention` runs on each block.
+The two of this module take queries (tokens, heads, head_size), keys and values (tokens, kv_heads, head_size).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ LARGEST_HEAD = 256
 
 
 class KernelKind(StrEnum):
+    FUSED = "fused"
     VARLEN = "varlen"
     GROUPED = "grouped"
 

@@ -37,6 +37,11 @@ class Normalization:
     weight: Tensor  # float32
     bias: Tensor | None  # float32
 
+    @property
+    def form(self) -> tuple[NormKind, float, bool]:
+        """What norms that one kernel computes together have in common."""
+        return self.kind, self.eps, self.bias is not None
+
     def __call__(self, value: Tensor) -> Tensor:
         wide, shape = value.float(), (value.shape[-1],)
         if self.kind is NormKind.RMS:

@@ -1,0 +1,112 @@
+"""Models with random weights in the shapes of well-known ones, for benchmarks on a GPU, and what a forward pass of them
+must compute. The vocabularies are small: only rows that are read cost anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import (
+    BertConfig,
+    BertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3Model,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+)
+
+from embedserve_runtime.model.architecture import Attention, Encoder, Mlp
+from embedserve_runtime.model.pipeline import Pooling
+
+Lengths = NDArray[np.int64]
+VOCABULARY = 30_522
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model to build: `save` writes its folder."""
+
+    name: str
+    pooling: Pooling
+    model: type[PreTrainedModel]
+    config: Callable[[], PretrainedConfig]
+
+    def save(self, folder: Path) -> None:
+        torch.manual_seed(0)
+        built = self.model._from_config(self.config()).eval()
+        # Norms and biases start as ones and zeros, which are kinder to 16 bit than trained ones.
+        for name, parameter in built.named_parameters():
+            if parameter.ndim == 1:
+                mean = 1.0 if name.endswith("weight") else 0.0
+                torch.nn.init.normal_(parameter, mean=mean, std=0.1)
+        built.to(torch.bfloat16).save_pretrained(folder)
+
+
+def _shape(
+    name: str, pooling: Pooling, model: type[PreTrainedModel], config: type[PretrainedConfig], **settings: Any
+) -> Shape:
+    return Shape(name, pooling, model, lambda: config(vocab_size=VOCABULARY, **settings))
+
+
+BERT_BASE = _shape("BERT-base", Pooling.MEAN, BertModel, BertConfig)
+BGE_M3 = _shape(
+    "BGE-M3",
+    Pooling.CLS,
+    XLMRobertaModel,
+    XLMRobertaConfig,
+    hidden_size=1024,
+    num_hidden_layers=24,
+    num_attention_heads=16,
+    intermediate_size=4096,
+    max_position_embeddings=8194,
+)
+QWEN3 = _shape(
+    "Qwen3-0.6B",
+    Pooling.LAST,
+    Qwen3Model,
+    Qwen3Config,
+    hidden_size=1024,
+    num_hidden_layers=28,
+    num_attention_heads=16,
+    num_key_value_heads=8,
+    head_dim=128,
+    intermediate_size=3072,
+    max_position_embeddings=8192,
+)
+MODERNBERT = _shape(
+    "ModernBERT-base",
+    Pooling.MEAN,
+    ModernBertModel,
+    ModernBertConfig,
+    **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "cls_token_id", "sep_token_id"), 0),
+)
+
+
+def flops(encoder: Encoder, lengths: Lengths) -> float:
+    """Multiplications and additions of the linear layers and of attention: what every implementation has to do."""
+    total = 0.0
+    for layer in encoder.layers:
+        attention, mlp = layer.attention, layer.mlp
+        assert isinstance(mlp, Mlp)  # no shape here has a mixture of experts
+        queries, keys = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
+        products = 2 * queries + 2 * keys + (3 if mlp.gated else 2) * mlp.intermediate
+        total += 2 * encoder.hidden_size * products * float(lengths.sum())
+        total += 4 * queries * sum(_pairs(attention, int(length)) for length in lengths)
+    return total
+
+
+def _pairs(attention: Attention, length: int) -> int:
+    """How many keys all queries of a sequence see together."""
+    places = np.arange(length)
+    window = length if attention.window is None else attention.window
+    ahead = 0 if attention.causal else window
+    return int((np.minimum(places + ahead, length - 1) - np.maximum(places - window, 0) + 1).sum())

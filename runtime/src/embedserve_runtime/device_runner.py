@@ -1,0 +1,196 @@
+"""A loaded model whose heads run where its encoder runs: only what was asked for leaves the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TypeVar
+
+import numpy as np
+
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.torch.engine import TorchEngine
+from embedserve_runtime.engines.torch.graphs import Forward
+from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, TokenLayers, VocabularyHead
+from embedserve_runtime.engines.torch.landing import Landing, SparseLanding
+from embedserve_runtime.heads.classification import Classifier
+from embedserve_runtime.heads.dense import DenseHead
+from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.heads.sparse import Splade
+from embedserve_runtime.heads.tokens import Lexical, MultiVectors
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.results import Output, Results, SparseVector
+from embedserve_runtime.runner import Heads
+
+T = TypeVar("T")
+
+# What the rows of a part will be once they have arrived.
+Arriving = Callable[[], T]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """Consecutive sequences of a batch with their results on their way to the host; None for what is not wanted."""
+
+    dense: Arriving[FloatArray] | None = None
+    logits: Arriving[FloatArray] | None = None
+    sparse: Arriving[list[SparseVector]] | None = None
+    multi_vectors: Arriving[list[FloatArray]] | None = None
+    hidden: Arriving[list[FloatArray]] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Submitted:
+    """A batch on the device."""
+
+    parts: Sequence[_Part]
+
+    def results(self) -> Results:
+        """Waits for them."""
+        parts = self.parts
+        return Results(
+            dense=_rows([part.dense() for part in parts if part.dense is not None]),
+            logits=_rows([part.logits() for part in parts if part.logits is not None]),
+            sparse=_listed([part.sparse() for part in parts if part.sparse is not None]),
+            multi_vectors=_listed([part.multi_vectors() for part in parts if part.multi_vectors is not None]),
+            hidden=_listed([part.hidden() for part in parts if part.hidden is not None]),
+        )
+
+
+class DeviceRunner:
+    """The engine and the heads on one device; the graphs are captured when it is made."""
+
+    def __init__(self, card: ModelCard, engine: TorchEngine, heads: Heads) -> None:
+        """heads: as they are on the host; their arrays are copied."""
+        self._card = card
+        self._engine = engine
+        self._pooled: Output | None = None
+        self._takes: dict[Output, Callable[[Forward, PackedBatch], _Part]] = {Output.HIDDEN: _hidden}
+        self._place(heads)
+
+    def _place(self, heads: Heads) -> None:
+        """Put each head on the device."""
+        device, pooled = self._engine.device, None
+        if isinstance(heads.dense, DenseHead):
+            layers = [HostLayer(one.weight, one.bias, one.activation) for one in heads.dense.layers]
+            self._pooled, pooled = Output.DENSE, PooledHead(heads.dense.pooling, layers, device)
+        if isinstance(heads.logits, Classifier) and heads.logits.head.padding is None:
+            layers = _layers(heads.logits.layers)
+            self._pooled = Output.LOGITS
+            pooled = PooledHead([heads.logits.head.pooling], layers, device)
+        elif heads.logits is not None:
+            # Which token counts depends on the ids, so the host chooses it.
+            self._takes[Output.LOGITS] = _on_the_host(heads.logits)
+        if isinstance(heads.sparse, Splade):
+            vocabulary = VocabularyHead(
+                heads.sparse.head, _layers(heads.sparse.layers), device, self._engine.dtype
+            )
+            self._takes[Output.SPARSE] = _from_vocabulary(vocabulary)
+        if isinstance(heads.sparse, Lexical):
+            self._takes[Output.SPARSE] = _lexical(
+                heads.sparse, TokenLayers(_layers(heads.sparse.layers), device)
+            )
+        if isinstance(heads.multi_vectors, MultiVectors):
+            layers = _layers(heads.multi_vectors.layers)
+            self._takes[Output.MULTI_VECTOR] = _vectors(heads.multi_vectors, TokenLayers(layers, device))
+        self._engine.prepare(pooled)
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    @property
+    def out_of_memory(self) -> int:
+        """How often a batch did not fit into the device's memory."""
+        return self._engine.memory.failures
+
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+        """Raises EngineFailure."""
+        return self.submit(batch, wanted).results()
+
+    def submit(self, batch: PackedBatch, wanted: Output) -> Submitted:
+        """Queue the batch; another may be submitted before the results of this one are read. Raises EngineFailure."""
+        takes = [take for output, take in self._takes.items() if output in wanted]
+
+        def taken(done: Forward, part: PackedBatch) -> _Part:
+            result = _Part()
+            if self._pooled is not None and self._pooled in wanted and done.rows is not None:
+                rows = Landing.of(done.rows).array
+                result = _Part(dense=rows) if self._pooled is Output.DENSE else _Part(logits=rows)
+            for take in takes:
+                result = _merged(result, take(done, part))
+            return result
+
+        return Submitted(self._engine.run(batch, taken, needs_hidden=bool(takes)))
+
+
+def _hidden(done: Forward, batch: PackedBatch) -> _Part:
+    landing = Landing.of(done.states)
+    return _Part(hidden=lambda: np.split(landing.array(), batch.cu_seqlens[1:-1]))
+
+
+def _on_the_host(
+    head: Callable[[FloatArray, PackedBatch], FloatArray],
+) -> Callable[[Forward, PackedBatch], _Part]:
+    def take(done: Forward, batch: PackedBatch) -> _Part:
+        landing = Landing.of(done.states)
+        return _Part(logits=lambda: head(landing.array(), batch))
+
+    return take
+
+
+def _from_vocabulary(head: VocabularyHead) -> Callable[[Forward, PackedBatch], _Part]:
+    def take(done: Forward, _: PackedBatch) -> _Part:
+        landing = SparseLanding.of(head(done.states, done.batch))
+        return _Part(sparse=lambda: [SparseVector(indices, values) for indices, values in landing.rows()])
+
+    return take
+
+
+def _lexical(head: Lexical, layers: TokenLayers) -> Callable[[Forward, PackedBatch], _Part]:
+    """One weight a token leaves the device; the host finds the largest of each id."""
+    rest = replace(head, layers=())
+
+    def take(done: Forward, batch: PackedBatch) -> _Part:
+        landing = Landing.of(layers(done.states))
+        return _Part(sparse=lambda: rest(landing.array(), batch))
+
+    return take
+
+
+def _vectors(head: MultiVectors, layers: TokenLayers) -> Callable[[Forward, PackedBatch], _Part]:
+    rest = replace(head, layers=())
+
+    def take(done: Forward, batch: PackedBatch) -> _Part:
+        landing = Landing.of(layers(done.states))
+        return _Part(multi_vectors=lambda: rest(landing.array(), batch))
+
+    return take
+
+
+def _merged(first: _Part, second: _Part) -> _Part:
+    return _Part(
+        first.dense or second.dense,
+        first.logits or second.logits,
+        first.sparse or second.sparse,
+        first.multi_vectors or second.multi_vectors,
+        first.hidden or second.hidden,
+    )
+
+
+def _layers(loaded: Sequence[LoadedLayer]) -> list[HostLayer]:
+    return [
+        HostLayer(one.weight, one.bias, one.layer.activation, one.layer.norm, one.norm_weight, one.norm_bias)
+        for one in loaded
+    ]
+
+
+def _rows(parts: Sequence[FloatArray]) -> FloatArray | None:
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _listed(parts: Sequence[list[T]]) -> list[T] | None:
+    return list(chain.from_iterable(parts)) if parts else None

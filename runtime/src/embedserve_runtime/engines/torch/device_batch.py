@@ -1,0 +1,117 @@
+"""A packed batch on a CUDA device: all its integers go in by one asynchronous copy from pinned memory.
+
+A batch may be laid out for more tokens and sequences than it has (the capacity of a CUDA graph); what is left over
+is made of sequences of one token of id 0, which cost a little work and disturb nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from embedserve_runtime.engines.base import Int32Array, PackedBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a layout has room for."""
+
+    tokens: int
+    sequences: int
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of the parts, in the order of `DeviceBatch`."""
+        return [self.tokens] * 5 + [self.sequences] * 3
+
+    @property
+    def integers(self) -> int:
+        """Length of the one array that holds a batch."""
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceBatch:
+    """Views of one int32 array. All sizes are those of the layout, so they may exceed the batch's own.
+
+    ids, types: of each token. starts, ends: bounds of each token's sequence; sequence_of: its number.
+    firsts, lasts: of each sequence, the bounds of what is pooled; origins: its first token.
+    """
+
+    ids: Tensor
+    types: Tensor
+    starts: Tensor
+    ends: Tensor
+    sequence_of: Tensor
+    firsts: Tensor
+    lasts: Tensor
+    origins: Tensor
+
+    @classmethod
+    def over(cls, storage: Tensor, capacity: Capacity) -> DeviceBatch:
+        """The views of an int32 array of `capacity.integers` elements."""
+        return cls(*torch.split(storage[: capacity.integers], capacity.sizes))
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids)
+
+    @property
+    def sequences(self) -> int:
+        return len(self.firsts)
+
+    def of(self, tokens: int, sequences: int) -> DeviceBatch:
+        """The views of the batch's own tokens and sequences, without what the layout has left over."""
+        by_token = (self.ids, self.types, self.starts, self.ends, self.sequence_of)
+        by_sequence = (self.firsts, self.lasts, self.origins)
+        return DeviceBatch(*(view[:tokens] for view in by_token), *(view[:sequences] for view in by_sequence))
+
+
+def lay_out(batch: PackedBatch, capacity: Capacity, into: NDArray[np.int32]) -> None:
+    """Write `batch` into an array of `capacity.integers` elements, in the order of `DeviceBatch`."""
+    room, tokens, sequences = capacity.tokens, batch.tokens, len(batch.cu_seqlens) - 1
+    bounds, lengths = batch.cu_seqlens, batch.lengths
+    by_token, by_sequence = into[: 5 * room].reshape(5, room), into[5 * room : capacity.integers]
+    ids, types, starts, ends, sequence_of = by_token
+    firsts, lasts, origins = by_sequence.reshape(3, capacity.sequences)
+    ids[:tokens] = batch.token_ids
+    types[:tokens] = 0 if batch.token_types is None else batch.token_types
+    starts[:tokens] = bounds[:-1].repeat(lengths)
+    ends[:tokens] = bounds[1:].repeat(lengths)
+    sequence_of[:tokens] = np.arange(sequences, dtype=np.int32).repeat(lengths)
+    if tokens < room:
+        by_token[:, tokens:] = 0
+        starts[tokens:] = np.arange(tokens, room, dtype=np.int32)
+        ends[tokens:] = np.arange(tokens + 1, room + 1, dtype=np.int32)
+    firsts[:sequences] = bounds[:-1] + _skipped(batch)
+    lasts[:sequences], origins[:sequences] = bounds[1:], bounds[:-1]
+    if sequences < capacity.sequences:
+        # Rows that nobody reads: nothing is pooled into them.
+        firsts[sequences:], lasts[sequences:], origins[sequences:] = 0, 0, 0
+
+
+def _skipped(batch: PackedBatch) -> Int32Array:
+    """Leading tokens of each sequence that pooling leaves out; the last token always stays."""
+    if batch.unpooled is None:
+        return np.zeros(len(batch.lengths), dtype=np.int32)
+    return np.minimum(batch.unpooled, batch.lengths - 1)
+
+
+def copy_in(batch: PackedBatch, capacity: Capacity, storage: Tensor) -> None:
+    """Bring `batch` into `storage`, an int32 array on a CUDA device, without waiting."""
+    # Pinned blocks come from torch's own pool, which reuses them only after their copies are over.
+    staged = torch.empty(capacity.integers, dtype=torch.int32, pin_memory=storage.is_cuda)
+    lay_out(batch, capacity, staged.numpy())
+    storage[: capacity.integers].copy_(staged, non_blocking=True)
+
+
+def bring(batch: PackedBatch, device: torch.device) -> DeviceBatch:
+    """`batch` in an array of its own size."""
+    capacity = Capacity(batch.tokens, len(batch.lengths))
+    storage = torch.empty(capacity.integers, dtype=torch.int32, device=device)
+    copy_in(batch, capacity, storage)
+    return DeviceBatch.over(storage, capacity)

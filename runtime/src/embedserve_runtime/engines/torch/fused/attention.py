@@ -1,0 +1,133 @@
+"""Launches the packed attention kernel: which tiles it takes, and what it adds to the scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch
+from embedserve_runtime.engines.torch.disentangled import DisentangledTerm
+from embedserve_runtime.engines.torch.fused.kernels.attention import attend
+from embedserve_runtime.engines.torch.parameters import Parameters
+from embedserve_runtime.model.architecture import Alibi, Attention
+
+# From this many tokens a sequence on, wider tiles are faster (measured on an H100, heads of 64).
+LONG = 256
+# Batches this large give every multiprocessor enough wide tiles.
+LARGE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Queries and keys of a program's step, and how the compiler spreads it. registers: of a thread, None for as many
+    as it takes."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+    registers: int | None = None
+
+
+def tile_of(attention: Attention, tokens: int, sequences: int) -> Tile:
+    """The tile for a batch; `sequences` is what the layout has room for. Found by trying, on an H100: long sequences
+    gain from wide tiles, while in short ones and in windows a wide tile mostly computes scores that are masked."""
+    if attention.head_size > 128:
+        return Tile(64, 32, 4, 2)
+    if tokens <= 64:
+        return Tile(16, 32, 1, 2)
+    if attention.head_size > 64 or attention.window is not None or tokens < LARGE:
+        return Tile(64, 32, 4, 3)
+    if tokens >= LONG * sequences:
+        return Tile(128, 64, 8, 3)
+    return Tile(64, 64, 4, 3, registers=128)
+
+
+class FusedAttention:
+    """softmax(scale * q k^T + position terms) v, over packed tokens."""
+
+    def __init__(
+        self,
+        attention: Attention,
+        parameters: Parameters,
+        table: Tensor | None,
+        max_tokens: int,
+        term: DisentangledTerm | None,
+    ) -> None:
+        """table: float32 (1 or heads, 2 * max_tokens - 1), added by key - query. term: DeBERTa's."""
+        self._attention = attention
+        self._width = attention.heads * attention.head_size
+        self._middle = max_tokens - 1
+        self._table = table
+        self._term = term
+        self._slopes: Tensor | None = None
+        if isinstance(attention.distance_bias, Alibi):
+            self._slopes = torch.tensor(attention.distance_bias.slopes, device=parameters.device)
+        self._block_d = max(16, int(triton.next_power_of_2(attention.head_size)))
+
+    def __call__(self, joint: Tensor, batch: DeviceBatch) -> Tensor:
+        """joint: (tokens, (heads + 2 * kv_heads) * head_size). Gives (tokens, heads * head_size)."""
+        form, tokens = self._attention, joint.shape[0]
+        tile = tile_of(form, tokens, batch.sequences)
+        keys_start, values_start = self._width, self._width + form.kv_heads * form.head_size
+        out = joint.new_empty((tokens, self._width))
+        to_position, to_content, rows = self._by_row(joint, tokens)
+        row_of = batch.starts if self._term is None else self._term.row_of
+        grid = (form.heads, triton.cdiv(tokens, tile.queries))
+        kernel: Callable[..., object] = attend[grid]
+        kernel(
+            joint,
+            joint[:, keys_start:],
+            joint[:, values_start:],
+            out,
+            batch.starts,
+            batch.ends,
+            out if self._slopes is None else self._slopes,
+            out if self._table is None else self._table,
+            out if to_position is None else to_position,
+            out if to_content is None else to_content,
+            row_of,
+            tokens,
+            rows,
+            joint.stride(0),
+            joint.stride(0),
+            self._width,
+            0 if self._table is None or len(self._table) == 1 else self._table.stride(0),
+            self._middle,
+            form.scale,
+            HEAD_SIZE=form.head_size,
+            GROUP=form.heads // form.kv_heads,
+            WINDOW=-1 if form.window is None else form.window,
+            CAUSAL=form.causal,
+            ALIBI=self._slopes is not None,
+            TABLE=self._table is not None,
+            TO_POSITION=to_position is not None,
+            TO_CONTENT=to_content is not None,
+            BLOCK_M=tile.queries,
+            BLOCK_N=tile.keys,
+            BLOCK_D=self._block_d,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+            **({} if tile.registers is None else {"maxnreg": tile.registers}),
+        )
+        return out
+
+    def _by_row(self, joint: Tensor, tokens: int) -> tuple[Tensor | None, Tensor | None, int]:
+        """DeBERTa's products of each token with each row of the position tables: (heads, tokens, rows)."""
+        if self._term is None:
+            return None, None, 0
+        form = self._attention
+        heads = joint.view(tokens, -1, form.head_size).transpose(0, 1)
+        products: list[Tensor | None] = []
+        rows = 0
+        for part, positions in (
+            (heads[: form.heads], self._term.position_key),
+            (heads[form.heads : 2 * form.heads], self._term.position_query),
+        ):
+            products.append(None if positions is None else part @ positions.transpose(1, 2))
+            rows = rows if positions is None else positions.shape[1]
+        return products[0], products[1], rows

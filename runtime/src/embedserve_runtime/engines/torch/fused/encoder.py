@@ -1,0 +1,232 @@
+"""An encoder for a GPU in 16 bit: few kernels a layer, nothing that waits for the host, so that a graph can hold it.
+
+Computes what `modules.PackedEncoder` computes, from the same description and parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from embedserve_runtime.engines.torch.attention import Turn, relative_embeddings
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch
+from embedserve_runtime.engines.torch.disentangled import disentangled_term
+from embedserve_runtime.engines.torch.fused.attention import FusedAttention
+from embedserve_runtime.engines.torch.fused.operations import ActivatedProduct, embed, normed, turn_heads
+from embedserve_runtime.engines.torch.parameters import Linear, Normalization, Parameters
+from embedserve_runtime.model.architecture import (
+    Attention,
+    Encoder,
+    Layer,
+    Mlp,
+    Norm,
+    NormPlacement,
+    QkNormScope,
+    RelativeBuckets,
+    Rotary,
+)
+from embedserve_runtime.model.relative import distance_table
+
+
+class FusedEncoder:
+    """A batch to final hidden states (tokens, hidden), of the layout's tokens."""
+
+    def __init__(self, encoder: Encoder, parameters: Parameters) -> None:
+        description = encoder.embeddings
+        self._words = parameters.tensor("embeddings.word.weight")
+        self._scale = description.scale
+        self._types = parameters.tensor("embeddings.token_type.weight") if description.token_types else None
+        self._positions: Tensor | None = None
+        self._first_position = 0
+        if description.positions is not None:
+            self._positions = parameters.tensor("embeddings.position.weight")
+            self._first_position = description.positions.offset
+        self._projection: Linear | None = None
+        if description.width not in (None, encoder.hidden_size):
+            self._projection = parameters.linear(["embeddings.projection"], bias=False)
+        self._norm = _optional(parameters, description.norm, "embeddings.norm")
+        shared = _Shared(encoder, parameters)
+        self._layers = [
+            FusedLayer(layer, parameters, shared, f"layers.{number}")
+            for number, layer in enumerate(encoder.layers)
+        ]
+        self._final_norm = _optional(parameters, encoder.final_norm, "final_norm")
+        placements = {layer.placement for layer in encoder.layers}
+        self._norms_come_first = NormPlacement.POST not in placements
+
+    def __call__(self, batch: DeviceBatch) -> Tensor:
+        # Where nothing norms the residual, its sum grows over all layers: in 16 bit each step would lose digits of all
+        # earlier ones. Behind a norm it starts anew in every layer.
+        wide = torch.float32 if self._norms_come_first else self._words.dtype
+        hidden = self._embedded(batch, wide)
+        if self._norms_come_first:
+            return self._with_norms_first(hidden, batch)
+        for layer in self._layers:
+            hidden = layer.with_norms_after(hidden, batch)
+        return hidden if self._final_norm is None else normed(hidden, self._final_norm)
+
+    def _embedded(self, batch: DeviceBatch, dtype: torch.dtype) -> Tensor:
+        rows = embed(
+            batch,
+            words=self._words,
+            scale=self._scale,
+            types=self._types,
+            positions=self._positions,
+            first_position=self._first_position,
+            norm=self._norm if self._projection is None else None,
+            dtype=dtype if self._projection is None else self._words.dtype,
+        )
+        if self._projection is None:
+            return rows
+        projected = self._projection(rows)
+        return projected.to(dtype) if self._norm is None else normed(projected, self._norm, dtype=dtype)
+
+    def _with_norms_first(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
+        """hidden: float32. Each layer ends with the norm that the next one begins with."""
+        dtype = self._words.dtype
+        norms = [layer.attention_norm for layer in self._layers] + [self._final_norm]
+        given = hidden.to(dtype) if norms[0] is None else normed(hidden, norms[0], dtype=dtype)
+        for layer, following in zip(self._layers, norms[1:], strict=True):
+            given = layer.with_norms_first(hidden, given, batch, following)
+        return given
+
+
+class _Shared:
+    """Tables that layers of one form share: rotary angles, biases by distance, relative embeddings."""
+
+    def __init__(self, encoder: Encoder, parameters: Parameters) -> None:
+        self._max_tokens = encoder.max_tokens
+        self._parameters = parameters
+        self._turns: dict[Rotary, Turn] = {}
+        self._relative_embeddings = relative_embeddings(encoder, parameters)
+        self._learned: dict[RelativeBuckets, Tensor] = {}
+
+    def turn(self, rotary: Rotary | None) -> Turn | None:
+        if rotary is None:
+            return None
+        if rotary not in self._turns:
+            table = Turn.table(rotary, self._max_tokens, self._parameters)
+            self._turns[rotary] = Turn(table.cos.flatten(1), table.sin.flatten(1))
+        return self._turns[rotary]
+
+    def attention(self, description: Attention, name: str) -> FusedAttention:
+        term = None
+        if self._relative_embeddings is not None:
+            term = disentangled_term(
+                self._parameters, description, self._relative_embeddings, self._max_tokens, name
+            )
+        table = self._table(description)
+        return FusedAttention(description, self._parameters, table, self._max_tokens, term)
+
+    def _table(self, description: Attention) -> Tensor | None:
+        """Learned bias by distance. ALiBi, causal order and windows the kernel computes by itself."""
+        scheme = description.distance_bias
+        if not isinstance(scheme, RelativeBuckets):
+            return None
+        if scheme not in self._learned:
+            buckets = self._parameters.float32("relative_bias.weight")
+            alone = replace(description, causal=False, window=None)
+            table = distance_table(alone, self._max_tokens, buckets)
+            assert table is not None  # there is a bias
+            self._learned[scheme] = self._parameters.array(table)
+        return self._learned[scheme]
+
+
+class FusedLayer:
+    """One layer. Where the norms come after, the sum of residual and MLP happens inside the product."""
+
+    def __init__(self, layer: Layer, parameters: Parameters, shared: _Shared, name: str) -> None:
+        attention = f"{name}.attention"
+        self._attention = FusedSelfAttention(layer.attention, parameters, shared, attention)
+        assert isinstance(layer.mlp, Mlp)  # `why_not_fused` names the others
+        self._mlp = FusedMlp(layer.mlp, parameters, f"{name}.mlp")
+        before = layer.norm if layer.attention_norm else None
+        inner = layer.norm if layer.inner_norm else None
+        post = layer.norm if layer.placement is NormPlacement.SANDWICH else None
+        self._attention_inner_norm = _optional(parameters, inner, f"{attention}.inner_norm")
+        self.attention_norm = _optional(parameters, before, f"{attention}.norm")
+        self._attention_post_norm = _optional(parameters, post, f"{attention}.post_norm")
+        self._mlp_norm = parameters.norm(layer.norm, f"{name}.mlp.norm")
+        self._mlp_post_norm = _optional(parameters, post, f"{name}.mlp.post_norm")
+
+    def with_norms_after(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
+        """The layer's output; `hidden` is overwritten."""
+        branch = self._attention.output(self._attention(hidden, batch))
+        if self._attention_inner_norm is not None:
+            branch = normed(branch, self._attention_inner_norm, residual=hidden)
+        if self.attention_norm is None:
+            hidden.add_(branch)
+        else:
+            hidden = normed(branch, self.attention_norm, residual=hidden)
+        down = self._mlp.down
+        total = hidden.addmm_(self._mlp.inner(hidden), down.weight.T)
+        return normed(total, self._mlp_norm, bias=down.bias)
+
+    def with_norms_first(
+        self, hidden: Tensor, given: Tensor, batch: DeviceBatch, following: Normalization | None
+    ) -> Tensor:
+        """Adds the layer's branches to `hidden`, in place, and gives norm `following` of it, or it in 16 bit without.
+
+        given: `hidden` behind the layer's first norm.
+        """
+        branch = self._attention.output(self._attention(given, batch))
+        between = joined(hidden, branch, self._attention_post_norm, self._mlp_norm)
+        return joined(hidden, self._mlp.down(self._mlp.inner(between)), self._mlp_post_norm, following)
+
+
+def joined(hidden: Tensor, branch: Tensor, post: Normalization | None, norm: Normalization | None) -> Tensor:
+    """hidden += post(branch), in place; gives norm(hidden), or hidden, in the dtype of the branch."""
+    if post is None or norm is None or post.form == norm.form:
+        result = normed(branch, norm, residual=hidden, post=post, keep=hidden)
+        return result.to(branch.dtype) if norm is None else result
+    normed(branch, None, residual=hidden, post=post, keep=hidden)
+    return normed(hidden, norm, dtype=branch.dtype)
+
+
+class FusedSelfAttention:
+    """(tokens, hidden) to (tokens, heads * head size); `output` is the product that follows."""
+
+    def __init__(self, description: Attention, parameters: Parameters, shared: _Shared, name: str) -> None:
+        self._heads = (description.heads, description.kv_heads)
+        self._joint = parameters.linear(
+            [f"{name}.{part}" for part in ("query", "key", "value")], description.qkv_bias
+        )
+        self.output = parameters.linear([f"{name}.output"], description.output_bias)
+        self._turn = shared.turn(description.rotary)
+        self._attend = shared.attention(description, name)
+        self._norms: tuple[Normalization, Normalization] | None = None
+        self._norm_per_head = True
+        if description.qk_norm is not None:
+            self._norms = (
+                parameters.norm(description.qk_norm.norm, f"{name}.query_norm"),
+                parameters.norm(description.qk_norm.norm, f"{name}.key_norm"),
+            )
+            self._norm_per_head = description.qk_norm.scope is QkNormScope.HEAD
+        self._query_width = description.heads * description.head_size
+        self._key_end = self._query_width + description.kv_heads * description.head_size
+
+    def __call__(self, value: Tensor, batch: DeviceBatch) -> Tensor:
+        joint = self._joint(value)
+        if self._norms is not None and not self._norm_per_head:
+            queries, keys = joint[:, : self._query_width], joint[:, self._query_width : self._key_end]
+            queries.copy_(self._norms[0](queries))
+            keys.copy_(self._norms[1](keys))
+        per_head = self._norms if self._norm_per_head else None
+        if self._turn is not None or per_head is not None:
+            turn_heads(joint, batch, self._heads, self._turn, per_head)
+        return self._attend(joint, batch)
+
+
+class FusedMlp:
+    """`inner` gives activation(up(x)) or activation(gate(x)) * up(x); `down` is the product that follows."""
+
+    def __init__(self, mlp: Mlp, parameters: Parameters, name: str) -> None:
+        names = [f"{name}.gate", f"{name}.up"] if mlp.gated else [f"{name}.up"]
+        self.inner = ActivatedProduct(parameters.linear(names, mlp.up_bias), mlp.activation, mlp.gated)
+        self.down = parameters.linear([f"{name}.down"], mlp.down_bias)
+
+
+def _optional(parameters: Parameters, norm: Norm | None, name: str) -> Normalization | None:
+    return None if norm is None else parameters.norm(norm, name)

@@ -1,0 +1,201 @@
+"""Softmax attention over packed sequences, in Triton: one program a (head, tile of tokens).
+
+A tile is a run of consecutive packed tokens, whatever sequences they belong to; each token knows where its sequence
+starts and ends, and a score across sequences is masked. So short sequences share a tile, long ones are split into
+tiles, nothing is padded, and the grid depends on the number of tokens alone (a CUDA graph can hold it).
+Softmax is the online form in base 2 (FlashAttention 2, arXiv:2307.08691), sums in float32.
+"""
+
+import triton
+import triton.language as tl
+
+# Scores start from this, not from -inf: a row that has seen no key yet must not make NaN of inf - inf.
+FLOOR = tl.constexpr(-1.0e30)
+
+
+@triton.jit
+def attend(
+    query,  # (tokens, heads, size), strides query_step a token and HEAD_SIZE a head
+    key,  # (tokens, kv heads, size), strides key_step and HEAD_SIZE
+    value,
+    out,  # (tokens, heads, size), strides out_step and HEAD_SIZE
+    starts,  # int32 (tokens,): first token of the token's sequence
+    ends,  # int32 (tokens,): one past its last
+    slopes,  # float32 (heads,), read where ALIBI
+    table,  # float32 (heads, table_step), read where TABLE: added by key - query
+    content_to_position,  # (heads, tokens, rows), read where TO_POSITION: query times the position's key
+    position_to_content,  # (heads, tokens, rows), read where TO_CONTENT: key times the position's query
+    row_of,  # int32 by key - query + middle: which row a distance takes
+    tokens,
+    rows,
+    query_step,
+    key_step,
+    out_step,
+    table_step,
+    middle,
+    scale,
+    HEAD_SIZE: tl.constexpr,
+    GROUP: tl.constexpr,  # query heads of one key head
+    WINDOW: tl.constexpr,  # -1 for none
+    CAUSAL: tl.constexpr,
+    ALIBI: tl.constexpr,
+    TABLE: tl.constexpr,
+    TO_POSITION: tl.constexpr,
+    TO_CONTENT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,  # HEAD_SIZE or the next power of 2
+):
+    log2e: tl.constexpr = 1.4426950408889634
+    # Heads side by side: programs that run together read neighbouring memory.
+    head = tl.program_id(0)
+    first = tl.program_id(1) * BLOCK_M
+    last = tl.minimum(first + BLOCK_M, tokens) - 1
+    places = first + tl.arange(0, BLOCK_M)
+    sizes = tl.arange(0, BLOCK_D)
+    real = places < tokens
+    start = tl.load(starts + places, mask=real, other=0)
+    end = tl.load(ends + places, mask=real, other=0)
+
+    # Keys that any query of the tile may see, and those that all of them see.
+    low, high = tl.load(starts + first), tl.load(ends + last)
+    all_low, all_high = tl.load(starts + last), tl.load(ends + first)
+    if WINDOW >= 0:
+        low, high = tl.maximum(low, first - WINDOW), tl.minimum(high, last + WINDOW + 1)
+        all_low, all_high = tl.maximum(all_low, last - WINDOW), tl.minimum(all_high, first + WINDOW + 1)
+    if CAUSAL:
+        high, all_high = tl.minimum(high, last + 1), tl.minimum(all_high, first + 1)
+    before = tl.cdiv(tl.maximum(all_low - low, 0), BLOCK_N)
+    blocks = tl.cdiv(high - low, BLOCK_N)
+    whole = tl.maximum(all_high - low - before * BLOCK_N, 0) // BLOCK_N
+    before = tl.minimum(before, blocks)
+
+    if HEAD_SIZE == BLOCK_D:
+        loaded = real[:, None]
+    else:
+        loaded = real[:, None] & (sizes < HEAD_SIZE)[None, :]
+    queries = tl.load(
+        query + places[:, None].to(tl.int64) * query_step + head * HEAD_SIZE + sizes[None, :],
+        mask=loaded,
+        other=0.0,
+    )
+    key += head // GROUP * HEAD_SIZE
+    value += head // GROUP * HEAD_SIZE
+    slope = 0.0
+    if ALIBI:
+        slope = tl.load(slopes + head) * log2e
+    table += head * table_step + middle
+    row_of += middle
+    content_to_position += head.to(tl.int64) * tokens * rows
+    position_to_content += head.to(tl.int64) * tokens * rows
+
+    maxima = tl.full([BLOCK_M], FLOOR, tl.float32)
+    sums = tl.zeros([BLOCK_M], tl.float32)
+    totals = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    base = low + before * BLOCK_N
+    for block in range(whole):
+        maxima, sums, totals = _block(
+            queries, maxima, sums, totals, base + block * BLOCK_N,
+            key, value, table, content_to_position, position_to_content, row_of,
+            places, start, end, sizes, high, key_step, rows, scale * log2e, slope,
+            HEAD_SIZE, WINDOW, CAUSAL, ALIBI, TABLE, TO_POSITION, TO_CONTENT, BLOCK_N, BLOCK_D, False,
+        )  # fmt: skip
+    for block in range(blocks - whole):
+        place = low + block * BLOCK_N + tl.where(block < before, 0, whole * BLOCK_N)
+        maxima, sums, totals = _block(
+            queries, maxima, sums, totals, place,
+            key, value, table, content_to_position, position_to_content, row_of,
+            places, start, end, sizes, high, key_step, rows, scale * log2e, slope,
+            HEAD_SIZE, WINDOW, CAUSAL, ALIBI, TABLE, TO_POSITION, TO_CONTENT, BLOCK_N, BLOCK_D, True,
+        )  # fmt: skip
+    tl.store(
+        out + places[:, None].to(tl.int64) * out_step + head * HEAD_SIZE + sizes[None, :],
+        (totals / sums[:, None]).to(out.dtype.element_ty),
+        mask=loaded,
+    )
+
+
+@triton.jit
+def _block(
+    queries,
+    maxima,
+    sums,
+    totals,
+    place,
+    key,
+    value,
+    table,
+    content_to_position,
+    position_to_content,
+    row_of,
+    places,
+    start,
+    end,
+    sizes,
+    high,
+    key_step,
+    rows,
+    scale,
+    slope,
+    HEAD_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    ALIBI: tl.constexpr,
+    TABLE: tl.constexpr,
+    TO_POSITION: tl.constexpr,
+    TO_CONTENT: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """One block of keys from `place` on. MASKED: some query must not see some key of the block."""
+    log2e: tl.constexpr = 1.4426950408889634
+    others = place + tl.arange(0, BLOCK_N)
+    offsets = others[:, None].to(tl.int64) * key_step + sizes[None, :]
+    present = others < high
+    if MASKED:
+        loaded = present[:, None]
+        if HEAD_SIZE != BLOCK_D:
+            loaded = loaded & (sizes < HEAD_SIZE)[None, :]
+        keys = tl.load(key + offsets, mask=loaded, other=0.0)
+        values = tl.load(value + offsets, mask=loaded, other=0.0)
+    elif HEAD_SIZE != BLOCK_D:
+        loaded = (sizes < HEAD_SIZE)[None, :]
+        keys = tl.load(key + offsets, mask=loaded, other=0.0)
+        values = tl.load(value + offsets, mask=loaded, other=0.0)
+    else:
+        keys = tl.load(key + offsets)
+        values = tl.load(value + offsets)
+    scores = tl.dot(queries, tl.trans(keys))
+    # Where nothing is added, the scale waits for the subtraction of the maximum: one fused operation does both.
+    late = scale
+    if ALIBI or TABLE or TO_POSITION or TO_CONTENT:
+        scores *= scale
+        late = 1.0
+    distances = others[None, :] - places[:, None]
+    visible = (others[None, :] >= start[:, None]) & (others[None, :] < end[:, None]) & present[None, :]
+    if CAUSAL:
+        visible = visible & (distances <= 0)
+    if WINDOW >= 0:
+        visible = visible & (distances <= WINDOW) & (distances >= -WINDOW)
+    if ALIBI:
+        scores -= slope * tl.abs(distances).to(tl.float32)
+    if TABLE:
+        scores += tl.load(table + distances, mask=visible, other=0.0) * log2e
+    if TO_POSITION or TO_CONTENT:
+        row = tl.load(row_of + distances, mask=visible, other=0)
+        if TO_POSITION:
+            at = places[:, None].to(tl.int64) * rows + row
+            scores += tl.load(content_to_position + at, mask=visible, other=0.0).to(tl.float32) * scale
+        if TO_CONTENT:
+            at = others[None, :].to(tl.int64) * rows + row
+            scores += tl.load(position_to_content + at, mask=visible, other=0.0).to(tl.float32) * scale
+    if MASKED:
+        scores = tl.where(visible, scores, float("-inf"))
+    higher = tl.maximum(maxima, tl.max(scores, 1) * late)
+    weights = tl.exp2(scores * late - higher[:, None])
+    fading = tl.exp2(maxima - higher)
+    sums = sums * fading + tl.sum(weights, 1)
+    totals = totals * fading[:, None]
+    totals = tl.dot(weights.to(values.dtype), values, totals)
+    return higher, sums, totals

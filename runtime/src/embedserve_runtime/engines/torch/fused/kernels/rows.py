@@ -1,0 +1,292 @@
+"""Row-wise kernels: embeddings with their norm, residual with norm, rotary positions, activations, pooling.
+
+Each reads its inputs once and writes its outputs once; sums are in float32 whatever the values' type.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _normed(values, weight, bias, columns, inside, width, eps, RMS: tl.constexpr, BIAS: tl.constexpr):
+    """LayerNorm or RMSNorm of rows (rows, BLOCK), float32; columns outside are zero before and after."""
+    if RMS:
+        variance = tl.sum(values * values, 1) / width
+    else:
+        mean = tl.sum(values, 1) / width
+        values = tl.where(inside[None, :], values - mean[:, None], 0.0)
+        variance = tl.sum(values * values, 1) / width
+    scaled = (
+        values / tl.sqrt(variance + eps)[:, None] * tl.load(weight + columns, mask=inside, other=0.0)[None, :]
+    )
+    if BIAS:
+        scaled += tl.load(bias + columns, mask=inside, other=0.0)[None, :]
+    return scaled
+
+
+@triton.jit
+def embed(
+    ids,
+    types,
+    starts,
+    words,
+    type_rows,
+    position_rows,
+    weight,
+    bias,
+    out,
+    width,
+    scale,
+    first_position,
+    eps,
+    TYPES: tl.constexpr,  # 0: no table, 1: all of type 0, 2: by token
+    POSITIONS: tl.constexpr,
+    NORM: tl.constexpr,
+    RMS: tl.constexpr,
+    BIAS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """out[t] = norm(words[ids[t]] * scale + type row + position row)."""
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    word = tl.load(ids + token).to(tl.int64)
+    values = tl.load(words + word * width + columns, mask=inside, other=0.0).to(tl.float32) * scale
+    if TYPES == 1:
+        values += tl.load(type_rows + columns, mask=inside, other=0.0).to(tl.float32)
+    if TYPES == 2:
+        kind = tl.load(types + token).to(tl.int64)
+        values += tl.load(type_rows + kind * width + columns, mask=inside, other=0.0).to(tl.float32)
+    if POSITIONS:
+        position = token - tl.load(starts + token) + first_position
+        values += tl.load(position_rows + position * width + columns, mask=inside, other=0.0).to(tl.float32)
+    values = values[None, :]
+    if NORM:
+        values = _normed(values, weight, bias, columns, inside, width, eps, RMS, BIAS)
+    at = token * width + columns
+    tl.store(out + at[None, :], values.to(out.dtype.element_ty), mask=inside[None, :])
+
+
+@triton.jit
+def add_norm(
+    branch,
+    residual,
+    branch_bias,
+    post_weight,
+    post_bias,
+    weight,
+    bias,
+    total,
+    out,
+    rows,
+    width,
+    eps,
+    ADD: tl.constexpr,  # residual + branch, else the branch alone
+    BRANCH_BIAS: tl.constexpr,
+    POST: tl.constexpr,  # the branch goes through a norm of its own first
+    KEEP: tl.constexpr,  # total (the sum before the norm) is written
+    NORM: tl.constexpr,
+    RMS: tl.constexpr,
+    BIAS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """total = residual + post_norm(branch + branch_bias); out = norm(total). out and total may be their inputs."""
+    places = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    at = places[:, None].to(tl.int64) * width + columns[None, :]
+    real = (places < rows)[:, None] & inside[None, :]
+    values = tl.load(branch + at, mask=real, other=0.0).to(tl.float32)
+    if BRANCH_BIAS:
+        values += tl.load(branch_bias + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
+    if POST:
+        values = _normed(values, post_weight, post_bias, columns, inside, width, eps, RMS, BIAS)
+    if ADD:
+        values += tl.load(residual + at, mask=real, other=0.0).to(tl.float32)
+    if KEEP:
+        tl.store(total + at, values.to(total.dtype.element_ty), mask=real)
+    if NORM:
+        # Of what is kept, so that the norm does not see digits that the residual has lost.
+        if KEEP:
+            values = values.to(total.dtype.element_ty).to(tl.float32)
+        values = _normed(values, weight, bias, columns, inside, width, eps, RMS, BIAS)
+        tl.store(out + at, values.to(out.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def turn_heads(
+    joint,  # (tokens, heads, size), strides step a token and HEAD_SIZE a head; changed in place
+    starts,
+    cos,  # float32 (positions, HALF)
+    sin,
+    query_weight,
+    query_bias,
+    key_weight,
+    key_bias,
+    tokens,
+    step,
+    query_heads,
+    eps,
+    HEAD_SIZE: tl.constexpr,
+    HALF: tl.constexpr,  # frequencies; 0 without rotary positions
+    NORM: tl.constexpr,
+    RMS: tl.constexpr,
+    BIAS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Norm of each head (NORM), then rotary positions, on the query and key heads of the joint product."""
+    places = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    head = tl.program_id(1)
+    real = (places < tokens)[:, None]
+    columns = tl.arange(0, BLOCK_D)
+    inside = columns < HEAD_SIZE
+    base = joint + places[:, None].to(tl.int64) * step + head * HEAD_SIZE
+    values = tl.load(base + columns[None, :], mask=real & inside[None, :], other=0.0).to(tl.float32)
+    if NORM:
+        is_key = head >= query_heads
+        weight = key_weight if is_key else query_weight
+        bias = key_bias if is_key else query_bias
+        mean = tl.zeros([ROWS], tl.float32)
+        if not RMS:
+            mean = tl.sum(values, 1) / HEAD_SIZE
+        centred = tl.where(inside[None, :], values - mean[:, None], 0.0)
+        scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / HEAD_SIZE + eps)
+        values = centred * scale[:, None] * tl.load(weight + columns, mask=inside, other=0.0)[None, :]
+        if BIAS:
+            values += tl.load(bias + columns, mask=inside, other=0.0)[None, :]
+    if HALF > 0:
+        # Dimension i of the first half meets i + HALF: the partner of each is read, and normed alike.
+        first = columns < HALF
+        partner = tl.where(first, columns + HALF, columns - HALF)
+        met = inside & (columns < 2 * HALF)
+        others = tl.load(base + partner[None, :], mask=real & met[None, :], other=0.0).to(tl.float32)
+        if NORM:
+            others = (others - mean[:, None]) * scale[:, None]
+            others *= tl.load(weight + partner, mask=met, other=0.0)[None, :]
+            if BIAS:
+                others += tl.load(bias + partner, mask=met, other=0.0)[None, :]
+        positions = places - tl.load(starts + places, mask=places < tokens, other=0)
+        frequency = tl.where(first, columns, columns - HALF)
+        at = positions[:, None] * HALF + frequency[None, :]
+        cosines = tl.load(cos + at, mask=real & met[None, :], other=1.0)
+        sines = tl.load(sin + at, mask=real & met[None, :], other=0.0)
+        values = values * cosines + tl.where(first[None, :], -others, others) * sines
+    # Every program owns its head of its rows, and all its loads are done.
+    tl.debug_barrier()
+    tl.store(base + columns[None, :], values.to(joint.dtype.element_ty), mask=real & inside[None, :])
+
+
+@triton.jit
+def gelu(x):
+    """x * Phi(x). Phi by a logistic function of x * P(x^2), P fitted to Phi: at most 3.1e-6 off for any x."""
+    square = x * x
+    power = 3.2290657867783e-06
+    power = power * square - 8.8239439540728e-05
+    power = power * square - 3.6026812362589e-04
+    power = power * square + 1.0522667830858e-01
+    power = power * square + 2.3020453925948e00
+    return x / (1.0 + tl.exp2(-x * power))
+
+
+@triton.jit
+def activated(x, KIND: tl.constexpr):
+    """KIND: 0 GELU, 1 GELU by tanh, 2 ReLU, 3 SiLU."""
+    if KIND == 0:
+        return gelu(x)
+    if KIND == 1:
+        # 0.5 x (1 + tanh(y)) = x / (1 + exp(-2 y)); 2 log2(e) sqrt(2 / pi) = 2.302208198...
+        return x / (1.0 + tl.exp2(-2.302208198144325 * (x + 0.044715 * x * x * x)))
+    if KIND == 2:
+        return tl.maximum(x, 0.0)
+    return x / (1.0 + tl.exp2(-1.4426950408889634 * x))
+
+
+@triton.jit
+def activate(
+    inner,  # (tokens, width), gate before up where GATED
+    bias,
+    out,  # (tokens, width) or, where GATED, (tokens, width / 2); may be `inner` where not
+    total,
+    width,
+    GATED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    KIND: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """out = activation(inner + bias), or activation(gate) * up."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    real = at < total
+    row, column = at // width, at % width
+    if GATED:
+        first = row * (2 * width) + column
+    else:
+        first = at
+    values = tl.load(inner + first, mask=real, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        values += tl.load(bias + column, mask=real, other=0.0).to(tl.float32)
+    values = activated(values, KIND)
+    if GATED:
+        ups = tl.load(inner + first + width, mask=real, other=0.0).to(tl.float32)
+        if HAS_BIAS:
+            ups += tl.load(bias + width + column, mask=real, other=0.0).to(tl.float32)
+        values *= ups
+    tl.store(out + at, values.to(out.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def pool(
+    hidden,  # (tokens, width)
+    firsts,  # int32 (sequences,): first token that is pooled
+    lasts,  # int32 (sequences,): one past the last token
+    origins,  # int32 (sequences,): first token of the sequence, from which weights count
+    out,  # float32 (sequences, out_step), written from column `column` on
+    width,
+    out_step,
+    column,
+    KIND: tl.constexpr,  # 0 mean, 1 mean over sqrt(length), 2 weighted mean, 3 max, 4 first, 5 last
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One pooled row a sequence, float32; a program owns some columns of one sequence."""
+    sequence = tl.program_id(0)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < width
+    first, last = tl.load(firsts + sequence).to(tl.int64), tl.load(lasts + sequence).to(tl.int64)
+    origin = tl.load(origins + sequence).to(tl.int64)
+    if first == last:
+        return
+    if KIND >= 4:
+        token = first
+        if KIND == 5:
+            token = last - 1
+        result = tl.load(hidden + token * width + columns, mask=inside, other=0.0).to(tl.float32)
+    else:
+        kept = tl.full([ROWS, BLOCK], float("-inf") if KIND == 3 else 0.0, tl.float32)
+        for begin in range(first, last, ROWS):
+            places = begin + tl.arange(0, ROWS)
+            real = (places < last)[:, None]
+            values = tl.load(
+                hidden + places[:, None] * width + columns[None, :], mask=real & inside[None, :], other=0.0
+            ).to(tl.float32)
+            if KIND == 3:
+                kept = tl.maximum(kept, tl.where(real, values, float("-inf")))
+            elif KIND == 2:
+                kept += values * (places - origin + 1).to(tl.float32)[:, None]
+            else:
+                kept += values
+        length = (last - first).to(tl.float32)
+        skipped = (first - origin).to(tl.float32)
+        if KIND == 3:
+            result = tl.max(kept, 0)
+        else:
+            result = tl.sum(kept, 0)
+            if KIND == 0:
+                result = result / length
+            elif KIND == 1:
+                result = result / tl.sqrt(length)
+            else:
+                # The sum of the weights skipped + 1 to skipped + length.
+                result = result / (length * (2.0 * skipped + length + 1.0) / 2.0)
+    tl.store(out + sequence.to(tl.int64) * out_step + column + columns, result, mask=inside)

@@ -1,0 +1,267 @@
+"""Launches the row-wise kernels and the product with an activation: typed calls around what Triton compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import triton
+from torch import Tensor
+from torch.nn import functional
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from embedserve_runtime.engines.torch.attention import Turn
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch
+from embedserve_runtime.engines.torch.fused.kernels import products, rows
+from embedserve_runtime.engines.torch.fused.kernels.vocabulary import pool_vocabulary
+from embedserve_runtime.engines.torch.parameters import Linear, Normalization
+from embedserve_runtime.model.architecture import Activation, NormKind
+from embedserve_runtime.model.pipeline import Pooling
+
+ACTIVATION_KINDS = {Activation.GELU: 0, Activation.GELU_TANH: 1, Activation.RELU: 2, Activation.SILU: 3}
+POOLING_KINDS = {
+    Pooling.MEAN: 0,
+    Pooling.MEAN_SQRT: 1,
+    Pooling.WEIGHTED_MEAN: 2,
+    Pooling.MAX: 3,
+    Pooling.CLS: 4,
+    Pooling.LAST: 5,
+}
+# Hopper and later have the tensor memory accelerator that the fused product loads by.
+FIRST_WITH_ACCELERATOR = (9, 0)
+# Below, the library's product and a kernel for the activation are faster (measured on an H100).
+LEAST_TOKENS_OF_FUSED_PRODUCT = 4096
+FEW_ROWS = 1024
+
+
+def embed(
+    batch: DeviceBatch,
+    *,
+    words: Tensor,
+    scale: float,
+    types: Tensor | None,
+    positions: Tensor | None,
+    first_position: int,
+    norm: Normalization | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """norm(words[id] * scale + type row + position row), (tokens, width)."""
+    width = words.shape[1]
+    out = words.new_empty((batch.tokens, width), dtype=dtype)
+    kernel: Callable[..., object] = rows.embed[(batch.tokens,)]
+    kernel(
+        *(batch.ids, batch.types, batch.starts, words),
+        words if types is None else types,
+        words if positions is None else positions,
+        *_weights(norm, words),
+        *(out, width, scale, first_position, 0.0 if norm is None else norm.eps),
+        TYPES=0 if types is None else 2,
+        POSITIONS=positions is not None,
+        NORM=norm is not None,
+        **_kind(norm),
+        BLOCK=triton.next_power_of_2(width),
+        num_warps=_warps(width),
+    )
+    return out
+
+
+def normed(
+    branch: Tensor,
+    norm: Normalization | None,
+    *,
+    residual: Tensor | None = None,
+    bias: Tensor | None = None,
+    post: Normalization | None = None,
+    keep: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """norm(residual + post(branch + bias)), (tokens, width). keep: where the sum before `norm` goes, which may be an
+    input. norm, post: of one form. Without `norm` the result is `keep`. dtype: of the result, None for the branch's."""
+    count, width = branch.shape
+    if norm is None and keep is None:
+        raise ValueError("neither a norm nor a place for the sum")
+    out = keep if norm is None else torch.empty_like(branch, dtype=dtype)
+    assert out is not None
+    shape = norm or post
+    # Several rows a program share the loads of the weights; few rows had better spread over the card.
+    tile = 1 if count < FEW_ROWS else max(1, 4096 // int(triton.next_power_of_2(width)))
+    kernel: Callable[..., object] = rows.add_norm[(triton.cdiv(count, tile),)]
+    kernel(
+        branch,
+        branch if residual is None else residual,
+        branch if bias is None else bias,
+        *_weights(post, branch),
+        *_weights(norm, branch),
+        out if keep is None else keep,
+        *(out, count, width, 0.0 if shape is None else shape.eps),
+        ADD=residual is not None,
+        BRANCH_BIAS=bias is not None,
+        POST=post is not None,
+        KEEP=keep is not None,
+        NORM=norm is not None,
+        **_kind(shape),
+        ROWS=tile,
+        BLOCK=triton.next_power_of_2(width),
+        num_warps=_warps(width),
+    )
+    return out
+
+
+def turn_heads(
+    joint: Tensor,
+    batch: DeviceBatch,
+    heads: tuple[int, int],
+    turn: Turn | None,
+    norms: tuple[Normalization, Normalization] | None,
+) -> None:
+    """Norm of each head and rotary positions, in place, on queries and keys of (tokens, joint heads * head size).
+
+    heads: of queries and of keys. norms: likewise.
+    """
+    (query_heads, key_heads), (query_norm, key_norm) = heads, norms or (None, None)
+    size = joint.shape[1] // (query_heads + 2 * key_heads)
+    half = 0 if turn is None else turn.cos.shape[-1]
+    tile = 16
+    kernel: Callable[..., object] = rows.turn_heads[(triton.cdiv(len(joint), tile), query_heads + key_heads)]
+    kernel(
+        *(joint, batch.starts),
+        joint if turn is None else turn.cos,
+        joint if turn is None else turn.sin,
+        *_weights(query_norm, joint),
+        *_weights(key_norm, joint),
+        *(len(joint), joint.stride(0), query_heads, 0.0 if query_norm is None else query_norm.eps),
+        HEAD_SIZE=size,
+        HALF=half,
+        NORM=query_norm is not None,
+        **_kind(query_norm),
+        ROWS=tile,
+        BLOCK_D=max(16, int(triton.next_power_of_2(size))),
+        num_warps=2,
+    )
+
+
+def pooled(hidden: Tensor, batch: DeviceBatch, pooling: Pooling, into: Tensor, column: int) -> None:
+    """One row a sequence, float32, written into columns `column` ... of `into` (sequences, columns)."""
+    width, block = hidden.shape[1], 32
+    kernel: Callable[..., object] = rows.pool[(batch.sequences, triton.cdiv(width, block))]
+    kernel(
+        *(hidden, batch.firsts, batch.lasts, batch.origins, into, width, into.stride(0), column),
+        KIND=POOLING_KINDS[pooling],
+        ROWS=64,
+        BLOCK=block,
+        num_warps=4,
+    )
+
+
+def vocabulary_pooled(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, batch: DeviceBatch, logs: int
+) -> Tensor:
+    """max(0, hidden W^T + b) pooled over each sequence, float32, (sequences, vocabulary): the largest where `logs` is
+    0, else the sum of log(1 + ...) taken so many times."""
+    (tokens, depth), vocabulary = hidden.shape, len(weight)
+    out = hidden.new_zeros((batch.sequences, vocabulary), dtype=torch.float32)
+    kernel: Callable[..., object] = pool_vocabulary[(triton.cdiv(tokens, 128), triton.cdiv(vocabulary, 128))]
+    kernel(
+        *(hidden, weight, weight if bias is None else bias, batch.ends, batch.sequence_of, out),
+        *(tokens, vocabulary, depth),
+        HAS_BIAS=bias is not None,
+        LOGS=logs,
+        PRECISION="ieee",
+        BLOCK_M=128,
+        BLOCK_N=128,
+        BLOCK_K=64,
+        num_warps=8,
+        num_stages=3,
+    )
+    return out
+
+
+class ActivatedProduct:
+    """activation(x W^T + b), or activation(gate) * up with both in one product."""
+
+    def __init__(self, linear: Linear, activation: Activation, gated: bool) -> None:
+        self._linear = linear
+        self._kind = ACTIVATION_KINDS[activation]
+        self._gated = gated
+        weight = linear.weight
+        self._descriptor: TensorDescriptor | None = None
+        if can_be_fused(weight, gated):
+            self._descriptor = TensorDescriptor.from_tensor(weight, [128, 64])
+            # Without a gate two programs share a multiprocessor: one multiplies while the other is at its activations.
+            together = 1 if gated else 2
+            count = torch.cuda.get_device_properties(weight.device).multi_processor_count
+            self._programs = together * count
+
+    def __call__(self, value: Tensor) -> Tensor:
+        if self._descriptor is None or len(value) < LEAST_TOKENS_OF_FUSED_PRODUCT:
+            return self._in_two(value)
+        return self._fused(value, self._descriptor)
+
+    def _in_two(self, value: Tensor) -> Tensor:
+        inner = functional.linear(value, self._linear.weight, self._linear.bias)
+        width = inner.shape[1] // 2 if self._gated else inner.shape[1]
+        out = inner.new_empty((len(inner), width)) if self._gated else inner
+        block = 1024
+        kernel: Callable[..., object] = rows.activate[(triton.cdiv(out.numel(), block),)]
+        kernel(
+            *(inner, inner, out, out.numel(), width),
+            GATED=self._gated,
+            HAS_BIAS=False,
+            KIND=self._kind,
+            BLOCK=block,
+            num_warps=4,
+        )
+        return out
+
+    def _fused(self, value: Tensor, right: TensorDescriptor) -> Tensor:
+        (count, depth), bias = value.shape, self._linear.bias
+        width = len(self._linear.weight) // 2 if self._gated else len(self._linear.weight)
+        out = value.new_empty((count, width))
+        kernel: Callable[..., object] = products.product_activated[(self._programs,)]
+        kernel(
+            TensorDescriptor.from_tensor(value, [128, 64]),
+            right,
+            out if bias is None else bias,
+            *(out, count, width, depth),
+            GATED=self._gated,
+            HAS_BIAS=bias is not None,
+            KIND=self._kind,
+            BLOCK_M=128,
+            BLOCK_N=128,
+            BLOCK_K=64,
+            GROUP_M=8,
+            PROGRAMS=self._programs,
+            FLATTEN=not self._gated,
+            num_warps=8 if self._gated else 4,
+            num_stages=3,
+        )
+        return out
+
+
+def can_be_fused(weight: Tensor, gated: bool) -> bool:
+    """Whether the tensor memory accelerator is there and can address the weight and what is made of it.
+
+    Its rows must be multiples of 16 bytes, and a tile of a gate must not reach into the rows of the up product.
+    """
+    if not weight.is_cuda or torch.cuda.get_device_capability(weight.device) < FIRST_WITH_ACCELERATOR:
+        return False
+    width = len(weight) // 2 if gated else len(weight)
+    return weight.element_size() == 2 and width % 8 == 0 and weight.shape[1] % 8 == 0
+
+
+def _weights(norm: Normalization | None, placeholder: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a norm; `placeholder` stands where there is none, and is not read."""
+    if norm is None:
+        return placeholder, placeholder
+    return norm.weight, placeholder if norm.bias is None else norm.bias
+
+
+def _kind(norm: Normalization | None) -> dict[str, bool]:
+    return {
+        "RMS": norm is not None and norm.kind is NormKind.RMS,
+        "BIAS": norm is not None and norm.bias is not None,
+    }
+
+
+def _warps(width: int) -> int:
+    return 4 if width <= 1024 else 8

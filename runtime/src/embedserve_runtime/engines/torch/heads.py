@@ -1,0 +1,148 @@
+"""Heads on the device: packed hidden states to pooled rows, logits or weights of vocabulary entries.
+
+Only what these give leaves the device. Pooling sums in float32; dense modules and classifiers run in float32; the
+masked-LM head, whose product is the size of the encoder, in the encoder's dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch
+from embedserve_runtime.engines.torch.parameters import Normalization
+from embedserve_runtime.model.architecture import Norm
+from embedserve_runtime.model.heads.description import SparseHead, SparsePooling
+from embedserve_runtime.model.pipeline import Activation, Pooling
+
+
+class RowHead(Protocol):
+    """Hidden states (tokens, hidden) to one row a sequence, float32, (sequences, columns), without waiting."""
+
+    def __call__(self, hidden: Tensor, batch: DeviceBatch) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostLayer:
+    """A layer's arrays on the host: norm(activation(W x + b))."""
+
+    weight: FloatArray
+    bias: FloatArray | None
+    activation: Activation
+    norm: Norm | None = None
+    norm_weight: FloatArray | None = None
+    norm_bias: FloatArray | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceLayer:
+    """The same on the device."""
+
+    weight: Tensor
+    bias: Tensor | None
+    activation: Activation
+    norm: Normalization | None
+
+    @classmethod
+    def of(cls, layer: HostLayer, device: torch.device, dtype: torch.dtype) -> DeviceLayer:
+        norm: Normalization | None = None
+        if layer.norm is not None and layer.norm_weight is not None:
+            bias = None if layer.norm_bias is None else torch.tensor(layer.norm_bias, device=device)
+            weight = torch.tensor(layer.norm_weight, device=device)
+            norm = Normalization(layer.norm.kind, layer.norm.eps, weight, bias)
+        return cls(
+            weight=torch.tensor(layer.weight, device=device, dtype=dtype),
+            bias=None if layer.bias is None else torch.tensor(layer.bias, device=device, dtype=dtype),
+            activation=layer.activation,
+            norm=norm,
+        )
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """(rows, in) to (rows, out)."""
+        made = ACTIVATIONS[self.activation](functional.linear(values, self.weight, self.bias))
+        return made if self.norm is None else self.norm(made)
+
+
+class PooledHead:
+    """Poolings side by side, then layers: dense vectors, or a classifier's logits."""
+
+    def __init__(
+        self, poolings: Sequence[Pooling], layers: Sequence[HostLayer], device: torch.device
+    ) -> None:
+        self._poolings = tuple(poolings)
+        self._layers = [DeviceLayer.of(layer, device, torch.float32) for layer in layers]
+
+    def __call__(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
+        # Imported here: Triton is there only beside CUDA.
+        from embedserve_runtime.engines.torch.fused.operations import pooled
+
+        width = hidden.shape[1]
+        rows = hidden.new_empty((batch.sequences, width * len(self._poolings)), dtype=torch.float32)
+        for number, pooling in enumerate(self._poolings):
+            pooled(hidden, batch, pooling, rows, number * width)
+        for layer in self._layers:
+            rows = layer(rows)
+        return rows
+
+
+class TokenLayers:
+    """Layers on every token, float32: (tokens, hidden) to (tokens, out features)."""
+
+    def __init__(self, layers: Sequence[HostLayer], device: torch.device) -> None:
+        self._layers = [DeviceLayer.of(layer, device, torch.float32) for layer in layers]
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        values = hidden.float()
+        for layer in self._layers:
+            values = layer(values)
+        return values
+
+
+class VocabularyHead:
+    """SPLADE: log(1 + max(0, logit)) pooled over the tokens, (sequences, vocabulary), without the logits of all
+    tokens at once: the last product pools each of its tiles."""
+
+    def __init__(
+        self, head: SparseHead, layers: Sequence[HostLayer], device: torch.device, dtype: torch.dtype
+    ) -> None:
+        *before, last = layers
+        self._layers = [DeviceLayer.of(layer, device, dtype) for layer in before]
+        self._last = DeviceLayer.of(last, device, dtype)
+        self._head = head
+
+    def __call__(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
+        from embedserve_runtime.engines.torch.fused.operations import vocabulary_pooled
+
+        hidden = hidden.to(self._last.weight.dtype)
+        for layer in self._layers:
+            hidden = layer(hidden)
+        weight, bias = self._last.weight, self._last.bias
+        if self._head.pooling is SparsePooling.SUM:
+            return vocabulary_pooled(hidden, weight, bias, batch, logs=2 if self._head.log_twice else 1)
+        rows = vocabulary_pooled(hidden, weight, bias, batch, logs=0).log1p_()
+        return rows.log1p_() if self._head.log_twice else rows
+
+
+def _gelu_tanh(value: Tensor) -> Tensor:
+    return functional.gelu(value, approximate="tanh")
+
+
+def _identity(value: Tensor) -> Tensor:
+    return value
+
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    Activation.IDENTITY: _identity,
+    Activation.TANH: torch.tanh,
+    Activation.RELU: functional.relu,
+    Activation.SIGMOID: torch.sigmoid,
+    Activation.SILU: functional.silu,
+    Activation.GELU: functional.gelu,
+    Activation.GELU_TANH: _gelu_tanh,
+}

@@ -1,0 +1,57 @@
+"""Results on their way from the device: copied without waiting, read once they have arrived."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embedserve_runtime.engines.base import FloatArray, Int32Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Landing:
+    """A copy under way into pinned memory."""
+
+    pinned: Tensor
+    arrived: torch.cuda.Event
+
+    @classmethod
+    def of(cls, values: Tensor) -> Landing:
+        """Queue the copy behind the work that makes `values`, which may be overwritten by what is queued later."""
+        pinned = torch.empty(values.shape, dtype=torch.float32, pin_memory=True)
+        pinned.copy_(values.float(), non_blocking=True)
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrived.record()
+        return cls(pinned, arrived)
+
+    def array(self) -> FloatArray:
+        """Waits. A copy, so that the pinned block goes back to its pool."""
+        self.arrived.synchronize()
+        return np.array(self.pinned.numpy(), dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseLanding:
+    """The entries of rows that are not 0, gathered on the device. counts: of each row."""
+
+    indices: Tensor
+    values: Landing
+    counts: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor) -> SparseLanding:
+        """rows: (sequences, vocabulary). Waits for them, since how many entries there are decides what is copied."""
+        # Not a comparison with > 0: what is not a number is kept, for others to see.
+        kept = ~(rows <= 0)
+        indices = kept.nonzero()[:, 1].to(torch.int32)
+        return cls(indices.cpu(), Landing.of(rows[kept]), kept.sum(dim=1).cpu())
+
+    def rows(self) -> list[tuple[Int32Array, FloatArray]]:
+        """Indices, ascending, and values of each row."""
+        cuts = np.cumsum(self.counts.numpy())[:-1]
+        return list(
+            zip(np.split(self.indices.numpy(), cuts), np.split(self.values.array(), cuts), strict=True)
+        )

@@ -1,0 +1,167 @@
+"""What a front end is made of, whichever process it lives in."""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from embedserve_runtime.api.app import EMBEDDING_ROUTES, OTHER, ROUTES, RPC_EMBEDDING_SERVICES, RPC_SERVICES
+from embedserve_runtime.api.body import LEAST_RESERVED, Intake
+from embedserve_runtime.api.endpoint import Surroundings
+from embedserve_runtime.api.errors import CAUSES, STATUSES
+from embedserve_runtime.api.keys import ApiKeys
+from embedserve_runtime.config import BatchingSettings, ServerSettings, TelemetrySettings
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.readiness import Phase, Readiness
+from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
+from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.telemetry.requests import RequestFacts, RequestMetrics, RequestSeries
+from embedserve_runtime.tokenizing import TextTokenizer
+
+if TYPE_CHECKING:
+    from embedserve_runtime.telemetry.tracing import RequestTracer
+
+# A thread that computes holds the interpreter this long at most when another one wants it. The default of 5
+# ms would let the engine wait for the event loop about as long as a small batch takes.
+SWITCH_SECONDS = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a front end knows from its start. with_probes: no management port carries probes and metrics.
+
+    waits: accept nobody before there is a model to answer with.
+    """
+
+    server: ServerSettings
+    batching: BatchingSettings
+    telemetry: TelemetrySettings
+    log_level: str
+    model_name: str
+    with_probes: bool
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Where the server stands in its life."""
+
+    phase: Phase
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a front end needs to answer requests, once the model is there."""
+
+    card: ModelCard
+    limits: Limits
+
+
+class FrontEnd(Protocol):
+    """What answers the clients: in this process, or in several of their own."""
+
+    @property
+    def observer(self) -> Observer:
+        """Of the dispatcher."""
+        ...
+
+    async def failed(self) -> None:
+        """Raises FrontEndFailure when it can serve no more; else waits."""
+        ...
+
+    def tell(self, told: Told) -> None: ...
+
+    async def open(self, opening: Opening, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
+        """Returns when requests can be answered."""
+        ...
+
+    def stop(self) -> None:
+        """Accept no more; answer what has been accepted."""
+        ...
+
+    async def finished(self) -> None:
+        """After `stop`: until all is answered."""
+        ...
+
+    async def close(self) -> None:
+        """End whatever is left, at once."""
+        ...
+
+
+class Watches:
+    """What the HTTP server tells, as metrics."""
+
+    def __init__(self, metrics: RequestMetrics) -> None:
+        self._metrics = metrics
+        self.connection_opened = metrics.connection_opened
+        self.connection_closed = metrics.connection_closed
+
+    def refused(self, status: int) -> None:
+        self._metrics.request_started()
+        self._metrics.request_done(OTHER, status, 0.0, RequestFacts())
+
+
+def request_series() -> RequestSeries:
+    return RequestSeries(
+        (*ROUTES, *RPC_SERVICES), STATUSES, (*EMBEDDING_ROUTES, *RPC_EMBEDDING_SERVICES), CAUSES
+    )
+
+
+def surroundings(
+    setup: Setup,
+    readiness: Readiness,
+    metrics: RequestMetrics,
+    page: Callable[[], Awaitable[bytes]],
+) -> Surroundings:
+    server = setup.server
+    # Each process keeps within its share, which has room for one body of the largest size.
+    share = max(server.max_pending_bytes // server.http_workers, server.max_body_bytes + LEAST_RESERVED)
+    return Surroundings(
+        readiness,
+        metrics,
+        page,
+        Intake(server.max_body_bytes, share),
+        ApiKeys(server.api_keys),
+        tracer=_tracer(setup),
+    )
+
+
+def _tracer(setup: Setup) -> RequestTracer | None:
+    if not setup.telemetry.has_traces:
+        return None
+    # Imported here, since the library takes 20 MB that a server without traces need not have.
+    from embedserve_runtime.telemetry.tracing import RequestTracer
+
+    return RequestTracer(setup.telemetry.otlp_endpoint, setup.model_name)
+
+
+def prepare_process() -> None:
+    sys.setswitchinterval(SWITCH_SECONDS)
+
+
+def _read_only(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(values)
+
+
+class _Pickler(pickle.Pickler):
+    """Writes read-only mappings too; their class has no name that pickle could find."""
+
+    dispatch_table = copyreg.dispatch_table | {MappingProxyType: lambda proxy: (_read_only, (dict(proxy),))}
+
+
+def pickled(value: Setup | Told | Opening) -> bytes:
+    """Only ever read by a front end from the process that has started it, never the other way round."""
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(value)
+    return buffer.getvalue()
+
+
+def unpickled(content: bytes) -> Any:
+    return pickle.loads(content)

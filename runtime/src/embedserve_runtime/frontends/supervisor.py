@@ -1,0 +1,174 @@
+"""Starts the front-end processes, replaces those that die, and ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import mmap
+import os
+import socket
+import sys
+from dataclasses import replace
+
+from embedserve_runtime.errors import FrontEndFailure
+from embedserve_runtime.frontends.frames import Kind
+from embedserve_runtime.frontends.hub import End, Hub
+from embedserve_runtime.frontends.setup import Opening, Setup, Told, pickled
+from embedserve_runtime.readiness import Phase
+from embedserve_runtime.scheduling.dispatcher import Dispatcher
+from embedserve_runtime.telemetry.metrics import Metrics
+from embedserve_runtime.telemetry.series import NUMBER_BYTES, Row, row_in
+from embedserve_runtime.tokenizing import TextTokenizer
+
+log = logging.getLogger(__name__)
+
+# A process that lives shorter than this has failed to start rather than died at work.
+SHORT_LIFE_SECONDS = 10.0
+MOST_SHORT_LIVES = 5
+LONGEST_PAUSE_SECONDS = 5.0
+
+
+class Workers:
+    """The front ends of one server, as many as `setup` says, on one listening socket."""
+
+    def __init__(self, setup: Setup, sock: socket.socket, metrics: Metrics) -> None:
+        self.hub = self.observer = Hub(metrics, metrics.page)
+        self.setup = setup
+        self.socket = sock
+        self.metrics = metrics
+        self.told = Told(Phase.LOADING, "the model is being loaded")
+        self.opening: Opening | None = None
+        self._is_stopping = False
+        self._slots = [_Slot(self, f"http-{index}") for index in range(setup.server.http_workers)]
+        self._kept = [asyncio.create_task(slot.keep()) for slot in self._slots]
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._is_stopping
+
+    async def failed(self) -> None:
+        """Raises FrontEndFailure when a process cannot be kept running; else waits."""
+        await asyncio.gather(*self._kept)
+
+    def tell(self, told: Told) -> None:
+        self.told = told
+        self.hub.send_all(Kind.PHASE, pickled(told))
+
+    async def open(self, opening: Opening, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
+        """Returns when all can answer requests. They make tokenizers of their own."""
+        self.opening = opening
+        self.hub.open(dispatcher)
+        self.hub.send_all(Kind.OPEN, pickled(opening))
+        await asyncio.gather(*(slot.is_open.wait() for slot in self._slots))
+
+    def stop(self) -> None:
+        """Have them accept no more, answer what they have, and end."""
+        self._is_stopping = True
+        self.hub.send_all(Kind.STOP)
+
+    async def finished(self) -> None:
+        """After `stop`: until all have ended."""
+        await asyncio.wait(self._kept)
+
+    async def close(self) -> None:
+        """End what is left."""
+        self._is_stopping = True
+        for slot in self._slots:
+            slot.kill()
+        for task in self._kept:
+            task.cancel()
+        await asyncio.wait(self._kept)
+
+
+class _Slot:
+    """The place of one front end: the memory that it counts in outlives its process."""
+
+    def __init__(self, workers: Workers, name: str) -> None:
+        self.is_open = asyncio.Event()
+        self._workers = workers
+        self._name = name
+        self._process: asyncio.subprocess.Process | None = None
+        self._memory, self._row = _shared_row(workers.metrics.series.layout.size)
+        workers.metrics.add_row(self._row)
+
+    async def keep(self) -> None:
+        """Have a process run here until the server stops. Raises FrontEndFailure."""
+        loop = asyncio.get_running_loop()
+        short_lives = 0
+        while True:
+            started = loop.time()
+            code = await self._live()
+            if self._workers.is_stopping:
+                return
+            lived = loop.time() - started
+            short_lives = short_lives + 1 if lived < SHORT_LIFE_SECONDS else 0
+            if short_lives == MOST_SHORT_LIVES:
+                raise FrontEndFailure(
+                    f"a front-end process has died {short_lives} times in a row, last with code {code}; "
+                    "its log lines say why"
+                )
+            log.warning(
+                "a front-end process died, starting another",
+                extra={"worker": self._name, "code": code, "seconds": round(lived, 3)},
+            )
+            self._workers.metrics.worker_replaced()
+            if short_lives > 1:
+                await asyncio.sleep(min(0.1 * 2**short_lives, LONGEST_PAUSE_SECONDS))
+
+    async def _live(self) -> int:
+        """One process from its start to its end; its exit code, below 0 the signal that it died of."""
+        workers = self._workers
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = process = await _spawn(workers.socket, theirs, self._memory)
+        workers.metrics.pids[self._name] = process.pid
+        end: End | None = None
+        try:
+            end = await workers.hub.connect(ours, self.is_open.set)
+            self._tell_all(end)
+            await end.is_gone.wait()
+        finally:
+            self.kill()
+            code = await process.wait()
+            workers.metrics.pids.pop(self._name, None)
+            workers.metrics.series.clear_gauges(self._row)
+            self.is_open.clear()
+        return code
+
+    def _tell_all(self, end: End) -> None:
+        workers = self._workers
+        setup = replace(workers.setup, waits=workers.opening is not None)
+        end.link.send(Kind.SETUP, 0, pickled(setup))
+        end.link.send(Kind.PHASE, 0, pickled(workers.told))
+        if workers.opening:
+            end.link.send(Kind.OPEN, 0, pickled(workers.opening))
+        if workers.is_stopping:
+            end.link.send(Kind.STOP)
+
+    def kill(self) -> None:
+        if self._process:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+
+async def _spawn(listening: socket.socket, link: socket.socket, memory: int) -> asyncio.subprocess.Process:
+    """A process of its own session: signals for the server's group are not for it."""
+    handles = (listening.fileno(), link.fileno(), memory)
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",
+        "-m",
+        "embedserve_runtime.frontends.worker",
+        *map(str, handles),
+        pass_fds=handles,
+        stdin=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _shared_row(size: int) -> tuple[int, Row]:
+    """Memory without a file name, and a view of it."""
+    handle = os.memfd_create("embedserve-metrics")
+    os.ftruncate(handle, max(1, size * NUMBER_BYTES))
+    return handle, row_in(memoryview(mmap.mmap(handle, size * NUMBER_BYTES)))

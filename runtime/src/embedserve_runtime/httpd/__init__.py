@@ -1,0 +1,7 @@
+"""HTTP/1.1 for an ASGI application: the parser is httptools', the bounds are ours. Knows no route and no model.
+
+head        bytes of status lines and headers
+turn        one request and its answer, as ASGI sees them
+connection  one client: parsing, pipelining, keep-alive
+server      the listening socket: accepting, time limits, the end
+"""

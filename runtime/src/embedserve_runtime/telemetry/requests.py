@@ -1,0 +1,186 @@
+"""What a front end counts of its requests: our series and the `te_*` ones of Text Embeddings Inference.
+
+Names, labels and buckets of `te_*` are TEI's, for dashboards that read them. Other than TEI's, all series are there
+from the first scrape, every request is counted once, and count is always success plus failure.
+
+Updated from one event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from embedserve_runtime.telemetry.series import Family, Histogram, Layout, Row
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+TEI_SECONDS = tuple(1e-5 * 1.5**k for k in range(1, 36))
+INPUT_LENGTHS = tuple(float(2**k) for k in range(20))
+METHODS = ("single", "batch")
+STAGES = ("tokenization", "queue", "inference")
+
+
+@dataclass(slots=True)
+class RequestFacts:
+    """What is known of a request, filled in while it is handled. Seconds are means over the inputs.
+
+    failure: its cause, if it failed. lengths: tokens of each input, once they are answered.
+    read_seconds: until the body was there; noted for traces only. service_seconds: from there to the results.
+    """
+
+    failure: str | None = None
+    is_batch: bool = False
+    inputs: int = 0
+    lengths: Sequence[int] = ()
+    tokenize_seconds: float = 0.0
+    queue_seconds: float = 0.0
+    engine_seconds: float = 0.0
+    read_seconds: float = 0.0
+    service_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A request that has been answered. seconds: of all of it, up to now."""
+
+    method: str
+    route: str
+    status: int
+    seconds: float
+    request_id: str
+    facts: RequestFacts
+
+
+class RequestSeries:
+    """The series of one front end; all front ends of a server have the same.
+
+    embedding_routes: those that the `te_*` names count. causes: why a request of them may fail.
+    """
+
+    def __init__(
+        self,
+        routes: Collection[str],
+        statuses: Collection[int],
+        embedding_routes: Collection[str],
+        causes: Iterable[str],
+    ) -> None:
+        self.layout = layout = Layout()
+        self.embedding_routes = frozenset(embedding_routes)
+        pairs = [(route, str(status)) for route in routes for status in statuses]
+        self.requests = layout.add(
+            "counter", "embedserve_requests", "Requests answered.", ("route", "status"), pairs
+        )
+        self.durations = layout.add(
+            "histogram",
+            "embedserve_request_duration_seconds",
+            "Seconds from a request's head to its answer.",
+            ("route",),
+            [(route,) for route in routes],
+            bounds=SECONDS,
+        )
+        self.in_flight = layout.add(
+            "gauge", "embedserve_requests_in_flight", "Requests being read, worked on or answered."
+        )
+        self.connections = layout.add("gauge", "embedserve_connections", "Open connections of clients.")
+        methods = [(method,) for method in METHODS]
+        self.counts = layout.add("plain", "te_request_count", "Requests answered.", ("method",), methods)
+        self.successes = layout.add(
+            "plain", "te_request_success", "Requests answered as asked.", ("method",), methods
+        )
+        self.failures = layout.add(
+            "plain",
+            "te_request_failure",
+            "Requests answered with an error.",
+            ("err",),
+            [(cause,) for cause in causes],
+        )
+        self.inputs = layout.add("plain", "te_embed_count", "Inputs of requests answered.")
+        self.inputs_answered = layout.add(
+            "plain", "te_embed_success", "Inputs of requests answered as asked."
+        )
+        self.request_stages = self._stages("te_request", "of one request")
+        self.input_stages = self._stages("te_embed", "of one input")
+        self.lengths = layout.add(
+            "histogram", "te_request_input_length", "Tokens of one input.", bounds=INPUT_LENGTHS
+        )
+
+    def clear_gauges(self, row: Row) -> None:
+        """Of a front end that has died."""
+        for family in self.layout.families:
+            if family.kind == "gauge":
+                for place in family.places().values():
+                    row[place] = 0.0
+
+    def _stages(self, prefix: str, what: str) -> tuple[Family, ...]:
+        names = [(f"{prefix}_duration", f"Seconds {what}.")]
+        names += [(f"{prefix}_{stage}_duration", f"Seconds {what}: {stage}.") for stage in STAGES]
+        return tuple(self.layout.add("histogram", name, text, bounds=TEI_SECONDS) for name, text in names)
+
+
+class RequestMetrics:
+    """Adds to one row."""
+
+    def __init__(self, series: RequestSeries, row: Row) -> None:
+        self.series = series
+        self.row = row
+        self._in_flight = series.in_flight.start
+        self._connections = series.connections.start
+        self._by_status = {
+            (route, int(status)): place for (route, status), place in series.requests.places().items()
+        }
+        self._durations = {
+            route: Histogram(series.durations, row, (route,)) for (route,) in series.durations.members
+        }
+        self._counts = {labels[0]: place for labels, place in series.counts.places().items()}
+        self._successes = {labels[0]: place for labels, place in series.successes.places().items()}
+        self._failures = {labels[0]: place for labels, place in series.failures.places().items()}
+
+    def request_started(self) -> None:
+        self.row[self._in_flight] += 1
+
+    def request_done(self, route: str, status: int, seconds: float, facts: RequestFacts) -> None:
+        """Raises KeyError for a route or a status that is not among the series."""
+        row = self.row
+        row[self._in_flight] -= 1
+        row[self._by_status[route, status]] += 1
+        self._durations[route].observe(seconds)
+        if route in self.series.embedding_routes:
+            self._count_for_tei(facts, seconds)
+
+    def connection_opened(self) -> None:
+        self.row[self._connections] += 1
+
+    def connection_closed(self) -> None:
+        self.row[self._connections] -= 1
+
+    def _count_for_tei(self, facts: RequestFacts, seconds: float) -> None:
+        row, inputs = self.row, facts.inputs
+        method = "batch" if facts.is_batch else "single"
+        row[self._counts[method]] += 1
+        row[self.series.inputs.start] += inputs
+        if facts.failure is not None:
+            row[self._failures[facts.failure]] += 1
+            return
+        row[self._successes[method]] += 1
+        row[self.series.inputs_answered.start] += inputs
+        stages = (seconds, facts.tokenize_seconds, facts.queue_seconds, facts.engine_seconds)
+        for (of_request, of_inputs), value in zip(self._stages, stages, strict=True):
+            of_request.observe(value)
+            of_inputs.observe(value, inputs)
+        lengths = self._lengths
+        for length in facts.lengths:
+            lengths.observe(length)
+
+    @cached_property
+    def _stages(self) -> tuple[tuple[Histogram, Histogram], ...]:
+        return tuple(
+            (Histogram(of_request, self.row), Histogram(of_inputs, self.row))
+            for of_request, of_inputs in zip(
+                self.series.request_stages, self.series.input_stages, strict=True
+            )
+        )
+
+    @cached_property
+    def _lengths(self) -> Histogram:
+        return Histogram(self.series.lengths, self.row)

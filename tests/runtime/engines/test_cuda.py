@@ -1,0 +1,230 @@
+"""What only a CUDA device can show: every form and every encoder of the table in 16 bit by the fused kernels, CUDA
+graphs, heads on the device, and what happens when its memory runs out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+
+from embedserve_runtime.device_runner import DeviceRunner
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.torch.engine import TorchEngine
+from embedserve_runtime.engines.torch.fused.support import why_not_fused
+from embedserve_runtime.engines.torch.graphs import Forward
+from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, VocabularyHead
+from embedserve_runtime.engines.torch.kernels import KernelKind
+from embedserve_runtime.engines.torch.landing import Landing, SparseLanding
+from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.heads import dense, sparse
+from embedserve_runtime.heads.dense import DenseHead
+from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.heads.tokens import MultiVectors
+from embedserve_runtime.model import families
+from embedserve_runtime.model.architecture import NormPlacement
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.heads.description import HeadLayer, MultiVectorHead, SparseHead, SparsePooling
+from embedserve_runtime.model.pipeline import Activation, Pooling
+from embedserve_runtime.results import Output
+from embedserve_runtime.runner import EncoderRunner, Heads
+from tests.runtime.engines.case import Case
+from tests.runtime.engines.cases import CASES
+from tests.runtime.engines.test_forms import (
+    LAYER,
+    LAYERS,
+    MAX_TOKENS,
+    OUTER,
+    VOCABULARY,
+    encoder_of,
+    random_batch,
+)
+from tests.runtime.engines.test_torch_engine import forward, saved
+from tests.support.tolerances import SIXTEEN_BIT_MIN_COSINE
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+CUDA = torch.device("cuda", 0)
+SIXTEEN_BIT = (torch.bfloat16, torch.float16)
+
+
+def least_cosine(values: FloatArray, want: FloatArray) -> float:
+    norms = np.linalg.norm(want, axis=1) * np.linalg.norm(values, axis=1)
+    return float(((want * values).sum(axis=1) / norms).min())
+
+
+@pytest.mark.parametrize("form", LAYERS)
+@pytest.mark.parametrize("kernel", [None, *KernelKind], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, *SIXTEEN_BIT], ids=str)
+def test_every_attention_that_can_run_a_form_gives_the_hidden_states_of_the_cpu(
+    tmp_path: Path, form: str, kernel: KernelKind | None, dtype: torch.dtype
+) -> None:
+    encoder = encoder_of(LAYERS[form])
+    weights = saved(tmp_path, encoder)
+    try:
+        engine = TorchEngine(encoder, weights, CUDA, dtype, kernel=kernel)
+    except UnsupportedArchitecture as error:
+        assert "cannot run" in str(error)  # noqa: PT017
+        return
+    if kernel is None:
+        assert (engine.kernel is KernelKind.FUSED) == (why_not_fused(encoder, CUDA, dtype) is None)
+    assert least_cosine(engine.forward(random_batch()), forward(encoder, weights)) >= SIXTEEN_BIT_MIN_COSINE
+
+
+@pytest.mark.parametrize("form", OUTER)
+def test_fused_embeddings_and_final_norm_give_the_hidden_states_of_the_cpu(tmp_path: Path, form: str) -> None:
+    embeddings, final_norm = OUTER[form]
+    encoder = encoder_of((replace(LAYER, placement=NormPlacement.PRE),), embeddings, final_norm)
+    weights = saved(tmp_path, encoder)
+    engine = TorchEngine(encoder, weights, CUDA, torch.bfloat16, kernel=KernelKind.FUSED)
+    assert least_cosine(engine.forward(random_batch()), forward(encoder, weights)) >= SIXTEEN_BIT_MIN_COSINE
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_encoder_of_the_table_stays_close_to_transformers_in_16_bit(tmp_path: Path, case: Case) -> None:
+    reference = case.build(tmp_path)
+    encoder = families.describe(tmp_path)
+    weights = Weights(encoder, Checkpoint.open(tmp_path))
+    batch = case.batch()
+    want = dense.pool(reference(batch), batch.cu_seqlens, Pooling.MEAN)
+    engine = TorchEngine(encoder, weights, CUDA, torch.bfloat16)
+    vectors = dense.pool(engine.forward(batch), batch.cu_seqlens, Pooling.MEAN)
+    assert least_cosine(vectors, want) >= SIXTEEN_BIT_MIN_COSINE
+
+
+def prepared(folder: Path, head: PooledHead | None, dtype: torch.dtype = torch.bfloat16) -> TorchEngine:
+    encoder = encoder_of(LAYERS["grouped heads, window, rotary"])
+    engine = TorchEngine(encoder, saved(folder, encoder), CUDA, dtype)
+    engine.prepare(head)
+    return engine
+
+
+def rows_of(engine: TorchEngine, batch: PackedBatch) -> FloatArray:
+    parts = engine.run(batch, lambda done, _: Landing.of(done.rows), needs_hidden=False)  # type: ignore[arg-type]
+    return np.concatenate([part.array() for part in parts])
+
+
+def test_a_graph_gives_what_the_same_kernels_give_without_one_for_every_batch_that_fits(
+    tmp_path: Path,
+) -> None:
+    encoder = encoder_of(LAYERS["grouped heads, window, rotary"])
+    weights = saved(tmp_path, encoder)
+    plain = TorchEngine(encoder, weights, CUDA, torch.bfloat16)
+    graphs = TorchEngine(encoder, weights, CUDA, torch.bfloat16)
+    graphs.prepare(None)
+    source = np.random.default_rng(0)
+    for count in (1, 3, 40, 5, 200, 1):
+        lengths = source.integers(1, MAX_TOKENS + 1, count)
+        batch = PackedBatch.pack([source.integers(0, VOCABULARY, n).astype(np.int32) for n in lengths])
+        np.testing.assert_allclose(graphs.forward(batch), plain.forward(batch), atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("pooling", Pooling)
+def test_pooling_and_dense_layers_on_the_device_are_those_of_the_host(
+    tmp_path: Path, pooling: Pooling, dtype: torch.dtype
+) -> None:
+    source = np.random.default_rng(0)
+    weight, bias = source.normal(size=(7, 40)).astype(np.float32), source.normal(size=7).astype(np.float32)
+    head = PooledHead([pooling, Pooling.CLS], [HostLayer(weight, bias, Activation.TANH)], CUDA)
+    engine = prepared(tmp_path, head, dtype)
+    batch = random_batch()
+    hidden = engine.forward(batch)
+    want = dense.dense(
+        dense.pool_all(hidden, batch.cu_seqlens, [pooling, Pooling.CLS]), weight, bias, Activation.TANH
+    )
+    np.testing.assert_allclose(rows_of(engine, batch), want, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", SparsePooling)
+@pytest.mark.parametrize("log_twice", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_sparse_vectors_on_the_device_are_those_of_the_host(
+    tmp_path: Path, pooling: SparsePooling, log_twice: bool, dtype: torch.dtype
+) -> None:
+    source = np.random.default_rng(0)
+    layers = (HeadLayer(20, 12, (), (), Activation.GELU), HeadLayer(12, 301, (), ()))
+    loaded, copied = [], []
+    for layer in layers:
+        weight, bias = (
+            torch.from_numpy(source.normal(size=shape)).to(dtype).float().numpy()
+            for shape in ((layer.out_features, layer.in_features), layer.out_features)
+        )
+        loaded.append(LoadedLayer(layer, weight, bias, None, None))
+        copied.append(HostLayer(weight, bias, layer.activation))
+    head = SparseHead(layers, pooling, log_twice)
+    on_device = VocabularyHead(head, copied, CUDA, dtype)
+    engine = prepared(tmp_path, None, dtype)
+    batch = random_batch()
+    want = sparse.rows(engine.forward(batch), batch.cu_seqlens, head, loaded)
+
+    def land(done: Forward, _: PackedBatch) -> SparseLanding:
+        return SparseLanding.of(on_device(done.states, done.batch))
+
+    (landing,) = engine.run(batch, land, needs_hidden=True)
+    rows = np.zeros_like(want)
+    for row, (indices, values) in zip(rows, landing.rows(), strict=True):
+        assert (np.diff(indices) > 0).all()
+        row[indices] = values
+    tolerance = 1e-4 if dtype is torch.float32 else 0.05
+    np.testing.assert_allclose(rows, want, atol=tolerance * max(1.0, float(want.max())))
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_run_in_halves_and_later_ones_stay_smaller(
+    tmp_path: Path,
+) -> None:
+    encoder = encoder_of(LAYERS["gated"])
+    engine = TorchEngine(encoder, saved(tmp_path, encoder), CUDA, torch.bfloat16)
+    source = np.random.default_rng(0)
+    batch = PackedBatch.pack(
+        [source.integers(0, VOCABULARY, MAX_TOKENS).astype(np.int32) for _ in range(60_000)]
+    )
+    want = engine.forward(batch)
+    needed = torch.cuda.max_memory_allocated() / torch.cuda.get_device_properties(CUDA).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(0.8 * needed)
+    try:
+        np.testing.assert_array_equal(engine.forward(batch), want)
+        assert engine.memory.failures == 1
+        assert engine.memory.most_tokens == batch.tokens // 2
+        np.testing.assert_array_equal(engine.forward(batch), want)
+        assert engine.memory.failures == 1
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_a_runner_with_its_heads_on_the_device_gives_what_one_with_heads_on_the_host_gives(
+    tmp_path: Path,
+) -> None:
+    encoder = encoder_of(LAYERS["causal"])
+    weights = saved(tmp_path, encoder)
+    source = np.random.default_rng(0)
+    layer = HeadLayer(20, 9, (), ())
+    loaded = LoadedLayer(layer, source.normal(size=(9, 20)).astype(np.float32), None, None, None)
+    heads = Heads(
+        dense=DenseHead((Pooling.MEAN, Pooling.LAST), ()),
+        multi_vectors=MultiVectors(MultiVectorHead((layer,), normalize=True, skipped=1), (loaded,)),
+    )
+    # Neither runner reads the card.
+    card = cast("ModelCard", None)
+    on_host = EncoderRunner(card, TorchEngine(encoder, weights, CUDA, torch.bfloat16), heads)
+    on_device = DeviceRunner(card, TorchEngine(encoder, weights, CUDA, torch.bfloat16), heads)
+    wanted = Output.DENSE | Output.MULTI_VECTOR | Output.HIDDEN
+    first, second = (on_device.submit(random_batch(), wanted) for _ in range(2))
+    want = on_host.run(random_batch(), wanted)
+    assert want.dense is not None
+    assert want.multi_vectors is not None
+    assert want.hidden is not None
+    for got in (first.results(), second.results()):
+        assert got.dense is not None
+        assert np.abs(got.dense - want.dense).max() <= 0.05
+        pairs = zip(
+            (*(got.multi_vectors or ()), *(got.hidden or ())),
+            (*want.multi_vectors, *want.hidden),
+            strict=True,
+        )
+        assert max(float(np.abs(one - other).max(initial=0.0)) for one, other in pairs) <= 0.05

@@ -1,0 +1,115 @@
+"""What the torch engine decides about a device without touching it: layouts, buckets, memory, dtype, tiles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from embedserve_runtime.engines.base import PackedBatch, TokenSequence
+from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, bring, copy_in
+from embedserve_runtime.engines.torch.engine import automatic_dtype
+from embedserve_runtime.engines.torch.graphs import LARGEST, bucket_for, buckets
+from embedserve_runtime.engines.torch.memory import MemoryBudget, halves
+
+
+def batch_of(*lengths: int) -> PackedBatch:
+    ids = np.arange(1, sum(lengths) + 1, dtype=np.int32)
+    return PackedBatch.pack(np.split(ids, np.cumsum(lengths)[:-1]))
+
+
+def lengths_of(parts: list[PackedBatch]) -> list[list[int]]:
+    return [part.lengths.tolist() for part in parts]
+
+
+@pytest.mark.parametrize(
+    ("capability", "want"),
+    [
+        pytest.param(None, torch.float32, id="a CPU"),
+        pytest.param((7, 5), torch.float16, id="Turing"),
+        pytest.param((8, 0), torch.bfloat16, id="Ampere"),
+        pytest.param((12, 1), torch.bfloat16, id="Blackwell"),
+    ],
+)
+def test_the_dtype_is_the_widest_that_the_device_runs_at_full_speed(
+    capability: tuple[int, int] | None, want: torch.dtype
+) -> None:
+    assert automatic_dtype(capability) is want
+
+
+def test_a_layout_holds_the_batch_and_makes_sequences_of_one_token_of_what_is_left_over() -> None:
+    typed = TokenSequence(
+        np.array([7, 8, 9], dtype=np.int32), np.array([0, 1, 1], dtype=np.int32), unpooled=2
+    )
+    batch = PackedBatch.pack([np.array([5], dtype=np.int32), typed])
+    capacity = Capacity(6, 3)
+    storage = torch.full((capacity.integers,), -1, dtype=torch.int32)
+    copy_in(batch, capacity, storage)
+    laid = DeviceBatch.over(storage, capacity)
+    assert laid.ids.tolist() == [5, 7, 8, 9, 0, 0]
+    assert laid.types.tolist() == [0, 0, 1, 1, 0, 0]
+    assert laid.starts.tolist() == [0, 1, 1, 1, 4, 5]
+    assert laid.ends.tolist() == [1, 4, 4, 4, 5, 6]
+    assert laid.firsts.tolist() == [0, 3, 0]
+    assert laid.lasts.tolist() == [1, 4, 0]
+    assert laid.origins.tolist() == [0, 1, 0]
+    own = bring(batch, torch.device("cpu"))
+    for name in ("ids", "types", "starts", "ends", "sequence_of", "firsts", "lasts", "origins"):
+        assert getattr(laid.of(4, 2), name).tolist() == getattr(own, name).tolist(), name
+
+
+def test_a_batch_takes_the_smallest_bucket_with_room_for_its_tokens_and_sequences() -> None:
+    among = buckets(2**31)
+    assert [one.tokens for one in among] == sorted({one.tokens for one in among})
+    for batch in (batch_of(1), batch_of(16), batch_of(17), batch_of(*[1] * 100), batch_of(400, 300)):
+        number = bucket_for(batch, among)
+        assert number is not None
+        fits = [c.tokens >= batch.tokens and c.sequences >= len(batch.lengths) for c in among]
+        assert number == fits.index(True)
+    assert bucket_for(batch_of(LARGEST + 1), among) is None
+    assert bucket_for(batch_of(*[1] * LARGEST), among) is None
+
+
+def test_no_bucket_is_much_larger_than_the_largest_batch() -> None:
+    assert [one.tokens for one in buckets(40)] == [16, 24, 32, 48]
+
+
+def test_a_batch_that_did_not_fit_lowers_the_budget_and_later_ones_are_cut_to_it() -> None:
+    memory, batch = MemoryBudget(), batch_of(3, 3, 2, 9, 1, 2)
+    assert memory.parts(batch) == [batch]
+    memory.lower(batch)
+    assert (memory.failures, memory.most_tokens) == (1, 10)
+    parts = memory.parts(batch)
+    assert lengths_of(parts) == [[3, 3, 2], [9, 1], [2]]
+    assert np.concatenate([part.token_ids for part in parts]).tolist() == batch.token_ids.tolist()
+
+
+def test_a_sequence_longer_than_the_budget_runs_alone_and_cannot_lower_it() -> None:
+    memory = MemoryBudget(most_tokens=4)
+    assert lengths_of(memory.parts(batch_of(2, 7, 1))) == [[2], [7], [1]]
+    memory.lower(batch_of(7))
+    assert (memory.failures, memory.most_tokens) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "want"),
+    [
+        pytest.param((5,), [[5]], id="one sequence stays whole"),
+        pytest.param((1, 1, 1, 1), [[1, 1], [1, 1]], id="equal ones"),
+        pytest.param((9, 1, 1), [[9], [1, 1]], id="a long first one"),
+        pytest.param((1, 1, 9), [[1, 1], [9]], id="a long last one"),
+    ],
+)
+def test_halves_have_about_the_same_tokens(lengths: tuple[int, ...], want: list[list[int]]) -> None:
+    assert lengths_of(halves(batch_of(*lengths))) == want
+
+
+def test_parts_keep_types_and_what_pooling_leaves_out() -> None:
+    types = np.array([0, 1], dtype=np.int32)
+    sequences = [TokenSequence(types, types, unpooled) for unpooled in (1, 0)]
+    first, second = halves(PackedBatch.pack(sequences))
+    assert first.unpooled is not None
+    assert second.unpooled is not None
+    assert (first.unpooled.tolist(), second.unpooled.tolist()) == ([1], [0])
+    assert second.token_types is not None
+    assert second.token_types.tolist() == [0, 1]

@@ -1,0 +1,146 @@
+"""Everything at once: random disconnects, deadlines and a full queue against the real server with a null engine.
+
+`make soak` runs it with 10,000 requests (EMBEDSERVE_STRESS_REQUESTS).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import random
+import socket
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from embedserve_runtime.api.body import Intake
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.frontends.setup import Watches
+from embedserve_runtime.httpd.server import Server
+from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.telemetry.metrics import resident_bytes
+from tests.runtime.serve_kit import DIMENSIONS, Bench, bench
+
+REQUESTS = int(os.environ.get("EMBEDSERVE_STRESS_REQUESTS", "400"))
+CLIENTS = 48
+LIMITS = Limits(batch_tokens=64, queue_tokens=2_000, queue_inputs=40)
+# What a client may be answered; 499 is what the server notes of one that has left.
+ANSWERS = {200, 400, 422, 429, 504}
+LEFT = 499
+# After the first tenth, which fills caches and pools of memory.
+GROWTH_BYTES = 24 * 2**20
+
+SERIES = {"route": "/embed"}
+
+
+def uneven(batch: PackedBatch) -> FloatArray:
+    """Rows of ones, after up to 2 ms for every batch."""
+    time.sleep(batch.tokens % 5 / 2_500)
+    return np.ones((len(batch.lengths), DIMENSIONS), dtype=np.float32)
+
+
+def request_of(chance: random.Random) -> bytes:
+    """Mostly good requests of one to six inputs, some with a deadline, some wrong."""
+    kind = chance.choices(("good", "deadline", "wrong", "not json"), (80, 15, 4, 1))[0]
+    body = json.dumps({"inputs": ["hello world " * chance.randint(1, 8)] * chance.randint(1, 6)}).encode()
+    if kind == "wrong":
+        body = b'{"inputs": 1.5}'
+    elif kind == "not json":
+        body = b"{"
+    deadline = "x-embedserve-timeout: 0.002\r\n" if kind == "deadline" else ""
+    head = f"POST /embed HTTP/1.1\r\nhost: a\r\n{deadline}content-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+async def ask(port: int, chance: random.Random) -> int:
+    """One request on a connection of its own: its status, or 499 when the client left without one."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        data = request_of(chance)
+        patience = chance.choice((None, None, None, 0, 1, 10))
+        if patience is None:
+            writer.write(data)
+            first = await reader.readline()
+            assert await reader.readuntil(b"\r\n\r\n")
+            return int(first.split()[1])
+        # Leaves in the middle of the body, or some turns of the loop after the last byte.
+        writer.write(data if patience else data[:-1])
+        await writer.drain()
+        for _ in range(patience):
+            await asyncio.sleep(0)
+        return LEFT
+    finally:
+        writer.close()
+
+
+async def run_clients(port: int, count: int, seed: int) -> Counter[int]:
+    """Statuses as clients saw them. Raises what a client met that is no outcome."""
+    chance = random.Random(seed)
+    outcomes: Counter[int] = Counter()
+    left = count
+
+    async def client() -> None:
+        nonlocal left
+        while left:
+            left -= 1
+            outcomes[await ask(port, chance)] += 1
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CLIENTS):
+            group.create_task(client())
+    return outcomes
+
+
+def counted(server: Bench) -> Counter[int]:
+    found = {
+        status: int(server.metric("embedserve_requests_total", SERIES | {"status": str(status)}) or 0)
+        for status in (*ANSWERS, LEFT, 500, 503)
+    }
+    return Counter({status: count for status, count in found.items() if count})
+
+
+def total(server: Bench, name: str, label: str, values: tuple[str, ...]) -> float:
+    return sum(server.metric(name, {label: value}) or 0.0 for value in values)
+
+
+@pytest.mark.parametrize("seed", [1])
+async def test_every_request_has_one_outcome_and_the_server_is_as_before(seed: int) -> None:
+    intake = Intake(2**20, 2**24)
+    async with bench(uneven, limits=LIMITS, intake=intake) as server:
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            sock.setblocking(False)
+            http = Server(server.app, sock, Watches(server.around.metrics))
+            port = sock.getsockname()[1]
+            outcomes = await run_clients(port, REQUESTS // 10, seed)
+            gc.collect()
+            before = resident_bytes(os.getpid())
+            outcomes += await run_clients(port, REQUESTS - REQUESTS // 10, seed + 1)
+            while server.metric("embedserve_requests_in_flight") or server.metric(  # noqa: ASYNC110  # turns of the loop
+                "embedserve_connections"
+            ):
+                await asyncio.sleep(0)
+            http.stop()
+            await http.finished()
+            http.close()
+        gc.collect()
+        assert resident_bytes(os.getpid()) - before < GROWTH_BYTES
+        assert intake.pending == 0
+        assert (server.dispatcher.queued_inputs, server.dispatcher.queued_tokens) == (0, 0)
+        assert server.dispatcher.open_requests == 0
+
+        seen = counted(server)
+        assert outcomes.total() == seen.total() == REQUESTS
+        assert set(outcomes) == set(seen) == ANSWERS | {LEFT}, "all of them came up, and nothing else"
+        # Who leaves late may have been answered already; everybody else's answer is counted as what it was.
+        for status in ANSWERS:
+            assert 0 <= seen[status] - outcomes[status] <= outcomes[LEFT], status
+
+        count = total(server, "te_request_count", "method", ("single", "batch"))
+        success = total(server, "te_request_success", "method", ("single", "batch"))
+        causes = tuple(labels[0] for labels in server.metrics.series.failures.members)
+        assert count == REQUESTS == success + total(server, "te_request_failure", "err", causes)
+        assert success == seen[200]

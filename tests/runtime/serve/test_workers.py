@@ -1,0 +1,196 @@
+"""Several front-end processes before one engine, as real processes with the real MiniLM."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.heads.dense import normalize
+from embedserve_runtime.results import Output
+from embedserve_runtime.runner import Runner
+from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from tests.runtime.serve.live import Live, live
+from tests.support.texts import parity_texts
+from tests.support.tolerances import FP32_MAX_ABS_DIFF
+
+WORKERS = 2
+SETTINGS = {"server": {"http_workers": WORKERS}}
+
+
+@pytest.fixture(scope="module")
+def server(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    with live(minilm, tmp_path_factory.mktemp("workers"), SETTINGS) as started:
+        started.wait_until_ready()
+        yield started
+
+
+def metric(server: Live, series: str) -> float:
+    page = httpx.get(f"{server.management}/metrics").text
+    return next(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(f"{series} "))
+
+
+def until(server: Live, series: str, value: float) -> None:
+    while metric(server, series) != value:
+        pass
+
+
+def workers_of(server: Live) -> list[int]:
+    """Process ids of the front ends."""
+    children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
+    return [int(pid) for file in children for pid in file.read_text().split()]
+
+
+def test_vectors_are_those_of_the_model(server: Live, minilm_runner: Runner) -> None:
+    texts = parity_texts(12)
+    tokenizer = TextTokenizer.from_card(minilm_runner.card)
+    batch = PackedBatch.pack(tokenizer.encode(texts, "", CutRules(truncate=True)))
+    rows = minilm_runner.run(batch, Output.DENSE).dense
+    assert rows is not None
+    answer = httpx.post(f"{server.address}/embed", json={"inputs": texts}, timeout=60)
+    assert np.abs(np.array(answer.json()) - normalize(rows)).max() <= FP32_MAX_ABS_DIFF
+
+
+def test_front_ends_load_no_weights_and_no_engine_library(server: Live) -> None:
+    assert len(workers_of(server)) == WORKERS
+    for pid in workers_of(server):
+        maps = Path(f"/proc/{pid}/maps").read_text()
+        assert "tokenizers" in maps
+        assert [name for name in ("onnxruntime", "torch", ".safetensors") if name in maps] == []
+    for index in range(WORKERS):
+        series = f'embedserve_resident_memory_bytes{{process="http-{index}"}}'
+        assert (
+            0 < metric(server, series) < metric(server, 'embedserve_resident_memory_bytes{process="engine"}')
+        )
+
+
+async def test_connections_spread_over_the_processes_and_their_counts_add_up(server: Live) -> None:
+    ok, wrong = (f'embedserve_requests_total{{route="/embed",status="{code}"}}' for code in (200, 422))
+    before = await asyncio.to_thread(lambda: (metric(server, ok), metric(server, wrong)))
+    makers: list[str] = []
+
+    async def ask(index: int) -> None:
+        body: dict[str, object] = {"inputs": "a"} if index % 3 else {"inputs": {}}
+        async with httpx.AsyncClient(base_url=server.address, timeout=60) as client:
+            for _ in range(3):
+                answer = await client.post("/embed", json=body)
+                makers.append(answer.headers["x-request-id"].partition("-")[0])
+
+    await asyncio.gather(*(ask(index) for index in range(24)))
+    after = await asyncio.to_thread(lambda: (metric(server, ok), metric(server, wrong)))
+    assert (after[0] - before[0], after[1] - before[1]) == (48, 24)
+    assert len(set(makers)) == WORKERS
+
+
+async def test_a_client_that_hangs_up_leaves_the_queue_of_the_engine_empty(server: Live) -> None:
+    host, port = server.address.removeprefix("http://").split(":")
+    body = json.dumps({"inputs": parity_texts(200) * 5}).encode()
+    head = b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(head + body)
+    await writer.drain()
+    while await asyncio.to_thread(metric, server, "embedserve_queue_depth") < 100:
+        pass
+    writer.close()
+    await asyncio.to_thread(until, server, "embedserve_queue_depth", 0)
+    await asyncio.to_thread(until, server, "embedserve_requests_in_flight", 1)  # the scrape itself
+    assert (
+        await asyncio.to_thread(metric, server, 'embedserve_requests_total{route="/embed",status="499"}') == 1
+    )
+
+
+async def test_a_killed_front_end_is_replaced_and_costs_the_others_nothing(server: Live) -> None:
+    counter = 'embedserve_requests_total{route="/embed",status="200"}'
+    replaced = await asyncio.to_thread(metric, server, "embedserve_http_workers_replaced_total")
+    counted = await asyncio.to_thread(metric, server, counter)
+    victim = workers_of(server)[0]
+    broken: set[str] = set()
+    unbroken: set[str] = set()
+    answered = 0
+    killed = asyncio.Event()
+    answers_after = asyncio.Event()
+
+    async def ask() -> None:
+        """On one connection, so with one process, until it breaks or the others have been answered after the kill."""
+        nonlocal answered
+        maker = ""
+        async with httpx.AsyncClient(base_url=server.address, timeout=60) as client:
+            try:
+                while not answers_after.is_set():
+                    answer = await client.post("/embed", json={"inputs": "a text"})
+                    assert answer.status_code == 200
+                    answered += 1
+                    maker = answer.headers["x-request-id"].partition("-")[0]
+                    if killed.is_set():
+                        unbroken.add(maker)
+                        answers_after.set()
+                unbroken.add(maker)
+            except httpx.TransportError:
+                broken.add(maker)
+
+    asking = [asyncio.create_task(ask()) for _ in range(12)]
+    while answered < 36:  # noqa: ASYNC110  # turns of the loop, no time
+        await asyncio.sleep(0)
+    os.kill(victim, signal.SIGKILL)
+    await asyncio.to_thread(until, server, "embedserve_http_workers_replaced_total", replaced + 1)
+    killed.set()
+    await asyncio.gather(*asking)
+    assert len(broken) == 1, "the connections of one process"
+    assert not broken & unbroken
+    await asyncio.to_thread(until, server, "embedserve_http_workers", WORKERS)
+    # What the dead process had answered is still counted; of its last answers one each may be counted and not have
+    # come, or have come and not be counted.
+    counts = await asyncio.to_thread(metric, server, counter) - counted
+    assert abs(counts - answered) <= len(asking)
+    async with httpx.AsyncClient(base_url=server.address, timeout=60) as client:
+        assert (await client.post("/embed", json={"inputs": "a"})).status_code == 200
+
+
+async def test_sigterm_under_load_fails_no_accepted_request(minilm: Path, tmp_path: Path) -> None:
+    settings = {"server": {"http_workers": WORKERS, "endpoint_drain_seconds": 0.3}}
+    with live(minilm, tmp_path, settings) as server:
+        server.wait_until_ready()
+        limits = httpx.Limits(max_connections=16)
+        async with httpx.AsyncClient(base_url=server.address, limits=limits, timeout=60) as client:
+            answered = asyncio.Event()
+
+            async def ask(index: int) -> int:
+                answer = await client.post("/embed", json={"inputs": [f"text {index}"] * 8})
+                answered.set()
+                return answer.status_code
+
+            asking = [asyncio.create_task(ask(index)) for index in range(16)]
+            await answered.wait()
+            server.stop(signal.SIGTERM)
+            statuses = await asyncio.gather(*asking)
+        assert statuses == [200] * 16
+        assert server.exit_code() == 0
+    assert server.lines[-1]["message"] == "stopped"
+
+
+def test_front_ends_end_with_the_process_that_started_them(minilm: Path, tmp_path: Path) -> None:
+    with live(minilm, tmp_path, {"server": {"http_workers": WORKERS, "management_port": None}}) as server:
+        server.wait_until_ready()
+        page = httpx.get(f"{server.address}/metrics").text
+        assert f"embedserve_http_workers {WORKERS}.0" in page
+        assert httpx.get(f"{server.address}/readyz").json()["status"] == "Ready"
+        pids = workers_of(server)
+        server.process.kill()
+        for pid in pids:
+            while is_running(pid):
+                pass
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
