@@ -19,6 +19,8 @@ from embedserve_runtime.rpc import native, tei
 from embedserve_runtime.rpc.calls import Desk, OpenCalls
 
 SERVICES = {**tei.SERVICES, **native.SERVICES}
+# Calls that may be open at a time, those that watch the health included; more where there is memory for them.
+LEAST_CALLS = 256
 # The process ends its front ends itself, sooner than this.
 LONGEST_STOP_SECONDS = 86_400.0
 # Of the service as a whole, in grpc.health.v1.
@@ -55,7 +57,7 @@ class RpcServer:
                 ("grpc.max_receive_message_length", most_bytes),
                 ("grpc.max_send_message_length", -1),
             ),
-            maximum_concurrent_rpcs=max(1, around.intake.max_pending_bytes // LEAST_RESERVED),
+            maximum_concurrent_rpcs=max(LEAST_CALLS, around.intake.max_pending_bytes // LEAST_RESERVED),
         )
         for name, methods in SERVICES.items():
             desk = Desk(around, model_name, name, self._calls)

@@ -1,0 +1,340 @@
+"""What surrounds calls: statuses, keys, bounds, deadlines, cancellation, order of streams, counting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from grpc import StatusCode, aio
+from pydantic import SecretStr
+
+from embedserve_runtime.api.body import Intake
+from embedserve_runtime.api.keys import ApiKeys
+from embedserve_runtime.config import BatchingSettings
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.errors import ConfigError
+from embedserve_runtime.rpc.server import RpcServer
+from embedserve_runtime.scheduling.policy import Limits
+from tests.runtime.rpc.rpc_kit import Served, served
+from tests.runtime.serve_kit import WORDS, GatedRun, card_of, classifier_of
+
+EMBED, STREAM = "tei.v1.Embed/Embed", "tei.v1.Embed/EmbedStream"
+
+
+def not_finite(batch: PackedBatch) -> FloatArray:
+    return np.full((len(batch.lengths), 8), np.nan, dtype=np.float32)
+
+
+def failing(_: PackedBatch) -> FloatArray:
+    raise RuntimeError("secret of the engine")
+
+
+# What the server is made with, the call, and what is refused how.
+REFUSED: dict[str, tuple[dict[str, Any], str, dict[str, Any], StatusCode, str, str]] = {
+    "nothing to embed": ({}, EMBED, {}, StatusCode.INVALID_ARGUMENT, "EmptyInput", "input 0 is empty"),
+    "too long": (
+        {},
+        EMBED,
+        {"inputs": "a " * 40},
+        StatusCode.INVALID_ARGUMENT,
+        "InputTooLong",
+        "set `truncate` to true",
+    ),
+    "no such prompt": (
+        {},
+        EMBED,
+        {"inputs": "a", "prompt_name": "none"},
+        StatusCode.INVALID_ARGUMENT,
+        "UnknownPrompt",
+        "does not exist",
+    ),
+    "too many dimensions": (
+        {},
+        EMBED,
+        {"inputs": "a", "dimensions": 9},
+        StatusCode.INVALID_ARGUMENT,
+        "InvalidInput",
+        "between 1 and 8",
+    ),
+    "another kind of model": (
+        {},
+        "tei.v1.Rerank/Rerank",
+        {"query": "a", "texts": ["b"]},
+        StatusCode.FAILED_PRECONDITION,
+        "WrongModelKind",
+        "not a re-ranker",
+    ),
+    "no texts to rank": (
+        {"card": classifier_of("LABEL_0")},
+        "tei.v1.Rerank/Rerank",
+        {"query": "a"},
+        StatusCode.INVALID_ARGUMENT,
+        "EmptyInput",
+        "`texts` cannot be empty",
+    ),
+    "three texts of a pair": (
+        {"card": classifier_of("bad", "good")},
+        "tei.v1.Predict/PredictPair",
+        {"inputs": ["a", "b", "c"]},
+        StatusCode.INVALID_ARGUMENT,
+        "InvalidInput",
+        "got 3",
+    ),
+    "too many texts": (
+        {"card": classifier_of("LABEL_0"), "batching": BatchingSettings(max_client_batch_size=2)},
+        "tei.v1.Rerank/Rerank",
+        {"query": "a", "texts": ["b"] * 3},
+        StatusCode.INVALID_ARGUMENT,
+        "BatchTooLarge",
+        "batch size 3",
+    ),
+    "no room in memory": (
+        {"intake": Intake(4096, 1)},
+        EMBED,
+        {"inputs": "a"},
+        StatusCode.RESOURCE_EXHAUSTED,
+        "Overloaded",
+        "being worked on",
+    ),
+    "loading": ({"ready": False}, EMBED, {"inputs": "a"}, StatusCode.UNAVAILABLE, "NotReady", "being loaded"),
+    "the engine failed": (
+        {"run": failing},
+        EMBED,
+        {"inputs": "a"},
+        StatusCode.FAILED_PRECONDITION,
+        "EngineFailure",
+        "the engine failed",
+    ),
+    "not a number": (
+        {"run": not_finite},
+        EMBED,
+        {"inputs": "a"},
+        StatusCode.FAILED_PRECONDITION,
+        "NotFinite",
+        "not a finite number",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "fields", "want_status", "want_reason", "want_message"), REFUSED.values(), ids=REFUSED
+)
+async def test_a_call_is_refused_by_status_with_the_reason_in_the_metadata(
+    options: Mapping[str, Any],
+    path: str,
+    fields: Mapping[str, Any],
+    want_status: StatusCode,
+    want_reason: str,
+    want_message: str,
+) -> None:
+    async with served(**options) as server:
+        status, message, trailers = await server.client.refusal(path, (("x-request-id", "mine"),), **fields)
+    assert (status, trailers["x-embedserve-reason"], trailers["x-request-id"]) == (
+        want_status,
+        want_reason,
+        "mine",
+    )
+    assert want_message in message
+    assert "secret" not in message
+    assert ("grpc-retry-pushback-ms" in trailers) == (want_status is StatusCode.RESOURCE_EXHAUSTED)
+
+
+async def test_another_vector_space_than_the_metadata_names_is_refused() -> None:
+    async with served() as server:
+        status, message, _ = await server.client.refusal(
+            EMBED, (("x-embedserve-vector-space", "vs1-other"),), inputs="a"
+        )
+    assert status is StatusCode.FAILED_PRECONDITION
+    assert "vs1-other" in message
+
+
+async def test_a_message_over_the_bound_is_refused_before_it_is_read() -> None:
+    async with served(intake=Intake(2000, 2**20)) as server:
+        status, _, _ = await server.client.refusal(EMBED, inputs="a" * 2100)
+        assert status is StatusCode.RESOURCE_EXHAUSTED
+        assert (await server.client.ask(EMBED, inputs="a")).embeddings
+
+
+async def test_a_stream_for_one_answer_is_bounded_as_one_request_is() -> None:
+    async with served(card=classifier_of("LABEL_0"), intake=Intake(2000, 2**20)) as server:
+        path = "tei.v1.Rerank/RerankStream"
+        call = server.client.call(path)
+        message = server.client.message(path, {"query": "a", "text": "b" * 900})
+        with pytest.raises(aio.AioRpcError) as caught:
+            await call(message for _ in range(3))
+        assert caught.value.code() is StatusCode.INVALID_ARGUMENT
+        assert server.bench.around.intake.pending == 0
+
+
+async def test_messages_of_a_stream_for_one_answer_are_cut_alike() -> None:
+    async with served(card=classifier_of("LABEL_0")) as server:
+        path = "tei.v1.Rerank/RerankStream"
+        messages = [server.client.message(path, {"text": "b", "truncate": cut}) for cut in (True, False)]
+        with pytest.raises(aio.AioRpcError) as caught:
+            await server.client.call(path)(iter(messages))
+    assert caught.value.code() is StatusCode.INVALID_ARGUMENT
+
+
+KEY = "a-key"
+GIVEN = {
+    "none": ((), StatusCode.UNAUTHENTICATED),
+    "wrong": ((("authorization", "Bearer other"),), StatusCode.UNAUTHENTICATED),
+    "right": ((("authorization", f"Bearer {KEY}"),), StatusCode.OK),
+}
+
+
+@pytest.mark.parametrize(("metadata", "want"), GIVEN.values(), ids=GIVEN)
+@pytest.mark.parametrize("path", [EMBED, STREAM])
+async def test_keys_come_as_metadata(path: str, metadata: Any, want: StatusCode) -> None:
+    async with served(keys=ApiKeys([SecretStr(KEY)])) as server:
+        message = server.client.message(path, {"inputs": "a"})
+        if path == STREAM:
+            call = server.client.call(path)(iter([message]), metadata=metadata)
+            asked = asyncio.ensure_future(call.read())
+        else:
+            call = server.client.call(path)(message, metadata=metadata)
+            asked = asyncio.ensure_future(call)
+        await asyncio.wait([asked])
+        if asked.exception() is None and path == STREAM:
+            assert await call.read() is aio.EOF
+        assert await call.code() is want
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
+async def entered(run: GatedRun) -> None:
+    await asyncio.to_thread(run.entered.acquire)
+
+
+async def hold(server: Served, run: GatedRun) -> asyncio.Task[Any]:
+    """A call that the engine is inside of."""
+    task = asyncio.create_task(server.client.ask(EMBED, inputs="hello"))
+    await entered(run)
+    return task
+
+
+async def test_a_deadline_that_passes_takes_queued_work_away() -> None:
+    run = GatedRun()
+    async with served(run) as server:
+        held = await hold(server, run)
+        with pytest.raises(aio.AioRpcError) as caught:
+            await server.client.call(EMBED)(
+                server.client.message(EMBED, {"inputs": "world"}), timeout=0.05
+            )
+        assert caught.value.code() is StatusCode.DEADLINE_EXCEEDED
+        await until(lambda: server.bench.dispatcher.queued_inputs == 0)
+        run.release()
+        await held
+    assert len(run.batches) == 1
+
+
+async def test_the_timeout_of_the_metadata_holds_too() -> None:
+    run = GatedRun()
+    async with served(run) as server:
+        held = await hold(server, run)
+        status, message, _ = await server.client.refusal(
+            EMBED, (("x-embedserve-timeout", "0.05"),), inputs="world"
+        )
+        run.release()
+        await held
+    assert status is StatusCode.DEADLINE_EXCEEDED
+    assert "not answered within" in message
+
+
+@pytest.mark.parametrize("path", [EMBED, STREAM])
+async def test_work_of_a_cancelled_call_is_not_run(path: str) -> None:
+    run = GatedRun()
+    async with served(run) as server:
+        held = await hold(server, run)
+        messages = [server.client.message(path, {"inputs": "world"}) for _ in range(20)]
+        call = server.client.call(path)(iter(messages) if path == STREAM else messages[0])
+        expected = len(messages) if path == STREAM else 1
+        if path == EMBED:
+            waiting = asyncio.ensure_future(call)
+        await until(lambda: server.bench.dispatcher.queued_inputs == expected)
+        call.cancel()
+        await until(lambda: server.bench.dispatcher.queued_inputs == 0)
+        if path == EMBED:
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        run.release()
+        await held
+        await until(lambda: server.bench.around.intake.pending == 0)
+        gone = server.bench.metric("embedserve_requests_total", {"route": "tei.v1.Embed", "status": "499"})
+    assert len(run.batches) == 1
+    assert gone == expected
+
+
+async def test_a_stream_of_a_thousand_texts_is_answered_in_order() -> None:
+    texts = [" ".join(WORDS[(place * 7 + k) % len(WORDS)] for k in range(1 + place % 9)) for place in range(1000)]
+    async with served() as server:
+        answers = await server.client.stream(STREAM, [{"inputs": text} for text in texts])
+        want = (await server.bench.client.post("/embed", json={"inputs": texts})).json()
+    got = np.array([list(answer.embeddings) for answer in answers])
+    np.testing.assert_allclose(got, np.array(want), atol=1e-6)
+
+
+async def test_a_stream_waits_where_a_single_call_is_refused() -> None:
+    run = GatedRun()
+    async with served(run, limits=Limits(4, 100_000, 3)) as server:
+        held = await hold(server, run)
+        messages = (server.client.message(STREAM, {"inputs": "world"}) for _ in range(6))
+        call = server.client.call(STREAM)(messages)
+        await until(lambda: server.bench.dispatcher.queued_inputs == 3)
+        status, _, trailers = await server.client.refusal(EMBED, inputs="a")
+        assert status is StatusCode.RESOURCE_EXHAUSTED
+        assert int(trailers["grpc-retry-pushback-ms"]) > 0
+        run.release()
+        assert len([answer async for answer in call]) == 6
+        await held
+
+
+async def test_a_wrong_text_ends_its_stream_after_the_answers_before_it() -> None:
+    async with served() as server:
+        call = server.client.call(STREAM)(
+            server.client.message(STREAM, {"inputs": text}) for text in ("a", "hello", "", "world")
+        )
+        answers = []
+        with pytest.raises(aio.AioRpcError) as caught:
+            async for answer in call:
+                answers.append(answer)  # noqa: PERF401  the loop ends with an error
+    assert len(answers) == 2
+    assert caught.value.code() is StatusCode.INVALID_ARGUMENT
+
+
+async def test_messages_are_counted_as_requests_by_service_and_status() -> None:
+    async with served() as server:
+        await server.client.ask(EMBED, inputs="a")
+        await server.client.stream(STREAM, [{"inputs": "a"}] * 3)
+        await server.client.refusal(EMBED)
+        labels = {"route": "tei.v1.Embed"}
+        counts = [
+            server.bench.metric("embedserve_requests_total", labels | {"status": status})
+            for status in ("200", "400")
+        ]
+        inputs = server.bench.metric("te_embed_success")
+        in_flight = server.bench.metric("embedserve_requests_in_flight")
+    assert counts == [4, 1]
+    assert (inputs, in_flight) == (4, 0)
+
+
+async def test_a_port_that_is_taken_stops_the_start_by_name() -> None:
+    async with served() as server:
+        port = int(server.server.address.rpartition(":")[2])
+        with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{port} for gRPC"):
+            RpcServer(server.bench.around, "tiny", "127.0.0.1", port)
+
+
+async def test_a_call_for_an_unknown_method_is_unimplemented() -> None:
+    async with served(card=card_of()) as server:
+        call = server.client.channel.unary_unary("/tei.v1.Embed/Nothing")
+        with pytest.raises(grpc.RpcError) as caught:
+            await call(b"")
+    assert caught.value.code() is StatusCode.UNIMPLEMENTED
