@@ -9,9 +9,10 @@ import cohere
 import httpx
 import numpy as np
 import pytest
+from grpc import Call, RpcError, StatusCode
 from haystack import Document
 from haystack.utils import Secret
-from haystack_integrations.components.rankers.huggingface_api import HuggingFaceTEIRanker
+from haystack_integrations.components.rankers.huggingface_api import HuggingFaceTEIRanker, TruncationDirection
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.postprocessor.tei_rerank import TextEmbeddingInference
 from sentence_transformers import CrossEncoder
@@ -48,12 +49,24 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def address(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with live(model, tmp_path_factory.mktemp("server"), {"server": {"api_keys": [KEY]}}) as server:
-        server.wait_until_ready()
-        yield server.address
+def addresses(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """For HTTP and for gRPC."""
+    settings = {"server": {"api_keys": [KEY], "grpc_port": 0}}
+    with live(model, tmp_path_factory.mktemp("server"), settings) as server:
+        grpc_address = server.grpc_when_ready()
+        yield server.address, grpc_address
         server.process.terminate()
         server.exit_code()
+
+
+@pytest.fixture(scope="module")
+def address(addresses: tuple[str, str]) -> str:
+    return addresses[0]
+
+
+@pytest.fixture(scope="module")
+def grpc_address(addresses: tuple[str, str]) -> str:
+    return addresses[1]
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +143,22 @@ def check(ranked: Ranking, want_scores: np.ndarray) -> None:
 def test_a_wrong_key_is_each_clients_own_error(rank: Rank, error: type[Exception], address: str) -> None:
     with pytest.raises(error):
         rank(address, "a-wrong-key")
+
+
+def test_haystack_ranks_over_grpc(grpc_address: str, want_scores: np.ndarray) -> None:
+    documents = [Document(id=str(index), content=text) for index, text in enumerate(TEXTS)]
+    right, wrong = (
+        HuggingFaceTEIRanker(url=grpc_address, token=Secret.from_token(key), use_grpc=True)
+        for key in (KEY, "a-wrong-key")
+    )
+    ranked = right.run(QUERY, documents, truncation_direction=TruncationDirection.RIGHT)["documents"]
+    check([(int(document.id), float(document.score or 0)) for document in ranked], want_scores)
+    with pytest.raises(RpcError) as caught:
+        wrong.run(QUERY, documents)
+    assert isinstance(caught.value, Call)
+    assert caught.value.code() is StatusCode.UNAUTHENTICATED
+    for ranker in (right, wrong):
+        ranker.close()
 
 
 def test_litellm_ranks_by_both_of_its_dialects_and_raises_its_own_error(

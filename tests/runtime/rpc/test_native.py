@@ -58,9 +58,7 @@ async def test_options_mean_what_they_mean_on_the_http_route(
 async def test_several_outputs_come_from_one_run_of_the_engine() -> None:
     outputs = ["OUTPUT_DENSE", "OUTPUT_HIDDEN"]
     async with served(card=CARD) as server:
-        answer = await server.client.ask(
-            ENCODE, texts=TEXTS, outputs=outputs, precision="PRECISION_FLOAT16"
-        )
+        answer = await server.client.ask(ENCODE, texts=TEXTS, outputs=outputs, precision="PRECISION_FLOAT16")
         runs = server.bench.metric("embedserve_engine_seconds_count")
         body = {"inputs": TEXTS, "outputs": ["hidden"], "dtype": "float16", "encoding": "base64"}
         want = (await server.bench.client.post("/v1/encode", json=body)).json()

@@ -19,7 +19,14 @@ BUNDLED = str(files("grpc_tools") / "_proto")
 def test_generated_files_are_up_to_date(name: str, tmp_path: Path) -> None:
     source = ROOT / "proto" / name / "v1"
     code = protoc.main(
-        ["protoc", f"-I{source}", f"-I{BUNDLED}", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", f"{name}.proto"]
+        [
+            "protoc",
+            f"-I{source}",
+            f"-I{BUNDLED}",
+            f"--python_out={tmp_path}",
+            f"--pyi_out={tmp_path}",
+            f"{name}.proto",
+        ]
     )
     assert code == 0
     for written in tmp_path.iterdir():

@@ -13,7 +13,7 @@ from embedserve_runtime.api.app import RPC_SERVICES
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.readiness import Phase
 from embedserve_runtime.rpc.generated import embedserve_pb2, tei_pb2
-from embedserve_runtime.rpc.server import SERVICES
+from embedserve_runtime.rpc.health import SERVICES
 from tests.runtime.rpc.rpc_kit import served
 from tests.runtime.serve_kit import card_of, classifier_of, splade_card
 

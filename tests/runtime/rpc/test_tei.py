@@ -155,7 +155,9 @@ async def test_tokens_have_the_places_of_the_http_route_and_go_back_to_text() ->
             assert got == want
         ids = [token.id for token in answer.tokens][-2:]
         decoded = await server.client.ask("tei.v1.Tokenize/Decode", ids=ids)
-        streamed = await server.client.stream("tei.v1.Tokenize/DecodeStream", [{"ids": ids}, {"ids": ids[:1]}])
+        streamed = await server.client.stream(
+            "tei.v1.Tokenize/DecodeStream", [{"ids": ids}, {"ids": ids[:1]}]
+        )
         tokenized = await server.client.stream("tei.v1.Tokenize/TokenizeStream", [{"inputs": text}])
     assert decoded.text == "hello world"
     assert [one.text for one in streamed] == ["hello world", "hello"]

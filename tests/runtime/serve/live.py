@@ -45,6 +45,13 @@ class Live:
         self.address = line["message"].removeprefix("ready on ")
         self.management = line["management"] or ""
 
+    def grpc_when_ready(self) -> str:
+        """The address of the port for gRPC."""
+        started = "listening for gRPC on "
+        address: str = self.wait_for(started)["message"].removeprefix(started)
+        self.wait_until_ready()
+        return address
+
     def stop(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 

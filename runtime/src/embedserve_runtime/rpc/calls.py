@@ -75,30 +75,11 @@ class _Done(NamedTuple, Generic[A]):
     headers: tuple[Header, ...]
 
 
-class OpenCalls:
-    """How many calls are open. idle: set while there are none."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self.idle = asyncio.Event()
-        self.idle.set()
-
-    def __enter__(self) -> None:
-        self._count += 1
-        self.idle.clear()
-
-    def __exit__(self, *_: object) -> None:
-        self._count -= 1
-        if not self._count:
-            self.idle.set()
-
-
 class Desk:
     """Makes the library's method handlers of ours. label: of the service in metrics and logs."""
 
-    def __init__(self, around: Surroundings, model_name: str, label: str, calls: OpenCalls) -> None:
+    def __init__(self, around: Surroundings, model_name: str, label: str) -> None:
         self._around = around
-        self._calls = calls
         self._model_name = model_name
         self._label = label
 
@@ -228,8 +209,7 @@ class Desk:
         started = time.perf_counter()
         status = StatusCode.CANCELLED
         try:
-            with self._calls:
-                yield caller
+            yield caller
             status = StatusCode.OK
         except EmbedserveError as error:
             status = status_of(error)

@@ -53,15 +53,17 @@ class RpcFrontEnd:
 
     def stop(self) -> None:
         self._http.stop()
-        self._stopping = asyncio.create_task(self._server.stop())
+        self._stopping = asyncio.create_task(self._stop_after(self._telling))
 
     async def finished(self) -> None:
+        assert self._stopping is not None, "stopped"
         await self._http.finished()
-        await self._server.finished()
+        await asyncio.shield(self._stopping)
 
     async def close(self) -> None:
-        self._telling.cancel()
         await self._server.close()
+        if self._stopping:
+            await self._stopping
         await self._http.close()
         if self._service:
             self._service.close()
@@ -69,3 +71,8 @@ class RpcFrontEnd:
     async def _tell_after(self, earlier: asyncio.Task[None]) -> None:
         await earlier
         await self._server.tell_health()
+
+    async def _stop_after(self, earlier: asyncio.Task[None]) -> None:
+        """Those that watch the health hear of the end before they are let go."""
+        await earlier
+        await self._server.stop()

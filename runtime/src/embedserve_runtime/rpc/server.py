@@ -6,40 +6,19 @@ from typing import Self
 
 import grpc
 from grpc import aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from embedserve_runtime.api.body import LEAST_RESERVED
 from embedserve_runtime.api.endpoint import Surroundings
 from embedserve_runtime.errors import ConfigError
-from embedserve_runtime.model.heads.description import ClassifierHead
-from embedserve_runtime.readiness import Readiness
-from embedserve_runtime.results import Output
-from embedserve_runtime.rpc import native, tei
-from embedserve_runtime.rpc.calls import Desk, OpenCalls
+from embedserve_runtime.rpc.calls import Desk
+from embedserve_runtime.rpc.health import SERVICES, Health
 
-SERVICES = {**tei.SERVICES, **native.SERVICES}
 # Calls that may be open at a time, those that watch the health included; more where there is memory for them.
 LEAST_CALLS = 256
 # The process ends its front ends itself, sooner than this.
 LONGEST_STOP_SECONDS = 86_400.0
-# Of the service as a whole, in grpc.health.v1.
-OVERALL = health.OVERALL_HEALTH
-# What each service needs of the model; the others are there whatever it is.
-NEEDED = {
-    "tei.v1.Embed": Output.DENSE | Output.SPARSE | Output.HIDDEN,
-    "tei.v1.Predict": Output.LOGITS,
-}
-
-
-def serving(readiness: Readiness) -> dict[str, bool]:
-    """By service, whether it answers: those that fit the model, while the process is ready."""
-    if not readiness.is_ready:
-        return dict.fromkeys((OVERALL, *SERVICES), False)
-    card = readiness.service().card
-    fits = {name: name not in NEEDED or bool(NEEDED[name] & card.outputs) for name in SERVICES}
-    ranks = isinstance(card.head, ClassifierHead) and len(card.head.labels) == 1
-    return {OVERALL: True, **fits, "tei.v1.Rerank": ranks}
 
 
 class RpcServer:
@@ -49,7 +28,6 @@ class RpcServer:
         """port: 0 takes a free one. Raises ConfigError when the port cannot be had."""
         self._readiness = around.readiness
         self._host = f"[{host}]" if ":" in host else host
-        self._calls = OpenCalls()
         most_bytes = around.intake.max_bytes
         self._server = aio.server(
             options=(
@@ -60,9 +38,9 @@ class RpcServer:
             maximum_concurrent_rpcs=max(LEAST_CALLS, around.intake.max_pending_bytes // LEAST_RESERVED),
         )
         for name, methods in SERVICES.items():
-            desk = Desk(around, model_name, name, self._calls)
+            desk = Desk(around, model_name, name)
             self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, methods(desk))])
-        self._health = health.aio.HealthServicer()
+        self._health = Health()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
@@ -81,17 +59,12 @@ class RpcServer:
 
     async def tell_health(self) -> None:
         """To be called when the readiness has moved: clients watch it."""
-        status = health_pb2.HealthCheckResponse
-        for name, is_serving in serving(self._readiness).items():
-            await self._health.set(name, status.SERVING if is_serving else status.NOT_SERVING)
+        await self._health.tell(self._readiness)
 
     async def stop(self) -> None:
-        """Take no more calls. Those open go on until `close`."""
+        """Take no more calls. Returns when those open are answered, or by `close`."""
+        self._health.end()
         await self._server.stop(LONGEST_STOP_SECONDS)
-
-    async def finished(self) -> None:
-        """Until all calls are answered; those that watch the health have no end of their own."""
-        await self._calls.idle.wait()
 
     async def close(self) -> None:
         """End what is left."""

@@ -1,0 +1,64 @@
+"""`grpc.health.v1`: which services answer, and a word to those that watch when that changes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from grpc.aio import ServicerContext
+from grpc_health.v1 import health, health_pb2
+
+from embedserve_runtime.model.heads.description import ClassifierHead
+from embedserve_runtime.readiness import Readiness
+from embedserve_runtime.results import Output
+from embedserve_runtime.rpc import native, tei
+
+SERVICES = {**tei.SERVICES, **native.SERVICES}
+# Of the service as a whole.
+OVERALL = health.OVERALL_HEALTH
+# What each service needs of the model; the others are there whatever it is.
+NEEDED = {
+    "tei.v1.Embed": Output.DENSE | Output.SPARSE | Output.HIDDEN,
+    "tei.v1.Predict": Output.LOGITS,
+}
+
+
+def serving(readiness: Readiness) -> dict[str, bool]:
+    """By service, whether it answers: those that fit the model, while the process is ready."""
+    if not readiness.is_ready:
+        return dict.fromkeys((OVERALL, *SERVICES), False)
+    card = readiness.service().card
+    fits = {name: name not in NEEDED or bool(NEEDED[name] & card.outputs) for name in SERVICES}
+    ranks = isinstance(card.head, ClassifierHead) and len(card.head.labels) == 1
+    return {OVERALL: True, **fits, "tei.v1.Rerank": ranks}
+
+
+class Health(health.aio.HealthServicer):
+    """The library's, with an end for those who watch, who would keep a server from stopping."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ending = asyncio.Event()
+
+    async def tell(self, readiness: Readiness) -> None:
+        """To be called when the readiness has moved."""
+        status = health_pb2.HealthCheckResponse
+        for name, is_serving in serving(readiness).items():
+            await self.set(name, status.SERVING if is_serving else status.NOT_SERVING)
+
+    def end(self) -> None:
+        """Let go of all who watch; they have been told before."""
+        self._ending.set()
+
+    async def Watch(  # noqa: N802  the name in the .proto
+        self,
+        request: health_pb2.HealthCheckRequest,
+        context: ServicerContext[health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse],
+    ) -> None:
+        watching = asyncio.ensure_future(super().Watch(request, context))
+        ending = asyncio.ensure_future(self._ending.wait())
+        try:
+            await asyncio.wait((watching, ending), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            watching.cancel()
+            ending.cancel()
+            await asyncio.gather(watching, ending, return_exceptions=True)

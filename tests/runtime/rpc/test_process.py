@@ -1,0 +1,73 @@
+"""gRPC in a real process: beside HTTP in the same process and beside front ends of their own, up to its end."""
+
+from __future__ import annotations
+
+import queue
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from transformers import BertConfig, BertModel
+
+from embedserve_runtime.rpc.generated import tei_pb2 as pb
+from tests.runtime.serve.live import live
+from tests.support.models import tiny
+from tests.support.tokenizers import with_minilm_tokenizer
+
+TEXT = "A vector is a list of numbers."
+STATUSES = health_pb2.HealthCheckResponse
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bert")
+    config = BertConfig(
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=64,
+    )
+    tiny(folder, BertModel, config)
+    return with_minilm_tokenizer(folder)
+
+
+def messages(waiting: queue.SimpleQueue[str | None]) -> Iterator[pb.EmbedRequest]:
+    while (text := waiting.get()) is not None:
+        yield pb.EmbedRequest(inputs=text)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stream_goes_on_through_the_drain_and_the_process_ends_with_it(
+    workers: int, model: Path, tmp_path: Path
+) -> None:
+    settings = {"server": {"grpc_port": 0, "http_workers": workers, "endpoint_drain_seconds": 0.0}}
+    with (
+        live(model, tmp_path, settings) as server,
+        grpc.insecure_channel(server.grpc_when_ready()) as channel,
+    ):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert next(watch).status == STATUSES.SERVING
+        waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        embed = channel.stream_stream(
+            "/tei.v1.Embed/EmbedStream", pb.EmbedRequest.SerializeToString, pb.EmbedResponse.FromString
+        )
+        answers = embed(messages(waiting))
+        waiting.put(TEXT)
+        first = next(answers)
+        (want,) = httpx.post(f"{server.address}/embed", json={"inputs": TEXT}).json()
+        np.testing.assert_allclose(first.embeddings, want, atol=1e-6)
+
+        server.stop(signal.SIGTERM)
+        assert [told.status for told in watch] == [STATUSES.NOT_SERVING]
+        waiting.put(TEXT)
+        assert next(answers).embeddings == first.embeddings
+        waiting.put(None)
+        assert list(answers) == []
+        assert server.exit_code() == 0
+    assert server.lines[-1]["message"] == "stopped"
