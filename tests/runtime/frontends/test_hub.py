@@ -25,12 +25,13 @@ from embedserve_runtime.frontends.frames import Frame
 from embedserve_runtime.frontends.hub import Hub
 from embedserve_runtime.frontends.link import Link
 from embedserve_runtime.frontends.remote import RemoteDispatcher
+from embedserve_runtime.frontends.setup import request_series
 from embedserve_runtime.results import Output
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.scheduling.work import Completed, Order
 from embedserve_runtime.telemetry.metrics import Metrics
-from tests.runtime.serve_kit import GatedRun, Run, TinyRunner, mean_of_ids, request_series
+from tests.runtime.serve_kit import GatedRun, Run, TinyRunner, mean_of_ids
 
 LIMITS = Limits(64, 1_000, 10)
 LATER = 3_600.0

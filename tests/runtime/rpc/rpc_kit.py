@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,14 +45,15 @@ class Reflected:
         """The library's callable of a method, as `service/method`, whatever its kind."""
         if path not in self._calls:
             method = self.method(path)
-            kinds = {
+            kinds: dict[tuple[bool, bool], Callable[..., Any]] = {
                 (False, False): self.channel.unary_unary,
+                (False, True): self.channel.unary_stream,
                 (True, False): self.channel.stream_unary,
                 (True, True): self.channel.stream_stream,
             }
             make = kinds[method.client_streaming, method.server_streaming]
             answer = GetMessageClass(method.output_type)
-            self._calls[path] = make(f"/{path}", lambda sent: sent.SerializeToString(), answer.FromString)
+            self._calls[path] = make(f"/{path}", Message.SerializeToString, answer.FromString)
         return self._calls[path]
 
     async def ask(self, path: str, metadata: Metadata = (), **fields: Any) -> Any:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import grpc
 import numpy as np
 import pytest
 from grpc import StatusCode, aio
@@ -335,7 +334,9 @@ async def test_a_port_that_is_taken_stops_the_start_by_name() -> None:
 
 async def test_a_call_for_an_unknown_method_is_unimplemented() -> None:
     async with served(card=card_of()) as server:
-        call = server.client.channel.unary_unary("/tei.v1.Embed/Nothing")
-        with pytest.raises(grpc.RpcError) as caught:
+        call: aio.UnaryUnaryMultiCallable[bytes, bytes] = server.client.channel.unary_unary(
+            "/tei.v1.Embed/Nothing"
+        )
+        with pytest.raises(aio.AioRpcError) as caught:
             await call(b"")
     assert caught.value.code() is StatusCode.UNIMPLEMENTED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ DOCUMENTS = [Document(content=text) for text in TEXTS]
 
 async def test_dense_vectors_of_texts_and_documents() -> None:
     async with served(keys=KEYS) as server:
-        settings = {
+        settings: dict[str, Any] = {
             "api_type": "text_embeddings_inference",
             "api_params": {"url": server.server.address},
             "token": Secret.from_token(KEY),
@@ -53,7 +54,7 @@ async def test_dense_vectors_of_texts_and_documents() -> None:
 
 async def test_sparse_vectors_of_texts_and_documents() -> None:
     async with served(keys=KEYS, card=splade_card()) as server:
-        settings = {
+        settings: dict[str, Any] = {
             "api_base_url": server.server.address,
             "token": Secret.from_token(KEY),
             "use_grpc": True,
@@ -70,5 +71,6 @@ async def test_sparse_vectors_of_texts_and_documents() -> None:
     got = [document.sparse_embedding for document in embedded["documents"]]
     assert single["sparse_embedding"] == got[0]
     for ours, theirs in zip(got, want, strict=True):
+        assert ours is not None
         assert ours.indices == [entry["index"] for entry in theirs]
         assert ours.values == pytest.approx([entry["value"] for entry in theirs], rel=1e-6)

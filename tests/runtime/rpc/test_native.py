@@ -45,7 +45,7 @@ ASKED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("fields", "body"), ASKED.values(), ids=ASKED)
 async def test_options_mean_what_they_mean_on_the_http_route(
-    fields: Mapping[str, Any], body: Mapping[str, Any]
+    fields: Mapping[str, Any], body: dict[str, Any]
 ) -> None:
     async with served(card=CARD) as server:
         answer = await server.client.ask(ENCODE, texts=TEXTS, **fields)
@@ -149,8 +149,14 @@ async def test_a_reranker_encodes_nothing_and_scores() -> None:
 
 async def test_scores_are_those_of_the_http_route() -> None:
     async with served(card=CARD) as server:
-        fields = {"weights": {"dense": 0.5}, "sum_only": True, "query_prompt_name": "query"}
-        answer = await server.client.ask(SCORE, query="a", documents=TEXTS, **fields)
+        answer = await server.client.ask(
+            SCORE,
+            query="a",
+            documents=TEXTS,
+            weights={"dense": 0.5},
+            sum_only=True,
+            query_prompt_name="query",
+        )
         body = {"weights": {"dense": 0.5}, "divide_by_weights": False, "query_prompt_name": "query"}
         want = (
             await server.bench.client.post("/v1/score", json={"query": "a", "documents": TEXTS} | body)

@@ -11,7 +11,7 @@ import grpc
 import httpx
 import numpy as np
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from transformers import BertConfig, BertModel
 
 from embedserve_runtime.rpc.generated import tei_pb2 as pb
@@ -51,7 +51,11 @@ def test_a_stream_goes_on_through_the_drain_and_the_process_ends_with_it(
         live(model, tmp_path, settings) as server,
         grpc.insecure_channel(server.grpc_when_ready()) as channel,
     ):
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        watch = channel.unary_stream(
+            "/grpc.health.v1.Health/Watch",
+            health_pb2.HealthCheckRequest.SerializeToString,
+            health_pb2.HealthCheckResponse.FromString,
+        )(health_pb2.HealthCheckRequest())
         assert next(watch).status == STATUSES.SERVING
         waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         embed = channel.stream_stream(

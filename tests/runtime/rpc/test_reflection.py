@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor, FileDescriptor
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from embedserve_runtime.api.app import RPC_SERVICES
 from embedserve_runtime.model.card import ModelCard
@@ -38,7 +38,7 @@ def label(field: FieldDescriptor) -> str:
 
 
 def rows_of(file: FileDescriptor) -> set[tuple[str, ...]]:
-    rows = set()
+    rows: set[tuple[str, ...]] = set()
     for service in file.services_by_name.values():
         for method in service.methods:
             sent = "stream " * method.client_streaming + method.input_type.name
@@ -94,11 +94,10 @@ HEALTH = {
 @pytest.mark.parametrize(("card", "want"), HEALTH.values(), ids=HEALTH)
 async def test_health_follows_the_kind_of_the_model_and_the_phase(card: ModelCard, want: set[str]) -> None:
     async with served(card=card) as server:
-        health = health_pb2_grpc.HealthStub(server.client.channel)
 
         async def statuses() -> dict[str, int]:
             return {
-                name: (await health.Check(health_pb2.HealthCheckRequest(service=name))).status
+                name: (await server.client.ask("grpc.health.v1.Health/Check", service=name)).status
                 for name in ("", *SERVICES)
             }
 
@@ -112,8 +111,8 @@ async def test_health_follows_the_kind_of_the_model_and_the_phase(card: ModelCar
 
 async def test_health_can_be_watched() -> None:
     async with served(ready=False) as server:
-        health = health_pb2_grpc.HealthStub(server.client.channel)
-        watch = health.Watch(health_pb2.HealthCheckRequest())
+        path = "grpc.health.v1.Health/Watch"
+        watch = server.client.call(path)(server.client.message(path, {}))
         assert (await watch.read()).status == NOT_SERVING
         server.bench.around.readiness.open(server.bench.service)
         await server.server.tell_health()
