@@ -111,7 +111,8 @@ def with_haystack(address: str, key: str) -> Sequence[Sequence[float]]:
 def with_chroma(address: str, key: str) -> Sequence[Sequence[float]]:
     with pytest.warns(DeprecationWarning, match="api_key"):  # it wants keys to come by the environment
         embedder = HuggingFaceEmbeddingServer(url=f"{address}/embed", api_key=key)
-    return [vector.tolist() for vector in embedder(TEXTS)]
+    with embedder._session:  # which it leaves open
+        return [vector.tolist() for vector in embedder(TEXTS)]
 
 
 CLIENTS = [
