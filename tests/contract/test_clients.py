@@ -160,6 +160,7 @@ def test_cohere_sees_a_refusal_as_its_own_error(address: str) -> None:
     assert "shorten it" in str(caught.value.body)
 
 
+@pytest.mark.thorough
 def test_clients_of_another_environment_get_the_same_vectors_and_their_own_errors(
     address: str, want_vectors: Any
 ) -> None:
