@@ -19,7 +19,7 @@ from e2e.hub import samples
 
 PATIENCE_S = 240
 """Bound of every wait: far beyond what anything takes, so that only what never happens fails."""
-CHILD_KINDS = ("deployments", "services", "configmaps")
+CHILD_KINDS = ("deployments", "services", "configmaps", "networkpolicies")
 OPERATOR = f"{RELEASE}-operator"
 """Name of the operator's Deployment and of its Lease."""
 Object = dict[str, Any]

@@ -9,66 +9,9 @@ import pytest
 
 from e2e.cluster.kubectl import Kubectl
 from e2e.services import hub_spec
+from tests.operator.bad_specs import BAD, GOOD, Bad
 
-SOURCE = {"huggingFace": {"repo": "a/b"}}
-VOLUME = {"volume": {"claimName": "models"}}
-ONE_SOURCE = "give exactly one source: either huggingFace or volume"
-REPO = "repo must be OWNER/NAME as on the Hub, for example sentence-transformers/all-MiniLM-L6-v2"
 NAME = "metadata.name must have at most 45 characters, start with a letter"
-QUANTITY = "must be a Kubernetes quantity of zero or more, such as 500m, 2 or 4Gi"
-
-
-def hub(**fields: Any) -> dict[str, Any]:
-    return {"model": {"source": {"huggingFace": {"repo": "a/b", **fields}}}}
-
-
-def volume(**fields: Any) -> dict[str, Any]:
-    return {"model": {"source": {"volume": {"claimName": "models", **fields}}}}
-
-
-def limits(**fields: Any) -> dict[str, Any]:
-    return hub_spec("a/b", resources={"limits": fields})
-
-
-BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no source": ({"model": {"source": {}}}, ONE_SOURCE),
-    "two sources": ({"model": {"source": {**SOURCE, **VOLUME}}}, ONE_SOURCE),
-    "no model": ({}, "spec.model: Required value"),
-    "no repo": ({"model": {"source": {"huggingFace": {}}}}, "huggingFace.repo: Required value"),
-    "a URL as repo": (hub(repo="https://hub.example/a/b"), REPO),
-    "a repo without owner": (hub(repo="minilm"), REPO),
-    "a revision with a space": (hub(revision="my branch"), "revision must be a commit, a tag or a branch"),
-    "a token by value": (hub(token="hf_x"), 'unknown field "spec.model.source.huggingFace.token"'),
-    "a secret without key": (hub(tokenSecretRef={"name": "s"}), "tokenSecretRef.key: Required value"),
-    "a secret's name with capitals": (
-        hub(tokenSecretRef={"name": "Secret", "key": "k"}),
-        "must be the name of an object in the same namespace",
-    ),
-    "an absolute path": (volume(path="/etc"), "path must be relative to the volume's root"),
-    "a path that leaves the volume": (volume(path="a/../../b"), "must not contain '..'"),
-    "a negative budget": (
-        hub_spec("a/b", batching={"maxBatchTokens": -1}),
-        "must be between 1 and 10000000; leave it out to let the runtime measure the best value",
-    ),
-    "a budget of zero": (hub_spec("a/b", batching={"maxBatchTokens": 0}), "leave it out to let the runtime"),
-    "a queue of zero": (hub_spec("a/b", batching={"maxQueueInputs": 0}), "must be between 1 and"),
-    "a timeout of a day": (
-        hub_spec("a/b", batching={"requestTimeoutSeconds": 86400}),
-        "must be between 1 and 3600",
-    ),
-    "a budget in words": (hub_spec("a/b", batching={"maxBatchTokens": "many"}), "must be of type integer"),
-    "an unknown pooling": (hub_spec("a/b", model={"pooling": "median"}), 'supported values: "auto", "cls"'),
-    "no dimensions": (hub_spec("a/b", model={"dimensions": 0}), "leave it out to keep all dimensions"),
-    "no length": (hub_spec("a/b", model={"maxLength": -8}), "leave it out to take the model's own limit"),
-    "an unknown class": (hub_spec("a/b", hardware={"class": "quantum"}), 'supported values: "cpu"'),
-    "a negative number of replicas": (hub_spec("a/b", replicas=-1), "must be between 0 and 1000"),
-    "a misspelt field": (hub_spec("a/b", batchin={}), 'unknown field "spec.batchin"'),
-    "a field in the wrong place": (hub_spec("a/b", pooling="cls"), 'unknown field "spec.pooling"'),
-    "a negative limit": (limits(cpu=-1), QUANTITY),
-    "a negative quantity": (limits(memory="-4Gi"), QUANTITY),
-    "a limit in words": (limits(memory="lots"), QUANTITY),
-    "an empty served name": (hub_spec("a/b", servedModelName=""), "should be at least 1 chars long"),
-}
 
 
 def refuse(kubectl: Kubectl, name: str, spec: dict[str, Any]) -> str:
@@ -85,11 +28,9 @@ def refuse(kubectl: Kubectl, name: str, spec: dict[str, Any]) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("spec", "want"), BAD.values(), ids=list(BAD))
-def test_a_wrong_spec_is_refused_with_words_that_help(
-    kubectl: Kubectl, spec: dict[str, Any], want: str
-) -> None:
-    assert want in refuse(kubectl, "bad", spec)
+@pytest.mark.parametrize("bad", BAD.values(), ids=list(BAD))
+def test_a_wrong_spec_is_refused_with_words_that_help(kubectl: Kubectl, bad: Bad) -> None:
+    assert bad.said in refuse(kubectl, "bad", bad.spec)
 
 
 @pytest.mark.parametrize("name", ["a" * 46, "1-begins-with-a-digit", "has.a.dot"])
@@ -97,15 +38,7 @@ def test_a_name_that_children_could_not_carry_is_refused(kubectl: Kubectl, name:
     assert NAME in refuse(kubectl, name, hub_spec("a/b"))
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        pytest.param(hub_spec("a/b"), id="the least"),
-        pytest.param(volume(path="encoders/minilm"), id="a volume"),
-        pytest.param(limits(cpu=2, memory="4Gi"), id="limits"),
-        pytest.param(hub_spec("a/b", replicas=0), id="no replicas"),
-    ],
-)
+@pytest.mark.parametrize("spec", GOOD.values(), ids=list(GOOD))
 def test_a_right_spec_is_taken(kubectl: Kubectl, spec: dict[str, Any]) -> None:
     manifest = {
         "apiVersion": "embedserve.dev/v1alpha1",

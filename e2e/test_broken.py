@@ -54,7 +54,7 @@ BROKEN = {
     ),
     "no-secret": Broken(
         hub_spec(samples.GATED, hub=MISSING_SECRET),
-        "CreateContainerConfigError",
+        "SecretMissing",
         ("no-such-secret",),
         stalls=False,
         repaired=hub_spec(samples.GATED, hub=TOKEN),

@@ -104,7 +104,7 @@ def test_scaling_adds_a_pod_and_restarts_none(life: Service, kubectl: Kubectl) -
     assert life.wait_serving()["status"]["readyReplicas"] == 1
 
 
-@pytest.mark.parametrize("kind", ["services", "configmaps", "deployments"])
+@pytest.mark.parametrize("kind", ["services", "configmaps", "deployments", "networkpolicies"])
 def test_a_deleted_child_comes_back(life: Service, kubectl: Kubectl, kind: str) -> None:
     before = life.child(kind)
     kubectl("delete", kind, before["metadata"]["name"], "--namespace", life.namespace)
@@ -168,7 +168,7 @@ def test_a_suspended_service_keeps_its_name_and_nothing_else(life: Service) -> N
 
 def test_deletion_leaves_nothing_behind(life: Service, kubectl: Kubectl) -> None:
     before: list[Object] = life.children()
-    assert {child["kind"] for child in before} == {"Deployment", "Service", "ConfigMap"}
+    assert {child["kind"] for child in before} == {"Deployment", "Service", "ConfigMap", "NetworkPolicy"}
     life.delete()
     wait_until("all children are gone", lambda: not life.children(), timeout_s=PATIENCE_S)
     wait_until("all pods are gone", lambda: not life.children("pods"), timeout_s=PATIENCE_S)

@@ -46,9 +46,11 @@ KUBERNETES = GoBuild(
 COREDNS = GoBuild("coredns", ".", "about 2 minutes")
 HELM = GoBuild("helm", "tool", "about 3 minutes")
 LOCAL_PATH = GoBuild("local-path-provisioner", "tool", "under 1 minute")
+# Nodes and pods that exist only as objects, for placement and scale.
+KWOK = GoBuild("kwok", "tool", "about 2 minutes")
 
 # Kubernetes first: the others share most of its compiled packages.
-BUILDS = (KUBERNETES, COREDNS, HELM, LOCAL_PATH)
+BUILDS = (KUBERNETES, COREDNS, HELM, LOCAL_PATH, KWOK)
 
 
 def build_binaries(layout: Layout, progress: Progress) -> dict[str, Path]:

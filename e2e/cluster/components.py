@@ -68,6 +68,8 @@ def api_server(layout: Layout) -> Component:
             "kubelet-client-certificate": keys / "apiserver-kubelet-client.crt",
             "kubelet-client-key": keys / "apiserver-kubelet-client.key",
             "kubelet-preferred-address-types": "InternalIP",
+            # It needs a newer etcd than Debian's. Left on, clients that ask for it fail and pause again and again.
+            "feature-gates": "WatchList=false",
             # For aggregated APIs (the metrics adapter): the API server's own identity towards them.
             "enable-aggregator-routing": "true",
             "requestheader-client-ca-file": keys / "front-proxy-ca.crt",

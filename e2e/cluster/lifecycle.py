@@ -37,7 +37,15 @@ PROCESS_NAMES = (
     "kubelet",
 )
 # Consumers first: each process is stopped while what it talks to still answers. containerd comes after.
-STOP_ORDER = ("kubelet", "kube-scheduler", "kube-controller-manager", "kube-proxy", "kube-apiserver", "etcd")
+STOP_ORDER = (
+    "kwok",
+    "kubelet",
+    "kube-scheduler",
+    "kube-controller-manager",
+    "kube-proxy",
+    "kube-apiserver",
+    "etcd",
+)
 # The files that a running cluster is made from; a change of them means that it has to be started afresh.
 DEFINITION = ("go", "containerfiles", "manifests", "components.py", "network.py")
 

@@ -19,6 +19,7 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import NETNS_PATH
 from e2e.cluster.polling import wait_until
 
+_HANDLES: list[subprocess.Popen[bytes]] = []
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -70,6 +71,8 @@ class Supervisor:
                 cwd="/",
                 start_new_session=True,
             )
+        # Python warns of a handle that goes before its process; this one is ended by its identity.
+        _HANDLES.append(process)
         identity = ProcessIdentity.of(process.pid)
         if identity is None:
             raise ClusterError(f"{name} ended at once\n{self.tail(name)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from dataclasses import dataclass
 
 from e2e.cluster.images import PREFIX, REPOSITORY, LoadedImage, load_project_images
@@ -28,10 +29,14 @@ class Release:
             **_image_values("runtime.image", runtime),
             "runtime.hfEndpoint": self.hub_url,
         }
+        # Built on this machine, so for its architecture only. One operator is enough for most tests.
+        typed = {"runtime.image.architectures": f'["{_architecture()}"]', "replicas": "1"}
         words = ["upgrade", "--install", RELEASE, str(CHART), "--namespace", OPERATOR_NAMESPACE]
         words += ["--create-namespace", "--take-ownership", "--wait", "--timeout", "3m"]
         for name, value in values.items():
             words += ["--set-string", f"{name}={value}"]
+        for name, value in typed.items():
+            words += ["--set-json", f"{name}={value}"]
         # helm refuses a second upgrade while one is under way.
         lock = only_one(self.cluster.layout.release_lock)
         with self.cluster.progress.step("installing the chart"), lock:
@@ -40,6 +45,11 @@ class Release:
                 environment={**os.environ, "KUBECONFIG": str(self.cluster.layout.admin_kubeconfig)},
                 timeout_s=240,
             )
+
+
+def _architecture() -> str:
+    """This machine's, in Kubernetes' words."""
+    return {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 
 
 def _image_values(key: str, image: LoadedImage) -> dict[str, str]:

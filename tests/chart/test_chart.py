@@ -13,6 +13,9 @@ import yaml
 
 from embedserve_operator.api.crd import custom_resource_definition
 from embedserve_operator.cli import parser
+from embedserve_operator.hardware import HardwareClass, with_changes
+from embedserve_operator.kinds import API_KINDS, CHILD_KINDS, CLUSTER_KINDS, POD, RESOURCE, SERVICE_MONITOR
+from embedserve_operator.options import render_settings
 from tests.chart.conftest import CHART, Helm
 from tests.operator.expected import assert_golden
 
@@ -52,6 +55,8 @@ def test_the_operator_understands_every_flag_that_the_chart_gives(template: Temp
         options = parser().parse_args(container["args"])
         assert options.command == "run"
         assert options.lease_name == deployment["metadata"]["name"]
+        options.hardware_classes = None
+        assert render_settings(options).images["cpu"].reference == options.runtime_image
 
 
 def test_rights_are_the_least_that_work(template: Template) -> None:
@@ -70,7 +75,7 @@ def test_rights_are_the_least_that_work(template: Template) -> None:
 
 
 def test_the_operator_may_lead_by_the_lease_that_it_is_told_of(template: Template) -> None:
-    (role,) = objects(template(), "Role")
+    (role,) = [role for role in objects(template(), "Role") if role["metadata"]["namespace"] == "system"]
     named = [rule for rule in role["rules"] if "resourceNames" in rule]
     (deployment,) = objects(template(), "Deployment")
     assert [rule["resourceNames"] for rule in named] == [[deployment["metadata"]["name"]]]
@@ -84,6 +89,11 @@ def test_the_operator_may_lead_by_the_lease_that_it_is_told_of(template: Templat
         pytest.param(("--set", "logLevel=loud"), "logLevel", id="an unknown log level"),
         pytest.param(
             ("--set", "runtime.hfEndpoint=hub.example"), "hfEndpoint", id="an address without scheme"
+        ),
+        pytest.param(("--set", "hardwareClasses.x.gpu=1"), "gpu", id="a misspelt field of a class"),
+        pytest.param(("--set", "hardwareClasses.X.cpus=1"), "propertyName 'X'", id="a class with a capital"),
+        pytest.param(
+            ("--set", "runtime.image.architectures={riscv64}"), "architectures", id="an unknown architecture"
         ),
         pytest.param(
             ("--set", "serviceAccount.create=false"), "serviceAccount.name", id="no service account"
@@ -109,3 +119,62 @@ def test_the_chart_has_the_version_of_the_operator() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     project = (CHART.parents[1] / "operator" / "pyproject.toml").read_text(encoding="utf-8")
     assert f'version = "{chart["appVersion"]}"' in project
+
+
+def test_two_namespaces_give_the_same_rights_there_and_none_elsewhere(template: Template) -> None:
+    everywhere = objects(template(), "ClusterRole")
+    named = template("--set", "watch.namespaces={a,b}")
+    (all_rules,) = [role["rules"] for role in everywhere if not role["metadata"]["name"].endswith("-nodes")]
+    roles = [role for role in objects(named, "Role") if role["metadata"]["name"].endswith("-services")]
+    assert [role["metadata"]["namespace"] for role in roles] == ["a", "b"]
+    assert [role["rules"] for role in roles] == [all_rules, all_rules]
+    (nodes,) = objects(named, "ClusterRole")
+    assert {verb for rule in nodes["rules"] for verb in rule["verbs"]} == {"list", "watch"}
+
+
+def test_without_nodes_and_with_namespaces_nothing_is_asked_for_on_the_whole_cluster(
+    template: Template,
+) -> None:
+    rendered = template("--set", "watch.namespaces={a}", "--set", "watch.nodes=false")
+    assert objects(rendered, "ClusterRole") == objects(rendered, "ClusterRoleBinding") == []
+    (deployment,) = objects(rendered, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    options = parser().parse_args(container["args"])
+    assert (options.watch_namespace, options.no_nodes) == (["a"], True)
+
+
+def test_every_kind_that_the_operator_makes_or_watches_is_one_that_it_may(template: Template) -> None:
+    rules = [rule for role in objects(template(), "ClusterRole") for rule in role["rules"]]
+    for kind in (RESOURCE, *CHILD_KINDS, POD, *CLUSTER_KINDS):
+        api = API_KINDS[kind]
+        verbs = {
+            verb
+            for rule in rules
+            if api.group in rule["apiGroups"] and api.plural in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        needed = {"list"} if kind == SERVICE_MONITOR else {"list", "watch"}
+        needed |= {"get", "create", "patch", "delete"} if kind in CHILD_KINDS else set()
+        assert verbs == needed, kind
+
+
+def test_the_classes_of_the_values_are_ones_that_the_operator_can_read(template: Template) -> None:
+    (found,) = [
+        config
+        for config in objects(template("--values", str(ALL_VALUES)), "ConfigMap")
+        if config["metadata"]["name"].endswith("-hardware")
+    ]
+    classes = with_changes(yaml.safe_load(found["data"]["hardware-classes.yaml"]))
+    assert (classes["hopper"].max_surge, classes["hopper"].compute_capabilities) == (1, ("9.0",))
+    assert classes["l40s-pool"].node_labels == {"pool": "l40s"}
+
+
+def test_the_values_know_exactly_the_fields_of_a_hardware_class() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    fields = {field.alias for field in HardwareClass.model_fields.values()}
+    assert set(schema["definitions"]["hardwareClass"]["properties"]) == fields
+
+
+def test_one_operator_has_no_budget_that_would_keep_its_node_from_being_drained(template: Template) -> None:
+    assert objects(template("--set", "replicas=1"), "PodDisruptionBudget") == []
+    assert len(objects(template(), "PodDisruptionBudget")) == 1

@@ -8,17 +8,25 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from embedserve_operator.nodes import UNKNOWN_CLUSTER, ClusterFacts, NodeFacts, Taint
 from embedserve_operator.observe import observe
 from embedserve_operator.plan import Plan, PlannedCondition, make_plan
 from embedserve_operator.plan.revision import revision_of
-from embedserve_operator.settings import RenderSettings
+from embedserve_operator.settings import RenderSettings, RuntimeImage
 from embedserve_operator.specs.metadata import REVISION_LABEL
 from embedserve_operator.status import stamped
 from embedserve_operator.wire import Manifest
 from embedserve_operator.world import World
 from tests.operator.moments import NOON
 
-SETTINGS = RenderSettings(runtime_image="embedserve-runtime:test-cpu", hf_endpoint="http://hub.example")
+SETTINGS = RenderSettings(
+    images={
+        "cpu": RuntimeImage("embedserve-runtime:test-cpu"),
+        "cuda": RuntimeImage("embedserve-runtime:test-cuda"),
+    },
+    hf_endpoint="http://hub.example",
+    management_clients=("embedserve-system", "monitoring"),
+)
 UID = "11111111-1111-1111-1111-111111111111"
 REPO = "sentence-transformers/all-MiniLM-L6-v2"
 OTHER_REPO = "sentence-transformers/paraphrase-MiniLM-L3-v2"
@@ -112,9 +120,10 @@ class Cluster:
     resource: Manifest = field(default_factory=resource)
     children: tuple[Manifest, ...] = ()
     pods: tuple[Manifest, ...] = ()
+    facts: ClusterFacts = UNKNOWN_CLUSTER
 
     def world(self) -> World:
-        return observe(self.resource, self.children, self.pods)
+        return observe(self.resource, self.children, self.pods, self.facts)
 
     def plan(self) -> Plan:
         return make_plan(self.world(), SETTINGS)
@@ -147,7 +156,7 @@ class Cluster:
             if child["kind"] != "Deployment" or _revision(child) != revision:
                 children.append(child)
                 continue
-            replicas = child["spec"]["replicas"]
+            replicas = child["spec"].get("replicas", 1)
             children.append(_with_status(child, replicas, replicas))
             pods += [ready(made) for made in _pods_of(child, replicas)]
         return replace(self, children=tuple(children), pods=tuple(pods))
@@ -160,7 +169,7 @@ class Cluster:
             if child["kind"] != "Deployment" or _revision(child) != revision:
                 children.append(child)
                 continue
-            replicas = child["spec"]["replicas"]
+            replicas = child["spec"].get("replicas", 1)
             children.append(_with_status(child, replicas, 0))
             for made in _pods_of(child, replicas):
                 made["status"] = {"phase": "Pending", "initContainerStatuses": list(statuses), **status}
@@ -228,3 +237,27 @@ def _revision(received: Manifest) -> str:
     found = received["metadata"]["labels"]["embedserve.dev/revision"]
     assert isinstance(found, str)
     return found
+
+
+def node(
+    name: str,
+    *,
+    capability: str = "",
+    architecture: str = "amd64",
+    taints: tuple[Taint, ...] = (),
+    cordoned: bool = False,
+    labels: Mapping[str, str] | None = None,
+    **accelerators: int,
+) -> NodeFacts:
+    """A node as discovery labels it. Accelerators by resource name, `gpu` for nvidia.com/gpu."""
+    major, _, minor = capability.partition(".")
+    found = {"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux", **(labels or {})}
+    if capability:
+        found |= {"nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor}
+    return NodeFacts(
+        name=name,
+        labels=found,
+        taints=taints,
+        unschedulable=cordoned,
+        allocatable={f"nvidia.com/{resource}": count for resource, count in accelerators.items()},
+    )

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from embedserve_operator.api import crd
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.observe import problems_in_words
+from tests.operator.bad_specs import BAD, GOOD, Bad
 from tests.operator.builders import hub_spec
 
 ROOT = Path(__file__).parents[2]
@@ -63,34 +64,28 @@ def test_a_resource_that_nobody_has_looked_at_does_not_count_as_current() -> Non
     assert status["default"] == {"observedGeneration": -1}
 
 
-@pytest.mark.parametrize(
-    ("spec", "want"),
-    [
-        pytest.param({"model": {"source": {}}}, "give exactly one source", id="no source"),
-        pytest.param(
-            {"model": {"source": {"huggingFace": {"repo": "a/b"}, "volume": {"claimName": "c"}}}},
-            "give exactly one source",
-            id="two sources",
-        ),
-        pytest.param(hub_spec("https://huggingface.co/a/b"), "repo must be OWNER/NAME", id="an URL as repo"),
-        pytest.param(hub_spec(batching={"maxBatchTokens": 0}), "leave it out to let", id="a budget of zero"),
-        pytest.param(hub_spec(batching={"maxQueueTokens": -1}), "must be between 1", id="a negative queue"),
-        pytest.param(
-            {"model": {"source": {"volume": {"claimName": "c", "path": "../x"}}}},
-            "must not contain '..'",
-            id="a path that leaves the volume",
-        ),
-        pytest.param(
-            hub_spec(resources={"limits": {"cpu": "-1"}}), "quantity of zero or more", id="negative"
-        ),
-        pytest.param(hub_spec(resources={"limits": {"cpu": "lots"}}), "quantity of zero", id="no quantity"),
-        pytest.param(hub_spec(model={"pooling": "median"}), "'auto', 'cls', 'mean'", id="unknown pooling"),
-    ],
-)
-def test_a_wrong_spec_is_refused_with_words_that_help(spec: dict[str, Any], want: str) -> None:
+OWN_RULES = {name: bad for name, bad in BAD.items() if not bad.by_schema}
+
+
+@pytest.mark.parametrize("bad", OWN_RULES.values(), ids=list(OWN_RULES))
+def test_a_broken_rule_is_told_here_in_the_words_of_the_api_server(bad: Bad) -> None:
     with pytest.raises(ValidationError) as caught:
-        EmbeddingServiceSpec.model_validate(spec)
-    assert want in problems_in_words(caught.value)
+        EmbeddingServiceSpec.model_validate(bad.spec)
+    assert bad.said in problems_in_words(caught.value)
+
+
+SCHEMA_RULES = {name: bad for name, bad in BAD.items() if bad.by_schema}
+
+
+@pytest.mark.parametrize("bad", SCHEMA_RULES.values(), ids=list(SCHEMA_RULES))
+def test_what_the_schema_refuses_is_refused_here_as_well(bad: Bad) -> None:
+    with pytest.raises(ValidationError):
+        EmbeddingServiceSpec.model_validate(bad.spec)
+
+
+@pytest.mark.parametrize("spec", GOOD.values(), ids=list(GOOD))
+def test_a_right_spec_is_taken(spec: dict[str, Any]) -> None:
+    assert EmbeddingServiceSpec.model_validate(spec).as_wire()["model"]
 
 
 def test_a_spec_survives_the_way_through_the_types() -> None:
@@ -103,6 +98,5 @@ def test_a_spec_survives_the_way_through_the_types() -> None:
         suspend=False,
     )
     parsed = EmbeddingServiceSpec.model_validate(spec)
-    dumped = parsed.model_dump(by_alias=True, exclude_none=True)
-    spec["model"]["source"]["huggingFace"]["revision"] = "main"
+    dumped = parsed.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
     assert dumped == spec

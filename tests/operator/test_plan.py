@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from embedserve_operator.nodes import ClusterFacts
 from tests.operator.builders import (
     OTHER_REPO,
     REPO,
@@ -27,9 +28,9 @@ def serving(spec: dict[str, Any] = FIRST) -> Cluster:
     return Cluster(resource(spec)).applied().rolled_out().published()
 
 
-def test_a_new_resource_gets_its_three_children_in_the_order_they_need_each_other() -> None:
+def test_a_new_resource_gets_its_children_in_the_order_they_need_each_other() -> None:
     kinds = [child["kind"] for child in Cluster().plan().children]
-    assert kinds == ["ConfigMap", "Deployment", "Service"]
+    assert kinds == ["ConfigMap", "NetworkPolicy", "Deployment", "Service"]
 
 
 def test_a_complete_service_is_ready_and_nothing_else() -> None:
@@ -237,3 +238,51 @@ def test_children_of_another_owner_are_neither_used_nor_pruned() -> None:
     }
     with_foreign = type(cluster)(cluster.resource, (*cluster.children, foreign), cluster.pods)
     assert with_foreign.plan().prune == ()
+
+
+@pytest.mark.parametrize(
+    ("message", "want"),
+    [
+        ('pods "docs-x" is forbidden: exceeded quota: team, requested: pods=1', "QuotaExceeded"),
+        ('pods "docs-x" is forbidden: violates PodSecurity', "PodsNotCreated"),
+    ],
+)
+def test_pods_that_the_api_server_refuses_are_told_with_its_words(message: str, want: str) -> None:
+    cluster = Cluster().applied().started()
+    deployment = next(c for c in cluster.children if c["kind"] == "Deployment")
+    deployment["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": message}]
+    ready = type(cluster)(cluster.resource, cluster.children).conditions()["Ready"]
+    assert (ready.reason, ready.message) == (want, message)
+
+
+def test_a_service_with_monitoring_gets_its_monitor_only_where_there_is_such_a_kind() -> None:
+    spec = hub_spec(monitoring={"serviceMonitor": {"labels": {"release": "x"}}})
+    without, with_it = (
+        Cluster(resource(spec), facts=ClusterFacts(service_monitors=there)).applied().names("ServiceMonitor")
+        for there in (False, True)
+    )
+    assert (without, with_it) == ([], ["docs"])
+
+
+def test_nobody_fetches_over_the_network_when_the_model_is_on_a_volume() -> None:
+    spec = {"model": {"source": {"volume": {"claimName": "models"}}}}
+    (policy,) = [c for c in Cluster(resource(spec)).plan().children if c["kind"] == "NetworkPolicy"]
+    assert policy["spec"]["egress"] == []
+    waits = serving().changed(spec).applied().started()
+    (policy,) = [c for c in waits.plan().children if c["kind"] == "NetworkPolicy"]
+    assert policy["spec"]["egress"] != [], "pods of the model before may have to fetch again"
+
+
+def test_the_budget_comes_with_the_second_pod_and_goes_with_it() -> None:
+    two = Cluster(resource(hub_spec(replicas=2))).applied()
+    assert two.names("PodDisruptionBudget") == ["docs"]
+    assert two.changed(hub_spec(replicas=1)).applied().names("PodDisruptionBudget") == []
+
+
+def test_a_template_does_not_depend_on_how_many_pods_there_are() -> None:
+    """Else scaling would restart every pod."""
+    one, two = (
+        next(c for c in Cluster(resource(hub_spec(replicas=n))).plan().children if c["kind"] == "Deployment")
+        for n in (1, 2)
+    )
+    assert one["spec"]["template"] == two["spec"]["template"]

@@ -25,7 +25,7 @@ def test_pods_are_restricted(manifest: Path) -> None:
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert spec["automountServiceAccountToken"] is False
-        allowed = {"configMap", "emptyDir", "persistentVolumeClaim"}
+        allowed = {"configMap", "csi", "emptyDir", "image", "persistentVolumeClaim", "secret"}
         assert all(allowed & volume.keys() for volume in spec["volumes"])
         for container in [*spec["initContainers"], *spec["containers"]]:
             context = container["securityContext"]
@@ -36,8 +36,13 @@ def test_pods_are_restricted(manifest: Path) -> None:
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)
 def test_a_stop_leaves_time_to_drain_and_to_finish(manifest: Path) -> None:
-    for spec in pod_specs(manifest):
-        assert spec["terminationGracePeriodSeconds"] == 40
+    children = list(yaml.safe_load_all(render(manifest.read_text(encoding="utf-8"), SETTINGS)))
+    configs = [
+        yaml.safe_load(c["data"]["runtime.yaml"])["server"] for c in children if c["kind"] == "ConfigMap"
+    ]
+    for spec, server in zip(pod_specs(manifest), configs, strict=True):
+        needed = server["endpoint_drain_seconds"] + server["shutdown_grace_seconds"]
+        assert spec["terminationGracePeriodSeconds"] > needed
 
 
 def test_only_the_fetching_container_gets_the_token() -> None:

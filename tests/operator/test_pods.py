@@ -33,6 +33,11 @@ def ended(container: str, code: int, reason: str = "Error", *, loops: bool = Tru
     }
 
 
+def unplaced(message: str) -> dict[str, Any]:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    return with_status(conditions=[condition])
+
+
 CASES = [
     pytest.param(
         with_status(initContainerStatuses=[failed("ModelNotFound", "no repository a/b", retryable=False)]),
@@ -91,11 +96,55 @@ CASES = [
             initContainerStatuses=[waiting("fetch", "CreateContainerConfigError", 'secret "hub" not found')]
         ),
         Failure(
-            "CreateContainerConfigError",
+            "SecretMissing",
             'container fetch of pod docs-pod: secret "hub" not found',
             heals=True,
         ),
         id="the secret is missing",
+    ),
+    pytest.param(
+        with_status(
+            initContainerStatuses=[
+                waiting("fetch", "CreateContainerConfigError", "couldn't find key token in Secret search/hub")
+            ]
+        ),
+        Failure(
+            "SecretKeyMissing",
+            "container fetch of pod docs-pod: couldn't find key token in Secret search/hub",
+            heals=True,
+        ),
+        id="the secret lacks the key",
+    ),
+    pytest.param(
+        unplaced('0/1 nodes are available: persistentvolumeclaim "models" not found.'),
+        Failure(
+            "VolumeClaimMissing",
+            'pod docs-pod: 0/1 nodes are available: persistentvolumeclaim "models" not found.',
+            heals=True,
+        ),
+        id="the claim does not exist",
+    ),
+    pytest.param(
+        unplaced("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."),
+        Failure(
+            "VolumeClaimUnbound",
+            "pod docs-pod: 0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
+            heals=True,
+        ),
+        id="the claim has no volume",
+    ),
+    pytest.param(
+        with_status(
+            initContainerStatuses=[fetched()],
+            containerStatuses=[ended("runtime", 137, "OOMKilled", loops=False)],
+        ),
+        Failure(
+            "OOMKilled",
+            "container runtime of pod docs-pod needed more memory than its limit of 1Gi (its model's files alone "
+            "are 87 MiB); raise spec.resources.limits.memory",
+            heals=True,
+        ),
+        id="out of memory once, with a model of known size",
     ),
     pytest.param(
         with_status(containerStatuses=[ended("runtime", 137, "OOMKilled")]),
@@ -127,7 +176,12 @@ CASES = [
                 }
             ]
         ),
-        Failure("Unschedulable", "pod docs-pod: 0/3 nodes are available: 3 Insufficient cpu.", heals=True),
+        Failure(
+            "Unschedulable",
+            "pod docs-pod: 0/3 nodes are available: 3 Insufficient cpu.",
+            heals=True,
+            unplaced=True,
+        ),
         id="no node fits",
     ),
     pytest.param(

@@ -45,3 +45,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $image := .Values.runtime.image }}
 {{- printf "%s:%s" $image.repository (default (printf "%s-cpu" .Chart.AppVersion) $image.tag) }}
 {{- end }}
+
+{{- define "embedserve.cudaImage" -}}
+{{- $image := .Values.runtime.cudaImage }}
+{{- printf "%s:%s" $image.repository (default (printf "%s-cuda" .Chart.AppVersion) $image.tag) }}
+{{- end }}

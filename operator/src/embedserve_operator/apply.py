@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 
+from embedserve_operator.conflicts import Overrulings, applying_managers
 from embedserve_operator.drift import reason_to_apply
 from embedserve_operator.errors import ConflictError, RefusedError
-from embedserve_operator.kube import Kube
+from embedserve_operator.kube import FIELD_MANAGER, SCALE_MANAGER, Kube
 from embedserve_operator.observe import controller_uid
-from embedserve_operator.plan import Plan
+from embedserve_operator.plan import HandOver, Plan
 from embedserve_operator.specs.metadata import ref_of
 from embedserve_operator.store import Store
 from embedserve_operator.wire import Manifest, Received
-from embedserve_operator.world import Resource, World
+from embedserve_operator.world import ChildRef, Resource, World
 
 log = logging.getLogger(__name__)
+
+_OURS = frozenset({FIELD_MANAGER, SCALE_MANAGER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,46 +30,81 @@ class Refusal:
     message: str
 
 
-async def apply(plan: Plan, world: World, kube: Kube, store: Store) -> Refusal | None:
-    """Carry the plan out. The first refusal ends it: what comes later rests on what comes before."""
-    for manifest in plan.children:
-        why = reason_to_apply(manifest, world.child(ref_of(manifest)))
-        if why is None:
-            continue
-        refusal = await _apply_one(manifest, why, world, kube, store)
-        if refusal is not None:
-            return refusal
-    for child in plan.prune:
-        log.info("%s: delete %s: it is wanted no longer", world.resource.key, child.ref)
-        await kube.delete(world.resource.key.namespace, child.ref, child.uid)
-        store.drop(child.ref.kind, child.received)
-    return None
+class Applier:
+    """Carries plans out."""
 
+    def __init__(self, kube: Kube, store: Store) -> None:
+        self._kube = kube
+        self._store = store
+        self._overrulings = Overrulings()
 
-async def _apply_one(manifest: Manifest, why: str, world: World, kube: Kube, store: Store) -> Refusal | None:
-    key, ref = world.resource.key, ref_of(manifest)
-    if world.child(ref) is None:
-        # The caches hold labelled objects only; an unlabelled one of that name would be taken over unasked.
-        existing = await kube.get(key.namespace, ref)
-        if existing is not None and controller_uid(existing) != world.resource.uid:
-            return Refusal("NameTaken", _taken(ref.kind, ref.name, existing, world.resource))
-    log.info("%s: apply %s: %s", key, ref, why)
-    try:
-        store.put(ref.kind, await _apply_over_conflicts(manifest, kube))
-    except RefusedError as error:
-        return Refusal("ChildRefused", f"the API server refused {ref}: {error.message}")
-    return None
+    async def apply(self, plan: Plan, world: World) -> Refusal | None:
+        """Carry a plan out. The first refusal ends it: what comes later rests on what comes before."""
+        for manifest in plan.children:
+            why = reason_to_apply(manifest, world.child(ref_of(manifest)))
+            if why is None:
+                continue
+            refusal = await self._apply_one(manifest, why, world, plan.hand_over)
+            if refusal is not None:
+                return refusal
+        for child in plan.prune:
+            log.info("%s: delete %s: no longer wanted", world.resource.key, child.ref)
+            await self._kube.delete(world.resource.key.namespace, child.ref, child.uid)
+            self._store.drop(child.ref.kind, child.received)
+        return None
 
+    async def _apply_one(
+        self, manifest: Manifest, why: str, world: World, hand_over: HandOver | None
+    ) -> Refusal | None:
+        key, ref = world.resource.key, ref_of(manifest)
+        exists = world.child(ref) is not None
+        if not exists:
+            # The caches hold labelled objects only; an unlabelled one of that name would be taken over unasked.
+            existing = await self._kube.get(key.namespace, ref)
+            if existing is not None and controller_uid(existing) != world.resource.uid:
+                return Refusal("NameTaken", _taken(ref.kind, ref.name, existing, world.resource))
+        log.info("%s: apply %s: %s", key, ref, why)
+        claims = hand_over is not None and ref == ChildRef("Deployment", hand_over.deployment)
+        try:
+            if hand_over is not None and claims and exists:
+                await self._claim(manifest, hand_over)
+            refusal = await self._apply_over_conflicts(manifest)
+            if hand_over is not None and claims and not exists and refusal is None:
+                await self._claim(manifest, hand_over)
+        except RefusedError as error:
+            return Refusal("ChildRefused", f"the API server refused {ref}: {error.message}")
+        return refusal
 
-async def _apply_over_conflicts(manifest: Manifest, kube: Kube) -> Received:
-    """Our children are ours: who else wrote into our fields is named in the log, and overruled."""
-    try:
-        return await kube.apply(manifest, force=False)
-    except ConflictError as error:
-        log.warning(
-            "%s/%s: %s; taking the fields back", manifest["metadata"]["namespace"], ref_of(manifest), error
-        )
-        return await kube.apply(manifest, force=True)
+    async def _claim(self, manifest: Manifest, hand_over: HandOver) -> None:
+        """Keep the number of pods while it is no longer sent, until an autoscaler writes another."""
+        meta = {key: manifest["metadata"][key] for key in ("name", "namespace")}
+        claim = {
+            "apiVersion": manifest["apiVersion"],
+            "kind": manifest["kind"],
+            "metadata": meta,
+            "spec": {"replicas": hand_over.replicas},
+        }
+        got = await self._kube.apply(claim, force=True, manager=SCALE_MANAGER)
+        self._store.put(manifest["kind"], got)
+
+    async def _apply_over_conflicts(self, manifest: Manifest) -> Refusal | None:
+        """What was changed once is put right; a manager that insists is reported."""
+        kind, ref, meta = manifest["kind"], ref_of(manifest), manifest["metadata"]
+        try:
+            self._store.put(kind, await self._kube.apply(manifest, force=False))
+        except ConflictError as error:
+            insist = applying_managers(error.message, _OURS)
+            now = asyncio.get_running_loop().time()
+            if insist or not self._overrulings.may_overrule((meta["namespace"], ref), now):
+                who = " and ".join(insist) or "another controller"
+                return Refusal(
+                    "FieldConflict",
+                    f"{ref}: {error.message}; {who} wants these fields different and is not overruled: "
+                    "make it leave them out",
+                )
+            log.warning("%s/%s: %s; taking the fields back", meta["namespace"], ref, error)
+            self._store.put(kind, await self._kube.apply(manifest, force=True))
+        return None
 
 
 def _taken(kind: str, name: str, existing: Received, resource: Resource) -> str:

@@ -1,120 +1,99 @@
-"""`embedserve-operator`: run, render, crds."""
+"""`embedserve-operator`: run, render, explain, crds. As `kubectl embedserve`: render, explain, crds."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import logging
-import os
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from embedserve_operator import __version__
 from embedserve_operator.api import crd
-from embedserve_operator.errors import ManifestError
-from embedserve_operator.render import render
-from embedserve_operator.settings import LeaseSettings, RenderSettings, RunSettings
+from embedserve_operator.errors import ManifestError, SettingsError
+from embedserve_operator.nodes import UNKNOWN_CLUSTER
+from embedserve_operator.options import add_render_options, add_run_options, render_settings, run_settings
+from embedserve_operator.render import explained, read_cluster, render
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    options = parser().parse_args(arguments)
-    command: str = options.command
-    if command == "crds":
-        sys.stdout.write(crd.as_chart_template() if options.chart_template else crd.as_yaml())
-        return 0
-    if command == "render":
-        return _render(options)
-    return _run(options)
+    return _main(parser(), arguments)
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="embedserve-operator", description=__doc__)
+def plugin(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the kubectl plugin: the commands that need no cluster."""
+    return _main(parser("kubectl embedserve"), arguments)
+
+
+def parser(program: str = "embedserve-operator") -> argparse.ArgumentParser:
+    """All commands; the plugin has no `run`."""
+    parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
-
-    run = commands.add_parser("run", help="run the operator against the cluster")
-    _add_render_options(run)
-    run.add_argument(
-        "--namespace",
-        default=os.environ.get("POD_NAMESPACE", "default"),
-        help="namespace of the Lease (default: $POD_NAMESPACE)",
-    )
-    run.add_argument(
-        "--identity",
-        default=os.environ.get("POD_NAME", f"{socket.gethostname()}-{os.getpid()}"),
-        help="name of this process in the Lease; no two that live may share it (default: $POD_NAME)",
-    )
-    run.add_argument("--lease-name", default="embedserve-operator", help="name of the Lease")
-    run.add_argument("--health-port", type=int, default=8081, help="port of /healthz")
-    run.add_argument(
-        "--log-level",
-        default="info",
-        choices=["debug", "info", "warning", "error"],
-        help="least level logged",
-    )
-
-    show = commands.add_parser(
-        "render", help="print the children of the resources in a file, without a cluster"
-    )
-    _add_render_options(show)
-    show.add_argument(
-        "-f", "--file", required=True, help="file with EmbeddingService resources; - reads stdin"
-    )
-
+    if program == "embedserve-operator":
+        run = commands.add_parser("run", help="run the operator against the cluster")
+        add_render_options(run)
+        add_run_options(run)
+    for name, what in (
+        ("render", "print the children of the resources in a file, without a cluster"),
+        ("explain", "say why the plan for the resources in a file is as it is, without a cluster"),
+    ):
+        show = commands.add_parser(name, help=what)
+        add_render_options(show)
+        show.add_argument(
+            "-f", "--file", required=True, help="file with EmbeddingService resources; - reads stdin"
+        )
+        show.add_argument(
+            "--nodes",
+            default=None,
+            metavar="FILE",
+            help="what `kubectl get nodes,runtimeclasses -o yaml` printed; - reads stdin",
+        )
     crds = commands.add_parser("crds", help="print the CustomResourceDefinition")
     crds.add_argument("--chart-template", action="store_true", help="as the chart's template")
     return parser
 
 
-def _add_render_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--runtime-image",
-        default=f"embedserve-runtime:{__version__}-cpu",
-        help="image of the runtime (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--runtime-image-pull-policy", default="IfNotPresent", choices=["Always", "IfNotPresent", "Never"]
-    )
-    parser.add_argument("--hf-endpoint", default=None, help="base URL of the Hub that services fetch from")
-
-
-def _render_settings(options: argparse.Namespace) -> RenderSettings:
-    return RenderSettings(
-        runtime_image=options.runtime_image,
-        runtime_image_pull_policy=options.runtime_image_pull_policy,
-        hf_endpoint=options.hf_endpoint or None,
-    )
-
-
-def _render(options: argparse.Namespace) -> int:
+def _main(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+    options = parser.parse_args(arguments)
+    command: str = options.command
     try:
-        content = sys.stdin.read() if options.file == "-" else Path(options.file).read_text(encoding="utf-8")
-        sys.stdout.write(render(content, _render_settings(options)))
-    except (ManifestError, OSError) as error:
-        sys.stderr.write(f"embedserve-operator render: {error}\n")
+        if command == "crds":
+            sys.stdout.write(crd.as_chart_template() if options.chart_template else crd.as_yaml())
+            return 0
+        if command == "run":
+            return _run(options)
+        sys.stdout.write(_shown(options))
+    except (ManifestError, SettingsError, OSError) as error:
+        sys.stderr.write(f"{parser.prog} {command}: {error}\n")
         return 1
     return 0
 
 
+def _shown(options: argparse.Namespace) -> str:
+    content, settings = _read(options.file), render_settings(options)
+    cluster = read_cluster(_read(options.nodes)) if options.nodes is not None else UNKNOWN_CLUSTER
+    show = render if options.command == "render" else explained
+    return show(content, settings, cluster)
+
+
+def _read(file: str) -> str:
+    return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+
+
 def _run(options: argparse.Namespace) -> int:
-    # Here and not above: kopf and the API client take a second to import, `render` and `crds` need neither.
+    # Here and not above: kopf and the API client take a second to import, the other commands need neither.
     from embedserve_operator.run import run
 
+    settings = run_settings(options)
     logging.basicConfig(
         level=options.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    settings = RunSettings(
-        render=_render_settings(options),
-        lease=LeaseSettings(namespace=options.namespace, name=options.lease_name),
-        identity=options.identity,
-        health_port=options.health_port,
-    )
     return asyncio.run(run(settings))
 
 

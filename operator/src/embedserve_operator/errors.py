@@ -2,6 +2,7 @@
 
 OperatorError
 ├── ManifestError        a file given to `render` is not a valid EmbeddingService
+├── SettingsError        what the operator was told at its start makes no sense
 ├── ApiError             the API server did not do what was asked
 │   ├── RefusedError     it said no to the content (400, 403, 413, 422): the same request gets the same answer
 │   ├── ConflictError    somebody else owns a field or changed the object first (409)
@@ -21,6 +22,10 @@ class OperatorError(Exception):
 
 class ManifestError(OperatorError):
     """A file holds no EmbeddingService, or one with faults."""
+
+
+class SettingsError(OperatorError):
+    """Hardware classes or images of the chart's values cannot be used."""
 
 
 class ApiError(OperatorError):

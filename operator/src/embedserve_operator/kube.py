@@ -1,6 +1,8 @@
 """The one module that speaks to the API server; no other imports the client library.
 
-Every request has a time limit, and every failure becomes one of this package's errors.
+Every request has a time limit, and every failure becomes one of this package's errors. Of the library only the
+connection is used (credentials, TLS, one session): its classes for single APIs cost more memory than all the rest of
+the operator, and take plain objects no better.
 """
 
 from __future__ import annotations
@@ -8,22 +10,25 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlencode
 
 import aiohttp
 from kubernetes.aio import client, config
 
-from embedserve_operator.api.types import API_VERSION, GROUP, KIND, PLURAL, VERSION
+from embedserve_operator.api.types import API_VERSION, KIND
 from embedserve_operator.errors import ApiError, ConflictError, NotFoundError, RefusedError, UnavailableError
+from embedserve_operator.kinds import API_KINDS, RESOURCE, ApiKind
 from embedserve_operator.wire import Manifest, Received, dig, mappings, text
 from embedserve_operator.world import ChildRef, Key
 
 FIELD_MANAGER = "embedserve-operator"
+SCALE_MANAGER = "embedserve-operator-scale"
+"""Claims the number of pods for an autoscaler; never withdrawn."""
 APPLY = "application/apply-patch+yaml"
-_METADATA_ONLY = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _REFUSALS = frozenset(
     {
         HTTPStatus.BAD_REQUEST,
@@ -33,39 +38,17 @@ _REFUSALS = frozenset(
     }
 )
 
-Call = Callable[..., Awaitable[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Verbs:
-    """The client's methods for one kind of child."""
-
-    get: Call
-    apply: Call
-    delete: Call
-    list_all: Call
-
 
 class Kube:
     """A connection to the API server. Use as an asynchronous context manager."""
 
-    def __init__(self, *, request_timeout: float) -> None:
+    def __init__(self, *, request_timeout: float, namespaces: tuple[str, ...] = ()) -> None:
         self._timeout = request_timeout
+        self._namespaces = namespaces
 
     async def __aenter__(self) -> Self:
         await _load_credentials()
         self._client: Any = client.ApiClient()
-        core, apps = client.CoreV1Api(self._client), client.AppsV1Api(self._client)
-        # Untyped on purpose: the annotations ask for model objects where plain ones are taken as well, and
-        # are wrong about numbers of seconds.
-        self._custom: Any = client.CustomObjectsApi(self._client)
-        self._leases: Any = client.CoordinationV1Api(self._client)
-        self._verbs = {
-            "ConfigMap": _verbs(core, "config_map"),
-            "Service": _verbs(core, "service"),
-            "Deployment": _verbs(apps, "deployment"),
-        }
-        self._list_pods: Call = core.list_pod_for_all_namespaces_without_preload_content
         return self
 
     async def __aexit__(
@@ -76,37 +59,27 @@ class Kube:
     async def get(self, namespace: str, ref: ChildRef) -> Received | None:
         """A child object, or None when it does not exist."""
         try:
-            return await self._call(
-                self._verbs[ref.kind].get(ref.name, namespace, _request_timeout=self._timeout)
-            )
+            return await self._call("GET", API_KINDS[ref.kind].path(namespace, ref.name))
         except NotFoundError:
             return None
 
-    async def apply(self, manifest: Manifest, *, force: bool) -> Received:
+    async def apply(self, manifest: Manifest, *, force: bool, manager: str = FIELD_MANAGER) -> Received:
         """Server-side apply of a child; without `force` a field that somebody else owns raises
         ConflictError."""
         meta = manifest["metadata"]
-        request = self._verbs[manifest["kind"]].apply(
-            meta["name"],
-            meta["namespace"],
-            manifest,
-            field_manager=FIELD_MANAGER,
-            force=force,
-            field_validation="Strict",
-            _content_type=APPLY,
-            _request_timeout=self._timeout,
+        return await self._call(
+            "PATCH",
+            API_KINDS[manifest["kind"]].path(meta["namespace"], meta["name"]),
+            query={"fieldManager": manager, "force": _flag(force), "fieldValidation": "Strict"},
+            body=manifest,
+            content_type=APPLY,
         )
-        return await self._call(request)
 
     async def delete(self, namespace: str, ref: ChildRef, uid: str) -> None:
         """Delete the child with that UID; one that is gone, or another of the same name, is left alone."""
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         try:
-            await self._call(
-                self._verbs[ref.kind].delete(
-                    ref.name, namespace, body=options, _request_timeout=self._timeout
-                )
-            )
+            await self._call("DELETE", API_KINDS[ref.kind].path(namespace, ref.name), body=options)
         except (NotFoundError, ConflictError):
             return
 
@@ -118,82 +91,102 @@ class Kube:
             "metadata": {"name": key.name, "namespace": key.namespace, "uid": uid},
             "status": status,
         }
-        request = self._custom.patch_namespaced_custom_object_status_without_preload_content(
-            GROUP,
-            VERSION,
-            key.namespace,
-            PLURAL,
-            key.name,
-            body,
-            field_manager=FIELD_MANAGER,
-            # All of the status is ours, whoever may have written into it.
-            force=True,
-            _content_type=APPLY,
-            _request_timeout=self._timeout,
-        )
         try:
-            return await self._call(request)
+            return await self._call(
+                "PATCH",
+                f"{API_KINDS[RESOURCE].path(key.namespace, key.name)}/status",
+                # All of the status is ours, whoever may have written into it.
+                query={"fieldManager": FIELD_MANAGER, "force": _flag(True)},
+                body=body,
+                content_type=APPLY,
+            )
         except ConflictError as error:
             raise NotFoundError(error.message, status=error.status) from error
 
-    async def existing_uids(self, kind: str, label: str) -> frozenset[str]:
-        """UIDs of all objects of a kind that carry a label, or of all resources for our own kind."""
-        found = await self._call(self._list_metadata(kind, label))
-        return frozenset(text(item, "metadata", "uid") for item in mappings(found, "items"))
-
-    def _list_metadata(self, kind: str, label: str) -> Awaitable[Any]:
-        request: Awaitable[Any]
-        if kind == KIND:
-            request = self._custom.list_cluster_custom_object_without_preload_content(
-                GROUP, VERSION, PLURAL, _headers=dict(_METADATA_ONLY), _request_timeout=self._timeout
-            )
-            return request
-        list_all = self._list_pods if kind == "Pod" else self._verbs[kind].list_all
-        return list_all(label_selector=label, _headers=dict(_METADATA_ONLY), _request_timeout=self._timeout)
-
-    async def serves_our_kind(self) -> bool:
-        """Whether the CustomResourceDefinition is installed and served."""
-        request = self._custom.get_api_resources_without_preload_content(
-            GROUP, VERSION, _request_timeout=self._timeout
-        )
+    async def create_event(self, event: Manifest) -> None:
+        """Record an event; one of the same name that exists already is the same event."""
+        path = API_KINDS["Event"].path(event["metadata"]["namespace"])
         try:
-            found = await self._call(request)
+            await self._call("POST", path, body=event)
+        except ConflictError:
+            return
+
+    async def existing_versions(self, kind: str, label: str) -> dict[str, str]:
+        """Resource version by UID of all objects of a kind, of those with a label unless it is our own kind."""
+        found = await self._list(kind, label, accept=_METADATA_ONLY)
+        return {text(item, "metadata", "uid"): text(item, "metadata", "resourceVersion") for item in found}
+
+    async def list_labelled(self, kind: str, label: str) -> list[Received]:
+        """All objects of a kind that carry a label."""
+        return await self._list(kind, label)
+
+    async def serves(self, kind: str) -> bool:
+        """Whether the definition of a kind is installed and served."""
+        api = API_KINDS[kind]
+        try:
+            found = await self._call("GET", f"/apis/{api.group}/{api.version}")
         except NotFoundError:
             return False
-        return any(item.get("name") == PLURAL for item in mappings(found, "resources"))
+        return any(item.get("name") == api.plural for item in mappings(found, "resources"))
 
     async def get_lease(self, namespace: str, name: str) -> Received | None:
         """A Lease, or None when it does not exist."""
-        request = self._leases.read_namespaced_lease_without_preload_content(
-            name, namespace, _request_timeout=self._timeout
-        )
-        try:
-            return await self._call(request)
-        except NotFoundError:
-            return None
+        return await self.get(namespace, ChildRef("Lease", name))
 
     async def create_lease(self, namespace: str, lease: Manifest) -> Received:
         """Create a Lease; ConflictError when somebody was quicker."""
-        request = self._leases.create_namespaced_lease_without_preload_content(
-            namespace, lease, _request_timeout=self._timeout
-        )
-        return await self._call(request)
+        return await self._call("POST", API_KINDS["Lease"].path(namespace), body=lease)
 
     async def replace_lease(self, namespace: str, lease: Manifest) -> Received:
         """Replace a Lease at the version that was read; ConflictError when somebody was quicker."""
-        request = self._leases.replace_namespaced_lease_without_preload_content(
-            lease["metadata"]["name"], namespace, lease, _request_timeout=self._timeout
-        )
-        return await self._call(request)
+        path = API_KINDS["Lease"].path(namespace, lease["metadata"]["name"])
+        return await self._call("PUT", path, body=lease)
 
-    async def _call(self, request: Awaitable[Any]) -> Received:
+    async def _list(self, kind: str, label: str, accept: str = "application/json") -> list[Received]:
+        api = API_KINDS[kind]
+        query = {} if kind == RESOURCE or not api.namespaced else {"labelSelector": label}
+        items: list[Received] = []
+        for path in self._collections(api):
+            items += mappings(await self._call("GET", path, query=query, accept=accept), "items")
+        return items
+
+    def _collections(self, api: ApiKind) -> list[str]:
+        """What has to be listed to see all that is watched."""
+        if not api.namespaced or not self._namespaces:
+            return [api.path()]
+        return [api.path(namespace) for namespace in self._namespaces]
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Manifest | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> Received:
+        headers = {"Accept": accept}
+        if body is not None:
+            headers["Content-Type"] = content_type
         try:
-            response = await request
-            body = await response.read()
+            prepared = await self._client.param_serialize(
+                method,
+                f"{path}?{urlencode(query)}" if query else path,
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            response = await self._client.call_api(*prepared, _request_timeout=self._timeout)
+            answer = await response.read()
         except (aiohttp.ClientError, client.ApiException, TimeoutError, OSError) as error:
             words = str(error) or "no answer in time"
             raise UnavailableError(f"{type(error).__name__}: {words}") from error
-        return _content(response.status, body)
+        return _content(response.status, answer)
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def _content(status: int, body: bytes) -> Received:
@@ -215,16 +208,7 @@ def _content(status: int, body: bytes) -> Received:
     raise ApiError(message, status=status)
 
 
-def _verbs(api: Any, noun: str) -> _Verbs:
-    return _Verbs(
-        get=getattr(api, f"read_namespaced_{noun}_without_preload_content"),
-        apply=getattr(api, f"patch_namespaced_{noun}_without_preload_content"),
-        delete=getattr(api, f"delete_namespaced_{noun}_without_preload_content"),
-        list_all=getattr(api, f"list_{noun}_for_all_namespaces_without_preload_content"),
-    )
-
-
-_load_kube_config: Call = config.load_kube_config
+_load_kube_config: Callable[..., Awaitable[Any]] = config.load_kube_config
 
 
 async def _load_credentials() -> None:

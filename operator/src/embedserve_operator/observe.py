@@ -7,16 +7,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from embedserve_operator.api.types import EmbeddingServiceSpec, EmbeddingServiceStatus
+from embedserve_operator.api.status import EmbeddingServiceStatus
+from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.nodes import UNKNOWN_CLUSTER, ClusterFacts, NodeFacts, Taint
 from embedserve_operator.pods import mounted_config, read_pod
-from embedserve_operator.specs.metadata import FINGERPRINT, REVISION_LABEL
+from embedserve_operator.specs.metadata import FINGERPRINT, REVISION_LABEL, SCALED_BY
 from embedserve_operator.wire import Received, dig, mappings, number, text
 from embedserve_operator.world import Child, ChildRef, DeploymentFacts, Key, Resource, World
 
-CHILD_KINDS = ("ConfigMap", "Deployment", "Service")
 
-
-def observe(resource: Received, children: Iterable[Received], pods: Iterable[Received]) -> World:
+def observe(
+    resource: Received,
+    children: Iterable[Received],
+    pods: Iterable[Received],
+    cluster: ClusterFacts = UNKNOWN_CLUSTER,
+) -> World:
     """The world around a resource. Children that belong to somebody else are left out."""
     read = read_resource(resource)
     own = sorted(
@@ -31,6 +36,7 @@ def observe(resource: Received, children: Iterable[Received], pods: Iterable[Rec
         deployments=deployments,
         serving_revision=_serving_revision(read, service),
         pods=tuple(sorted((read_pod(pod) for pod in pods), key=lambda pod: pod.name)),
+        cluster=cluster,
     )
 
 
@@ -122,5 +128,26 @@ def _deployment(received: Received) -> DeploymentFacts:
         updated=number(status, "updatedReplicas"),
         ready=number(status, "readyReplicas"),
         available=number(status, "availableReplicas"),
+        autoscaled=bool(text(received, "metadata", "annotations", SCALED_BY)),
         creation_problem=creation_problem,
+    )
+
+
+def read_node(received: Received) -> NodeFacts:
+    """The facts of a node."""
+    allocatable = dig(received, "status", "allocatable") or {}
+    return NodeFacts(
+        name=text(received, "metadata", "name"),
+        labels={k: v for k, v in (dig(received, "metadata", "labels") or {}).items() if isinstance(v, str)},
+        taints=tuple(
+            Taint(text(taint, "key"), text(taint, "value"), text(taint, "effect"))
+            for taint in mappings(received, "spec", "taints")
+        ),
+        unschedulable=dig(received, "spec", "unschedulable") is True,
+        # Extended resources carry a domain, and are whole numbers.
+        allocatable={
+            name: int(value)
+            for name, value in allocatable.items()
+            if "/" in name and isinstance(value, str) and value.isdigit()
+        },
     )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
-from embedserve_operator.specs.deployment import CONFIG_VOLUME, FETCH, RUNTIME
+from embedserve_operator.specs.containers import CONFIG_VOLUME, FETCH, RUNTIME
 from embedserve_operator.specs.metadata import REVISION_LABEL, TEMPLATE_HASH
 from embedserve_operator.wire import Received, dig, mappings, number, text
 from embedserve_operator.world import Failure, ModelReport, PodFacts, PodPhase
@@ -26,6 +27,13 @@ _IMAGE_REASONS = {
     "InvalidImageName": False,
 }
 """The kubelet's words for image troubles, and whether waiting can heal them."""
+_MISSING_SECRET = re.compile(r'^secret "[^"]+" not found')
+_MISSING_KEY = re.compile(r"^couldn't find key \S+ in Secret")
+_VOLUME_REASONS = (
+    (re.compile(r'persistentvolumeclaim "[^"]+" not found'), "VolumeClaimMissing"),
+    (re.compile(r"unbound immediate PersistentVolumeClaims"), "VolumeClaimUnbound"),
+)
+"""Words of the kubelet and of the scheduler that name what is missing."""
 _CREATION_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 
 
@@ -96,7 +104,16 @@ def _creation_failure(pod_name: str, status: Received) -> Failure | None:
         cause = words.rpartition("ErrImagePull: ")[2] or "the image cannot be pulled"
         return _made(steady, f"{where}: {cause}", heals=_IMAGE_REASONS[reason])
     if reason in _CREATION_REASONS:
-        return _made(reason, f"{where}: {words}", heals=True)
+        return _made(_creation_reason(words) or reason, f"{where}: {words}", heals=True)
+    return None
+
+
+def _creation_reason(words: str) -> str | None:
+    """What the kubelet's words say is missing, when they say so."""
+    if _MISSING_KEY.search(words):
+        return "SecretKeyMissing"
+    if _MISSING_SECRET.search(words):
+        return "SecretMissing"
     return None
 
 
@@ -113,7 +130,10 @@ def _run_failure(pod: Received, status: Received) -> Failure | None:
         limit = _memory_limit(pod, name)
         bound = f"its limit of {limit}" if limit else "the node's memory"
         loops = text(status, "state", "waiting", "reason") == "CrashLoopBackOff"
-        words = f"{where} needed more memory than {bound}; raise spec.resources.limits.memory"
+        report = _report(pod)
+        size = report.size_bytes if report is not None else None
+        need = f" (its model's files alone are {size / 2**20:.0f} MiB)" if size else ""
+        words = f"{where} needed more memory than {bound}{need}; raise spec.resources.limits.memory"
         return _made("OOMKilled", words, heals=not loops)
     reported = _reported_failure(text(ended, "message"))
     if reported is not None:
@@ -146,8 +166,13 @@ def _placement_failure(pod: Received) -> Failure | None:
     for condition in mappings(pod, "status", "conditions"):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             reason = text(condition, "reason")
-            words = f"pod {text(pod, 'metadata', 'name')}: {text(condition, 'message')}"
-            return _made(reason if _REASON.match(reason) else "Unschedulable", words, heals=True)
+            said = text(condition, "message")
+            words = f"pod {text(pod, 'metadata', 'name')}: {said}"
+            for pattern, missing in _VOLUME_REASONS:
+                if pattern.search(said):
+                    return _made(missing, words, heals=True)
+            placed = reason if _REASON.match(reason) else "Unschedulable"
+            return replace(_made(placed, words, heals=True), unplaced=True)
     return None
 
 

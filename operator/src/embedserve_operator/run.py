@@ -13,14 +13,17 @@ from typing import Any
 
 import kopf
 
-from embedserve_operator.controller import Arrivals, Controller, watch_settings, watches
+from embedserve_operator.audit import WATCHED_KINDS, Audit
+from embedserve_operator.controller import Controller
 from embedserve_operator.errors import ApiError, LeaseLostError
 from embedserve_operator.health import Pulse, serve_health
+from embedserve_operator.kinds import RESOURCE
 from embedserve_operator.kube import Kube
 from embedserve_operator.lease import Elector
 from embedserve_operator.queue import WorkQueue
 from embedserve_operator.settings import RunSettings
-from embedserve_operator.store import Store
+from embedserve_operator.store import ClusterStore, Store
+from embedserve_operator.watches import Arrivals, watch_settings, watches
 from embedserve_operator.world import Key
 
 log = logging.getLogger(__name__)
@@ -29,6 +32,8 @@ _CRD_RETRY_SECONDS = 2.0
 _LEASE_SILENCE_SECONDS = 60.0
 _WORKER_SILENCE_SECONDS = 600.0
 """A pass makes some ten requests, each bounded; a worker that is silent for longer hangs."""
+_SILENT_AUDITS = 4
+"""A watch that so many audits have found dead is."""
 
 
 async def run(settings: RunSettings) -> int:
@@ -40,7 +45,7 @@ async def run(settings: RunSettings) -> int:
     pulse.expect("lease", _LEASE_SILENCE_SECONDS)
     health = await serve_health(pulse, settings.health_port)
     try:
-        async with Kube(request_timeout=settings.request_timeout) as kube:
+        async with Kube(request_timeout=settings.request_timeout, namespaces=settings.namespaces) as kube:
             elector = Elector(
                 kube, settings.lease, settings.identity, now=_now, on_attempt=lambda: pulse.beat("lease")
             )
@@ -66,7 +71,7 @@ async def _lead(
         finally:
             await _end([waiting])
         if not stop.is_set():
-            tasks += _start(settings, kube, pulse, stop)
+            tasks += await _start(settings, kube, pulse, stop)
             await _first_of(stop, *tasks)
         return 0 if stop.is_set() else 1
     except LeaseLostError as error:
@@ -76,23 +81,39 @@ async def _lead(
         await _end(tasks)
 
 
-def _start(settings: RunSettings, kube: Kube, pulse: Pulse, stop: asyncio.Event) -> list[asyncio.Task[None]]:
+async def _start(
+    settings: RunSettings, kube: Kube, pulse: Pulse, stop: asyncio.Event
+) -> list[asyncio.Task[None]]:
     """Start what works while this process leads; none of it ends by itself."""
-    store, arrivals, ready = Store(), Arrivals(), asyncio.Event()
+    store, cluster = Store(), ClusterStore(watches_nodes=settings.watch_nodes)
+    arrivals, ready = Arrivals(), asyncio.Event()
     queue: WorkQueue[Key] = WorkQueue(first=settings.backoff_first, limit=settings.backoff_limit)
-    controller = Controller(kube, store, queue, settings.render, _now)
+    controller = Controller(kube, store, cluster, queue, settings=settings.render, now=_now)
+    for kind in WATCHED_KINDS:
+        pulse.expect(f"watch of {kind}", _SILENT_AUDITS * settings.audit_interval)
+    audit = Audit(
+        kube,
+        store,
+        cluster,
+        queue,
+        watches_nodes=settings.watch_nodes,
+        on_live_watch=lambda kind: pulse.beat(f"watch of {kind}"),
+    )
+    # What is not watched is listed before the first pass.
+    await audit.refresh_unwatched()
     tasks = []
     for number in range(settings.workers):
         name = f"worker-{number}"
         pulse.expect(name, _WORKER_SILENCE_SECONDS)
         tasks.append(asyncio.create_task(controller.work(partial(pulse.beat, name)), name=name))
-    tasks.append(asyncio.create_task(controller.audit(settings.audit_interval, arrivals), name="audit"))
+    tasks.append(asyncio.create_task(audit.run(settings.audit_interval, arrivals), name="audit"))
     # kopf puts its own signal handlers in place; ours come back when it is up.
     tasks.append(asyncio.create_task(_take_signals_back(ready, stop), name="take the signals back"))
     watching = kopf.operator(
-        registry=watches(store, queue, arrivals),
+        registry=watches(store, cluster, queue, arrivals, nodes=settings.watch_nodes),
         settings=watch_settings(),
-        clusterwide=True,
+        clusterwide=not settings.namespaces,
+        namespaces=settings.namespaces,
         standalone=True,
         # Else kopf makes one up from the name of the user, and the pod's user may have none.
         identity=settings.identity,
@@ -115,7 +136,7 @@ async def _wait_for_crd(kube: Kube) -> None:
     said = False
     while True:
         try:
-            if await kube.serves_our_kind():
+            if await kube.serves(RESOURCE):
                 return
             words = "the CustomResourceDefinition of EmbeddingService is not installed"
         except ApiError as error:

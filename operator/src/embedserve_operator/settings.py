@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from embedserve_operator.errors import SettingsError
+from embedserve_operator.hardware import CLASSES, HardwareClass
+
+ARCHITECTURES = ("amd64", "arm64")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeImage:
+    """One image of the runtime."""
+
+    reference: str
+    """With tag or digest."""
+    pull_policy: str = "IfNotPresent"
+    """`Always`, `IfNotPresent` or `Never`."""
+    architectures: tuple[str, ...] = ARCHITECTURES
+    """Architectures that the image has; its pods are placed on no others."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderSettings:
     """What decides the children beside the resource itself."""
 
-    runtime_image: str
-    """Image of the runtime, with tag or digest."""
-    runtime_image_pull_policy: str = "IfNotPresent"
-    """`Always`, `IfNotPresent` or `Never`."""
+    images: Mapping[str, RuntimeImage]
+    """Images of the runtime by what hardware classes call them: `cpu`, `cuda`."""
+    classes: Mapping[str, HardwareClass] = field(default_factory=lambda: CLASSES)
+    """Hardware classes by name."""
     hf_endpoint: str | None = None
     """Base URL of the Hub that all services fetch from; None leaves the choice to the runtime."""
+    management_clients: tuple[str, ...] = ()
+    """Namespaces whose pods may reach the management port (metrics): the operator's own and the monitoring's."""
+
+    def __post_init__(self) -> None:
+        for name, hardware in self.classes.items():
+            if hardware.image not in self.images:
+                raise SettingsError(
+                    f"hardware class {name} names the image {hardware.image}; there are: "
+                    f"{', '.join(sorted(self.images))}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +67,13 @@ class RunSettings:
     lease: LeaseSettings
     identity: str
     """Name of this process in the Lease: the pod's name."""
+    namespaces: tuple[str, ...] = ()
+    """Namespaces that are watched; none: all."""
+    watch_nodes: bool = True
+    """Whether nodes and RuntimeClasses are watched, which needs rights on the whole cluster."""
     health_port: int = 8081
     """Port of `/healthz`."""
-    workers: int = 4
+    workers: int = 8
     """Resources that are worked on at the same time."""
     request_timeout: float = 20.0
     """Longest time of one API request, seconds."""
@@ -49,6 +81,6 @@ class RunSettings:
     """Pause after the first failed pass over a resource; doubled by each further failure, seconds."""
     backoff_limit: float = 60.0
     """Longest pause between passes over a failing resource, seconds."""
-    audit_interval: float = 300.0
+    audit_interval: float = 120.0
     """Seconds between checks that what the caches hold still exists (a watch that was cut can miss
     deletions)."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from datetime import datetime
 
-from embedserve_operator.api.types import Condition, EmbeddingServiceStatus
+from embedserve_operator.api.status import Condition, EmbeddingServiceStatus
 from embedserve_operator.apply import Refusal
+from embedserve_operator.errors import ApiError
+from embedserve_operator.events import events_of
+from embedserve_operator.kinds import RESOURCE
 from embedserve_operator.kube import Kube
 from embedserve_operator.plan import PlannedCondition, PlannedStatus
-from embedserve_operator.store import RESOURCE, Store
+from embedserve_operator.store import Store
 from embedserve_operator.world import Resource
+
+log = logging.getLogger(__name__)
 
 
 async def publish(
@@ -26,8 +32,13 @@ async def publish(
     status = stamped(with_refusal(planned, refusal), resource, now)
     if status == resource.status:
         return
-    body = status.model_dump(by_alias=True, exclude_none=True, mode="json")
-    store.put(RESOURCE, await kube.apply_status(resource.key, resource.uid, body))
+    store.put(RESOURCE, await kube.apply_status(resource.key, resource.uid, status.as_wire()))
+    for event in events_of(resource, status, now):
+        try:
+            await kube.create_event(event)
+        except ApiError as error:
+            # An event is a courtesy; the conditions say the same.
+            log.warning("%s: an event could not be recorded: %s", resource.key, error)
 
 
 def with_refusal(planned: PlannedStatus, refusal: Refusal | None) -> PlannedStatus:
@@ -57,6 +68,7 @@ def stamped(planned: PlannedStatus, resource: Resource, now: datetime) -> Embedd
         endpoint=planned.endpoint,
         vector_space=planned.vector_space,
         model=planned.model,
+        hardware=planned.hardware,
     )
 
 

@@ -7,16 +7,72 @@ the past. `forget_missing` repairs what a watch that was cut has missed: a delet
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from embedserve_operator.observe import CHILD_KINDS, key_of
+from embedserve_operator.kinds import CHILD_KINDS, NODE, POD, RESOURCE
+from embedserve_operator.nodes import ClusterFacts, NodeFacts
+from embedserve_operator.observe import key_of, read_node
 from embedserve_operator.specs.metadata import SERVICE_LABEL
 from embedserve_operator.wire import Received, text
 from embedserve_operator.world import Key
 
-RESOURCE = "EmbeddingService"
-POD = "Pod"
 KINDS = (RESOURCE, *CHILD_KINDS, POD)
+
+
+class ClusterStore:
+    """What is known of the cluster as a whole. Every method tells whether that changed anything: nodes report
+    their health all the time, and none of it matters here."""
+
+    def __init__(self, *, watches_nodes: bool) -> None:
+        self._watches_nodes = watches_nodes
+        self._nodes: dict[str, NodeFacts] = {}
+        self._runtime_classes: set[str] = set()
+        self._service_monitors = False
+
+    def put(self, kind: str, received: Received) -> bool:
+        """A node or RuntimeClass exists."""
+        name = text(received, "metadata", "name")
+        if kind != NODE:
+            new = name not in self._runtime_classes
+            self._runtime_classes.add(name)
+            return new
+        facts = read_node(received)
+        changed = self._nodes.get(name) != facts
+        self._nodes[name] = facts
+        return changed
+
+    def drop(self, kind: str, received: Received) -> bool:
+        """A node or RuntimeClass is gone."""
+        return self._forget(kind, text(received, "metadata", "name"))
+
+    def keep_only(self, kind: str, names: frozenset[str]) -> bool:
+        """Forget what is not among the names that exist."""
+        known = set(self._nodes) if kind == NODE else set(self._runtime_classes)
+        gone = known - names
+        for name in gone:
+            self._forget(kind, name)
+        return bool(gone)
+
+    def have_service_monitors(self, there: bool) -> bool:
+        """Whether the definition of ServiceMonitor is installed."""
+        changed = there != self._service_monitors
+        self._service_monitors = there
+        return changed
+
+    def facts(self) -> ClusterFacts:
+        """The facts as frozen values."""
+        return ClusterFacts(
+            nodes=tuple(self._nodes[name] for name in sorted(self._nodes)) if self._watches_nodes else None,
+            runtime_classes=frozenset(self._runtime_classes),
+            service_monitors=self._service_monitors,
+        )
+
+    def _forget(self, kind: str, name: str) -> bool:
+        if kind == NODE:
+            return self._nodes.pop(name, None) is not None
+        there = name in self._runtime_classes
+        self._runtime_classes.discard(name)
+        return there
 
 
 class Store:
@@ -56,6 +112,16 @@ class Store:
     def uids(self, kind: str) -> frozenset[str]:
         """UIDs of all known objects of a kind."""
         return frozenset(uid for found in self._objects[kind].values() for uid in found)
+
+    def lags(self, kind: str, listed: Mapping[str, str], existing: Mapping[str, str]) -> bool:
+        """Whether something that was listed a while ago, and still exists, is not known yet, or only in an older
+        version: its watch is dead."""
+        known = {uid: received for found in self._objects[kind].values() for uid, received in found.items()}
+        return any(
+            uid not in known or _is_older(known[uid], {"metadata": {"resourceVersion": version}})
+            for uid, version in listed.items()
+            if uid in existing
+        )
 
     def resources(self) -> list[Key]:
         """All resources."""

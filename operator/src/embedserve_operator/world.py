@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from embedserve_operator.api.types import Condition, EmbeddingServiceSpec, EmbeddingServiceStatus
+from embedserve_operator.api.status import Condition, EmbeddingServiceStatus
+from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.nodes import UNKNOWN_CLUSTER, ClusterFacts
 from embedserve_operator.wire import Received
 
 
@@ -75,6 +77,8 @@ class DeploymentFacts:
     updated: int
     ready: int
     available: int
+    autoscaled: bool
+    """It was last applied without a number of pods: an autoscaler decides."""
     creation_problem: str
     """Why its pods cannot be created (quota, admission), in the API server's words; empty when they can."""
 
@@ -88,6 +92,8 @@ class Failure:
     message: str
     heals: bool
     """Whether waiting can heal it; False when somebody has to change something."""
+    unplaced: bool = False
+    """No node has taken the pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,7 @@ class World:
     serving_revision: str | None = None
     """Revision whose pods the Service selects; None before there was a Service."""
     pods: tuple[PodFacts, ...] = ()
+    cluster: ClusterFacts = UNKNOWN_CLUSTER
 
     def child(self, ref: ChildRef) -> Child | None:
         """The child of that kind and name, if it exists."""

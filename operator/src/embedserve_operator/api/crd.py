@@ -7,15 +7,8 @@ from typing import Any
 import yaml
 
 from embedserve_operator.api.schema import spec_schema, status_schema
-from embedserve_operator.api.types import (
-    GROUP,
-    KIND,
-    NAME_RULE,
-    PLURAL,
-    VERSION,
-    EmbeddingServiceSpec,
-    EmbeddingServiceStatus,
-)
+from embedserve_operator.api.status import EmbeddingServiceStatus
+from embedserve_operator.api.types import GROUP, KIND, NAME_RULE, PLURAL, VERSION, EmbeddingServiceSpec
 
 NAME = f"{PLURAL}.{GROUP}"
 
@@ -34,6 +27,7 @@ _COLUMNS = [
     _column("Replicas", ".status.readyReplicas", "integer"),
     _column("Space", ".status.vectorSpace.id"),
     _column("URL", ".status.endpoint.url"),
+    _column("Nodes", ".status.hardware.matchingNodes", "integer", wide=True),
     _column("Reason", '.status.conditions[?(@.type=="Ready")].reason', wide=True),
     _column("Age", ".metadata.creationTimestamp", "date"),
 ]

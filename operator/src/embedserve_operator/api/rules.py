@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -47,4 +48,33 @@ def between(minimum: int, maximum: int, remedy: str) -> Rule:
         cel=f"self >= {minimum} && self <= {maximum}",
         message=f"must be between {minimum} and {maximum}; {remedy}",
         check=lambda value: minimum <= value <= maximum,
+    )
+
+
+def matches(pattern: str, message: str) -> Rule:
+    """A string in which a pattern is found."""
+    compiled = re.compile(pattern)
+    escaped = pattern.replace("\\", "\\\\")
+    return Rule(
+        cel=f"self.matches('{escaped}')", message=message, check=lambda v: compiled.search(v) is not None
+    )
+
+
+def no_key(pattern: str, message: str) -> Rule:
+    """A map none of whose keys has a pattern."""
+    compiled = re.compile(pattern)
+    return Rule(
+        cel=f"!self.exists(key, key.matches('{pattern}'))",
+        message=message,
+        check=lambda keys: not any(compiled.search(key) for key in keys),
+    )
+
+
+def exactly_one(fields: tuple[str, ...], attributes: tuple[str, ...], message: str) -> Rule:
+    """An object with exactly one of some fields (as on the wire) given; `attributes` are their Python names."""
+    has = ", ".join(f"has(self.{field})" for field in fields)
+    return Rule(
+        cel=f"[{has}].filter(given, given).size() == 1",
+        message=message,
+        check=lambda value: sum(getattr(value, name) is not None for name in attributes) == 1,
     )

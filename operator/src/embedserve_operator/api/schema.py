@@ -10,8 +10,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from embedserve_operator.hardware import CLASSES
-
 Schema = dict[str, Any]
 
 _NOISE = frozenset({"title", "$defs"})
@@ -37,9 +35,9 @@ def _rewrite(node: Schema, definitions: dict[str, Schema]) -> Schema:
     for key, value in node.items():
         if key in _NOISE or (key == "default" and value is None):
             continue
-        if key == "additionalProperties" and value is False:
+        if key == "additionalProperties" and isinstance(value, bool):
             continue
-        out[key] = value
+        out[key] = _given(value) if key == "default" else value
     if "properties" in out:
         out["properties"] = {name: _rewrite(child, definitions) for name, child in out["properties"].items()}
     if isinstance(out.get("additionalProperties"), dict):
@@ -49,6 +47,13 @@ def _rewrite(node: Schema, definitions: dict[str, Schema]) -> Schema:
     if "description" in out:
         out["description"] = " ".join(out["description"].split())
     return out
+
+
+def _given(default: Any) -> Any:
+    """A default without what it leaves open: null is no value of the types that a CRD knows."""
+    if isinstance(default, dict):
+        return {key: _given(value) for key, value in default.items() if value is not None}
+    return default
 
 
 def _without_reference(node: Schema, definitions: dict[str, Schema]) -> Schema:
@@ -77,10 +82,8 @@ def _without_union(node: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def spec_schema(model: type[BaseModel]) -> Schema:
-    """The schema of the spec, with the hardware classes that exist as the values of `class`."""
-    schema = structural(model)
-    schema["properties"]["hardware"]["properties"]["class"]["enum"] = sorted(CLASSES)
-    return schema
+    """The schema of the spec."""
+    return structural(model)
 
 
 def status_schema(model: type[BaseModel]) -> Schema:

@@ -6,86 +6,20 @@ Docstrings are what users read; write them for users.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
-from pydantic.alias_generators import to_camel
-from pydantic_core import CoreSchema
+from pydantic import Field
 
-from embedserve_operator.api.rules import CEL_KEY, Rule, between
-from embedserve_operator.hardware import CLASSES
+from embedserve_operator.api.base import LabelName, Model, ObjectName, PassedOn, Quantity
+from embedserve_operator.api.network import Monitoring, NetworkPolicySettings, ServiceSettings
+from embedserve_operator.api.pods import PodSettings
+from embedserve_operator.api.rules import Rule, between, exactly_one, matches
 
 GROUP = "embedserve.dev"
 VERSION = "v1alpha1"
 KIND = "EmbeddingService"
 PLURAL = "embeddingservices"
 API_VERSION = f"{GROUP}/{VERSION}"
-
-QUANTITY = (
-    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|"
-    r"([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
-)
-
-
-class Model(BaseModel):
-    """Base: camelCase on the wire, frozen, unknown fields refused, `rules` enforced."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel,
-        populate_by_name=True,
-        extra="forbid",
-        frozen=True,
-        use_attribute_docstrings=True,
-    )
-    rules: ClassVar[tuple[Rule, ...]] = ()
-
-    @model_validator(mode="after")
-    def _obey_rules(self) -> Self:
-        for rule in self.rules:
-            rule.validate(self)
-        return self
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        described = handler(core_schema)
-        if cls.rules:
-            target = handler.resolve_ref_schema(described)
-            target[CEL_KEY] = [rule.as_json() for rule in cls.rules]
-        return described
-
-
-def _matches(pattern: str, message: str) -> Rule:
-    compiled = re.compile(pattern)
-    escaped = pattern.replace("\\", "\\\\")
-    return Rule(
-        cel=f"self.matches('{escaped}')", message=message, check=lambda v: compiled.search(v) is not None
-    )
-
-
-def _is_quantity_not_negative(value: int | str) -> bool:
-    if isinstance(value, int):
-        return value >= 0
-    return re.match(QUANTITY, value) is not None and not value.startswith("-")
-
-
-Quantity = Annotated[
-    int | Annotated[str, Field(max_length=40)],
-    Rule(
-        cel="type(self) == int ? self >= 0 : isQuantity(self) && quantity(self).compareTo(quantity('0')) >= 0",
-        message="must be a Kubernetes quantity of zero or more, such as 500m, 2 or 4Gi",
-        check=_is_quantity_not_negative,
-    ),
-]
-ObjectName = Annotated[
-    str,
-    Field(max_length=253),
-    _matches(
-        r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
-        "must be the name of an object in the same namespace: lower-case letters, digits, '-' and '.'",
-    ),
-]
 
 
 class SecretKeyRef(Model):
@@ -96,7 +30,7 @@ class SecretKeyRef(Model):
     key: Annotated[
         str,
         Field(max_length=253),
-        _matches(r"^[-._a-zA-Z0-9]+$", "must be a key of the Secret: letters, digits, '-', '_' and '.'"),
+        matches(r"^[-._a-zA-Z0-9]+$", "must be a key of the Secret: letters, digits, '-', '_' and '.'"),
     ]
     """Key inside the Secret."""
 
@@ -107,7 +41,7 @@ class HuggingFaceSource(Model):
     repo: Annotated[
         str,
         Field(max_length=200),
-        _matches(
+        matches(
             r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$",
             "repo must be OWNER/NAME as on the Hub, for example sentence-transformers/all-MiniLM-L6-v2",
         ),
@@ -116,7 +50,7 @@ class HuggingFaceSource(Model):
     revision: Annotated[
         str,
         Field(max_length=200),
-        _matches(
+        matches(
             r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", "revision must be a commit, a tag or a branch, such as main"
         ),
     ] = "main"
@@ -126,35 +60,50 @@ class HuggingFaceSource(Model):
     """Access token for private and gated repositories. Only the pods read it, the operator never does."""
 
 
+ModelPath = Annotated[
+    str,
+    Field(max_length=1024),
+    Rule(
+        cel="!self.startsWith('/') && !self.split('/').exists(part, part == '..')",
+        message="path must be relative to the volume's root and must not contain '..'",
+        check=lambda v: not v.startswith("/") and ".." not in v.split("/"),
+    ),
+]
+
+
 class VolumeSource(Model):
     """A model folder on a PersistentVolumeClaim, mounted read-only."""
 
     claim_name: ObjectName
     """Name of a PersistentVolumeClaim in the namespace of the resource."""
-    path: Annotated[
-        str,
-        Field(max_length=1024),
-        Rule(
-            cel="!self.startsWith('/') && !self.split('/').exists(part, part == '..')",
-            message="path must be relative to the volume's root and must not contain '..'",
-            check=lambda v: not v.startswith("/") and ".." not in v.split("/"),
-        ),
-    ] = ""
+    path: ModelPath = ""
     """Folder inside the volume, relative to its root; empty for the root itself."""
 
 
-def _exactly_one_source(source: ModelSource) -> bool:
-    return (source.hugging_face is None) != (source.volume is None)
+class ImageSource(Model):
+    """A model folder inside an OCI image, mounted read-only by the kubelet (an image volume).
+
+    Needs Kubernetes 1.33 or newer and a container runtime that can do it.
+    """
+
+    reference: Annotated[
+        str,
+        Field(max_length=1000),
+        matches(r"^[^ ]+[:@][^ /]+$", "reference must name an image with a tag or digest, and no blanks"),
+    ]
+    """Image with tag or digest; a digest keeps the vectors the same for ever."""
+    path: ModelPath = ""
+    """Folder inside the image, relative to its root; empty for the root itself."""
 
 
 class ModelSource(Model):
     """Where the model comes from: exactly one of the fields."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            cel="[has(self.huggingFace), has(self.volume)].filter(given, given).size() == 1",
-            message="give exactly one source: either huggingFace or volume; remove the others",
-            check=_exactly_one_source,
+        exactly_one(
+            ("huggingFace", "volume", "image"),
+            ("hugging_face", "volume", "image"),
+            "give exactly one source: one of huggingFace, volume and image; remove the others",
         ),
     )
 
@@ -162,6 +111,8 @@ class ModelSource(Model):
     """A repository of the Hugging Face Hub."""
     volume: VolumeSource | None = None
     """A folder on a PersistentVolumeClaim."""
+    image: ImageSource | None = None
+    """A folder inside an OCI image."""
 
 
 class ModelSpec(Model):
@@ -169,7 +120,9 @@ class ModelSpec(Model):
 
     source: ModelSource
     """Where the model comes from: exactly one of the fields."""
-    pooling: Literal["auto", "cls", "mean", "max", "last"] = "auto"
+    task: Literal["auto", "embed", "rerank", "classify", "sparse"] = "auto"
+    """What the model gives. `auto` takes what the model's own files say."""
+    pooling: Literal["auto", "cls", "mean", "mean_sqrt", "weighted_mean", "max", "last"] = "auto"
     """How token vectors become one vector. `auto` takes what the model's own files say."""
     dimensions: (
         Annotated[int, between(1, 65536, "leave it out to keep all dimensions of the model")] | None
@@ -179,19 +132,30 @@ class ModelSpec(Model):
         None
     )
     """Tokens that an input may have. Without it the model's own limit holds."""
-
-
-def _known_class(name: str) -> str:
-    if name not in CLASSES:
-        raise ValueError(f"no such hardware class; there are: {', '.join(sorted(CLASSES))}")
-    return name
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of weights and products. `auto` takes what the hardware class says, else float32 on CPUs."""
 
 
 class Hardware(Model):
     """What the pods run on."""
 
-    class_: Annotated[str, Field(alias="class"), AfterValidator(_known_class)] = "cpu"
-    """Hardware class."""
+    class_: Annotated[LabelName, Field(alias="class")] = "cpu"
+    """Hardware class: cpu, cpu-x86, cpu-arm64, turing, ampere, ada, hopper, blackwell, blackwell-rtx,
+    dgx-spark, or one that the chart's values define."""
+    count: Annotated[int, between(1, 64, "leave it out for one accelerator")] | None = None
+    """Accelerators of a replica; only for classes that have some."""
+    resource_name: (
+        Annotated[
+            str,
+            Field(max_length=253),
+            matches(
+                r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+                "must be a resource's name such as nvidia.com/gpu or nvidia.com/mig-1g.10gb",
+            ),
+        ]
+        | None
+    ) = None
+    """Resource that stands for the accelerator, instead of that of the class: a MIG slice, for example."""
 
 
 class Batching(Model):
@@ -218,6 +182,8 @@ class Batching(Model):
         Annotated[int, between(1, 3600, "leave it out to take the runtime's default")] | None
     ) = None
     """Longest time that a request may wait and run; then it gets 504."""
+    auto_truncate: bool | None = None
+    """Whether over-long inputs are cut when the request does not say; without it they are."""
 
 
 class Resources(Model):
@@ -229,11 +195,49 @@ class Resources(Model):
     """What is reserved."""
 
 
+class Autoscaling(Model):
+    """Pods by load: a HorizontalPodAutoscaler. Needs a metrics API that knows the metric."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.minReplicas <= self.maxReplicas",
+            message="minReplicas must not be above maxReplicas: lower the one or raise the other",
+            check=lambda a: a.min_replicas <= a.max_replicas,
+        ),
+    )
+
+    min_replicas: Annotated[int, between(1, 1000, "use suspend to stop all pods")] = 1
+    """Fewest pods."""
+    max_replicas: Annotated[int, between(1, 1000, "give the most pods that may run")]
+    """Most pods."""
+    metric: Literal["queueDepth", "queueSeconds"] = "queueDepth"
+    """queueDepth: inputs that wait in a pod. queueSeconds: how long they will take."""
+    target: Annotated[int, between(1, 1_000_000, "leave it out for the default of 16")] = 16
+    """Value of the metric that a pod should have."""
+    behavior: PassedOn | None = None
+    """Speed of scaling, as in `kubectl explain hpa.spec.behavior`."""
+
+
+class Auth(Model):
+    """API keys that requests must carry."""
+
+    secret_ref: SecretKeyRef
+    """Key of a Secret that holds one API key, or several separated by commas. Only the pods read it."""
+
+
 PromptName = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class EmbeddingServiceSpec(Model):
     """What is to be served."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!(has(self.replicas) && has(self.autoscaling))",
+            message="replicas and autoscaling exclude each other: remove replicas, autoscaling.minReplicas counts",
+            check=lambda spec: spec.replicas is None or spec.autoscaling is None,
+        ),
+    )
 
     model: ModelSpec
     """The model and how its vectors are made."""
@@ -245,82 +249,28 @@ class EmbeddingServiceSpec(Model):
     """Prompts by name, beside the model's own; the same name replaces the model's."""
     hardware: Hardware = Hardware()
     """What the pods run on."""
+    engine: Literal["auto", "onnx", "torch"] = "auto"
+    """How the model is run. `auto` takes what the hardware class says, else what can run the model."""
     batching: Batching | None = None
     """Token-budget batching and its bounds."""
-    replicas: Annotated[int, between(0, 1000, "0 stops serving and keeps the rest")] = 1
-    """Number of pods."""
+    replicas: Annotated[int, between(0, 1000, "0 stops serving and keeps the rest")] | None = None
+    """Number of pods; 1 when neither it nor autoscaling is given."""
+    autoscaling: Autoscaling | None = None
+    """Pods by load, instead of `replicas`."""
+    auth: Auth | None = None
+    """API keys that requests must carry; without it none is asked for."""
+    service: ServiceSettings = ServiceSettings()
+    """The Service that clients call."""
+    network_policy: NetworkPolicySettings = NetworkPolicySettings()
+    """Who may reach the pods, and what they may reach."""
+    monitoring: Monitoring | None = None
+    """How metrics are collected."""
     resources: Resources | None = None
     """Compute resources of a replica."""
+    pod: PodSettings = PodSettings()
+    """What the pods get beside what the operator decides."""
     suspend: bool = False
     """Stops all pods and keeps everything else."""
-
-
-class Condition(Model):
-    """One statement about the service."""
-
-    type: Annotated[str, Field(max_length=316)]
-    """Ready, Reconciling or Stalled; the last two exist only while they are true."""
-    status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
-    reason: Annotated[str, Field(min_length=1, max_length=1024)]
-    """Cause as one word, for programs."""
-    message: Annotated[str, Field(max_length=32768)]
-    """Cause in words, for people."""
-    last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
-    """When the status last changed."""
-    observed_generation: int | None = None
-    """Generation of the resource that the statement is about."""
-
-
-class Endpoint(Model):
-    """Where the service answers."""
-
-    url: str
-    """Base URL inside the cluster."""
-
-
-class VectorSpace(Model):
-    """Which vectors are served. Vectors of different spaces must never be compared."""
-
-    id: str
-    """Identity: the same for all ways to make the same vectors, different otherwise."""
-    dimensions: int
-    """Length of a vector."""
-
-
-class ServedModel(Model):
-    """The model that is served now."""
-
-    source: str
-    """Repository or volume folder that it came from."""
-    revision: str | None = None
-    """Commit that the source resolved to."""
-    digest: str | None = None
-    """Digest of the model's files."""
-    size_bytes: int | None = None
-    """Size of the model's files."""
-
-
-class EmbeddingServiceStatus(Model):
-    """What is served now, and what keeps it from being what the spec asks for."""
-
-    observed_generation: int = -1
-    """Last generation of the resource that the operator acted upon; -1 before the first."""
-    conditions: tuple[Condition, ...] = ()
-    """Ready tells what is served. Reconciling and Stalled exist only while true: on the way, and stuck until
-    something is changed."""
-    replicas: int | None = None
-    """Pods that exist of what is served."""
-    ready_replicas: int | None = None
-    """Pods that are ready of what is served."""
-    selector: str | None = None
-    """Label selector of the pods that are served from."""
-    endpoint: Endpoint | None = None
-    """Where the service answers."""
-    vector_space: VectorSpace | None = None
-    """Which vectors are served."""
-    model: ServedModel | None = None
-    """The model that is served now."""
 
 
 _LONGEST_NAME = 45  # children carry suffixes, and the pods of a Deployment two more

@@ -51,6 +51,15 @@ def invalid(problem: str) -> tuple[PlannedCondition, ...]:
     )
 
 
+def refused(why: Failure, serving: DeploymentFacts | None) -> tuple[PlannedCondition, ...]:
+    """The conditions of a resource that asks for what cannot be; what serves goes on serving."""
+    stalled = PlannedCondition("Stalled", "True", why.reason, why.message)
+    if serving is None or serving.available == 0:
+        return PlannedCondition("Ready", "False", why.reason, why.message), stalled
+    said = f"revision {serving.revision} goes on serving; the change is refused: {why.message}"
+    return PlannedCondition("Ready", "True", PREVIOUS_SERVING, said), stalled
+
+
 def _ready(situation: Situation) -> PlannedCondition:
     serving = situation.serving
     if situation.replicas == 0:

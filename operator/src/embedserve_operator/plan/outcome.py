@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from embedserve_operator.api.types import Endpoint, ServedModel, VectorSpace
+from embedserve_operator.api.status import Endpoint, HardwareStatus, ServedModel, VectorSpace
 from embedserve_operator.wire import Manifest
 from embedserve_operator.world import Child
 
@@ -31,6 +31,15 @@ class PlannedStatus:
     endpoint: Endpoint | None = None
     vector_space: VectorSpace | None = None
     model: ServedModel | None = None
+    hardware: HardwareStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """The number of pods of a Deployment, to be claimed for an autoscaler."""
+
+    deployment: str
+    replicas: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +51,4 @@ class Plan:
     prune: tuple[Child, ...]
     """Children that are wanted no longer."""
     status: PlannedStatus
+    hand_over: HandOver | None = None

@@ -7,26 +7,35 @@ its own.
 
 from __future__ import annotations
 
-from embedserve_operator.api.types import EmbeddingServiceSpec
+from typing import Any
+
+from embedserve_operator.api.types import EmbeddingServiceSpec, ModelSource
 from embedserve_operator.wire import short_hash
 
 
 def revision_of(spec: EmbeddingServiceSpec) -> str:
     """The revision that a spec declares."""
-    source = spec.model.source
+    return short_hash(declared(spec))
+
+
+def declared(spec: EmbeddingServiceSpec) -> dict[str, Any]:
+    """What the revision is the hash of."""
+    return {
+        "source": _source(spec.model.source),
+        # Left out at its default, so that revisions from before the field was there stay what they are.
+        **({} if spec.model.task == "auto" else {"task": spec.model.task}),
+        "pooling": spec.model.pooling,
+        "dimensions": spec.model.dimensions,
+        # Only the default prompt shapes the vectors of a plain request; other prompts are asked for by name.
+        "prompt": [spec.prompt_name, (spec.prompts or {}).get(spec.prompt_name or "")],
+    }
+
+
+def _source(source: ModelSource) -> list[str]:
     if source.hugging_face is not None:
-        declared = ["huggingFace", source.hugging_face.repo, source.hugging_face.revision]
-    elif source.volume is not None:
-        declared = ["volume", source.volume.claim_name, source.volume.path.strip("/")]
-    else:
-        raise ValueError("a source without a kind")
-    return short_hash(
-        {
-            "source": declared,
-            "pooling": spec.model.pooling,
-            "dimensions": spec.model.dimensions,
-            # Only the default prompt shapes the vectors of a plain request; other prompts are asked for by
-            # name.
-            "prompt": [spec.prompt_name, (spec.prompts or {}).get(spec.prompt_name or "")],
-        }
-    )
+        return ["huggingFace", source.hugging_face.repo, source.hugging_face.revision]
+    if source.volume is not None:
+        return ["volume", source.volume.claim_name, source.volume.path.strip("/")]
+    if source.image is not None:
+        return ["image", source.image.reference, source.image.path.strip("/")]
+    raise ValueError("a source without a kind")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embedserve_operator.api.types import Endpoint, ServedModel, VectorSpace
+from embedserve_operator.api.status import Endpoint, HardwareStatus, ServedModel, VectorSpace
 from embedserve_operator.plan.outcome import PlannedCondition, PlannedStatus
 from embedserve_operator.specs import service
 from embedserve_operator.specs.metadata import selector
@@ -10,7 +10,11 @@ from embedserve_operator.world import ModelReport, Resource, World
 
 
 def served(
-    world: World, serving: str, source: str | None, conditions: tuple[PlannedCondition, ...]
+    world: World,
+    serving: str,
+    source: str | None,
+    hardware: HardwareStatus,
+    conditions: tuple[PlannedCondition, ...],
 ) -> PlannedStatus:
     """The status while `serving` is the revision that the Service selects.
 
@@ -28,6 +32,7 @@ def served(
         endpoint=Endpoint(url=service.url(world.resource)),
         vector_space=_vector_space(report, world.resource, selection),
         model=model,
+        hardware=hardware,
     )
 
 
@@ -42,6 +47,7 @@ def unchanged(resource: Resource, conditions: tuple[PlannedCondition, ...]) -> P
         endpoint=status.endpoint,
         vector_space=status.vector_space,
         model=status.model,
+        hardware=status.hardware,
     )
 
 

@@ -12,6 +12,8 @@ REVISION_LABEL = "embedserve.dev/revision"
 """On Deployments and pods: which declaration of a model they serve."""
 FINGERPRINT = "embedserve.dev/fingerprint"
 """Annotation on children: hash of the manifest that they were applied from."""
+SCALED_BY = "embedserve.dev/scaled-by"
+"""Annotation on Deployments whose number of pods an autoscaler decides."""
 TEMPLATE_HASH = "embedserve.dev/template"
 """Annotation on pods: hash of the template that they were made from."""
 

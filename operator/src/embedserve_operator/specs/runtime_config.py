@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from embedserve_operator.api.types import Batching, EmbeddingServiceSpec, ModelSource
+from embedserve_operator.hardware import HardwareClass
 from embedserve_operator.settings import RenderSettings
 
 SERVING_PORT = 8080
@@ -18,15 +19,22 @@ STORE_PATH = "/models"
 VOLUME_PATH = "/volume"
 ENDPOINT_DRAIN_SECONDS = 5
 """After the stop signal: normal service while load balancers move away."""
-SHUTDOWN_GRACE_SECONDS = 30
-"""After that: time that accepted requests have to finish."""
+_LEAST_GRACE_SECONDS = 30
+_MOST_GRACE_SECONDS = 300
+
+
+def grace_seconds(spec: EmbeddingServiceSpec) -> int:
+    """After the drain: time that accepted requests have to finish. As long as a request may take, within bounds."""
+    asked = spec.batching.request_timeout_seconds if spec.batching is not None else None
+    return max(_LEAST_GRACE_SECONDS, min(asked or 0, _MOST_GRACE_SECONDS))
 
 
 def source_path(source: ModelSource) -> str:
     """The source as the runtime reads it: OWNER/NAME or a folder."""
     if source.hugging_face is not None:
         return source.hugging_face.repo
-    path = source.volume.path.strip("/") if source.volume is not None else ""
+    folder = source.volume or source.image
+    path = folder.path.strip("/") if folder is not None else ""
     return f"{VOLUME_PATH}/{path}" if path else VOLUME_PATH
 
 
@@ -34,9 +42,11 @@ def source_words(source: ModelSource) -> str:
     """The source as people read it."""
     if source.hugging_face is not None:
         return source.hugging_face.repo
-    if source.volume is None:
-        raise ValueError("a source without a kind")
-    return f"{source.volume.claim_name}:/{source.volume.path.strip('/')}"
+    if source.volume is not None:
+        return f"{source.volume.claim_name}:/{source.volume.path.strip('/')}"
+    if source.image is not None:
+        return f"{source.image.reference}:/{source.image.path.strip('/')}"
+    raise ValueError("a source without a kind")
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
@@ -51,6 +61,7 @@ def _model(spec: EmbeddingServiceSpec, settings: RenderSettings) -> dict[str, An
             "revision": hub.revision if hub is not None else None,
             "store": STORE_PATH,
             "endpoint": settings.hf_endpoint if hub is not None else None,
+            "task": spec.model.task if spec.model.task != "auto" else None,
             "pooling": spec.model.pooling,
             "max_length": spec.model.max_length,
             "dimensions": spec.model.dimensions,
@@ -70,8 +81,16 @@ def _batching(batching: Batching | None) -> dict[str, Any]:
             "max_queue_inputs": batching.max_queue_inputs,
             "max_client_batch_size": batching.max_client_batch_size,
             "request_timeout_seconds": batching.request_timeout_seconds,
+            "auto_truncate": batching.auto_truncate,
         }
     )
+
+
+def _engine(spec: EmbeddingServiceSpec, hardware: HardwareClass) -> dict[str, Any]:
+    """What the user says, else what the class says; nothing where both leave it to the runtime."""
+    kind = spec.engine if spec.engine != "auto" else hardware.engine
+    precision = spec.model.precision if spec.model.precision != "auto" else hardware.precision
+    return {key: value for key, value in (("kind", kind), ("precision", precision)) if value != "auto"}
 
 
 def runtime_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
@@ -83,8 +102,15 @@ def runtime_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
             "management_port": MANAGEMENT_PORT,
             "served_model_name": spec.served_model_name or source_words(spec.model.source),
             "endpoint_drain_seconds": ENDPOINT_DRAIN_SECONDS,
-            "shutdown_grace_seconds": SHUTDOWN_GRACE_SECONDS,
+            "shutdown_grace_seconds": grace_seconds(spec),
         }
     )
-    config = _given({"model": _model(spec, settings), "server": server, "batching": _batching(spec.batching)})
+    config = _given(
+        {
+            "model": _model(spec, settings),
+            "server": server,
+            "batching": _batching(spec.batching),
+            "engine": _engine(spec, settings.classes[spec.hardware.class_]),
+        }
+    )
     return yaml.safe_dump(config, sort_keys=False, width=110, allow_unicode=True)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from embedserve_operator.api.network import ServiceSettings
 from embedserve_operator.specs.metadata import fingerprinted, metadata, selector
 from embedserve_operator.wire import Manifest
 from embedserve_operator.world import Resource
 
 
-def service(resource: Resource, revision: str) -> Manifest:
+def service(resource: Resource, settings: ServiceSettings, revision: str) -> Manifest:
     """The Service, steering to the pods of a revision."""
+    meta = metadata(resource, resource.key.name)
+    fields = settings.as_wire()
+    annotations = fields.pop("annotations", None)
+    if annotations:
+        meta["annotations"] = annotations
     return fingerprinted(
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": metadata(resource, resource.key.name),
+            "metadata": meta,
             "spec": {
-                "type": "ClusterIP",
+                **fields,
                 "selector": selector(resource, revision),
                 "ports": [
                     {

@@ -1,0 +1,249 @@
+"""Many EmbeddingServices and one operator: time, requests, memory, reaction; beside a plain kopf operator.
+
+    python -m benchmarks.operator_scale [--services 1000] [--pods] [--only ours]
+
+Brings the cluster of `e2e/cluster` up and stops the chart's operator there meanwhile. The operator under test runs as
+a process of its own outside, so that its memory is its own. With `--pods` every service has a pod, on nodes of kwok;
+without, services are suspended and the figures are those of the operator alone. Prints a table and JSON, asserts
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster.images import REPOSITORY
+from e2e.cluster.kwok import fake_nodes
+from e2e.cluster.layout import Layout
+from e2e.cluster.lifecycle import Cluster
+from e2e.cluster.polling import wait_until
+from e2e.cluster.progress import Progress
+from embedserve_operator.world import ChildRef
+
+NAMESPACE = "operator-scale"
+OPERATOR = ("deployment", "embedserve-operator", "--namespace", "embedserve-system")
+CHILDREN = ("configmaps", "deployments", "services", "networkpolicies")
+COUNTED = (*CHILDREN, "embeddingservices")
+WRITES = ("APPLY", "PATCH", "POST", "PUT", "DELETE")
+PODS_PER_NODE = 100
+PATIENCE_S = 1800
+SAMPLES = 60
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was seen of one operator."""
+
+    operator: str
+    services: int
+    all_applied_s: float
+    writes_per_service: float
+    writes_in_quiet_minute: int
+    memory_mib: float
+    reaction_p50_s: float
+    reaction_p99_s: float
+
+
+def command(which: str) -> list[str]:
+    if which == "ours":
+        words = ["-m", "embedserve_operator.cli", "run", "--namespace", NAMESPACE, "--lease-name", "bench"]
+        words += ["--watch-namespace", NAMESPACE, "--health-port", "18081", "--log-level", "warning"]
+        return [sys.executable, *words]
+    words = ["-m", "kopf", "run", "--standalone", "--namespace", NAMESPACE, "--quiet"]
+    return [sys.executable, *words, str(REPOSITORY / "benchmarks" / "plain_kopf.py")]
+
+
+@contextmanager
+def running(which: str, cluster: Cluster) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, "KUBECONFIG": str(cluster.layout.admin_kubeconfig)}
+    log = Path(tempfile.gettempdir()) / f"operator-scale-{which}.log"
+    with log.open("wb") as said:
+        process = subprocess.Popen(command(which), env=environment, stdout=said, stderr=said, cwd=REPOSITORY)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def service(number: int, *, pods: bool) -> dict[str, Any]:
+    repo = f"acme/model-{number}"
+    return {
+        "apiVersion": "embedserve.dev/v1alpha1",
+        "kind": "EmbeddingService",
+        "metadata": {"name": f"s{number}", "namespace": NAMESPACE},
+        "spec": {"model": {"source": {"huggingFace": {"repo": repo}}}, "suspend": not pods},
+    }
+
+
+def writes(cluster: Cluster) -> int:
+    """Writes of what only the operator under test writes, as the API server counts them; status of Deployments and
+    Leases are others' or always there."""
+    total = 0.0
+    for line in cluster.kubectl("get", "--raw", "/metrics").splitlines():
+        if not line.startswith("apiserver_request_total{"):
+            continue
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+        own = labels["resource"] == "embeddingservices" or not labels.get("subresource")
+        if labels["resource"] in COUNTED and labels["verb"] in WRITES and own:
+            total += float(line.rpartition(" ")[2])
+    return int(total)
+
+
+def count(cluster: Cluster, kind: str) -> int:
+    said = cluster.kubectl("get", kind, "--namespace", NAMESPACE, "--output=name", timeout_s=120)
+    return sum("/s" in name for name in said.split())
+
+
+def memory_mib(process: subprocess.Popen[bytes]) -> float:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1024
+
+
+async def reactions(services: int) -> list[float]:
+    """Seconds from a change of one service's Service settings to the change of its Service."""
+    # The client library reads $KUBECONFIG when it is imported.
+    from embedserve_operator.kube import Kube
+
+    found = []
+    async with Kube(request_timeout=20) as kube:
+        for sample in range(SAMPLES):
+            name = f"s{sample * services // SAMPLES}"
+            patch = {
+                "apiVersion": "embedserve.dev/v1alpha1",
+                "kind": "EmbeddingService",
+                "metadata": {"name": name, "namespace": NAMESPACE},
+                "spec": {"service": {"annotations": {"sample": str(time.time())}}},
+            }
+            await kube.apply(patch, force=True, manager="bench")
+            began = time.monotonic()
+            want = patch["spec"]["service"]["annotations"]["sample"]  # type: ignore[index]
+            while True:
+                seen = await kube.get(NAMESPACE, ChildRef("Service", name)) or {}
+                if seen.get("metadata", {}).get("annotations", {}).get("sample") == want:
+                    break
+                await asyncio.sleep(0.005)
+            found.append(time.monotonic() - began)
+    return sorted(found)
+
+
+def measure(which: str, cluster: Cluster, services: int, *, pods: bool) -> Figures:
+    kubectl = cluster.kubectl
+    kubectl("create", "namespace", NAMESPACE)
+    try:
+        items = [service(number, pods=pods) for number in range(services)]
+        with cluster.progress.step(f"{which}: creating {services} resources"):
+            for start in range(0, services, 200):
+                batch = {"apiVersion": "v1", "kind": "List", "items": items[start : start + 200]}
+                kubectl("create", "--filename", "-", stdin=json.dumps(batch), timeout_s=300)
+        before = writes(cluster)
+        began = time.monotonic()
+        with running(which, cluster) as process:
+            with cluster.progress.step(f"{which}: waiting until all children exist"):
+                _wait("all children", lambda: all(count(cluster, kind) >= services for kind in CHILDREN))
+            took = time.monotonic() - began
+            if pods:
+                with cluster.progress.step(f"{which}: waiting for the pods"):
+                    _wait("all pods", lambda: count(cluster, "pods") >= services)
+            with cluster.progress.step(f"{which}: waiting until it is quiet"):
+                _until_quiet(cluster)
+            written = writes(cluster) - before
+            with cluster.progress.step(f"{which}: a quiet minute"):
+                quiet = writes(cluster)
+                end = time.monotonic() + 60
+                wait_until("a minute", lambda: time.monotonic() >= end, timeout_s=90, every_s=1)
+                quiet = writes(cluster) - quiet
+            with cluster.progress.step(f"{which}: {SAMPLES} changes, one after the other"):
+                times = asyncio.run(reactions(services))
+            memory = memory_mib(process)
+    finally:
+        with cluster.progress.step(f"{which}: clearing away"):
+            kubectl("delete", "namespace", NAMESPACE, timeout_s=PATIENCE_S)
+    return Figures(
+        operator=which,
+        services=services,
+        all_applied_s=round(took, 1),
+        writes_per_service=round(written / services, 2),
+        writes_in_quiet_minute=quiet,
+        memory_mib=round(memory, 1),
+        reaction_p50_s=round(statistics.median(times), 3),
+        reaction_p99_s=round(times[int(0.99 * (len(times) - 1))], 3),
+    )
+
+
+def _wait(what: str, met: Callable[[], bool]) -> None:
+    wait_until(what, met, timeout_s=PATIENCE_S, every_s=2)
+
+
+def _until_quiet(cluster: Cluster) -> None:
+    """Until nothing has been written for a while."""
+    seen = [writes(cluster)]
+
+    def quiet() -> bool:
+        seen.append(writes(cluster))
+        return len(seen) > 5 and len(set(seen[-5:])) == 1
+
+    _wait("no more writes", quiet)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--services", type=int, default=1000)
+    parser.add_argument("--pods", action="store_true", help="with a pod each, on nodes of kwok")
+    parser.add_argument("--only", choices=["ours", "plain"])
+    options = parser.parse_args()
+    cluster = Cluster(Layout.of_user(), Progress())
+    cluster.up()
+    os.environ["KUBECONFIG"] = str(cluster.layout.admin_kubeconfig)
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "--filename", str(REPOSITORY / "crds"))
+    there = cluster.kubectl.get(*OPERATOR)
+    if there is not None:
+        cluster.kubectl("scale", *OPERATOR, "--replicas=0")
+    found = []
+    with ExitStack() as stack:
+        if options.pods:
+            count_of_nodes = -(-options.services // PODS_PER_NODE)
+            stack.enter_context(fake_nodes(cluster, [_node(number) for number in range(count_of_nodes)]))
+        asked = [which for which in ("ours", "plain") if options.only in (None, which)]
+        found += [measure(which, cluster, options.services, pods=options.pods) for which in asked]
+    if there is not None:
+        cluster.kubectl("scale", *OPERATOR, f"--replicas={there['spec']['replicas']}")
+    _print(found)
+    return 0
+
+
+def _node(number: int) -> dict[str, Any]:
+    name = f"scale-{number}"
+    room = {"cpu": "1000", "memory": "1000Gi", "pods": str(PODS_PER_NODE + 20)}
+    labels = {"kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux", "kubernetes.io/hostname": name}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "status": {"allocatable": room, "capacity": room},
+    }
+
+
+def _print(found: list[Figures]) -> None:
+    rows = [asdict(figures) for figures in found]
+    for field in rows[0]:
+        print(f"{field:24}" + "".join(f"{row[field]!s:>14}" for row in rows))
+    print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Nodes that exist only as objects; kwok says of them, and of the pods placed on them, that all is well."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from e2e.cluster.lifecycle import Cluster
+
+MARK = "kwok.x-k8s.io/node"
+PATIENCE_S = 120
+
+
+@contextmanager
+def fake_nodes(cluster: Cluster, nodes: Sequence[dict[str, Any]]) -> Iterator[None]:
+    """The nodes, ready to take pods, until the end of the block; pods on them go with them."""
+    kubectl, names = cluster.kubectl, [node["metadata"]["name"] for node in nodes]
+    # An earlier run may have been broken off.
+    kubectl("delete", "nodes", "--ignore-not-found", *names)
+    # Of a node only a creation takes the status along.
+    kubectl("create", "--filename", "-", stdin=json.dumps(_list([_marked(node) for node in nodes])))
+    cluster.supervisor.start(
+        "kwok",
+        [
+            str(cluster.layout.binaries / "kwok"),
+            f"--kubeconfig={cluster.layout.admin_kubeconfig}",
+            f"--manage-nodes-with-annotation-selector={MARK}=fake",
+            # Without leases the controllers would take the nodes for dead after 50 s.
+            "--node-lease-duration-seconds=40",
+        ],
+        {"PATH": os.environ["PATH"], "HOME": str(cluster.layout.state)},
+    )
+    try:
+        for name in names:
+            kubectl.wait_for(f"node {name} is ready", ("node", name), _is_ready, timeout_s=PATIENCE_S)
+        yield
+    finally:
+        for name in names:
+            on_it = ("--all-namespaces", f"--field-selector=spec.nodeName={name}", "--output=json")
+            for pod in json.loads(kubectl("get", "pods", *on_it))["items"]:
+                where = ("--namespace", pod["metadata"]["namespace"])
+                kubectl("delete", "pod", pod["metadata"]["name"], *where, "--grace-period=0", "--force")
+        kubectl("delete", "nodes", *names)
+        cluster.supervisor.stop("kwok")
+
+
+def _marked(node: dict[str, Any]) -> dict[str, Any]:
+    meta = node["metadata"]
+    return {**node, "metadata": {**meta, "annotations": {**meta.get("annotations", {}), MARK: "fake"}}}
+
+
+def _list(items: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "List", "items": items}
+
+
+def _is_ready(node: dict[str, Any]) -> bool:
+    conditions = {c["type"]: c["status"] for c in node.get("status", {}).get("conditions", [])}
+    tainted = any(taint["key"].startswith("node.kubernetes.io/") for taint in node["spec"].get("taints", []))
+    return conditions.get("Ready") == "True" and not tainted

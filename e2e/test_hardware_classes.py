@@ -1,0 +1,147 @@
+"""Each class's pods land on the right one of a set of nodes, from Turing to DGX Spark; what fits none says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster.kwok import fake_nodes
+from e2e.cluster.lifecycle import Cluster
+from e2e.conftest import MakeService
+from e2e.services import Object, Service, condition, hub_spec
+
+NODES = Path(__file__).parents[1] / "tests" / "operator" / "nodes.yaml"
+RIGHT = {
+    "cpu-x86": {"plain"},
+    "turing": {"t4"},
+    "ampere": {"a100"},
+    "ada": {"l4"},
+    "hopper": {"h100", "gh200"},
+    "blackwell": {"b200"},
+    "dgx-spark": {"spark"},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nodes(cluster: Cluster) -> Iterator[None]:
+    """The same nodes as in the tests without a cluster, beside the real one."""
+    items = yaml.safe_load(NODES.read_text(encoding="utf-8"))["items"]
+    with fake_nodes(cluster, [item for item in items if item["kind"] == "Node"]):
+        yield
+
+
+def placed(service: Service) -> Object:
+    """The only pod, once the service is served."""
+    service.wait_serving()
+    (pod,) = service.pods()
+    return pod
+
+
+def hardware(name: str, **more: Any) -> dict[str, Any]:
+    return hub_spec(hardware={"class": name, **more})
+
+
+def test_each_class_lands_on_its_node(service: MakeService) -> None:
+    services = {name: service(name) for name in RIGHT}
+    for name, found in services.items():
+        found.apply(hardware(name))
+    landed = {name: placed(found)["spec"]["nodeName"] for name, found in services.items()}
+    assert {name for name, node in landed.items() if node not in RIGHT[name]} == set()
+    for name, found in services.items():
+        told = found.get()["status"]["hardware"]
+        # The cluster's real node may fit a CPU class as well.
+        assert told["class"] == name
+        assert told["matchingNodes"] >= len(RIGHT[name])
+        found.delete()
+
+
+def test_a_class_that_the_image_cannot_run_on_is_refused(service: MakeService) -> None:
+    """The image of these tests was built on this machine, for its architecture only."""
+    found = service("foreign")
+    found.apply(hardware("cpu-arm64"))
+    assert "has only amd64" in found.wait_condition("Stalled", "True", "ImageLacksArchitecture")["message"]
+    found.delete()
+
+
+def test_a_slice_lands_where_it_is_offered(service: MakeService) -> None:
+    mig = service("mig")
+    mig.apply(hardware("ampere", resourceName="nvidia.com/mig-1g.10gb"))
+    assert placed(mig)["spec"]["nodeName"] == "a100-mig"
+    mig.delete()
+
+
+def test_a_toleration_of_the_user_opens_a_tainted_node(service: MakeService) -> None:
+    tolerant = service("tolerant")
+    tolerations = [{"key": "team", "operator": "Exists"}]
+    tolerant.apply({**hardware("blackwell-rtx"), "pod": {"tolerations": tolerations}})
+    assert placed(tolerant)["spec"]["nodeName"] == "rtx-pro"
+    tolerant.delete()
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "reason", "words"),
+    [
+        pytest.param(
+            "tainted",
+            hardware("blackwell-rtx"),
+            "NoMatchingNode",
+            ("compute capability 12.0", "rtx-pro (taint team=graphics:NoSchedule)"),
+            id="tainted",
+        ),
+        pytest.param(
+            "nowhere",
+            {**hardware("hopper"), "pod": {"nodeSelector": {"rack": "9"}}},
+            "NoMatchingNode",
+            ("label rack=9", "compute capability 9.0", "The scheduler says: pod nowhere-"),
+            id="no node with the label",
+        ),
+        pytest.param(
+            "too-many",
+            hardware("hopper", count=8),
+            "InsufficientAccelerators",
+            ("h100 (4)", "gh200 (1)"),
+            id="more accelerators than any node has",
+        ),
+    ],
+)
+def test_what_fits_no_node_says_why(
+    service: MakeService, name: str, spec: dict[str, Any], reason: str, words: tuple[str, ...]
+) -> None:
+    found = service(name)
+    found.apply(spec)
+    found.wait_condition("Reconciling", "True", reason)
+
+    def says_all(seen: Object) -> bool:
+        told = condition(seen, "Reconciling")
+        return told is not None and all(want in told["message"] for want in words)
+
+    # The scheduler's words come a moment after ours.
+    found.wait_for(f"it says {words}", says_all)
+    assert found.get()["status"]["hardware"]["matchingNodes"] == 0
+    found.delete()
+
+
+def test_accelerators_in_use_are_told_in_the_schedulers_words(service: MakeService) -> None:
+    first, second = service("first"), service("second")
+    first.apply(hardware("turing"))
+    placed(first)
+    second.apply(hardware("turing"))
+    message = second.wait_condition("Reconciling", "True", "Unschedulable")["message"]
+    assert "Insufficient nvidia.com/gpu" in message
+    first.delete()
+    assert placed(second)["spec"]["nodeName"] == "t4"
+    second.delete()
+
+
+def test_one_accelerator_is_enough_for_an_update(service: MakeService) -> None:
+    """The pod makes room before the next one comes: with a surge it would wait for a second device for ever."""
+    found = service("single")
+    found.apply(hardware("ada"))
+    before = placed(found)["metadata"]["uid"]
+    found.apply({**hardware("ada"), "batching": {"maxBatchTokens": 1024}})
+    assert placed(found)["metadata"]["uid"] != before
+    found.delete()

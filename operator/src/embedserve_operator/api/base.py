@@ -1,0 +1,89 @@
+"""What all types of the resource are made of: the base class, checked strings, quantities."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema
+
+from embedserve_operator.api.rules import CEL_KEY, Rule, matches
+
+QUANTITY = (
+    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|"
+    r"([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
+)
+
+
+class Model(BaseModel):
+    """Base: camelCase on the wire, frozen, unknown fields refused, `rules` enforced."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @model_validator(mode="after")
+    def _obey_rules(self) -> Self:
+        for rule in self.rules:
+            rule.validate(self)
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        described = handler(core_schema)
+        if cls.rules:
+            target = handler.resolve_ref_schema(described)
+            target[CEL_KEY] = [rule.as_json() for rule in cls.rules]
+        return described
+
+    def as_wire(self) -> dict[str, Any]:
+        """The value as the API speaks it, without what was not given."""
+        return self.model_dump(by_alias=True, exclude_none=True, mode="json")
+
+
+def _is_quantity_not_negative(value: int | str) -> bool:
+    if isinstance(value, int):
+        return value >= 0
+    return re.match(QUANTITY, value) is not None and not value.startswith("-")
+
+
+Quantity = Annotated[
+    int | Annotated[str, Field(max_length=40)],
+    Rule(
+        cel="type(self) == int ? self >= 0 : isQuantity(self) && quantity(self).compareTo(quantity('0')) >= 0",
+        message="must be a Kubernetes quantity of zero or more, such as 500m, 2 or 4Gi",
+        check=_is_quantity_not_negative,
+    ),
+]
+ObjectName = Annotated[
+    str,
+    Field(max_length=253),
+    matches(
+        r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+        "must be the name of an object in the same namespace: lower-case letters, digits, '-' and '.'",
+    ),
+]
+LabelName = Annotated[
+    str,
+    Field(max_length=63),
+    matches(r"^[a-z]([-a-z0-9]*[a-z0-9])?$", "must start with a letter; lower-case letters, digits and '-'"),
+]
+LabelValue = Annotated[
+    str,
+    Field(max_length=63),
+    matches(
+        r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$",
+        "must be a label's value: letters, digits, '-', '_' and '.', at most 63 characters",
+    ),
+]
+PassedOn = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+"""A value of Kubernetes' own API that is handed over as it is; the API server checks it in the child."""

@@ -1,0 +1,107 @@
+"""`spec.service`, `spec.networkPolicy`, `spec.monitoring`: how a service is reached and watched."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from embedserve_operator.api.base import LabelValue, Model, PassedOn
+from embedserve_operator.api.rules import Rule, matches, no_key
+
+_OWN_ANNOTATION = no_key(
+    "^embedserve[.]dev/", "annotations of embedserve.dev/ are the operator's: choose another key"
+)
+IpFamily = Literal["IPv4", "IPv6"]
+
+
+def _balancer_only(field: str) -> str:
+    return f"{field} needs type: LoadBalancer; set the type or remove the field"
+
+
+class ServiceSettings(Model):
+    """The Service that clients call."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.loadBalancerClass) || self.type == 'LoadBalancer'",
+            message=_balancer_only("loadBalancerClass"),
+            check=lambda s: s.load_balancer_class is None or s.type == "LoadBalancer",
+        ),
+        Rule(
+            cel="!has(self.loadBalancerSourceRanges) || self.type == 'LoadBalancer'",
+            message=_balancer_only("loadBalancerSourceRanges"),
+            check=lambda s: s.load_balancer_source_ranges is None or s.type == "LoadBalancer",
+        ),
+        Rule(
+            cel="!has(self.externalTrafficPolicy) || self.type != 'ClusterIP'",
+            message="externalTrafficPolicy needs type: LoadBalancer or NodePort; set the type or remove the field",
+            check=lambda s: s.external_traffic_policy is None or s.type != "ClusterIP",
+        ),
+        Rule(
+            cel=(
+                "!has(self.ipFamilies) || size(self.ipFamilies) < 2 || "
+                "(has(self.ipFamilyPolicy) && self.ipFamilyPolicy != 'SingleStack')"
+            ),
+            message="two ipFamilies need ipFamilyPolicy: PreferDualStack or RequireDualStack",
+            check=lambda s: (
+                len(s.ip_families or ()) < 2 or s.ip_family_policy in ("PreferDualStack", "RequireDualStack")
+            ),
+        ),
+    )
+
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
+    """As of a Service."""
+    annotations: (
+        Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32), _OWN_ANNOTATION]
+        | None
+    ) = None
+    """Annotations of the Service, for example for a cloud's load balancer."""
+    ip_family_policy: Literal["SingleStack", "PreferDualStack", "RequireDualStack"] | None = None
+    """As of a Service."""
+    ip_families: Annotated[tuple[IpFamily, ...], Field(min_length=1, max_length=2)] | None = None
+    """As of a Service: the families, the main one first."""
+    load_balancer_class: Annotated[str, Field(max_length=253)] | None = None
+    """Which load balancer implements the Service."""
+    load_balancer_source_ranges: (
+        Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=64)] | None
+    ) = None
+    """Address ranges (CIDR) that may reach the load balancer."""
+    external_traffic_policy: Literal["Cluster", "Local"] | None = None
+    """Local keeps the client's address."""
+
+
+class NetworkPolicySettings(Model):
+    """Who may reach the pods, and what they may reach."""
+
+    mode: Literal["Managed", "Disabled"] = "Managed"
+    """Disabled makes no NetworkPolicy."""
+    clients: Annotated[tuple[PassedOn, ...], Field(max_length=32)] | None = None
+    """Peers that may reach the serving port, as in `kubectl explain networkpolicy.spec.ingress.from`.
+    Without it everybody may."""
+    egress: Annotated[tuple[PassedOn, ...], Field(max_length=32)] | None = None
+    """Further rules of what the pods may reach, as in `kubectl explain networkpolicy.spec.egress`: a proxy,
+    for example. DNS and the model's source are allowed where they are needed."""
+
+
+class ServiceMonitorSettings(Model):
+    """A ServiceMonitor of the Prometheus operator."""
+
+    interval: (
+        Annotated[
+            str,
+            Field(max_length=20),
+            matches(r"^([0-9]+(ms|s|m|h))+$", "must be a duration such as 30s or 1m"),
+        ]
+        | None
+    ) = None
+    """How often metrics are read; without it Prometheus' own default."""
+    labels: Annotated[dict[str, LabelValue], Field(max_length=16)] | None = None
+    """Labels of the ServiceMonitor, by which a Prometheus chooses it."""
+
+
+class Monitoring(Model):
+    """How metrics are collected."""
+
+    service_monitor: ServiceMonitorSettings | None = None
+    """Asks for a ServiceMonitor; made where its definition is installed. `{}` takes every default."""

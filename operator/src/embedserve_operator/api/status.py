@@ -1,0 +1,88 @@
+"""`status`: what the operator says about a resource."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from embedserve_operator.api.base import Model
+
+
+class Condition(Model):
+    """One statement about the service."""
+
+    type: Annotated[str, Field(max_length=316)]
+    """Ready, Reconciling or Stalled; the last two exist only while they are true."""
+    status: Literal["True", "False", "Unknown"]
+    """Whether it holds."""
+    reason: Annotated[str, Field(min_length=1, max_length=1024)]
+    """Cause as one word, for programs."""
+    message: Annotated[str, Field(max_length=32768)]
+    """Cause in words, for people."""
+    last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+    """When the status last changed."""
+    observed_generation: int | None = None
+    """Generation of the resource that the statement is about."""
+
+
+class Endpoint(Model):
+    """Where the service answers."""
+
+    url: str
+    """Base URL inside the cluster."""
+
+
+class VectorSpace(Model):
+    """Which vectors are served. Vectors of different spaces must never be compared."""
+
+    id: str
+    """Identity: the same for all ways to make the same vectors, different otherwise."""
+    dimensions: int
+    """Length of a vector."""
+
+
+class ServedModel(Model):
+    """The model that is served now."""
+
+    source: str
+    """Repository or volume folder that it came from."""
+    revision: str | None = None
+    """Commit that the source resolved to."""
+    digest: str | None = None
+    """Digest of the model's files."""
+    size_bytes: int | None = None
+    """Size of the model's files."""
+
+
+class HardwareStatus(Model):
+    """Where the pods may run."""
+
+    class_: Annotated[str, Field(alias="class")]
+    """Hardware class."""
+    matching_nodes: int | None = None
+    """Nodes that fit the class and the pod settings; absent where the operator does not watch nodes."""
+
+
+class EmbeddingServiceStatus(Model):
+    """What is served now, and what keeps it from being what the spec asks for."""
+
+    observed_generation: int = -1
+    """Last generation of the resource that the operator acted upon; -1 before the first."""
+    conditions: tuple[Condition, ...] = ()
+    """Ready tells what is served. Reconciling and Stalled exist only while true: on the way, and stuck until
+    something is changed."""
+    replicas: int | None = None
+    """Pods that exist of what is served."""
+    ready_replicas: int | None = None
+    """Pods that are ready of what is served."""
+    selector: str | None = None
+    """Label selector of the pods that are served from."""
+    endpoint: Endpoint | None = None
+    """Where the service answers."""
+    vector_space: VectorSpace | None = None
+    """Which vectors are served."""
+    model: ServedModel | None = None
+    """The model that is served now."""
+    hardware: HardwareStatus | None = None
+    """Where the pods may run."""

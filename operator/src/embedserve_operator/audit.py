@@ -1,0 +1,114 @@
+"""Finds what the watches did not tell.
+
+After a gap in a watch kopf lists anew, but says nothing of objects that vanished meanwhile. So after each new list, and
+from time to time, the operator asks for the names and versions of what exists. The same lists show a watch that is
+dead: an object whose version was listed a while ago and has still not arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from embedserve_operator.errors import ApiError, RefusedError
+from embedserve_operator.kinds import CLUSTER_KINDS, SERVICE_MONITOR
+from embedserve_operator.kube import Kube
+from embedserve_operator.queue import WorkQueue
+from embedserve_operator.specs.metadata import SERVICE_LABEL
+from embedserve_operator.store import KINDS, ClusterStore, Store
+from embedserve_operator.watches import Arrivals
+from embedserve_operator.wire import text
+from embedserve_operator.world import Key
+
+log = logging.getLogger(__name__)
+
+WATCHED_KINDS = tuple(kind for kind in KINDS if kind != SERVICE_MONITOR)
+
+
+class Audit:
+    """Compares the caches with what exists."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        store: Store,
+        cluster: ClusterStore,
+        queue: WorkQueue[Key],
+        *,
+        watches_nodes: bool,
+        on_live_watch: Callable[[str], None],
+    ) -> None:
+        self._kube = kube
+        self._store = store
+        self._cluster = cluster
+        self._queue = queue
+        self._cluster_kinds = CLUSTER_KINDS if watches_nodes else ()
+        self._on_live_watch = on_live_watch
+        self._listed: dict[str, Mapping[str, str]] = {}
+
+    async def run(self, interval: float, arrivals: Arrivals) -> None:
+        """Audit after each new list and every `interval` seconds, for ever."""
+        await self._wait_for_first(interval, arrivals)
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval):
+                    await arrivals.relisted.wait()
+            arrivals.relisted.clear()
+            try:
+                await self.once()
+            except ApiError as error:
+                log.warning("the caches could not be checked: %s", error)
+
+    async def _wait_for_first(self, interval: float, arrivals: Arrivals) -> None:
+        """Before the first event the store is half-filled, and a pass on it would take what is missing for
+        deleted. Where there is nothing to watch there is no event, and nothing to miss."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval):
+                    await arrivals.first.wait()
+                    return
+            if not self._store.resources():
+                for kind in WATCHED_KINDS:
+                    self._on_live_watch(kind)
+
+    async def once(self) -> None:
+        """One comparison of everything; every resource gets a pass after it."""
+        for kind in WATCHED_KINDS:
+            await self._check(kind)
+        await self.refresh_unwatched()
+        for kind in self._cluster_kinds:
+            found = await self._kube.list_labelled(kind, "")
+            self._cluster.keep_only(kind, frozenset(text(one, "metadata", "name") for one in found))
+        for key in self._store.resources():
+            self._queue.add(key)
+
+    async def refresh_unwatched(self) -> None:
+        """ServiceMonitors: whether they exist at all, and those that are ours."""
+        there = await self._kube.serves(SERVICE_MONITOR)
+        found = []
+        if there:
+            try:
+                found = await self._kube.list_labelled(SERVICE_MONITOR, SERVICE_LABEL)
+            except RefusedError as error:
+                log.warning("ServiceMonitors are not made: %s", error)
+                there = False
+        known = self._store.uids(SERVICE_MONITOR)
+        for one in found:
+            self._store.put(SERVICE_MONITOR, one)
+        existing = frozenset(text(one, "metadata", "uid") for one in found)
+        self._store.forget_missing(SERVICE_MONITOR, existing, known)
+        self._cluster.have_service_monitors(there)
+
+    async def _check(self, kind: str) -> None:
+        known = self._store.uids(kind)
+        versions = await self._kube.existing_versions(kind, SERVICE_LABEL)
+        if self._store.lags(kind, self._listed.get(kind, {}), versions):
+            log.error("the watch of %s does not tell what has been listed before", kind)
+        else:
+            self._on_live_watch(kind)
+        self._listed[kind] = versions
+        for key in self._store.forget_missing(kind, frozenset(versions), known):
+            log.info("%s: a %s is gone and no event told so", key, kind)
+            self._queue.add(key)

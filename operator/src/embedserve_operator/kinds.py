@@ -1,0 +1,66 @@
+"""The kinds of object that the operator watches or makes, and where the API has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from embedserve_operator.api.types import GROUP, KIND, PLURAL, VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKind:
+    """Where the API has a kind."""
+
+    group: str
+    version: str
+    plural: str
+    namespaced: bool = True
+
+    def path(self, namespace: str | None = None, name: str | None = None) -> str:
+        """Path of a collection (of one namespace or of all), or of one object."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        parts = [root]
+        if self.namespaced and namespace is not None:
+            parts.append(f"namespaces/{namespace}")
+        parts.append(self.plural)
+        if name is not None:
+            parts.append(name)
+        return "/".join(parts)
+
+
+RESOURCE = KIND
+POD = "Pod"
+NODE = "Node"
+RUNTIME_CLASS = "RuntimeClass"
+SERVICE_MONITOR = "ServiceMonitor"
+
+API_KINDS: Mapping[str, ApiKind] = MappingProxyType(
+    {
+        RESOURCE: ApiKind(GROUP, VERSION, PLURAL),
+        "ConfigMap": ApiKind("", "v1", "configmaps"),
+        "Deployment": ApiKind("apps", "v1", "deployments"),
+        "Event": ApiKind("", "v1", "events"),
+        "HorizontalPodAutoscaler": ApiKind("autoscaling", "v2", "horizontalpodautoscalers"),
+        "Lease": ApiKind("coordination.k8s.io", "v1", "leases"),
+        "NetworkPolicy": ApiKind("networking.k8s.io", "v1", "networkpolicies"),
+        "PodDisruptionBudget": ApiKind("policy", "v1", "poddisruptionbudgets"),
+        "Service": ApiKind("", "v1", "services"),
+        POD: ApiKind("", "v1", "pods"),
+        NODE: ApiKind("", "v1", "nodes", namespaced=False),
+        RUNTIME_CLASS: ApiKind("node.k8s.io", "v1", "runtimeclasses", namespaced=False),
+        SERVICE_MONITOR: ApiKind("monitoring.coreos.com", "v1", "servicemonitors"),
+    }
+)
+WATCHED_CHILDREN = (
+    "ConfigMap",
+    "Deployment",
+    "HorizontalPodAutoscaler",
+    "NetworkPolicy",
+    "PodDisruptionBudget",
+    "Service",
+)
+CHILD_KINDS = (*WATCHED_CHILDREN, SERVICE_MONITOR)
+"""The last one is not watched, since its definition may be absent; it is listed from time to time."""
+CLUSTER_KINDS = (NODE, RUNTIME_CLASS)

@@ -1,0 +1,138 @@
+"""Command-line options -> settings."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from embedserve_operator import __version__
+from embedserve_operator.errors import SettingsError
+from embedserve_operator.hardware import CLASSES, HardwareClass, with_changes
+from embedserve_operator.settings import (
+    ARCHITECTURES,
+    LeaseSettings,
+    RenderSettings,
+    RunSettings,
+    RuntimeImage,
+)
+
+
+def add_render_options(parser: argparse.ArgumentParser) -> None:
+    """What decides the children beside the resource."""
+    for name, what in (("runtime", "CPU"), ("cuda", "CUDA")):
+        flavour = "cpu" if name == "runtime" else "cuda"
+        parser.add_argument(
+            f"--{name}-image",
+            default=f"embedserve-runtime:{__version__}-{flavour}",
+            help=f"image of the runtime for {what} classes (default: %(default)s)",
+        )
+        parser.add_argument(
+            f"--{name}-image-pull-policy",
+            default="IfNotPresent",
+            choices=["Always", "IfNotPresent", "Never"],
+        )
+        parser.add_argument(
+            f"--{name}-image-architectures",
+            default=",".join(ARCHITECTURES),
+            help="architectures that this image has, separated by commas (default: %(default)s)",
+        )
+    parser.add_argument("--hf-endpoint", default=None, help="base URL of the Hub that services fetch from")
+    parser.add_argument(
+        "--hardware-classes", default=None, metavar="FILE", help="YAML with further or changed classes"
+    )
+    parser.add_argument(
+        "--management-client",
+        action="append",
+        default=[],
+        metavar="NAMESPACE",
+        help="namespace whose pods may read the services' metrics; may be repeated",
+    )
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """How the process runs."""
+    parser.add_argument(
+        "--namespace",
+        default=os.environ.get("POD_NAMESPACE", "default"),
+        help="namespace of the Lease (default: $POD_NAMESPACE)",
+    )
+    parser.add_argument(
+        "--identity",
+        default=os.environ.get("POD_NAME", f"{socket.gethostname()}-{os.getpid()}"),
+        help="name of this process in the Lease; no two that live may share it (default: $POD_NAME)",
+    )
+    parser.add_argument("--lease-name", default="embedserve-operator", help="name of the Lease")
+    parser.add_argument(
+        "--watch-namespace",
+        action="append",
+        default=[],
+        metavar="NAMESPACE",
+        help="watch only this namespace; may be repeated (default: all)",
+    )
+    parser.add_argument(
+        "--no-nodes",
+        action="store_true",
+        help="do not watch nodes and RuntimeClasses, which needs rights on the whole cluster",
+    )
+    parser.add_argument("--health-port", type=int, default=8081, help="port of /healthz")
+    parser.add_argument(
+        "--log-level",
+        default="info",
+        choices=["debug", "info", "warning", "error"],
+        help="least level logged",
+    )
+
+
+def render_settings(options: argparse.Namespace) -> RenderSettings:
+    """Raises SettingsError where the options do not fit each other."""
+    return RenderSettings(
+        images={
+            "cpu": _image(options, "runtime"),
+            "cuda": _image(options, "cuda"),
+        },
+        classes=_classes(options.hardware_classes),
+        hf_endpoint=options.hf_endpoint or None,
+        management_clients=tuple(options.management_client),
+    )
+
+
+def run_settings(options: argparse.Namespace) -> RunSettings:
+    """Raises SettingsError where the options do not fit each other."""
+    return RunSettings(
+        render=render_settings(options),
+        lease=LeaseSettings(namespace=options.namespace, name=options.lease_name),
+        identity=options.identity,
+        namespaces=tuple(options.watch_namespace),
+        watch_nodes=not options.no_nodes,
+        health_port=options.health_port,
+    )
+
+
+def _image(options: argparse.Namespace, name: str) -> RuntimeImage:
+    known = vars(options)
+    architectures = tuple(one for one in known[f"{name}_image_architectures"].split(",") if one)
+    unknown = set(architectures) - set(ARCHITECTURES)
+    if unknown or not architectures:
+        raise SettingsError(
+            f"--{name}-image-architectures must name some of {', '.join(ARCHITECTURES)}, "
+            f"not {', '.join(sorted(unknown)) or 'nothing'}"
+        )
+    return RuntimeImage(known[f"{name}_image"], known[f"{name}_image_pull_policy"], architectures)
+
+
+def _classes(file: str | None) -> Mapping[str, HardwareClass]:
+    if file is None:
+        return CLASSES
+    try:
+        content: Any = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise SettingsError(f"--hardware-classes {file}: {error}") from error
+    if content is not None and not isinstance(content, Mapping):
+        raise SettingsError(f"--hardware-classes {file}: must be a mapping of class names")
+    return with_changes(content or {})

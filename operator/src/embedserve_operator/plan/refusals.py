@@ -1,0 +1,57 @@
+"""What a valid spec may still ask that cannot be: each refusal is a value with what to change."""
+
+from __future__ import annotations
+
+from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.hardware import HardwareClass
+from embedserve_operator.settings import RenderSettings
+from embedserve_operator.specs.placement import accelerators, architectures, image_of
+from embedserve_operator.world import Failure
+
+
+def refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Failure | None:
+    """Why no children can be made of the spec; None when they can."""
+    hardware = settings.classes.get(spec.hardware.class_)
+    if hardware is None:
+        return _no(
+            "UnknownHardwareClass",
+            f"spec.hardware.class: there is no class {spec.hardware.class_}; there are: "
+            f"{', '.join(sorted(settings.classes))}",
+        )
+    return _accelerator_refusal(spec, hardware) or _image_refusal(spec, hardware, settings)
+
+
+def _accelerator_refusal(spec: EmbeddingServiceSpec, hardware: HardwareClass) -> Failure | None:
+    asked = spec.hardware.count is not None or spec.hardware.resource_name is not None
+    if hardware.resource_name is None and asked:
+        return _no(
+            "NoAccelerators",
+            f"spec.hardware: class {spec.hardware.class_} has no accelerators; remove count and resourceName, or "
+            "choose another class",
+        )
+    return None
+
+
+def _image_refusal(
+    spec: EmbeddingServiceSpec, hardware: HardwareClass, settings: RenderSettings
+) -> Failure | None:
+    image = image_of(spec, settings)
+    if not architectures(hardware, image):
+        return _no(
+            "ImageLacksArchitecture",
+            f"spec.hardware.class {spec.hardware.class_} needs {' or '.join(hardware.architectures)}, and the image "
+            f"{image.reference} has only {' and '.join(image.architectures)}",
+        )
+    asked = accelerators(spec, settings)
+    if asked is None or spec.resources is None:
+        return None
+    if asked[0] in (spec.resources.limits or {}) or asked[0] in (spec.resources.requests or {}):
+        return _no(
+            "ResourcesConflict",
+            f"spec.resources names {asked[0]}, which the hardware class asks for: use spec.hardware.count instead",
+        )
+    return None
+
+
+def _no(reason: str, message: str) -> Failure:
+    return Failure(reason, message, heals=False)

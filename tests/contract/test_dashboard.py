@@ -1,0 +1,25 @@
+"""The dashboard and the alerts ask for metrics that the runtime has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from embedserve_runtime.telemetry.metrics import Metrics
+
+CHART = Path(__file__).parents[2] / "charts" / "embedserve"
+FILES = [CHART / "dashboards" / "embedserve.json", CHART / "templates" / "prometheusrule.yaml"]
+METRIC = re.compile(r"\bembedserve_[a-z_]+")
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.name)
+def test_every_metric_that_is_asked_for_exists(file: Path) -> None:
+    metrics = Metrics(["/embed"], [200, 429], ["/embed"], ["overloaded"])
+    there = {sample.name for family in metrics.registry.collect() for sample in family.samples}
+    # A gauge with labels has samples only once it is set.
+    there |= {family.name for family in metrics.registry.collect()}
+    asked = set(METRIC.findall(file.read_text(encoding="utf-8")))
+    assert asked
+    assert asked <= there

@@ -1,0 +1,206 @@
+"""Wrong specs, and what must be said of each: by the API server (CEL and schema) and, where a rule of ours is broken,
+by this program in the same words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Spec = dict[str, Any]
+
+SOURCE = {"huggingFace": {"repo": "a/b"}}
+VOLUME = {"volume": {"claimName": "models"}}
+ONE_SOURCE = "give exactly one source: one of huggingFace, volume and image"
+REPO = "repo must be OWNER/NAME as on the Hub, for example sentence-transformers/all-MiniLM-L6-v2"
+QUANTITY = "must be a Kubernetes quantity of zero or more, such as 500m, 2 or 4Gi"
+OWN_VARIABLE = "the operator sets HOME and every EMBEDSERVE_ variable itself: use the fields of spec"
+OWN_PATH = "the operator mounts its own volumes at /etc/embedserve, /models, /tmp, /volume"
+OWN_LABEL = "are the operator's: choose another key"
+OBJECT_NAME = "must be the name of an object in the same namespace"
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A spec, and words of the refusal."""
+
+    spec: Spec
+    said: str
+    by_schema: bool = False
+    """Broken is the plain schema, about which this program has its own words."""
+
+
+def with_(**fields: Any) -> Spec:
+    """The least spec with other fields."""
+    return {"model": {"source": SOURCE, **fields.pop("model", {})}, **fields}
+
+
+def _hub(**fields: Any) -> Spec:
+    return {"model": {"source": {"huggingFace": {"repo": "a/b", **fields}}}}
+
+
+def _volume(**fields: Any) -> Spec:
+    return {"model": {"source": {"volume": {"claimName": "models", **fields}}}}
+
+
+def _image(reference: str) -> Spec:
+    return {"model": {"source": {"image": {"reference": reference}}}}
+
+
+def _limits(**fields: Any) -> Spec:
+    return with_(resources={"limits": fields})
+
+
+def _pod(**fields: Any) -> Spec:
+    return with_(pod=fields)
+
+
+def _env(**fields: Any) -> Spec:
+    return _pod(env=[{"name": "A", **fields}])
+
+
+def _mounted(path: str, volume: str = "mine") -> Spec:
+    return _pod(
+        volumes=[{"name": "mine", "emptyDir": {}}], volumeMounts=[{"name": volume, "mountPath": path}]
+    )
+
+
+def _schema(spec: Spec, said: str) -> Bad:
+    return Bad(spec, said, by_schema=True)
+
+
+BAD: dict[str, Bad] = {
+    "no source": Bad({"model": {"source": {}}}, ONE_SOURCE),
+    "two sources": Bad({"model": {"source": {**SOURCE, **VOLUME}}}, ONE_SOURCE),
+    "no model": _schema({}, "spec.model: Required value"),
+    "no repo": _schema({"model": {"source": {"huggingFace": {}}}}, "huggingFace.repo: Required value"),
+    "a URL as repo": Bad(_hub(repo="https://hub.example/a/b"), REPO),
+    "a repo without owner": Bad(_hub(repo="minilm"), REPO),
+    "a revision with a space": Bad(
+        _hub(revision="my branch"), "revision must be a commit, a tag or a branch"
+    ),
+    "a token by value": _schema(_hub(token="hf_x"), 'unknown field "spec.model.source.huggingFace.token"'),
+    "a secret without key": _schema(_hub(tokenSecretRef={"name": "s"}), "tokenSecretRef.key: Required value"),
+    "a secret's name with capitals": Bad(_hub(tokenSecretRef={"name": "Secret", "key": "k"}), OBJECT_NAME),
+    "a secret's key with a slash": Bad(
+        _hub(tokenSecretRef={"name": "s", "key": "a/b"}), "must be a key of the Secret"
+    ),
+    "an absolute path": Bad(_volume(path="/etc"), "path must be relative to the volume's root"),
+    "a path that leaves the volume": Bad(_volume(path="a/../../b"), "must not contain '..'"),
+    "an image without a tag": Bad(
+        _image("registry.example/model"), "reference must name an image with a tag or digest"
+    ),
+    "an image with a blank": Bad(_image("model :1"), "reference must name an image with a tag or digest"),
+    "a negative budget": Bad(
+        with_(batching={"maxBatchTokens": -1}),
+        "must be between 1 and 10000000; leave it out to let the runtime measure the best value",
+    ),
+    "a budget of zero": Bad(with_(batching={"maxBatchTokens": 0}), "leave it out to let the runtime"),
+    "a queue of zero": Bad(with_(batching={"maxQueueInputs": 0}), "must be between 1 and"),
+    "a timeout of a day": Bad(with_(batching={"requestTimeoutSeconds": 86400}), "must be between 1 and 3600"),
+    "a budget in words": _schema(with_(batching={"maxBatchTokens": "many"}), "must be of type integer"),
+    "an unknown pooling": _schema(with_(model={"pooling": "median"}), 'supported values: "auto", "cls"'),
+    "an unknown task": _schema(with_(model={"task": "chat"}), 'supported values: "auto", "embed"'),
+    "an unknown precision": _schema(
+        with_(model={"precision": "int3"}), 'supported values: "auto", "float32"'
+    ),
+    "an unknown engine": _schema(with_(engine="steam"), 'supported values: "auto", "onnx", "torch"'),
+    "no dimensions": Bad(with_(model={"dimensions": 0}), "leave it out to keep all dimensions"),
+    "no length": Bad(with_(model={"maxLength": -8}), "leave it out to take the model's own limit"),
+    "a class in capitals": Bad(with_(hardware={"class": "GPU"}), "must start with a letter"),
+    "no accelerator": Bad(with_(hardware={"count": 0}), "leave it out for one accelerator"),
+    "a resource without a domain": Bad(
+        with_(hardware={"resourceName": "gpu"}), "must be a resource's name such as nvidia.com/gpu"
+    ),
+    "a negative number of replicas": Bad(with_(replicas=-1), "must be between 0 and 1000"),
+    "replicas and an autoscaler": Bad(
+        with_(replicas=2, autoscaling={"maxReplicas": 3}), "replicas and autoscaling exclude each other"
+    ),
+    "an autoscaler without a maximum": _schema(with_(autoscaling={}), "autoscaling.maxReplicas: Required"),
+    "an autoscaler with its bounds swapped": Bad(
+        with_(autoscaling={"minReplicas": 4, "maxReplicas": 2}), "minReplicas must not be above maxReplicas"
+    ),
+    "an autoscaler to zero": Bad(
+        with_(autoscaling={"minReplicas": 0, "maxReplicas": 2}), "use suspend to stop all pods"
+    ),
+    "an unknown metric": _schema(
+        with_(autoscaling={"maxReplicas": 2, "metric": "luck"}), 'supported values: "queueDepth"'
+    ),
+    "an API key by value": _schema(with_(auth={"key": "x"}), 'unknown field "spec.auth.key"'),
+    "a misspelt field": _schema(with_(batchin={}), 'unknown field "spec.batchin"'),
+    "a field in the wrong place": _schema(with_(pooling="cls"), 'unknown field "spec.pooling"'),
+    "a negative limit": Bad(_limits(cpu=-1), QUANTITY),
+    "a negative quantity": Bad(_limits(memory="-4Gi"), QUANTITY),
+    "a limit in words": Bad(_limits(memory="lots"), QUANTITY),
+    "an empty served name": _schema(with_(servedModelName=""), "should be at least 1 chars long"),
+    "an external name": _schema(with_(service={"type": "ExternalName"}), 'supported values: "ClusterIP"'),
+    "a load balancer's class without one": Bad(
+        with_(service={"loadBalancerClass": "x"}), "loadBalancerClass needs type: LoadBalancer"
+    ),
+    "a load balancer's ranges without one": Bad(
+        with_(service={"type": "NodePort", "loadBalancerSourceRanges": ["10.0.0.0/8"]}),
+        "loadBalancerSourceRanges needs type: LoadBalancer",
+    ),
+    "a traffic policy inside the cluster": Bad(
+        with_(service={"externalTrafficPolicy": "Local"}),
+        "externalTrafficPolicy needs type: LoadBalancer or NodePort",
+    ),
+    "two families on a single stack": Bad(
+        with_(service={"ipFamilies": ["IPv4", "IPv6"]}), "two ipFamilies need ipFamilyPolicy"
+    ),
+    "an annotation of the operator on the Service": Bad(
+        with_(service={"annotations": {"embedserve.dev/fingerprint": "x"}}), OWN_LABEL
+    ),
+    "an unknown mode of the policy": _schema(
+        with_(networkPolicy={"mode": "Off"}), 'supported values: "Managed", "Disabled"'
+    ),
+    "an interval in words": Bad(
+        with_(monitoring={"serviceMonitor": {"interval": "often"}}), "must be a duration such as 30s or 1m"
+    ),
+    "a variable of the runtime": Bad(_pod(env=[{"name": "EMBEDSERVE_MODEL__SOURCE"}]), OWN_VARIABLE),
+    "another home": Bad(_pod(env=[{"name": "HOME", "value": "/"}]), OWN_VARIABLE),
+    "a variable with two values": Bad(
+        _env(value="x", valueFrom={"fieldRef": {"fieldPath": "metadata.name"}}), "give value or valueFrom"
+    ),
+    "a variable from nowhere": Bad(_env(valueFrom={}), "valueFrom takes exactly one of secretKeyRef"),
+    "a variable with a blank": Bad(_pod(env=[{"name": "A B"}]), "must be a variable's name"),
+    "a folder of the node": _schema(
+        _pod(volumes=[{"name": "x", "hostPath": {"path": "/"}}]),
+        'unknown field "spec.pod.volumes[0].hostPath"',
+    ),
+    "a volume of no kind": Bad(_pod(volumes=[{"name": "x"}]), "a volume is exactly one of configMap, secret"),
+    "a volume of two kinds": Bad(
+        _pod(volumes=[{"name": "x", "emptyDir": {}, "configMap": {"name": "c"}}]),
+        "a volume is exactly one of configMap, secret",
+    ),
+    "a volume with a name of the operator": Bad(
+        _pod(volumes=[{"name": "models", "emptyDir": {}}]),
+        "volumes named config, models, source, tmp are the operator's: choose another name",
+    ),
+    "a mount over the model": Bad(_mounted("/models/x"), OWN_PATH),
+    "a mount over the configuration": Bad(_mounted("/etc/embedserve"), OWN_PATH),
+    "a relative mount": Bad(_mounted("data"), "mountPath must be an absolute path below /"),
+    "a mount of nothing": Bad(
+        _mounted("/data", "other"), "every name in volumeMounts must be the name of one of volumes"
+    ),
+    "a label of the operator": Bad(_pod(labels={"embedserve.dev/revision": "x"}), OWN_LABEL),
+    "a label that Argo tracks by": Bad(_pod(labels={"app.kubernetes.io/instance": "x"}), OWN_LABEL),
+    "a label's value with a blank": Bad(_pod(labels={"team": "a b"}), "must be a label's value"),
+    "an annotation of the operator": Bad(_pod(annotations={"embedserve.dev/template": "x"}), OWN_LABEL),
+    "a toleration of no effect": _schema(
+        _pod(tolerations=[{"effect": "Maybe"}]), 'supported values: "NoSchedule"'
+    ),
+    "a privileged pod": _schema(
+        _pod(securityContext={"privileged": True}), 'unknown field "spec.pod.securityContext"'
+    ),
+}
+GOOD: dict[str, Spec] = {
+    "the least": with_(),
+    "a volume": _volume(path="encoders/minilm"),
+    "an image by digest": _image("registry.example/model@sha256:0123"),
+    "limits": _limits(cpu=2, memory="4Gi"),
+    "no replicas": with_(replicas=0),
+    "an autoscaler": with_(autoscaling={"maxReplicas": 4}),
+    "a class of the chart's values": with_(hardware={"class": "l40s-pool", "count": 2}),
+    "a mount of its own": _mounted("/data"),
+    "an affinity": _pod(affinity={"podAntiAffinity": {}}),
+}

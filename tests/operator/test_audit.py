@@ -1,0 +1,147 @@
+"""What the watches did not tell is found, and a dead watch as well."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from embedserve_operator.audit import WATCHED_KINDS, Audit
+from embedserve_operator.kube import Kube
+from embedserve_operator.queue import WorkQueue
+from embedserve_operator.store import ClusterStore, Store
+from embedserve_operator.watches import Arrivals
+from embedserve_operator.world import Key
+from tests.operator.api_server import ApiServer, serving, status
+
+KEY = Key("search", "docs")
+LABELS = {"embedserve.dev/service": "docs"}
+
+
+def thing(version: str, uid: str = "u", *, labels: bool = True, name: str = "docs") -> dict[str, Any]:
+    meta = {"namespace": "search", "name": name, "uid": uid, "resourceVersion": version}
+    return {"metadata": {**meta, "labels": LABELS if labels else {}}}
+
+
+class Stage:
+    """An audit before a server whose lists can be set."""
+
+    def __init__(self, kube: Kube) -> None:
+        self.store, self.cluster = Store(), ClusterStore(watches_nodes=True)
+        self.queue: WorkQueue[Key] = WorkQueue(first=1, limit=1)
+        self.alive: list[str] = []
+        self.seen_alive = asyncio.Event()
+        self.lists: dict[str, list[dict[str, Any]]] = {}
+        self.audit = Audit(
+            kube,
+            self.store,
+            self.cluster,
+            self.queue,
+            watches_nodes=True,
+            on_live_watch=self.is_alive,
+        )
+
+    def is_alive(self, kind: str) -> None:
+        self.alive.append(kind)
+        self.seen_alive.set()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        plural = request.path.rpartition("/")[2]
+        if request.path == "/apis/monitoring.coreos.com/v1":
+            there = "servicemonitors" in self.lists
+            return (
+                web.json_response({"resources": [{"name": "servicemonitors"}]})
+                if there
+                else status(404, "no such group")
+            )
+        return web.json_response({"items": self.lists.get(plural, [])})
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    async with serving(ApiServer(), tmp_path, monkeypatch) as server, Kube(request_timeout=5) as kube:
+        found = Stage(kube)
+        server.answer = found.answer
+        yield found
+
+
+async def test_what_is_gone_without_an_event_is_forgotten_and_its_resource_looked_at(stage: Stage) -> None:
+    stage.store.put("Deployment", thing("1"))
+    await stage.audit.once()
+    assert list(stage.store.children(KEY)) == []
+    assert await stage.queue.get(0) == KEY
+
+
+async def test_a_watch_that_never_tells_what_was_listed_is_not_alive(stage: Stage) -> None:
+    stage.store.put("Deployment", thing("1"))
+    stage.lists["deployments"] = [thing("9")]
+    await stage.audit.once()
+    assert set(stage.alive) == set(WATCHED_KINDS), "it may still be on its way"
+    stage.alive.clear()
+    await stage.audit.once()
+    assert set(WATCHED_KINDS) - set(stage.alive) == {"Deployment"}
+    stage.store.put("Deployment", thing("9"))
+    stage.alive.clear()
+    await stage.audit.once()
+    assert "Deployment" in stage.alive
+
+
+async def test_a_watch_that_never_tells_of_a_new_object_is_not_alive(stage: Stage) -> None:
+    stage.lists["embeddingservices"] = [thing("9")]
+    await stage.audit.once()
+    stage.alive.clear()
+    await stage.audit.once()
+    assert set(WATCHED_KINDS) - set(stage.alive) == {"EmbeddingService"}
+
+
+async def test_what_was_listed_and_is_gone_is_not_waited_for(stage: Stage) -> None:
+    stage.lists["pods"] = [thing("9")]
+    await stage.audit.once()
+    stage.lists["pods"] = []
+    stage.alive.clear()
+    await stage.audit.once()
+    assert set(stage.alive) == set(WATCHED_KINDS)
+
+
+async def test_service_monitors_are_known_where_their_definition_is(stage: Stage) -> None:
+    await stage.audit.refresh_unwatched()
+    assert not stage.cluster.facts().service_monitors
+    stage.lists["servicemonitors"] = [thing("1")]
+    await stage.audit.refresh_unwatched()
+    assert stage.cluster.facts().service_monitors
+    assert len(list(stage.store.children(KEY))) == 1
+
+
+async def test_a_node_that_vanished_in_a_gap_is_forgotten(stage: Stage) -> None:
+    stage.cluster.put("Node", thing("1", name="gone"))
+    stage.cluster.put("Node", thing("1", name="there"))
+    stage.lists["nodes"] = [thing("1", name="there")]
+    await stage.audit.once()
+    nodes = stage.cluster.facts().nodes
+    assert nodes is not None
+    assert [node.name for node in nodes] == ["there"]
+
+
+async def test_where_there_is_nothing_to_watch_every_watch_counts_as_alive(stage: Stage) -> None:
+    running = asyncio.create_task(stage.audit.run(0.01, Arrivals()))
+    await stage.seen_alive.wait()
+    running.cancel()
+    assert set(stage.alive) == set(WATCHED_KINDS)
+
+
+def test_a_heartbeat_of_a_node_changes_nothing() -> None:
+    cluster = ClusterStore(watches_nodes=True)
+    node = {"metadata": {"name": "n", "labels": {"a": "b"}}, "status": {"conditions": [{"lastHeartbeat": 1}]}}
+    assert cluster.put("Node", node)
+    assert not cluster.put("Node", {**node, "status": {"conditions": [{"lastHeartbeat": 2}]}})
+    assert cluster.put("Node", {**node, "spec": {"unschedulable": True}})
+    assert cluster.drop("Node", node)
+
+
+def test_nodes_that_are_not_watched_are_unknown_and_not_none() -> None:
+    assert ClusterStore(watches_nodes=False).facts().nodes is None
+    assert ClusterStore(watches_nodes=True).facts().nodes == ()

@@ -1,0 +1,106 @@
+"""Hardware classes as data, and what a spec may not ask of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from embedserve_operator.errors import SettingsError
+from embedserve_operator.hardware import CLASSES, with_changes
+from embedserve_operator.settings import RenderSettings, RuntimeImage
+from tests.operator.builders import SETTINGS, Cluster, hub_spec, resource
+
+IMAGES = SETTINGS.images
+
+
+def test_a_change_of_one_field_keeps_the_others() -> None:
+    changed = with_changes({"hopper": {"maxSurge": 1}})["hopper"]
+    assert changed.max_surge == 1
+    assert changed.compute_capabilities == CLASSES["hopper"].compute_capabilities
+
+
+@pytest.mark.parametrize(
+    ("changes", "want"),
+    [
+        pytest.param({"x": {"gpu": 1}}, "hardware class x: gpu: Extra inputs", id="an unknown field"),
+        pytest.param({"x": {"computeCapabilities": [9]}}, "computeCapabilities", id="a number for text"),
+        pytest.param({"x": {"maxSurge": 0}}, "cannot both be 0", id="no way to replace a pod"),
+        pytest.param({"x": {"cpus": 0}}, "cpus", id="no CPU"),
+        pytest.param({"x": "fast"}, "must be a mapping of fields", id="no mapping"),
+        pytest.param({"x": {"architectures": ["riscv64"]}}, "architectures", id="an unknown architecture"),
+    ],
+)
+def test_a_class_that_makes_no_sense_is_refused_by_name(changes: dict[str, Any], want: str) -> None:
+    with pytest.raises(SettingsError, match="hardware class x") as caught:
+        with_changes(changes)
+    assert want in str(caught.value)
+
+
+def test_a_class_with_an_image_that_is_not_there_is_refused_at_the_start() -> None:
+    classes = with_changes({"x": {"image": "rocm"}})
+    with pytest.raises(SettingsError, match="names the image rocm; there are: cpu, cuda"):
+        RenderSettings(images=IMAGES, classes=classes)
+
+
+REFUSED = [
+    pytest.param(
+        hub_spec(hardware={"class": "quantum"}), "UnknownHardwareClass", "there are: ada,", id="class"
+    ),
+    pytest.param(hub_spec(hardware={"count": 2}), "NoAccelerators", "class cpu has no accel", id="count"),
+    pytest.param(
+        hub_spec(hardware={"class": "ada"}, resources={"limits": {"nvidia.com/gpu": 2}}),
+        "ResourcesConflict",
+        "use spec.hardware.count instead",
+        id="accelerators among the resources",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "reason", "words"), REFUSED)
+def test_what_cannot_be_is_refused_with_a_reason(spec: dict[str, Any], reason: str, words: str) -> None:
+    plan = Cluster(resource(spec)).plan()
+    assert (plan.children, plan.prune) == ((), ())
+    by_type = {condition.type: condition for condition in plan.status.conditions}
+    assert by_type["Stalled"].reason == by_type["Ready"].reason == reason
+    assert words in by_type["Stalled"].message
+
+
+def test_an_image_without_the_architecture_of_the_class_is_refused() -> None:
+    settings = RenderSettings(
+        images={**IMAGES, "cuda": RuntimeImage("cuda:1", architectures=("amd64",))}, classes=CLASSES
+    )
+    from embedserve_operator.plan import make_plan
+
+    plan = make_plan(Cluster(resource(hub_spec(hardware={"class": "dgx-spark"}))).world(), settings)
+    (stalled,) = [c for c in plan.status.conditions if c.type == "Stalled"]
+    assert stalled.reason == "ImageLacksArchitecture"
+    assert "needs arm64, and the image cuda:1 has only amd64" in stalled.message
+
+
+def test_a_refused_change_takes_nothing_away() -> None:
+    serving = Cluster().applied().rolled_out().published()
+    refused = serving.changed(hub_spec(hardware={"class": "quantum"}))
+    conditions = refused.conditions()
+    assert (conditions["Ready"].status, conditions["Stalled"].reason) == ("True", "UnknownHardwareClass")
+    assert refused.applied().children == serving.children
+
+
+@pytest.mark.parametrize(
+    ("hardware", "model", "want"),
+    [
+        pytest.param("turing", {}, {"kind": "torch", "precision": "float16"}, id="the class says"),
+        pytest.param(
+            "hopper", {"precision": "float32"}, {"kind": "torch", "precision": "float32"}, id="user"
+        ),
+        pytest.param("cpu", {}, None, id="nobody says"),
+    ],
+)
+def test_precision_and_engine_come_from_the_class_unless_the_user_says(
+    hardware: str, model: dict[str, Any], want: Any
+) -> None:
+    import yaml
+
+    children = Cluster(resource(hub_spec(hardware={"class": hardware}, model=model))).plan().children
+    config = yaml.safe_load(children[0]["data"]["runtime.yaml"])
+    assert config.get("engine") == want

@@ -1,0 +1,149 @@
+"""Answers of the API server as errors of ours, and leadership over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from embedserve_operator.errors import (
+    ApiError,
+    ConflictError,
+    LeaseLostError,
+    RefusedError,
+    UnavailableError,
+)
+from embedserve_operator.kube import Kube
+from embedserve_operator.lease import Elector
+from embedserve_operator.settings import LeaseSettings
+from embedserve_operator.world import ChildRef
+from tests.operator.api_server import ApiServer, serving, status
+from tests.operator.moments import NOON
+
+# The Lease counts in whole seconds.
+LEASE = LeaseSettings(namespace="system", duration=1.0, deadline=0.5, retry=0.1)
+MANIFEST = {"kind": "Service", "metadata": {"name": "docs", "namespace": "search"}}
+
+
+@pytest.fixture
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
+    async with serving(ApiServer(), tmp_path, monkeypatch) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("answer", "want"),
+    [
+        pytest.param(status(429, "too many requests"), UnavailableError, id="too busy"),
+        pytest.param(status(500, "etcd is away"), UnavailableError, id="broken"),
+        pytest.param(web.Response(status=502, text="<html>"), UnavailableError, id="a proxy's page"),
+        pytest.param(web.Response(status=200, text="<html>"), UnavailableError, id="a page for an answer"),
+        pytest.param(status(403, "no right"), RefusedError, id="no right"),
+        pytest.param(status(422, "invalid"), RefusedError, id="refused content"),
+        pytest.param(status(409, "conflict"), ConflictError, id="a conflict"),
+        pytest.param(status(401, "who are you"), ApiError, id="unknown"),
+    ],
+)
+async def test_an_answer_becomes_its_error(
+    server: ApiServer, answer: web.Response, want: type[ApiError]
+) -> None:
+    async def say(_request: web.Request) -> web.StreamResponse:
+        return answer
+
+    server.answer = say
+    async with Kube(request_timeout=5) as kube:
+        with pytest.raises(ApiError) as caught:
+            await kube.apply(MANIFEST, force=False)
+    assert type(caught.value) is want
+    assert len(server.requests) == 1, "whether to try again is the queue's decision"
+
+
+async def test_a_server_that_does_not_answer_is_given_up(server: ApiServer) -> None:
+    async def never(_request: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    server.answer = never
+    async with Kube(request_timeout=0.1) as kube:
+        with pytest.raises(UnavailableError):
+            await kube.get("search", ChildRef("Service", "docs"))
+
+
+async def test_only_watched_namespaces_are_listed(server: ApiServer) -> None:
+    async def empty(_request: web.Request) -> web.StreamResponse:
+        return web.json_response({"items": []})
+
+    server.answer = empty
+    async with Kube(request_timeout=5, namespaces=("a", "b")) as kube:
+        await kube.existing_versions("Deployment", "x")
+        await kube.existing_versions("EmbeddingService", "x")
+    assert server.requests == [
+        "GET /apis/apps/v1/namespaces/a/deployments?labelSelector=x",
+        "GET /apis/apps/v1/namespaces/b/deployments?labelSelector=x",
+        "GET /apis/embedserve.dev/v1alpha1/namespaces/a/embeddingservices",
+        "GET /apis/embedserve.dev/v1alpha1/namespaces/b/embeddingservices",
+    ]
+
+
+def elector(kube: Kube, me: str) -> Elector:
+    return Elector(kube, LEASE, me, now=lambda: NOON, on_attempt=lambda: None)
+
+
+async def test_one_of_two_leads_and_the_other_takes_over_what_is_given_back(server: ApiServer) -> None:
+    async with Kube(request_timeout=5) as kube:
+        first, second = elector(kube, "first"), elector(kube, "second")
+        await first.win()
+        waiting = asyncio.create_task(second.win())
+        await first.release()
+        await waiting
+    assert server.lease is not None
+    assert server.lease["spec"]["holderIdentity"] == "second"
+    assert server.lease["spec"]["leaseTransitions"] == 1
+
+
+async def test_a_leader_that_vanished_is_followed_when_its_lease_has_run_out(server: ApiServer) -> None:
+    async with Kube(request_timeout=5) as kube:
+        await elector(kube, "killed").win()
+        await elector(kube, "next").win()
+    assert server.lease is not None
+    assert server.lease["spec"]["holderIdentity"] == "next"
+
+
+async def test_behind_a_dead_connection_the_old_leader_stops_before_the_new_one_begins(
+    server: ApiServer,
+) -> None:
+    clock = asyncio.get_running_loop().time
+    async with Kube(request_timeout=5) as kube:
+        old, new = elector(kube, "old"), elector(kube, "new")
+        await old.win()
+        server.deaf.add("old")
+
+        async def stopped_at() -> float:
+            with pytest.raises(LeaseLostError):
+                await old.keep()
+            return clock()
+
+        async def began_at() -> float:
+            await new.win()
+            return clock()
+
+        stopped, began = await asyncio.gather(stopped_at(), began_at())
+    assert stopped < began
+
+
+async def test_a_deleted_lease_is_made_anew_by_its_holder(server: ApiServer) -> None:
+    async with Kube(request_timeout=5) as kube:
+        leading = elector(kube, "first")
+        await leading.win()
+        server.forget()
+        server.created.clear()
+        keeping = asyncio.create_task(leading.keep())
+        await server.created.wait()
+        keeping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await keeping
+    assert server.lease is not None
+    assert server.lease["spec"]["holderIdentity"] == "first"
