@@ -8,7 +8,12 @@ from embedserve_operator.specs.metadata import fingerprinted, metadata
 from embedserve_operator.wire import Manifest
 from embedserve_operator.world import Resource
 
-METRICS = {"queueDepth": "embedserve_queue_depth", "queueSeconds": "embedserve_queue_seconds"}
+METRICS = {
+    "queueDepth": "embedserve_queue_depth",
+    "queueSeconds": "embedserve_queue_seconds",
+    "inFlight": "embedserve_requests_in_flight",
+}
+"""Gauges of the runtime by what `spec.autoscaling.metric` calls them."""
 
 
 def autoscaler(resource: Resource, spec: EmbeddingServiceSpec, revision: str) -> Manifest | None:
