@@ -111,7 +111,11 @@ async def _start(
     tasks.append(asyncio.create_task(audit.run(settings.audit_interval, arrivals), name="audit"))
     if settings.adapter is not None:
         registrar = Registrar(
-            kube, RegistrationSettings(settings.adapter), clock=asyncio.get_running_loop().time, now=_now
+            kube,
+            RegistrationSettings(settings.adapter),
+            clock=asyncio.get_running_loop().time,
+            now=_now,
+            on_providers=cluster.have_metrics_providers,
         )
         pulse.expect("registrar", _REGISTRAR_SILENCE_SECONDS)
         beat = partial(pulse.beat, "registrar")

@@ -26,6 +26,7 @@ from embedserve_operator.adapter.serve import Keeper
 from embedserve_operator.adapter.server import Doorkeeper, Listener, MetricsApi, application
 from embedserve_operator.kube import Kube
 from embedserve_operator.settings import AdapterPlace, AdapterSettings, RegistrationSettings
+from embedserve_operator.store import ClusterStore
 from tests.operator.adapter.cluster import Authority, Objects, Pod, answering, client_context
 from tests.operator.api_server import ApiServer, serving
 
@@ -62,6 +63,7 @@ class Adapter:
     clock: Clock
     keeper: Keeper
     registrar: Registrar
+    cluster: ClusterStore
     port: int
 
     async def ask(
@@ -115,8 +117,15 @@ async def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         stack.push_async_callback(runner.cleanup)
         settings = AdapterSettings(PLACE, "adapter-1", port=port)
         keeper = Keeper(settings, kube, doorkeeper, Listener(runner, port), clock.now)
-        registrar = Registrar(kube, RegistrationSettings(PLACE), clock=clock.monotonic, now=clock.now)
-        yield Adapter(objects, authority, tmp_path, clock, keeper, registrar, port)
+        cluster = ClusterStore(watches_nodes=False)
+        registrar = Registrar(
+            kube,
+            RegistrationSettings(PLACE),
+            clock=clock.monotonic,
+            now=clock.now,
+            on_providers=cluster.have_metrics_providers,
+        )
+        yield Adapter(objects, authority, tmp_path, clock, keeper, registrar, cluster, port)
 
 
 async def test_the_autoscaler_gets_the_depth_of_every_pod_that_exists_and_answers(adapter: Adapter) -> None:
@@ -242,4 +251,6 @@ async def test_where_somebody_else_has_the_group_nothing_is_registered(adapter: 
     decision = await adapter.registrar.once()
     assert isinstance(decision, Keep)
     assert "monitoring/prometheus-adapter" in decision.words
+    (provider,) = adapter.cluster.facts().metrics_providers
+    assert "monitoring/prometheus-adapter" in provider
     assert REGISTERED not in adapter.objects.by_path

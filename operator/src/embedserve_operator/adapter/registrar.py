@@ -39,11 +39,14 @@ class Registrar:
         *,
         clock: Callable[[], float],
         now: Callable[[], datetime],
+        on_providers: Callable[[tuple[str, ...]], None],
     ) -> None:
+        """`on_providers` is told at each look who else has versions of the API."""
         self._kube = kube
         self._settings = settings
         self._clock = clock
         self._now = now
+        self._on_providers = on_providers
         self._memory = Memory()
         self._said = ""
 
@@ -60,6 +63,7 @@ class Registrar:
     async def once(self) -> Decision:
         """One look, and what follows from it. Raises ApiError."""
         seen = await self._look()
+        self._on_providers(seen.foreign)
         decision, self._memory = decide(seen, self._memory, self._settings, self._clock())
         self._say(decision)
         if isinstance(decision, Register):
