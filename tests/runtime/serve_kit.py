@@ -35,6 +35,7 @@ from embedserve_runtime.model.heads.description import (
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.readiness import Readiness
 from embedserve_runtime.results import Output, Results
+from embedserve_runtime.runner import Runner
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service import EmbeddingService
@@ -217,6 +218,7 @@ async def bench(
     run: Run | None = None,
     *,
     card: ModelCard | None = None,
+    model: Runner | None = None,
     limits: Limits | None = None,
     batching: BatchingSettings | None = None,
     intake: Intake | None = None,
@@ -224,14 +226,22 @@ async def bench(
     ready: bool = True,
     clock: Callable[[], float] = perf_counter,
 ) -> AsyncIterator[Bench]:
-    card = card or card_of()
+    """A server around `run` and `card`, or around a real `model`."""
+    card = model.card if model else card or card_of()
     metrics = Metrics(ROUTES, STATUSES, EMBEDDING_ROUTES, CAUSES)
     limits = limits or Limits(256, 100_000, 2_000)
     dispatcher = Dispatcher(
-        TinyRunner(run or mean_of_ids(card.pipeline.full_dimensions)), limits, clock=clock, observer=metrics
+        model or TinyRunner(run or mean_of_ids(card.pipeline.full_dimensions)),
+        limits,
+        clock=clock,
+        observer=metrics,
     )
     service = EmbeddingService(
-        card, tiny_tokenizer(card.max_length), dispatcher, batching or BatchingSettings(), clock
+        card,
+        TextTokenizer.from_card(card) if model else tiny_tokenizer(card.max_length),
+        dispatcher,
+        batching or BatchingSettings(),
+        clock,
     )
     readiness = Readiness()
     if ready:

@@ -23,14 +23,6 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_inspect_prints_what_a_folder_holds(minilm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "--model", str(minilm)]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["family"], printed["dimensions"], printed["pooling"]) == ("bert", 384, "mean")
-    assert printed["engines"] == {"onnx": "yes", "torch": "yes"}
-    assert printed["vectorSpace"].startswith("vs1-")
-
-
 def test_fetch_prints_and_leaves_what_it_fetched(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,7 +36,7 @@ def test_fetch_prints_and_leaves_what_it_fetched(
     assert (model["source"], model["dimensions"]) == (REPOSITORY, 384)
     assert model["digest"].startswith("sha256:")
     # The same model from its folder has the same identity.
-    assert main(["inspect", "--model", str(tmp_path / "repositories" / REPOSITORY / "main")]) == 0
+    assert main(["inspect", "--json", str(tmp_path / "repositories" / REPOSITORY / "main")]) == 0
     assert json.loads(capsys.readouterr().out)["vectorSpace"] == model["vectorSpace"]
 
 

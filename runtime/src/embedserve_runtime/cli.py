@@ -17,7 +17,6 @@ from embedserve_runtime import __version__
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.model.card import ModelCard, read_card
-from embedserve_runtime.model.heads.description import ClassifierHead, Task
 from embedserve_runtime.model.sources import LocatedModel, fetch_model, open_model
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.termination import write_termination_message, write_termination_result
@@ -29,6 +28,7 @@ FLAGS: tuple[tuple[str, tuple[str, str], type, str], ...] = (
     ("--revision", ("model", "revision"), str, "branch, tag or commit of the repository (default: main)"),
     ("--store", ("model", "store"), Path, "folder of the model store (default: ~/.cache/embedserve)"),
     ("--task", ("model", "task"), str, "embed, rerank, classify or sparse (default: what the folder is for)"),
+    ("--onnx-file", ("model", "onnx_file"), str, "ONNX file of the repository to run (default: its weights)"),
     ("--max-length", ("model", "max_length"), int, "tokens an input may have (default: the model's own)"),
     ("--dimensions", ("model", "dimensions"), int, "Matryoshka cut of the vectors (default: none)"),
 )
@@ -50,18 +50,32 @@ SERVE_FLAGS: tuple[tuple[str, tuple[str, str], type, str], ...] = (
     ),
     ("--threads", ("engine", "threads"), int, "compute threads (default: the CPU quota)"),
 )
+# What the memory that is needed depends on, besides the model.
+INSPECT_FLAGS = (
+    *FLAGS,
+    *(flag for flag in SERVE_FLAGS if flag[0] == "--max-batch-tokens"),
+    ("--engine", ("engine", "kind"), str, "auto, onnx, torch or static (default: auto)"),
+    ("--precision", ("engine", "precision"), str, "auto, float32, bfloat16 or float16 (default: auto)"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the command; returns the exit code."""
     arguments = vars(_parser().parse_args(argv))
     command, file = arguments.pop("command"), arguments.pop("config")
+    as_json = arguments.pop("json", False)
     termination_log = RuntimeConfig.model_fields["termination_log"].default
     try:
         config = load_config(file, _nested(arguments))
         termination_log = config.termination_log
         configure_logs(config.log_level)
-        return int(COMMANDS[command](config))
+        match command:
+            case "serve":
+                return _serve(config)
+            case "fetch":
+                return _fetch(config)
+            case _:
+                return _inspect(config, as_json=as_json)
     except EmbedserveError as error:
         write_termination_message(termination_log, error)
         print(f"embedserve: {error.reason}: {error.message}", file=sys.stderr)
@@ -84,10 +98,13 @@ def _fetch(config: RuntimeConfig) -> int:
     return 0
 
 
-def _inspect(config: RuntimeConfig) -> int:
+def _inspect(config: RuntimeConfig, *, as_json: bool) -> int:
+    # Imported here, since only this command of the short ones needs to know the engines.
+    from embedserve_runtime.inspecting import described, table
+
     located = open_model(config.model)
-    card = read_card(located.folder, located.revision, config.model)
-    print(json.dumps(described(card, located), indent=2, ensure_ascii=False))
+    facts = described(read_card(located.folder, located.revision, config.model), located, config)
+    print(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else table(facts))
     return 0
 
 
@@ -103,42 +120,6 @@ def fetched(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
     }
 
 
-def described(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
-    """What a person wants to know of a model before serving it."""
-    # Imported here, since only this command of the short ones needs to know the engines.
-    from embedserve_runtime.loading import engine_reasons
-
-    encoder = card.encoder
-    return {
-        **fetched(card, located),
-        "folder": str(card.folder),
-        "task": card.task,
-        "labels": list(card.head.labels) if isinstance(card.head, ClassifierHead) else None,
-        "outputs": OUTPUTS[card.task],
-        "family": encoder.family,
-        "layers": len(encoder.layers),
-        "hiddenSize": encoder.hidden_size,
-        "engines": {kind: reason or "yes" for kind, reason in engine_reasons(encoder).items()},
-        "pooling": card.pipeline.pooling_name if card.head is None else card.head.pooling,
-        "denseLayers": len(card.pipeline.dense),
-        "normalize": card.pipeline.normalize,
-        "maxLength": card.max_length,
-        "prompts": dict(card.prompts),
-        "defaultPrompt": card.default_prompt,
-    }
-
-
-# What a model of a task can answer with.
-OUTPUTS: Mapping[Task, Sequence[str]] = {
-    Task.EMBED: ("dense",),
-    Task.RERANK: ("score",),
-    Task.CLASSIFY: ("labels",),
-    Task.SPARSE: ("sparse",),
-}
-
-COMMANDS = {"serve": _serve, "fetch": _fetch, "inspect": _inspect}
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="embedserve", description="Serve embedding models.")
     parser.add_argument("--version", action="version", version=__version__)
@@ -146,7 +127,11 @@ def _parser() -> argparse.ArgumentParser:
     for name, summary, flags in (
         ("serve", "serve a model over HTTP", FLAGS + SERVE_FLAGS),
         ("fetch", "bring a model into the store and print what it is", FLAGS),
-        ("inspect", "print what a model is: family, pooling, dimensions, vector-space identity", FLAGS),
+        (
+            "inspect",
+            "print what a model is, what it gives, what runs it and how much it needs",
+            INSPECT_FLAGS,
+        ),
     ):
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         command.add_argument(
@@ -156,6 +141,11 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 flag, dest=f"{group}.{setting}", type=kind, help=text, default=argparse.SUPPRESS
             )
+        if name == "inspect":
+            command.add_argument(
+                "model.source", nargs="?", default=argparse.SUPPRESS, metavar="DIR_OR_REPO", help="as --model"
+            )
+            command.add_argument("--json", action="store_true", help="print JSON instead of a table")
     return parser
 
 

@@ -64,6 +64,11 @@ class ModelSettings(_Group):
     pooling: Literal["auto", "cls", "mean", "mean_sqrt", "weighted_mean", "max", "last"] = Field(
         default="auto", description="`auto` takes what the model folder says."
     )
+    onnx_file: str | None = Field(
+        default=None,
+        description="ONNX file of the repository that is run in the place of its safetensors weights, by its path in "
+        "the repository; None takes one only where no family fits.",
+    )
     max_length: PositiveInt | None = Field(
         default=None,
         description="Tokens an input may have, special tokens included; None takes the model's own.",
@@ -154,9 +159,10 @@ class BatchingSettings(_Group):
 class EngineSettings(_Group):
     """How the forward pass runs."""
 
-    kind: Literal["auto", "onnx", "torch"] = Field(
+    kind: Literal["auto", "onnx", "torch", "static"] = Field(
         default="auto",
-        description="`auto` takes onnx where it can run the model, else torch if that is installed.",
+        description="`auto` takes onnx where it can run the model, else torch if that is installed; static for "
+        "tables of token vectors, which neither of the two runs.",
     )
     precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,26 +12,44 @@ from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import Engine
 from embedserve_runtime.engines.onnx import graph as onnx_graph
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.engines.onnx.shipped import GraphRunner, ShippedEngine
+from embedserve_runtime.engines.static import StaticRunner
 from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.heads.classification import Classifier
 from embedserve_runtime.heads.dense import DenseHead, DenseWeights
 from embedserve_runtime.heads.layers import LoadedLayer
 from embedserve_runtime.heads.sparse import Splade
+from embedserve_runtime.heads.static import StaticWeights
+from embedserve_runtime.heads.tokens import Lexical, MultiVectors
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard, read_card
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
-from embedserve_runtime.model.heads.description import ClassifierHead, Head, SparseHead
-from embedserve_runtime.model.heads.tensors import head_tensors
+from embedserve_runtime.model.heads.description import (
+    ClassifierHead,
+    Head,
+    LexicalHead,
+    MultiVectorHead,
+    SparseHead,
+    TokenHead,
+)
+from embedserve_runtime.model.heads.tensors import head_tensors, query_weights
+from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
-from embedserve_runtime.runner import EncoderRunner, Heads, Runner
+from embedserve_runtime.model.static import StaticTable
+from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner
 
 
 def load_runner(config: RuntimeConfig) -> Runner:
     """Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
-    checkpoint = Checkpoint.open(card.folder)
+    if isinstance(card.body, StaticTable):
+        check_static(config.engine)
+        return StaticRunner(card, card.body, card.body.tensors())
+    if isinstance(card.body, ShippedGraph):
+        return _graph_runner(card, card.body, config.engine)
+    checkpoint = Checkpoint.open(card.encoder_folder)
     return runner_on(
         open_engine(card.encoder, Weights(card.encoder, checkpoint), config.engine), card, checkpoint
     )
@@ -38,22 +57,42 @@ def load_runner(config: RuntimeConfig) -> Runner:
 
 def runner_on(engine: Engine, card: ModelCard, checkpoint: Checkpoint) -> Runner:
     """The runner of the card's task, with the tensors of its head loaded."""
-    return EncoderRunner(card, engine, _heads(card, checkpoint))
+    runner = EncoderRunner(card, engine, _heads(card, checkpoint))
+    if card.query is None:
+        return runner
+    return RoutedRunner(runner, StaticWeights(query_weights(card.folder, card.query, card.encoder)))
+
+
+def _graph_runner(card: ModelCard, graph: ShippedGraph, settings: EngineSettings) -> Runner:
+    check_graph(settings)
+    engine = ShippedEngine(graph, card.encoder.hidden_size, settings.threads or usable_cpus())
+    if graph.rows is not None:
+        return GraphRunner(card, graph, engine)
+    return EncoderRunner(card, engine, Heads(dense=DenseHead(card.pipeline.pooling, _dense_weights(card))))
 
 
 def _heads(card: ModelCard, checkpoint: Checkpoint) -> Heads:
-    match card.head:
-        case None:
-            return Heads(dense=DenseHead(card.pipeline.pooling, _dense_weights(card)))
-        case ClassifierHead() as head:
-            return Heads(logits=Classifier(head, _head_layers(head, checkpoint)))
-        case SparseHead() as head:
-            return Heads(sparse=Splade(head, _head_layers(head, checkpoint)))
+    heads = Heads()
+    if card.head is None:
+        heads = Heads(dense=DenseHead(card.pipeline.pooling, _dense_weights(card)))
+    for head in (*(() if card.head is None else (card.head,)), *card.token_heads):
+        layers = _head_layers(head, card, checkpoint)
+        match head:
+            case ClassifierHead():
+                heads = replace(heads, logits=Classifier(head, layers))
+            case SparseHead():
+                heads = replace(heads, sparse=Splade(head, layers))
+            case LexicalHead():
+                heads = replace(heads, sparse=Lexical(head, layers))
+            case MultiVectorHead():
+                heads = replace(heads, multi_vectors=MultiVectors(head, layers))
+    return heads
 
 
-def _head_layers(head: Head, checkpoint: Checkpoint) -> tuple[LoadedLayer, ...]:
+def _head_layers(head: Head | TokenHead, card: ModelCard, checkpoint: Checkpoint) -> tuple[LoadedLayer, ...]:
     tensors = {
-        name: tensor.astype(np.float32, copy=False) for name, tensor in head_tensors(checkpoint, head.layers)
+        name: tensor.astype(np.float32, copy=False)
+        for name, tensor in head_tensors(checkpoint, head.layers, card.folder)
     }
     return LoadedLayer.all_of(head.layers, tensors)
 
@@ -71,6 +110,10 @@ def open_engine(encoder: Encoder, weights: Weights, settings: EngineSettings) ->
 
 def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
     """Name of the engine: the one asked for, else the first that can. Raises UnsupportedArchitecture with reasons."""
+    if settings.kind == "static":
+        raise UnsupportedArchitecture(
+            f"engine.kind: static is for tables of token vectors, this is a {encoder.family} encoder; set it to auto"
+        )
     reasons = dict(engine_reasons(encoder))
     if settings.precision in {"bfloat16", "float16"}:
         reasons["onnx"] = reasons["onnx"] or f"it runs in float32, and {settings.precision} is asked for"
@@ -80,6 +123,31 @@ def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
         listed = "; ".join(f"{kind}: {reasons[kind]}" for kind in asked)
         raise UnsupportedArchitecture(f"no engine can run this {encoder.family} encoder: {listed}")
     return able
+
+
+def check_static(settings: EngineSettings) -> None:
+    """Raises UnsupportedArchitecture when the settings ask for what a table of token vectors has no use for."""
+    if settings.kind not in ("auto", "static"):
+        raise UnsupportedArchitecture(
+            f"engine.kind: {settings.kind} runs the layers of an encoder, a static embedding model has none; "
+            "set it to auto or static"
+        )
+    if settings.precision not in ("auto", "float32"):
+        raise UnsupportedArchitecture(
+            f"engine.precision: a static embedding model sums in float32, {settings.precision} is asked for"
+        )
+
+
+def check_graph(settings: EngineSettings) -> None:
+    """Raises UnsupportedArchitecture when the settings ask for what ONNX Runtime does not do with a finished file."""
+    if settings.kind not in ("auto", "onnx"):
+        raise UnsupportedArchitecture(
+            f"engine.kind: {settings.kind} does not run ONNX files; set it to auto or onnx, or unset model.onnx_file"
+        )
+    if settings.precision != "auto":
+        raise UnsupportedArchitecture(
+            "engine.precision: an ONNX file has its precision in itself; choose the file by model.onnx_file instead"
+        )
 
 
 def engine_reasons(encoder: Encoder) -> Mapping[str, str | None]:

@@ -61,3 +61,25 @@ class EncoderRunner:
             else None,
             hidden=np.split(hidden, batch.cu_seqlens[1:-1]) if Output.HIDDEN in wanted else None,
         )
+
+
+class RoutedRunner:
+    """Documents through an encoder, queries through a table of weights: sparse vectors both."""
+
+    def __init__(self, documents: Runner, queries: Callable[[PackedBatch], list[SparseVector]]) -> None:
+        self._documents = documents
+        self._queries = queries
+
+    @property
+    def card(self) -> ModelCard:
+        return self._documents.card
+
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+        if batch.queries is None:
+            return self._documents.run(batch, wanted)
+        places = np.flatnonzero(batch.queries).astype(np.int32)
+        others = np.flatnonzero(~batch.queries).astype(np.int32)
+        parts = [(places.tolist(), Results(sparse=self._queries(batch.select(places))))]
+        if len(others):
+            parts.append((others.tolist(), self._documents.run(batch.select(others), wanted)))
+        return Results.placed(len(batch.lengths), parts)

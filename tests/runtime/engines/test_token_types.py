@@ -20,7 +20,7 @@ from transformers import (
     RobertaModel,
 )
 
-from embedserve_runtime.engines.base import PackedBatch, TypedTokens
+from embedserve_runtime.engines.base import PackedBatch, TokenSequence
 from embedserve_runtime.errors import EngineFailure
 from tests.runtime.engines.engines import ENGINES, engine_of
 from tests.support.models import tiny
@@ -49,10 +49,10 @@ MODELS: Mapping[str, Build] = {
 on_every_engine = pytest.mark.parametrize("engine", ENGINES)
 
 
-def pair(length: int, types: int) -> TypedTokens:
+def pair(length: int, types: int) -> TokenSequence:
     source = np.random.default_rng(length)
     ids = source.integers(2, 97, length).astype(np.int32)
-    return TypedTokens(ids, np.sort(source.integers(0, types, length)).astype(np.int32))
+    return TokenSequence(ids, np.sort(source.integers(0, types, length)).astype(np.int32))
 
 
 @on_every_engine
@@ -66,8 +66,9 @@ def test_hidden_states_of_pairs_equal_those_of_transformers_alone_and_among_othe
     sequences = [pair(length, model.config.type_vocab_size) for length in (40, 1, 2, 17)]
     batched = built.forward(PackedBatch.pack([sequences[0], single, *sequences[1:]]))
     rows = np.split(batched, [40, 53, 54, 56])
-    typed = [*sequences[:1], TypedTokens(single, np.zeros_like(single)), *sequences[1:]]
+    typed = [*sequences[:1], TokenSequence(single, np.zeros_like(single)), *sequences[1:]]
     for one, row in zip(typed, rows, strict=True):
+        assert one.types is not None
         ids, types = (torch.from_numpy(part.astype(np.int64))[None] for part in (one.ids, one.types))
         with torch.no_grad():
             want = model(ids, token_type_ids=types).last_hidden_state[0].numpy()
@@ -82,7 +83,7 @@ def test_a_type_that_the_encoder_does_not_have_fails_the_batch(tmp_path: Path, e
     built = engine_of(tmp_path, engine)
     ids = np.array([5, 6], dtype=np.int32)
     for types in ([0, 2], [-1, 0]):
-        batch = PackedBatch.pack([TypedTokens(ids, np.array(types, dtype=np.int32))])
+        batch = PackedBatch.pack([TokenSequence(ids, np.array(types, dtype=np.int32))])
         with pytest.raises(EngineFailure, match="token types"):
             built.forward(batch)
 

@@ -23,7 +23,8 @@ LENGTHS = (17, 1, 40, 2, 39, 5)
 
 
 def card_of(folder: Path, **settings: object) -> ModelCard:
-    """The folder's card, without a tokenizer with one of one word: a large one would take most of the test's time."""
+    """The folder's card; where it has no tokenizer, with one of one word: a large one would take most of the test's
+    time."""
     if not (folder / "tokenizer.json").exists():
         Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]")).save(str(folder / "tokenizer.json"))
     return read_card(folder, "local", ModelSettings.model_validate({"source": str(folder), **settings}))
@@ -31,7 +32,7 @@ def card_of(folder: Path, **settings: object) -> ModelCard:
 
 def runner_of(folder: Path, engine: str, **settings: object) -> Runner:
     card = card_of(folder, **settings)
-    checkpoint = Checkpoint.open(folder)
+    checkpoint = Checkpoint.open(card.encoder_folder)
     return runner_on(ENGINES[engine].build(card.encoder, Weights(card.encoder, checkpoint)), card, checkpoint)
 
 

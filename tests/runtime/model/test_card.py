@@ -30,7 +30,7 @@ def card_of(folder: Path, **settings: object) -> ModelCard:
     return read_card(folder, "local", ModelSettings.model_validate({"source": str(folder), **settings}))
 
 
-def edit(path: Path, **changes: object) -> None:
+def edit(path: Path, /, **changes: object) -> None:
     """Change keys of a JSON object in a file; None removes one."""
     content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     content.update(changes)
@@ -191,10 +191,10 @@ BROKEN: dict[str, tuple[Any, type[EmbedserveError], str]] = {
         ModelInvalid,
         "lacks 1 tensors of a bert encoder: encoder.layer.3.output",
     ),
-    "only a pickle": (
+    "only a broken pickle": (
         pickle_only,
-        ModelFileMissing,
-        "looked for model.safetensors .*pytorch_model.bin is a pickle",
+        ModelInvalid,
+        "pytorch_model.bin is not a pickle of tensors",
     ),
     "damaged weights": (
         truncated_weights,

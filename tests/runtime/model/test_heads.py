@@ -10,9 +10,9 @@ import pytest
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model import families
 from embedserve_runtime.model.heads.classifiers import CLASSIFIERS
-from embedserve_runtime.model.heads.description import ClassifierHead, ScoreFunction, SparseHead, Task
+from embedserve_runtime.model.heads.description import ClassifierHead, Head, ScoreFunction, Task
 from embedserve_runtime.model.heads.reading import read_head
-from embedserve_runtime.model.modules import read_layout
+from embedserve_runtime.model.modules import read_entries, read_layout
 
 Config = dict[str, object]
 
@@ -43,7 +43,7 @@ def read(
     asked: str = "auto",
     cross_encoder: Config | None = None,
     modules: tuple[str, ...] = (),
-) -> tuple[Task, ClassifierHead | SparseHead | None]:
+) -> tuple[Task, Head | None]:
     (folder / "config.json").write_text(json.dumps(BERT | config))
     if cross_encoder is not None:
         (folder / "config_sentence_transformers.json").write_text(json.dumps(cross_encoder))
@@ -56,7 +56,7 @@ def read(
                 '{"pooling_mode": "mean"}' if name == POOLING else "{}"
             )
         (folder / "modules.json").write_text(json.dumps(listed))
-    return read_head(folder, families.describe(folder), read_layout(folder), asked)
+    return read_head(folder, families.describe(folder), read_layout(folder, read_entries(folder)), asked)
 
 
 def classifier(folder: Path, config: Config, cross_encoder: Config | None = None) -> ClassifierHead:

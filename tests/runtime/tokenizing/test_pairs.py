@@ -11,7 +11,7 @@ from sentence_transformers import CrossEncoder
 from tokenizers import processors
 from transformers import BertConfig, BertForSequenceClassification
 
-from embedserve_runtime.engines.base import Tokens, TypedTokens
+from embedserve_runtime.engines.base import Tokens, TokenSequence
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput, ModelInvalid
 from embedserve_runtime.tokenizing import FEW_CHARACTERS, PIECE_TEXTS, CutRules, Side, TextTokenizer
 from tests.runtime.serve_kit import VOCABULARY, tiny_wordpiece
@@ -41,7 +41,8 @@ def plain(sequences: list[Tokens]) -> list[tuple[list[int], list[int]]]:
     """Ids and types as lists."""
     listed = []
     for one in sequences:
-        assert isinstance(one, TypedTokens)
+        assert isinstance(one, TokenSequence)
+        assert one.types is not None
         listed.append((one.ids.tolist(), one.types.tolist()))
     return listed
 
@@ -144,7 +145,7 @@ def test_an_encoder_without_token_types_gets_plain_ids() -> None:
     typed = ours("minilm", 32).encode_pairs(PAIRS, CUT)
     untyped = ours("minilm", 32, pair_types=False).encode_pairs(PAIRS, CUT)
     assert [ids for ids, _ in plain(typed)] == [
-        one.tolist() for one in untyped if not isinstance(one, TypedTokens)
+        one.tolist() for one in untyped if not isinstance(one, TokenSequence)
     ]
 
 

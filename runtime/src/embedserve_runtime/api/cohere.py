@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import orjson
 
@@ -15,7 +17,7 @@ from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.heads.quantize import Precision
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.readiness import Readiness
-from embedserve_runtime.service import EmbedQuery
+from embedserve_runtime.service import EmbedQuery, Role
 
 _decode = BodyDecoder(CohereBody)
 
@@ -26,6 +28,7 @@ PROMPT_NAMES = {
     "classification": ("classification",),
     "clustering": ("clustering",),
 }
+ROLES: Mapping[str, Role] = {"search_query": "query", "search_document": "document"}
 _WRITERS: dict[str, RowWriter] = {
     "float": rows_in(Precision.FLOAT32),
     "int8": rows_in(Precision.INT8),
@@ -58,6 +61,7 @@ class CohereRoutes:
             dimensions=body.output_dimension,
             vector_space=terms.vector_space,
             timeout=terms.timeout,
+            role=ROLES.get(body.input_type or ""),
         )
         embedded = await service.embed(query)
         members = [

@@ -9,6 +9,7 @@ import msgspec
 import orjson
 
 from embedserve_runtime.api.asgi import Answer, Exchange, Header
+from embedserve_runtime.api.cohere import prompt_for
 from embedserve_runtime.api.common import read_inputs, result_headers, side_of, terms_of
 from embedserve_runtime.api.encoding import base64_rows, rows_in, sparse_objects, write_matrices, write_rows
 from embedserve_runtime.api.native_schemas import EncodeBody, EncodedToken
@@ -47,12 +48,13 @@ class NativeRoutes:
         as_bytes = BYTES in exchange.headers.get(b"accept", b"").lower()
         wanted = _wanted(body, service)
         _check_outputs(body, wanted, as_bytes=as_bytes)
+        name, prompt = _prompt_of(body, service)
         query = EmbedQuery(
             inputs=read_inputs(exchange, body.inputs, "inputs"),
             truncate=body.truncate,
             side=side_of(body.truncation_direction),
-            prompt_name=body.prompt_name,
-            prompt=body.prompt,
+            prompt_name=name,
+            prompt=prompt,
             normalize=body.normalize,
             dimensions=body.dimensions,
             vector_space=terms.vector_space,
@@ -60,6 +62,7 @@ class NativeRoutes:
             outputs=wanted,
             top_k=body.top_k,
             threshold=body.threshold or 0.0,
+            role=body.input_type,
         )
         # Refuses too much text before the engine works for it.
         lists_tokens = body.outputs is not None and "tokens" in body.outputs
@@ -106,6 +109,13 @@ async def _results(
             written = await write_matrices(matrices, body.dtype, as_base64=as_base64)
             members.append(b'"%b":[%b]' % (name, written))
     return members
+
+
+def _prompt_of(body: EncodeBody, service: EmbeddingService) -> tuple[str | None, str | None]:
+    """Name of the prompt, or its text: the one asked for, else that of the type of the inputs."""
+    if body.input_type is None or body.prompt_name is not None or body.prompt is not None:
+        return body.prompt_name, body.prompt
+    return prompt_for(f"search_{body.input_type}", service.card)
 
 
 def _wanted(body: EncodeBody, service: EmbeddingService) -> Output:

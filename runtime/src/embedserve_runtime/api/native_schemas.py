@@ -31,6 +31,12 @@ class EncodeBody(Struct, kw_only=True, frozen=True):
         Annotated[float, Meta(ge=0)] | None, Meta(description="Keep entries of sparse vectors above it.")
     ] = None
     sparse_tokens: Annotated[bool, Meta(description="Sparse vectors with their entries' texts.")] = False
+    input_type: Annotated[
+        Literal["query", "document"] | None,
+        Meta(
+            description="What the inputs are: chooses a prompt, and the way of queries of a model that has one."
+        ),
+    ] = None
     prompt_name: PromptName = None
     prompt: Annotated[
         str | None, Meta(description="Text put before each input, instead of a prompt by name.")

@@ -54,7 +54,7 @@ from embedserve_runtime.api.tei_tasks import (
 from embedserve_runtime.errors import EmptyInput
 from embedserve_runtime.heads.similarity import cosines
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead
+from embedserve_runtime.model.heads.description import ClassifierHead, MultiVectorHead, SparseHead
 from embedserve_runtime.readiness import Readiness
 from embedserve_runtime.results import Output
 from embedserve_runtime.service import TOKENIZER_THREADS, EmbedQuery
@@ -182,6 +182,8 @@ def _model_type(card: ModelCard) -> ModelType:
             return ModelType(reranker=labels) if len(head.labels) == 1 else ModelType(classifier=labels)
         case SparseHead():
             return ModelType(embedding=EmbeddingModelType("splade"))
+        case MultiVectorHead():
+            return ModelType(embedding=EmbeddingModelType("multi_vector"))
         case None:
             pooling = card.pipeline.pooling_name
             return ModelType(embedding=EmbeddingModelType(_TEI_POOLING.get(pooling, pooling)))

@@ -15,22 +15,30 @@ from numpy.typing import NDArray
 from embedserve_runtime.errors import EngineFailure
 
 Int32Array = NDArray[np.int32]
+BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TypedTokens:
-    """A pair of texts as one sequence: its ids and the token type of each, int32, shape (length,) both."""
+class TokenSequence:
+    """A sequence with more than its ids.
+
+    ids: int32, shape (length,). types: the token type of each, the same shape, or None where all are of type 0.
+    unpooled: how many leading tokens, of a prompt, pooling leaves out.
+    query: whether it takes the way of queries, where a model has another one for them.
+    """
 
     ids: Int32Array
-    types: Int32Array
+    types: Int32Array | None = None
+    unpooled: int = 0
+    query: bool = False
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
-# A sequence on its way to a batch; plain ids are all of type 0.
-Tokens = Int32Array | TypedTokens
+# A sequence on its way to a batch; plain ids are all of type 0 and all pooled.
+Tokens = Int32Array | TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +48,39 @@ class PackedBatch:
     token_ids: int32, shape (tokens,)
     cu_seqlens: int32, shape (sequences + 1,): sequence i is token_ids[cu_seqlens[i]:cu_seqlens[i + 1]]
     token_types: int32, shape (tokens,), or None where all tokens are of type 0
+    unpooled: int32, shape (sequences,), leading tokens that pooling leaves out, or None where it takes all
+    queries: bool, shape (sequences,), which sequences take the way of queries, or None where none does
     """
 
     token_ids: Int32Array
     cu_seqlens: Int32Array
     token_types: Int32Array | None = None
+    unpooled: Int32Array | None = None
+    queries: BoolArray | None = None
 
     @classmethod
     def pack(cls, sequences: Sequence[Tokens]) -> PackedBatch:
         """Join non-empty sequences, in the order given."""
         cu_seqlens = np.zeros(len(sequences) + 1, dtype=np.int32)
         np.cumsum([len(sequence) for sequence in sequences], out=cu_seqlens[1:])
-        ids = np.concatenate([one.ids if isinstance(one, TypedTokens) else one for one in sequences])
-        if not any(isinstance(one, TypedTokens) for one in sequences):
+        ids = np.concatenate([one.ids if isinstance(one, TokenSequence) else one for one in sequences])
+        if not any(isinstance(one, TokenSequence) for one in sequences):
             return cls(ids, cu_seqlens)
-        types = np.zeros(len(ids), dtype=np.int32)
-        for one, start in zip(sequences, cu_seqlens[:-1], strict=True):
-            if isinstance(one, TypedTokens):
-                types[start : start + len(one)] = one.types
-        return cls(ids, cu_seqlens, types)
+        return cls(ids, cu_seqlens, _types(sequences, cu_seqlens), _unpooled(sequences), _queries(sequences))
+
+    def select(self, places: Int32Array) -> PackedBatch:
+        """The batch of some of its sequences, by their numbers."""
+        bounds = self.cu_seqlens
+        rows = np.concatenate([np.arange(bounds[place], bounds[place + 1]) for place in places])
+        cu_seqlens = np.zeros(len(places) + 1, dtype=np.int32)
+        np.cumsum(self.lengths[places], out=cu_seqlens[1:])
+        return PackedBatch(
+            self.token_ids[rows],
+            cu_seqlens,
+            None if self.token_types is None else self.token_types[rows],
+            None if self.unpooled is None else self.unpooled[places],
+            None if self.queries is None else self.queries[places],
+        )
 
     @property
     def lengths(self) -> Int32Array:
@@ -81,6 +103,30 @@ class PackedBatch:
             raise EngineFailure(
                 f"a batch of {self.tokens} tokens has token types from {low} to {high}, the encoder {rows}"
             )
+
+
+def _types(sequences: Sequence[Tokens], cu_seqlens: Int32Array) -> Int32Array | None:
+    typed = [
+        (start, one.types)
+        for one, start in zip(sequences, cu_seqlens[:-1], strict=True)
+        if isinstance(one, TokenSequence) and one.types is not None
+    ]
+    if not typed:
+        return None
+    types = np.zeros(cu_seqlens[-1], dtype=np.int32)
+    for start, values in typed:
+        types[start : start + len(values)] = values
+    return types
+
+
+def _unpooled(sequences: Sequence[Tokens]) -> Int32Array | None:
+    counts = [one.unpooled if isinstance(one, TokenSequence) else 0 for one in sequences]
+    return np.array(counts, dtype=np.int32) if any(counts) else None
+
+
+def _queries(sequences: Sequence[Tokens]) -> BoolArray | None:
+    marks = [isinstance(one, TokenSequence) and one.query for one in sequences]
+    return np.array(marks) if any(marks) else None
 
 
 class Engine(Protocol):

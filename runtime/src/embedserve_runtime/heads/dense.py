@@ -37,17 +37,23 @@ class DenseHead:
     layers: Sequence[DenseWeights]
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> FloatArray:
-        vectors = pool_all(hidden, batch.cu_seqlens, self.pooling)
+        vectors = pool_all(hidden, batch.cu_seqlens, self.pooling, batch.unpooled)
         for layer in self.layers:
             vectors = dense(vectors, layer.weight, layer.bias, layer.activation)
         return vectors
 
 
-def pool(hidden: FloatArray, cu_seqlens: Int32Array, pooling: Pooling) -> FloatArray:
+def pool(
+    hidden: FloatArray, cu_seqlens: Int32Array, pooling: Pooling, unpooled: Int32Array | None = None
+) -> FloatArray:
     """Pool each sequence of packed hidden states (tokens, hidden) into (sequences, hidden), float32.
 
-    Every sequence has at least one token.
+    Every sequence has at least one token. unpooled: (sequences,), leading tokens of each that are left out; the last
+    token of a sequence always stays.
     """
+    places: Int32Array | None = None
+    if unpooled is not None:
+        hidden, cu_seqlens, places = _without_prompts(hidden, cu_seqlens, unpooled)
     starts, lengths = cu_seqlens[:-1], np.diff(cu_seqlens)
     match pooling:
         case Pooling.MEAN:
@@ -55,8 +61,9 @@ def pool(hidden: FloatArray, cu_seqlens: Int32Array, pooling: Pooling) -> FloatA
         case Pooling.MEAN_SQRT:
             return _sums(hidden, starts) / _column(np.sqrt(lengths))
         case Pooling.WEIGHTED_MEAN:
-            places = np.arange(1, len(hidden) + 1) - np.repeat(starts, lengths)
-            return _sums(hidden * _column(places), starts) / _column(lengths * (lengths + 1.0) / 2)
+            weights = (_places(cu_seqlens) if places is None else places) + 1
+            totals = np.add.reduceat(weights, starts, dtype=np.int64)
+            return _sums(hidden * _column(weights), starts) / _column(totals)
         case Pooling.MAX:
             maxima: FloatArray = np.maximum.reduceat(hidden, starts, axis=0)
             return maxima
@@ -64,6 +71,25 @@ def pool(hidden: FloatArray, cu_seqlens: Int32Array, pooling: Pooling) -> FloatA
             return hidden[starts]
         case Pooling.LAST:
             return hidden[cu_seqlens[1:] - 1]
+
+
+def _without_prompts(
+    hidden: FloatArray, cu_seqlens: Int32Array, unpooled: Int32Array
+) -> tuple[FloatArray, Int32Array, Int32Array]:
+    """The states that are pooled, where their sequences lie now, and the place that each has had in its sequence."""
+    lengths = np.diff(cu_seqlens)
+    skipped = np.minimum(unpooled, lengths - 1)
+    places = _places(cu_seqlens)
+    kept = places >= np.repeat(skipped, lengths)
+    bounds = np.zeros_like(cu_seqlens)
+    np.cumsum(lengths - skipped, out=bounds[1:])
+    return hidden[kept], bounds, places[kept]
+
+
+def _places(cu_seqlens: Int32Array) -> Int32Array:
+    """The place of each token in its sequence, from 0."""
+    places = np.arange(cu_seqlens[-1], dtype=np.int32)
+    return places - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))
 
 
 def _sums(hidden: FloatArray, starts: Int32Array) -> FloatArray:
@@ -75,9 +101,14 @@ def _column(values: NDArray[Any]) -> FloatArray:
     return values.astype(np.float32)[:, None]
 
 
-def pool_all(hidden: FloatArray, cu_seqlens: Int32Array, poolings: Sequence[Pooling]) -> FloatArray:
+def pool_all(
+    hidden: FloatArray,
+    cu_seqlens: Int32Array,
+    poolings: Sequence[Pooling],
+    unpooled: Int32Array | None = None,
+) -> FloatArray:
     """Several poolings side by side: (sequences, len(poolings) * hidden)."""
-    pooled = [pool(hidden, cu_seqlens, pooling) for pooling in poolings]
+    pooled = [pool(hidden, cu_seqlens, pooling, unpooled) for pooling in poolings]
     return pooled[0] if len(pooled) == 1 else np.concatenate(pooled, axis=1)
 
 
@@ -99,8 +130,8 @@ def cut(vectors: FloatArray, dimensions: int) -> FloatArray:
 def normalize(vectors: FloatArray) -> FloatArray:
     """Scale each row to L2 norm 1; a zero row stays zero.
 
-    One dot product a row, so that a row alone gets the same bits as in a batch.
+    One sum a row, so that a row alone gets the same bits as in a batch; those of model2vec, too.
     """
-    norms = np.sqrt(np.vecdot(vectors, vectors))
+    norms = np.linalg.norm(vectors, axis=1)
     scaled: FloatArray = vectors / np.maximum(norms, NORMALIZE_EPS)[:, None]
     return scaled

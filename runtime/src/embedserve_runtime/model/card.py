@@ -3,37 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.errors import ConfigError, ModelError, ModelFileMissing, ModelInvalid
-from embedserve_runtime.model import families
+from embedserve_runtime.errors import (
+    ConfigError,
+    ModelError,
+    ModelFileMissing,
+    ModelInvalid,
+    UnsupportedArchitecture,
+)
+from embedserve_runtime.model import families, routes
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
+from embedserve_runtime.model.heads import bge_m3
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
+    LexicalHead,
+    MultiVectorHead,
     SparseHead,
+    StaticQuery,
     Task,
+    TokenHead,
     head_outputs,
     identity_of,
 )
-from embedserve_runtime.model.heads.reading import read_head
-from embedserve_runtime.model.heads.tensors import head_tensors
+from embedserve_runtime.model.heads.reading import read_graph_head, read_head, read_token_heads
+from embedserve_runtime.model.heads.tensors import head_tensors, query_weights
 from embedserve_runtime.model.identity import tokenizer_digest, vector_space
-from embedserve_runtime.model.modules import Layout, read_layout
+from embedserve_runtime.model.modules import Layout, read_entries, read_layout
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
+from embedserve_runtime.model.shipped import ShippedGraph, chosen_file, graph_encoder, read_graph
+from embedserve_runtime.model.static import StaticTable, read_static
 from embedserve_runtime.results import Output
 
 TOKENIZER_FILE = "tokenizer.json"
+Body = StaticTable | ShippedGraph
+OUTPUT_OF: Mapping[type[Head | TokenHead], Output] = MappingProxyType(
+    {
+        ClassifierHead: Output.LOGITS,
+        SparseHead: Output.SPARSE,
+        LexicalHead: Output.SPARSE,
+        MultiVectorHead: Output.MULTI_VECTOR,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
     """What a folder holds and how it is to be run.
 
+    encoder_path: the folder inside it where the encoder and its tokenizer lie; empty for the folder itself.
     source: the folder or repository as it was asked for; revision: the commit, or "local".
     max_length: tokens an input may have, special tokens included.
     lowercase: the folder asks for lower-casing before the tokenizer (sentence_bert_config `do_lower_case`).
@@ -41,7 +65,10 @@ class ModelCard:
     vector_space: identity of the vectors, `vs1-` and 20 hex digits.
     head: what makes rows in the place of pooling; None for the task "embed". The pipeline then has no poolings, and
         its dimensions are the columns of a row: labels, or the vocabulary.
+    query: how queries are treated; None where it is as documents.
+    token_heads: what is made of each token beside a dense vector.
     pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
+    body: what runs instead of the layers that `encoder` describes; of the encoder then only the sizes hold.
     """
 
     folder: Path
@@ -56,28 +83,35 @@ class ModelCard:
     vector_space: str
     task: Task = Task.EMBED
     head: Head | None = None
+    token_heads: tuple[TokenHead, ...] = ()
+    query: StaticQuery | None = None
+    encoder_path: str = ""
     pair_types: bool = False
+    body: Body | None = None
 
     @property
     def outputs(self) -> Output:
         """All that one forward pass can give."""
-        match self.head:
-            case None:
-                return Output.DENSE | Output.HIDDEN
-            case ClassifierHead():
-                return Output.LOGITS
-            case SparseHead():
-                return Output.SPARSE
+        if isinstance(self.body, ShippedGraph) and self.head is None and self.body.hidden is None:
+            return Output.DENSE
+        made = Output.DENSE | Output.HIDDEN if self.head is None else OUTPUT_OF[type(self.head)]
+        for head in self.token_heads:
+            made |= OUTPUT_OF[type(head)]
+        return made
 
     @property
     def main_output(self) -> Output:
         """What the model is for."""
-        order = (Output.DENSE, Output.LOGITS, Output.SPARSE)
+        order = (Output.DENSE, Output.LOGITS, Output.SPARSE, Output.MULTI_VECTOR)
         return next(output for output in order if output in self.outputs)
 
     @property
+    def encoder_folder(self) -> Path:
+        return self.folder / self.encoder_path
+
+    @property
     def tokenizer_file(self) -> Path:
-        return self.folder / TOKENIZER_FILE
+        return self.encoder_folder / TOKENIZER_FILE
 
 
 def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard:
@@ -93,26 +127,36 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
 
 
 def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard:
-    if not (folder / TOKENIZER_FILE).exists():
+    entries, query = routes.expand(folder, read_entries(folder))
+    layout = read_layout(folder, entries)
+    static = layout.modules.static
+    table = read_static(folder, None if static is None else folder / static)
+    if table is not None:
+        return _static_card(folder, revision, settings, layout, table)
+    encoder_folder = folder / layout.modules.transformer
+    if not (encoder_folder / TOKENIZER_FILE).exists():
         raise ModelFileMissing(
-            f"{TOKENIZER_FILE} not found in {settings.source}: the folder needs the fast tokenizer's file "
+            f"{TOKENIZER_FILE} not found in {encoder_folder}: the folder needs the fast tokenizer's file "
             "(save the tokenizer with a current transformers to get it)"
         )
-    encoder = families.describe(folder)
-    layout = read_layout(folder)
+    graph = _graph(folder, encoder_folder, settings, layout, query)
+    if graph is not None:
+        return _graph_card(folder, revision, settings, layout, graph)
+    encoder = families.describe(encoder_folder)
     task, head = read_head(folder, encoder, layout, settings.task)
-    checkpoint = Checkpoint.open(folder)
+    token_heads = read_token_heads(folder, encoder, task)
+    checkpoint = Checkpoint.open(encoder_folder)
     weights = Weights(encoder, checkpoint)
     pipeline = (
-        _pipeline(encoder, layout, settings) if head is None else _head_pipeline(head, settings, layout)
+        _pipeline(folder, encoder, layout, settings)
+        if head is None
+        else _head_pipeline(head, settings, layout)
     )
-    prompts = {**layout.prompts, **settings.prompts}
-    default_prompt = settings.default_prompt or layout.default_prompt
-    if default_prompt is not None and default_prompt not in prompts:
-        known = ", ".join(sorted(prompts)) or "none"
-        raise ConfigError(
-            f"model.default_prompt: {default_prompt!r} is not a prompt of the model; known: {known}"
-        )
+    if query is not None:
+        routes.check_tokenizers(folder, query, encoder_folder / TOKENIZER_FILE)
+    prompts, default_prompt = _prompts(layout, settings)
+    if isinstance(head, ClassifierHead) and head.template is not None and default_prompt is not None:
+        head = replace(head, template=replace(head.template, instruction=prompts[default_prompt]))
     return ModelCard(
         folder=folder,
         source=settings.source,
@@ -126,23 +170,149 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
         vector_space=vector_space(
             tensors=weights.raw_tensors(),
             dense=dense_tensors(folder, pipeline.dense),
-            tokenizer=tokenizer_digest(folder / TOKENIZER_FILE),
+            tokenizer=tokenizer_digest(encoder_folder / TOKENIZER_FILE),
             pipeline=pipeline,
             lowercase=layout.lowercase,
             prompt=prompts[default_prompt] if default_prompt is not None else "",
             head=None if head is None else identity_of(head),
-            head_tensors=() if head is None else head_tensors(checkpoint, head.layers),
+            head_tensors=() if head is None else head_tensors(checkpoint, head.layers, folder),
+            token_heads=[
+                (identity_of(one), head_tensors(checkpoint, one.layers, folder)) for one in token_heads
+            ],
+            query_weights=None if query is None else query_weights(folder, query, encoder),
         ),
         task=task,
         head=head,
+        token_heads=token_heads,
+        query=query,
+        encoder_path=layout.modules.transformer,
         pair_types=encoder.embeddings.token_types > 1 and layout.token_types,
     )
 
 
-def _pipeline(encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipeline:
-    poolings = layout.pooling if settings.pooling == "auto" else (Pooling(settings.pooling),)
+def _graph(
+    folder: Path, home: Path, settings: ModelSettings, layout: Layout, query: StaticQuery | None
+) -> ShippedGraph | None:
+    """The ONNX file that is run: the one asked for, else one where no family fits; None where a family runs.
+
+    home: where the encoder lies.
+    """
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    name = chosen_file(home, names, settings.onnx_file)
+    if name is None:
+        return None
+    if settings.task == "sparse":
+        raise ConfigError("model.task: sparse vectors are not made from an ONNX file")
+    modules = layout.modules
+    if query is not None or modules.splade or modules.logit_score or modules.token_dense:
+        raise UnsupportedArchitecture(
+            f"{name}: of an ONNX file dense vectors, scores and labels are made, and the modules ask for something else"
+        )
+    graph = read_graph(home, folder / name, task=settings.task, pooled=settings.pooling != "auto")
+    if graph.rows is not None and graph.rows_are == "dense" and not modules.include_prompt:
+        raise UnsupportedArchitecture(
+            f"{name}: include_prompt = false cannot be kept, since the file pools; set model.pooling if it gives "
+            "hidden states too"
+        )
+    return graph
+
+
+def _graph_card(
+    folder: Path, revision: str, settings: ModelSettings, layout: Layout, graph: ShippedGraph
+) -> ModelCard:
+    home = folder / layout.modules.transformer
+    encoder = graph_encoder(home, graph)
+    with suppress(ModelError):  # no family: what config.json says in general is all there is
+        encoder = replace(encoder, max_tokens=families.describe(home).max_tokens)
+    task, head = Task.EMBED, None
+    if graph.rows is None:
+        pipeline = _pipeline(folder, encoder, layout, settings)
+    elif graph.rows_are == "dense":
+        # Poolings and dense modules are in the graph; normalising twice changes nothing.
+        sized = replace(encoder, hidden_size=graph.width or 0)
+        first = None if layout.modules.pooling is None else layout.modules.pooling[:1]
+        modules = replace(layout.modules, pooling=first, dense=())
+        pipeline = _pipeline(folder, sized, replace(layout, modules=modules), settings)
+    else:
+        task, head = read_graph_head(home, encoder, layout, settings.task, graph.width or 0)
+        pipeline = _head_pipeline(head, settings, layout)
+    card = _body_card(folder, revision, settings, layout, (encoder, pipeline, graph))
+    pair_types = encoder.embeddings.token_types > 1 and layout.token_types
+    return replace(card, task=task, head=head, pair_types=pair_types)
+
+
+def _static_card(
+    folder: Path, revision: str, settings: ModelSettings, layout: Layout, table: StaticTable
+) -> ModelCard:
+    if settings.onnx_file is not None:
+        raise ConfigError("model.onnx_file: a static embedding model runs from its table; unset it")
+    if settings.task not in ("auto", Task.EMBED):
+        raise ConfigError(f"model.task: a static embedding model gives dense vectors, not {settings.task}")
+    if settings.pooling not in ("auto", Pooling.MEAN):
+        raise ConfigError(f"model.pooling: a static embedding model has the mean, not {settings.pooling}")
+    modules = replace(layout.modules, pooling=(Pooling.MEAN,), transformer=layout.modules.static or "")
+    layout = replace(layout, modules=modules, max_length=table.max_length, lowercase=False)
+    pipeline = _pipeline(folder, table.encoder, layout, settings)
+    if table.normalize is not None:
+        pipeline = replace(pipeline, normalize=table.normalize)
+    return _body_card(folder, revision, settings, layout, (table.encoder, pipeline, table))
+
+
+def _body_card(
+    folder: Path,
+    revision: str,
+    settings: ModelSettings,
+    layout: Layout,
+    what: tuple[Encoder, Pipeline, Body],
+) -> ModelCard:
+    """The card of a model that has something else than a described encoder."""
+    encoder, pipeline, body = what
+    prompts, default_prompt = _prompts(layout, settings)
+    home = layout.modules.transformer
+    return ModelCard(
+        folder=folder,
+        source=settings.source,
+        revision=revision,
+        encoder=encoder,
+        pipeline=pipeline,
+        max_length=_max_length(encoder, layout, settings),
+        lowercase=layout.lowercase,
+        prompts=MappingProxyType(prompts),
+        default_prompt=default_prompt,
+        vector_space=vector_space(
+            tensors=body.tensors().items() if isinstance(body, StaticTable) else (),
+            dense=dense_tensors(folder, pipeline.dense),
+            tokenizer=tokenizer_digest(folder / home / TOKENIZER_FILE),
+            pipeline=pipeline,
+            lowercase=layout.lowercase,
+            prompt=prompts[default_prompt] if default_prompt is not None else "",
+            head=body.identity,
+        ),
+        encoder_path=home,
+        body=body,
+    )
+
+
+def _prompts(layout: Layout, settings: ModelSettings) -> tuple[dict[str, str], str | None]:
+    """The prompts by name, and the name of the default one."""
+    prompts = {**layout.prompts, **settings.prompts}
+    default_prompt = settings.default_prompt or layout.default_prompt
+    if default_prompt is not None and default_prompt not in prompts:
+        known = ", ".join(sorted(prompts)) or "none"
+        raise ConfigError(
+            f"model.default_prompt: {default_prompt!r} is not a prompt of the model; known: {known}"
+        )
+    return prompts, default_prompt
+
+
+def _pipeline(folder: Path, encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipeline:
+    modules = layout.modules
+    usual, normalize = (Pooling.MEAN,), modules.normalize
+    if bge_m3.is_bge_m3(folder) and not modules.written:
+        usual, normalize = (Pooling.CLS,), True  # as FlagEmbedding, which writes no modules.json
+    poolings = modules.pooling or usual if settings.pooling == "auto" else (Pooling(settings.pooling),)
     size = encoder.hidden_size * len(poolings)
-    for layer in layout.dense:
+    for layer in modules.dense:
         if layer.in_features != size:
             raise ModelInvalid(
                 f"{layer.folder}: takes {layer.in_features} features, the step before gives {size}"
@@ -152,10 +322,11 @@ def _pipeline(encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipe
         raise ConfigError(f"model.dimensions: {settings.dimensions} is more than the model's {size}")
     return Pipeline(
         pooling=poolings,
-        dense=layout.dense,
-        normalize=layout.normalize,
+        dense=modules.dense,
+        normalize=normalize,
         dimensions=settings.dimensions or size,
         full_dimensions=size,
+        include_prompt=modules.include_prompt,
     )
 
 
@@ -166,8 +337,10 @@ def _head_pipeline(head: Head, settings: ModelSettings, layout: Layout) -> Pipel
     ):
         if value != absent:
             raise ConfigError(f"model.{name}: is for dense vectors; with this task it cannot be set")
-    if layout.dense:
-        raise ModelInvalid(f"{layout.dense[0].folder}: a Dense module does not go with a head of the model")
+    if layout.modules.dense:
+        raise ModelInvalid(
+            f"{layout.modules.dense[0].folder}: a Dense module does not go with a head of the model"
+        )
     width = head_outputs(head)
     return Pipeline(pooling=(), dense=(), normalize=False, dimensions=width, full_dimensions=width)
 

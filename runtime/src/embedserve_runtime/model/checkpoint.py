@@ -15,10 +15,13 @@ from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
 from embedserve_runtime.model.architecture import Encoder, Parameter, ParameterNames, TensorSource
 from embedserve_runtime.model.files import FileModel, read_json
+from embedserve_runtime.model.pickles import ADVICE, can_read, read_pickle
 from embedserve_runtime.model.pipeline import DenseLayer
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+PICKLE_FILE = "pytorch_model.bin"
+PICKLE_INDEX_FILE = "pytorch_model.bin.index.json"
 
 
 class _Index(FileModel):
@@ -26,11 +29,16 @@ class _Index(FileModel):
 
 
 class Checkpoint:
-    """Read access to the safetensors files of one folder; tensors are read when asked for."""
+    """Read access to the weights of one folder: safetensors files, of which tensors are read when asked for, or pickles
+    where torch is there."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._file_of: dict[str, Path] = {}
+        self._pickled: dict[str, NDArray[np.generic]] = {}
         for file in files:
+            if file.suffix == ".bin":
+                self._pickled |= read_pickle(file)
+                continue
             try:
                 with safe_open(file, framework="np") as tensors:
                     self._file_of.update(dict.fromkeys(tensors.keys(), file))
@@ -47,20 +55,20 @@ class Checkpoint:
         if (folder / INDEX_FILE).exists():
             index = read_json(folder / INDEX_FILE, _Index)
             return cls(folder / name for name in sorted(set(index.weight_map.values())))
-        pickles = sorted(path.name for path in folder.glob("*.bin"))
-        hint = (
-            f"; {', '.join(pickles)} is a pickle, which can run code and is not read: convert it"
-            if pickles
-            else ""
-        )
+        pickles = _pickles(folder)
+        if pickles and can_read():
+            return cls(pickles)
+        hint = f"; {', '.join(path.name for path in pickles)}: {ADVICE}" if pickles else ""
         raise ModelFileMissing(f"no weights in {folder}: looked for {SINGLE_FILE} and {INDEX_FILE}{hint}")
 
     @property
     def names(self) -> frozenset[str]:
-        return frozenset(self._file_of)
+        return frozenset(self._file_of) | frozenset(self._pickled)
 
     def raw(self, name: str) -> NDArray[np.generic]:
         """The tensor as stored, its own dtype (bfloat16 as ml_dtypes' bfloat16)."""
+        if name in self._pickled:
+            return self._pickled[name]
         file = self._file_of[name]
         try:
             with safe_open(file, framework="np") as tensors:
@@ -69,9 +77,28 @@ class Checkpoint:
             raise ModelInvalid(f"{file}: tensor {name} cannot be read: {error}") from error
         return tensor
 
+    def row(self, name: str, row: int) -> NDArray[np.generic]:
+        """One row of a matrix as stored, without reading the others."""
+        file = self._file_of[name]
+        try:
+            with safe_open(file, framework="np") as tensors:
+                values: NDArray[np.generic] = tensors.get_slice(name)[row]
+        except (SafetensorError, OSError) as error:
+            raise ModelInvalid(f"{file}: row {row} of tensor {name} cannot be read: {error}") from error
+        return values
+
     def float32(self, name: str) -> FloatArray:
         """The tensor as float32."""
         return self.raw(name).astype(np.float32, copy=False)
+
+
+def _pickles(folder: Path) -> list[Path]:
+    if (folder / PICKLE_FILE).exists():
+        return [folder / PICKLE_FILE]
+    if (folder / PICKLE_INDEX_FILE).exists():
+        index = read_json(folder / PICKLE_INDEX_FILE, _Index)
+        return [folder / name for name in sorted(set(index.weight_map.values()))]
+    return []
 
 
 def resolve(encoder: Encoder, checkpoint: Checkpoint) -> Mapping[str, TensorSource]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,9 +45,12 @@ def vector_space(
     prompt: str,
     head: Mapping[str, object] | None = None,
     head_tensors: Iterable[tuple[str, NDArray[np.generic]]] = (),
+    token_heads: Sequence[tuple[Mapping[str, object], Iterable[tuple[str, NDArray[np.generic]]]]] = (),
+    query_weights: NDArray[np.generic] | None = None,
 ) -> str:
     """The identity. `prompt` is the text of the default prompt, empty without one; `tokenizer` its digest; `head` what
-    stands in the place of pooling where the rows are not dense vectors."""
+    stands in the place of pooling where the rows are not dense vectors; `token_heads` what stands beside it, each with
+    its tensors; `query_weights` the table that queries take their weights from."""
     description: dict[str, object] = {
         "weights": {name: tensor_digest(tensor) for name, tensor in tensors},
         "dense": [
@@ -67,9 +70,18 @@ def vector_space(
         "dimensions": pipeline.dimensions,
         "prompt": prompt,
     }
+    if not pipeline.include_prompt:  # left out where it is as usual: older identities stay
+        description["include_prompt"] = False
     if head is not None:
         description["head"] = head
         description["head_weights"] = {name: tensor_digest(tensor) for name, tensor in head_tensors}
+    if token_heads:
+        description["token_heads"] = [
+            {**one, "weights": {name: tensor_digest(tensor) for name, tensor in of_one}}
+            for one, of_one in token_heads
+        ]
+    if query_weights is not None:
+        description["query_weights"] = tensor_digest(query_weights)
     return f"vs1-{hashlib.sha256(_canonical(description)).hexdigest()[:20]}"
 
 

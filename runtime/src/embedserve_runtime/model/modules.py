@@ -1,10 +1,13 @@
 """The sentence-transformers layout: modules.json and the small files beside it, read into a pipeline.
 
 Folders without modules.json are served as sentence-transformers would load them: mean pooling, not normalised.
+What a module's own file says and we do not do stops the start, also where the module itself is known.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -43,6 +46,25 @@ TRANSFORMER_FILES = (
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 )
+SUPPORTED = (
+    "Transformer",
+    "StaticEmbedding",
+    "Pooling",
+    "Dense",
+    "Normalize",
+    "Dropout",
+    "SpladePooling",
+    "LogitScore",
+    "MultiVectorMask",
+)
+ORDERS = (
+    "(MLM)?Transformer( Pooling( Dense)*( Normalize)?| SpladePooling| LogitScore"
+    "|( Dense)+( Normalize)?( MultiVectorMask)?( Normalize)?)?"
+    "|StaticEmbedding( Dense)*( Normalize)?"
+)
+# sentence-transformers' names of what modules hand on.
+TEXTS, TOKENS = "sentence_embedding", "token_embeddings"
+MULTI_VECTOR_TYPES = ("ColBERT", "MultiVectorEncoder")
 DENSE_ACTIVATIONS = {
     "torch.nn.modules.linear.Identity": Activation.IDENTITY,
     "torch.nn.modules.activation.Tanh": Activation.TANH,
@@ -53,7 +75,9 @@ DENSE_ACTIVATIONS = {
 }
 
 
-class _Module(FileModel):
+class ModuleEntry(FileModel):
+    """A line of modules.json."""
+
     idx: int
     path: str
     type: str
@@ -75,11 +99,19 @@ class _PoolingFile(FileModel):
     pooling_mode_lasttoken: bool = False
 
 
-class _DenseFile(FileModel):
+class _PlacesFile(FileModel):
+    """What a module works on: vectors of texts, or of tokens."""
+
+    module_input_name: str | None = None
+    module_output_name: str | None = None
+
+
+class _DenseFile(_PlacesFile):
     in_features: int
     out_features: int
     bias: bool = True
     activation_function: str = "torch.nn.modules.activation.Tanh"
+    use_residual: bool = False
 
 
 class _TransformerFile(FileModel):
@@ -94,7 +126,16 @@ class SpladeFile(FileModel):
     activation_function: Literal["relu", "log1p_relu"] = "relu"
 
 
+class LogitScoreFile(FileModel):
+    """The LogitScore module: which rows of a causal model's output layer make the score."""
+
+    true_token_id: int
+    false_token_id: int | None = None
+    module_input_name: Literal["causal_logits"] = "causal_logits"
+
+
 class _SentenceTransformersFile(FileModel):
+    model_type: str | None = None
     prompts: dict[str, str] = Field(default_factory=dict)
     default_prompt_name: str | None = None
     activation_fn: str | None = None
@@ -105,84 +146,162 @@ class _TokenizerConfigFile(FileModel):
     model_input_names: list[str] | None = None
 
 
+@dataclass(slots=True)
+class Modules:
+    """What the modules say, in the order in which they run.
+
+    written: whether there is a modules.json. transformer: folder of the encoder inside the model folder.
+    pooling: None when no module says it.
+    dense, normalize: on vectors of texts. token_dense, token_normalize: on vectors of tokens.
+    static: folder of the module that is a table of token vectors.
+    mask: folder of the module that says which tokens of a multi-vector model count.
+    """
+
+    written: bool = False
+    transformer: str = ""
+    pooling: tuple[Pooling, ...] | None = None
+    include_prompt: bool = True
+    dense: tuple[DenseLayer, ...] = ()
+    normalize: bool = False
+    splade: SpladeFile | None = None
+    logit_score: LogitScoreFile | None = None
+    token_dense: tuple[DenseLayer, ...] = ()
+    token_normalize: bool = False
+    mask: str | None = None
+    static: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """What the folder's own files say, before the settings of the service are laid over it.
 
     max_length: tokens, special ones included; None when no file says it.
-    pools: whether a module says the pooling. splade: the module that makes sparse vectors.
     token_types: whether the tokenizer hands token types on to the model.
     activation: class of the function that makes a cross-encoder's scores; None when no file here says it.
     """
 
-    pooling: tuple[Pooling, ...]
-    dense: tuple[DenseLayer, ...]
-    normalize: bool
+    modules: Modules
     max_length: int | None
     lowercase: bool
     prompts: dict[str, str]
     default_prompt: str | None
-    pools: bool
-    splade: SpladeFile | None
     token_types: bool
     activation: str | None
 
 
-def read_layout(folder: Path) -> Layout:
-    """Read the layout. Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture, naming file and module."""
-    modules = sorted(
-        read_json_if_there(folder / "modules.json", list[_Module], []), key=lambda module: module.idx
-    )
-    pooling: tuple[Pooling, ...] | None = None
-    splade: SpladeFile | None = None
-    dense: list[DenseLayer] = []
-    normalize, transformer = False, folder
-    for module in modules:
-        match module.kind:
-            case "Transformer" | "MLMTransformer":  # the second is an old name of sparse encoders
-                transformer = folder / module.path
-            case "Pooling":
-                pooling = _read_pooling(folder / module.path / "config.json")
-            case "SpladePooling":
-                splade = read_json(folder / module.path / "config.json", SpladeFile)
-            case "Dense":
-                dense.append(_read_dense(folder, module.path))
-            case "Normalize":
-                normalize = True
-            case _:
-                raise UnsupportedArchitecture(
-                    f"{folder / 'modules.json'}: module {module.type} is not supported; "
-                    "supported: Transformer, Pooling, Dense, Normalize, SpladePooling"
-                )
-    if transformer != folder:
-        raise UnsupportedArchitecture(
-            f"{folder / 'modules.json'}: the Transformer module must lie in the root folder"
-        )
-    if splade is not None and (pooling is not None or dense or normalize):
-        raise UnsupportedArchitecture(
-            f"{folder / 'modules.json'}: SpladePooling together with Pooling, Dense or Normalize is not supported"
-        )
-    settings = _read_transformer(folder)
-    tokenizer = read_json_if_there(
-        folder / "tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile()
-    )
+def read_entries(folder: Path) -> list[ModuleEntry]:
+    """The lines of modules.json in their order, none without the file. Raises ModelInvalid."""
+    entries = read_json_if_there(folder / "modules.json", list[ModuleEntry], [])
+    return sorted(entries, key=lambda entry: entry.idx)
+
+
+def read_layout(folder: Path, entries: Sequence[ModuleEntry]) -> Layout:
+    """Read the layout of the modules in `entries`.
+
+    Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture, naming file and module.
+    """
     model = read_json_if_there(
         folder / "config_sentence_transformers.json", _SentenceTransformersFile, _SentenceTransformersFile()
     )
+    modules = read_modules(folder, entries, model.model_type)
+    encoder = folder / modules.transformer
+    settings = _read_transformer(encoder)
+    tokenizer = read_json_if_there(
+        encoder / "tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile()
+    )
     return Layout(
-        pooling=pooling or (Pooling.MEAN,),
-        dense=tuple(dense),
-        normalize=normalize,
+        modules=modules,
         max_length=settings.max_seq_length or _tokenizer_length(tokenizer),
         lowercase=settings.do_lower_case,
         prompts=model.prompts,
         default_prompt=model.default_prompt_name,
-        pools=pooling is not None,
-        splade=splade,
         # Where the file does not say it, the encoder's table of types does.
         token_types=tokenizer.model_input_names is None or "token_type_ids" in tokenizer.model_input_names,
         activation=model.activation_fn,
     )
+
+
+def read_modules(folder: Path, entries: Sequence[ModuleEntry], model_type: str | None) -> Modules:
+    """Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture."""
+    modules, order = Modules(written=bool(entries)), [entry.kind for entry in entries]
+    for entry in entries:
+        config = folder / entry.path / "config.json"
+        match entry.kind:
+            case "Transformer" | "MLMTransformer":  # the second is an old name of sparse encoders
+                modules.transformer = entry.path
+            case "StaticEmbedding":
+                modules.static = entry.path
+            case "Pooling":
+                modules.pooling, modules.include_prompt = _read_pooling(config)
+            case "SpladePooling":
+                modules.splade = read_json(config, SpladeFile)
+            case "LogitScore":
+                modules.logit_score = read_json(config, LogitScoreFile)
+            case "Dense":
+                _add_dense(modules, folder, entry, model_type)
+            case "Normalize":
+                _add_normalize(modules, config)
+            case "MultiVectorMask":
+                modules.mask = entry.path
+            case "Dropout":  # does nothing outside training
+                pass
+            case _:
+                raise UnsupportedArchitecture(
+                    f"{folder / 'modules.json'}: module {entry.type} is not supported; "
+                    f"supported: {', '.join(SUPPORTED)}"
+                )
+    _check_order(folder / "modules.json", [kind for kind in order if kind != "Dropout"])
+    pools = modules.pooling is not None or modules.static is not None
+    if (modules.token_dense or modules.token_normalize) if pools else (modules.dense or modules.normalize):
+        raise UnsupportedArchitecture(
+            f"{folder / 'modules.json'}: Dense and Normalize must work on {TEXTS if pools else TOKENS} "
+            f"{'behind' if pools else 'without'} a Pooling module"
+        )
+    return modules
+
+
+def _check_order(path: Path, order: Sequence[str]) -> None:
+    """What stands in another order than here would have to be computed in another one."""
+    if order and re.fullmatch(ORDERS, " ".join(order)) is None:
+        raise UnsupportedArchitecture(
+            f"{path}: the modules {', '.join(order)} are not supported together; supported: Transformer, then "
+            "Pooling, Dense and Normalize, or SpladePooling, or LogitScore, or Dense, Normalize and MultiVectorMask; "
+            "StaticEmbedding, then Dense and Normalize; in this order"
+        )
+
+
+def _add_dense(modules: Modules, folder: Path, entry: ModuleEntry, model_type: str | None) -> None:
+    path = folder / entry.path / "config.json"
+    config = read_json(path, _DenseFile)
+    # Multi-vector models were saved by PyLate before the file said what the layer works on.
+    usual = TOKENS if entry.type.startswith("pylate.") or model_type in MULTI_VECTOR_TYPES else TEXTS
+    if config.use_residual:
+        raise UnsupportedArchitecture(f"{path}: use_residual = true is not supported")
+    layer = _read_dense(path, entry.path, config)
+    if _place(path, config, usual) == TOKENS:
+        modules.token_dense += (layer,)
+    else:
+        modules.dense += (layer,)
+
+
+def _add_normalize(modules: Modules, path: Path) -> None:
+    config = read_json_if_there(path, _PlacesFile, _PlacesFile())
+    if _place(path, config, TEXTS) == TOKENS:
+        modules.token_normalize = True
+    else:
+        modules.normalize = True
+
+
+def _place(path: Path, config: _PlacesFile, usual: str) -> str:
+    """What the module reads and writes: TEXTS or TOKENS. Raises UnsupportedArchitecture."""
+    read = config.module_input_name or usual
+    written = config.module_output_name or read
+    if read not in (TEXTS, TOKENS) or written != read:
+        raise UnsupportedArchitecture(
+            f"{path}: a module that reads {read} and writes {written} is not supported; supported: {TEXTS} or "
+            f"{TOKENS} for both"
+        )
+    return read
 
 
 def _read_transformer(folder: Path) -> _TransformerFile:
@@ -196,26 +315,22 @@ def _tokenizer_length(tokenizer: _TokenizerConfigFile) -> int | None:
     return int(length) if length is not None and 0 < length < 1e9 else None
 
 
-def _read_pooling(path: Path) -> tuple[Pooling, ...]:
+def _read_pooling(path: Path) -> tuple[tuple[Pooling, ...], bool]:
+    """Pooling modes, and whether the tokens of a prompt are pooled."""
     config = read_json(path, _PoolingFile)
     if config.pooling_mode is not None:
         modes = [config.pooling_mode] if isinstance(config.pooling_mode, str) else config.pooling_mode
     else:
-        modes = [mode for flag, mode in POOLING_FLAGS.items() if getattr(config, flag)]
+        # sentence-transformers takes the mean where no flag is set.
+        modes = [mode for flag, mode in POOLING_FLAGS.items() if getattr(config, flag)] or ["mean"]
     if not modes or any(mode not in POOLING_MODES for mode in modes):
         raise UnsupportedArchitecture(
             f"{path}: pooling {' + '.join(modes) or 'none'} is not supported; supported: {', '.join(POOLING_MODES)}"
         )
-    if not config.include_prompt:
-        raise UnsupportedArchitecture(
-            f"{path}: include_prompt = false (prompt left out of pooling) is not supported"
-        )
-    return tuple(POOLING_MODES[mode] for mode in modes)
+    return tuple(POOLING_MODES[mode] for mode in modes), config.include_prompt
 
 
-def _read_dense(folder: Path, name: str) -> DenseLayer:
-    path = folder / name / "config.json"
-    config = read_json(path, _DenseFile)
+def _read_dense(path: Path, name: str, config: _DenseFile) -> DenseLayer:
     activation = DENSE_ACTIVATIONS.get(config.activation_function)
     if activation is None:
         raise ModelInvalid(

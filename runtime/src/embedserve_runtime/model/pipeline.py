@@ -52,6 +52,7 @@ class Pipeline:
 
     dimensions: length of the vectors served by default, after the cut.
     full_dimensions: length before the cut.
+    include_prompt: whether the tokens of a prompt are pooled.
     """
 
     pooling: tuple[Pooling, ...]
@@ -59,6 +60,7 @@ class Pipeline:
     normalize: bool
     dimensions: int
     full_dimensions: int
+    include_prompt: bool = True
 
     @property
     def pooling_name(self) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 # Read by the client library when it is imported: nothing is reported about us, and logs get no progress bars.
@@ -26,20 +27,25 @@ from huggingface_hub.errors import (
 )
 
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.errors import ModelAccessDenied, ModelNotFound, SourceUnavailable
+from embedserve_runtime.errors import (
+    ModelAccessDenied,
+    ModelError,
+    ModelFileMissing,
+    ModelNotFound,
+    SourceUnavailable,
+)
+from embedserve_runtime.model.heads.bge_m3 import FILES as BGE_M3_FILES
+from embedserve_runtime.model.onnx_file import read_declared
+from embedserve_runtime.model.pickles import ADVICE, can_read
+from embedserve_runtime.model.shipped import chosen_file
 from embedserve_runtime.model.store import Reference, Store
 
 LOGGER = logging.getLogger(__name__)
 
 # What a model folder needs; weights in other formats, exports and documents stay where they are.
-WANTED = (
-    "*.json",
-    "*.txt",
-    "*.model",
-    "model.safetensors",
-    "model-*-of-*.safetensors",
-    "*/model.safetensors",
-)
+SMALL = ("*.json", "*.txt", "*.model", "chat_template.jinja", *BGE_M3_FILES)
+WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
+MODULE_WEIGHTS = ("*/model.safetensors",)
 UNWANTED = ("onnx/*", "openvino/*")
 LOCAL_REVISION = "local"
 
@@ -64,7 +70,7 @@ def open_model(settings: ModelSettings) -> LocatedModel:
     if local is not None:
         return local
     store = Store(settings.store)
-    reference = store.find(settings.source, settings.revision)
+    reference = store.find(settings.source, _stored_revision(settings))
     return _located(store, reference) if reference is not None else fetch_model(settings)
 
 
@@ -88,31 +94,73 @@ def _fetch(settings: ModelSettings, store: Store) -> Reference:
         settings.source, revision=settings.revision, files_metadata=True
     )
     commit = info.sha or settings.revision
-    known = store.find(settings.source, settings.revision)
+    known = store.find(settings.source, _stored_revision(settings))
     if known is not None and known.commit == commit:
         return known
+    names = [sibling.rfilename for sibling in info.siblings or []]
     checksums = {
         sibling.rfilename: sibling.lfs.sha256 for sibling in info.siblings or [] if sibling.lfs is not None
     }
-    staging = store.staging(settings.source, commit)
+    staging = store.staging(settings.source, f"{commit}{settings.onnx_file or ''}")
     LOGGER.info("fetching model", extra={"source": settings.source, "revision": commit})
-    snapshot_download(
-        settings.source,
-        revision=commit,
-        local_dir=staging,
-        allow_patterns=list(WANTED),
-        ignore_patterns=list(UNWANTED),
-        endpoint=settings.endpoint,
-        token=token,
-        max_workers=4,
-    )
+    _download(settings, commit, names, staging)
     shutil.rmtree(staging / ".cache", ignore_errors=True)  # the client's own notes on partial downloads
     paths = [str(path.relative_to(staging)) for path in staging.rglob("*") if path.is_file()]
     if not paths:
         raise ModelNotFound(f"repository {settings.source} at {settings.revision} holds no model files")
-    reference = store.add(staging, paths, settings.source, settings.revision, commit)
+    reference = store.add(staging, paths, settings.source, _stored_revision(settings), commit)
     _verify(store, reference, checksums)
     return reference
+
+
+def _download(settings: ModelSettings, commit: str, names: Sequence[str], staging: Path) -> None:
+    """Bring the small files, and then of the weights what they show to be run."""
+
+    def bring(wanted: Sequence[str], unwanted: Sequence[str] = ()) -> None:
+        snapshot_download(
+            settings.source,
+            revision=commit,
+            local_dir=staging,
+            allow_patterns=list(wanted),
+            ignore_patterns=list(unwanted),
+            endpoint=settings.endpoint,
+            token=settings.token.get_secret_value() if settings.token else False,
+            max_workers=4,
+        )
+
+    bring((*SMALL, *MODULE_WEIGHTS), UNWANTED)
+    try:
+        graph = chosen_file(staging, names, settings.onnx_file)
+    except ModelError as error:
+        raise type(error)(error.message.replace(str(staging), settings.source)) from error
+    if graph is None:
+        bring((*WEIGHTS, *_pickles(names)))
+        return
+    bring([graph])
+    external = read_declared(staging / graph).external
+    if external:
+        bring([str(Path(graph).parent / name) for name in external])
+
+
+def _pickles(names: Sequence[str]) -> list[str]:
+    """Pickles that no safetensors file stands in for. Raises ModelFileMissing where they are needed and cannot be
+    read."""
+    folders = {Path(name).parent for name in names if name.endswith(".safetensors")}
+    needed = [
+        name
+        for name in names
+        if fnmatch(Path(name).name, "pytorch_model*.bin")
+        and Path(name).parent not in folders
+        and not any(fnmatch(name, pattern) for pattern in UNWANTED)
+    ]
+    if needed and not can_read():
+        raise ModelFileMissing(f"the repository has {', '.join(needed)} and no safetensors for it: {ADVICE}")
+    return needed
+
+
+def _stored_revision(settings: ModelSettings) -> str:
+    """Under which the store keeps it: a chosen ONNX file makes another model of the same revision."""
+    return settings.revision if settings.onnx_file is None else f"{settings.revision}:{settings.onnx_file}"
 
 
 def _verify(store: Store, reference: Reference, checksums: Mapping[str, str]) -> None:

@@ -9,7 +9,16 @@ Every dialect of the API comes through here, so what a request means is decided 
 from __future__ import annotations
 
 from embedserve_runtime.service.service import TOKENIZER_THREADS, EmbeddingService
-from embedserve_runtime.service.values import Effort, Embedded, EmbedQuery, Pair, Scored, ScoreQuery, Timings
+from embedserve_runtime.service.values import (
+    Effort,
+    Embedded,
+    EmbedQuery,
+    Pair,
+    Role,
+    Scored,
+    ScoreQuery,
+    Timings,
+)
 
 __all__ = [
     "TOKENIZER_THREADS",
@@ -18,6 +27,7 @@ __all__ = [
     "Embedded",
     "EmbeddingService",
     "Pair",
+    "Role",
     "ScoreQuery",
     "Scored",
     "Timings",

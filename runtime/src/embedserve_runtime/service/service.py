@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar, TypeVarTuple
 import numpy as np
 
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import FloatArray, Int32Array, Tokens
+from embedserve_runtime.engines.base import FloatArray, Int32Array, Tokens, TokenSequence
 from embedserve_runtime.errors import (
     BatchTooLarge,
     EmptyInput,
@@ -25,6 +25,7 @@ from embedserve_runtime.heads.dense import cut, normalize
 from embedserve_runtime.heads.sparse import prune
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
+from embedserve_runtime.model.routes import DOCUMENT, QUERY
 from embedserve_runtime.results import Output, Results, SparseVector
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.work import Order
@@ -90,10 +91,8 @@ class EmbeddingService:
         self._check(query)
         prompt = self.prompt_of(query)
         characters = sum(map(len, query.inputs))
-        rules = CutRules(self._truncates(query.truncate), query.side)
         sequences = await self._tokenize(
-            characters + len(prompt) * len(query.inputs),
-            lambda: self._tokenizer.encode(query.inputs, prompt, rules),
+            characters + len(prompt) * len(query.inputs), lambda: self._encode_inputs(query, prompt)
         )
         if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR):
             self._check_hidden(sum(map(len, sequences)))
@@ -175,8 +174,10 @@ class EmbeddingService:
         self.check_count(len(query.items))
         self.dispatcher.check_room(len(query.items))
         head = head or self._classifier()
-        if query.instruction is not None:
+        if head.template is None and query.instruction is not None:
             raise InvalidInput("this model takes no instruction")
+        if head.template is not None and not all(isinstance(item, Pair) for item in query.items):
+            raise InvalidInput("this model judges a document by a query; send pairs of texts")
         return head
 
     def _check_hidden(self, tokens: int) -> None:
@@ -223,6 +224,8 @@ class EmbeddingService:
         if name is None:
             default = self.card.default_prompt
             return "" if default is None else self.card.prompts[default]
+        if self.card.query is not None and name in {QUERY, DOCUMENT} - set(self.card.prompts):
+            return ""  # names a way that the model has, without a text of its own
         if name not in self.card.prompts:
             known = ", ".join(f'"{known}"' for known in self.card.prompts)
             raise UnknownPrompt(f"prompt name {name!r} does not exist. Available prompts: [{known}]")
@@ -231,6 +234,28 @@ class EmbeddingService:
 
     def _truncates(self, asked: bool | None) -> bool:
         return self.batching.auto_truncate if asked is None else asked
+
+    def _encode_inputs(self, query: EmbedQuery, prompt: str) -> Sequence[Tokens]:
+        if self._is_query(query):
+            words = self._tokenizer.encode_words(query.inputs, prompt)
+            return [TokenSequence(ids, query=True) for ids in words]
+        rules = CutRules(self._truncates(query.truncate), query.side)
+        sequences = self._tokenizer.encode(query.inputs, prompt, rules)
+        if not prompt or self.card.pipeline.include_prompt:
+            return sequences
+        unpooled = self._tokenizer.prompt_tokens(prompt)
+        return [
+            TokenSequence(ids, unpooled=unpooled) if isinstance(item, str) else ids
+            for item, ids in zip(query.inputs, sequences, strict=True)
+        ]
+
+    def _is_query(self, query: EmbedQuery) -> bool:
+        """Whether the inputs take the way of queries, where the model has one of its own."""
+        way = self.card.query
+        if way is None:
+            return False
+        named = query.prompt_name if query.prompt_name in (QUERY, DOCUMENT) else None
+        return way.is_default if (role := query.role or named) is None else role == QUERY
 
     def _encode_items(self, query: ScoreQuery) -> list[Tokens]:
         """One sequence an item. Single texts get no prompt: the default one is for vectors."""
@@ -241,7 +266,9 @@ class EmbeddingService:
             shortened = self._tokenizer.shorten([pair.second for pair in pairs], query.document_tokens)
             pairs = [Pair(pair.first, second) for pair, second in zip(pairs, shortened, strict=True)]
         of_texts = iter(self._tokenizer.encode(texts, "", rules))
-        of_pairs = iter(self._tokenizer.encode_pairs(pairs, rules) if pairs else ())
+        of_pairs = iter(
+            self._tokenizer.encode_pairs(pairs, rules, prompt=query.instruction or "") if pairs else ()
+        )
         return [next(of_texts if isinstance(item, str) else of_pairs) for item in query.items]
 
     async def _tokenize(self, characters: int, encode: Callable[[], Sequence[Tokens]]) -> Sequence[Tokens]:

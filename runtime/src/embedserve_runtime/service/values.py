@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.results import Output, SparseVector
 from embedserve_runtime.tokenizing import Input, Side
+
+Role = Literal["query", "document"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class EmbedQuery:
     timeout: seconds after which the client wants no answer any more; the service's own bound holds too.
     outputs: kinds of results, all from one forward pass.
     top_k, threshold: what is kept of sparse vectors.
+    role: for a model that treats queries in another way than documents; None is what the model takes inputs for. A
+        prompt called "query" or "document" says so too.
     """
 
     inputs: Sequence[Input]
@@ -39,6 +43,7 @@ class EmbedQuery:
     outputs: Output = Output.DENSE
     top_k: int | None = None
     threshold: float = 0.0
+    role: Role | None = None
 
 
 @dataclass(frozen=True, slots=True)

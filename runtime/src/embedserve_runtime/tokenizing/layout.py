@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Encoding, Tokenizer, normalizers
 
-from embedserve_runtime.engines.base import Int32Array, Tokens, TypedTokens
+from embedserve_runtime.engines.base import Int32Array, Tokens, TokenSequence
 from embedserve_runtime.errors import ModelInvalid
 
 # Before a blank that follows a letter or digit, every pre-tokenizer of `_splits_at_blanks` starts a new word,
@@ -65,7 +65,7 @@ class PairTemplate:
         if not typed:
             return ids
         types = np.repeat([run.type for run in self.runs], [len(part) for part in parts])
-        return TypedTokens(ids, types.astype(np.int32))
+        return TokenSequence(ids, types.astype(np.int32))
 
 
 def read_pair_template(tokenizer: Tokenizer) -> PairTemplate:

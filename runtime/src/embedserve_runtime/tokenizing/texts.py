@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 
 from embedserve_runtime.engines.base import Int32Array, Tokens
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.heads.description import Task
+from embedserve_runtime.model.heads.description import ClassifierHead, PromptTemplate, Task
+from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.tokenizing.cutting import CutRules, keep
 from embedserve_runtime.tokenizing.layout import lowercase_first, read_special_tokens
 from embedserve_runtime.tokenizing.pairs import PairEncoder
@@ -32,18 +33,30 @@ class TextTokenizer:
     """Turns the inputs of a request into int32 id arrays of at most `max_length`."""
 
     def __init__(
-        self, tokenizer: Tokenizer, max_length: int, vocabulary_size: int, *, pair_types: bool = False
+        self,
+        tokenizer: Tokenizer,
+        max_length: int,
+        vocabulary_size: int,
+        *,
+        pair_types: bool = False,
+        blank: int | None = None,
+        characters: int | None = None,
     ) -> None:
         """Takes the tokenizer over: nobody else may change it afterwards.
 
         vocabulary_size: rows of the model's word embeddings, which id arrays are checked against.
         pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
+        blank: id that stands for a text without tokens; None: such a text is refused.
+        characters: of a text with its prompt that is cut on the right, no more than these are looked at.
         """
+        self._blank = blank
+        self._characters = characters
         self._reader = Reader(tokenizer, max_length)
         self._tokenizer = tokenizer
         self._pair_types = pair_types
         self.max_length = max_length
         self.vocabulary_size = vocabulary_size
+        self._written: tuple[TemplateEncoder, str] | None = None
         self._head, self._tail = read_special_tokens(tokenizer)
         self._room = max_length - len(self._head) - len(self._tail)
         if self._room < 1:
@@ -59,10 +72,26 @@ class TextTokenizer:
         if card.lowercase:
             lowercase_first(tokenizer)
         vocabulary = card.encoder.embeddings.vocabulary
+        if isinstance(card.body, StaticTable):
+            tokenizer.post_processor = processors.Sequence([])  # these models know no special tokens
+            per_token = card.body.token_characters
+            return cls(
+                tokenizer,
+                card.max_length,
+                vocabulary,
+                blank=vocabulary,
+                characters=None if per_token is None else card.max_length * per_token,
+            )
         built = cls(tokenizer, card.max_length, vocabulary, pair_types=card.pair_types)
-        if card.task is Task.RERANK:
+        if isinstance(card.head, ClassifierHead) and card.head.template is not None:
+            built.rank_by(card.head.template)
+        elif card.task is Task.RERANK:
             built.require_pairs()
         return built
+
+    def rank_by(self, template: PromptTemplate) -> None:
+        """Make pairs with a written prompt from now on. Raises ConfigError when it leaves no room."""
+        self._written = (self.template(template.parts), template.instruction)
 
     def encode(self, inputs: Sequence[Input], prompt: str, rules: CutRules) -> list[Int32Array]:
         """Token ids of each input, in order. Texts get the prompt put before them; id arrays are used as they
@@ -75,15 +104,42 @@ class TextTokenizer:
                 raise EmptyInput(f"input {index} is empty")
         return [ids for ids, _ in self._fit(inputs, prompt, rules)]
 
+    def encode_words(self, inputs: Sequence[Input], prompt: str) -> list[Int32Array]:
+        """Ids of each input without special tokens and uncut, for tables of words that know no positions.
+
+        Raises EmptyInput, InputTooLong for very long texts, and InvalidInput.
+        """
+        limit = self.max_length * TOKENIZE_CHARACTERS_PER_TOKEN
+        encoded = []
+        for index, item in enumerate(inputs):
+            if not item:
+                raise EmptyInput(f"input {index} is empty")
+            if isinstance(item, str):
+                if len(item) > limit:
+                    raise InputTooLong(f"input {index} has {len(item)} characters; at most {limit} are read")
+                (body,) = self._reader.bodies([prompt + item], len(prompt) + len(item) + 1, "right")
+                ids = body.ids
+            else:
+                _check_ids(index, item, self.vocabulary_size)
+                ids = np.array(item, dtype=np.int32)
+            if not len(ids):
+                raise EmptyInput(f"input {index} has no tokens")
+            encoded.append(ids)
+        return encoded
+
     def encode_pairs(
         self, pairs: Sequence[tuple[str, str]], rules: CutRules, *, prompt: str = ""
     ) -> list[Tokens]:
         """One sequence a pair, as transformers' fast tokenizers make it with `truncation=True`; with token types where
-        the encoder is told them. The prompt goes before the first text, as in sentence-transformers' CrossEncoder.
+        the encoder is told them. The prompt goes before the first text, as in sentence-transformers' CrossEncoder; for
+        a model with a written prompt it is the instruction in the place of the model's own.
 
         Raises EmptyInput, InputTooLong, InvalidInput, the first two naming the pair; ConfigError and ModelInvalid as
         `require_pairs` does.
         """
+        if self._written is not None:
+            encoder, instruction = self._written
+            return [*encoder.encode(pairs, rules, instruction=prompt or instruction)]
         return self._pairs.encode(pairs, prompt, rules)
 
     def require_pairs(self) -> None:
@@ -174,11 +230,17 @@ class TextTokenizer:
         need = Need(self.max_length, from_left, special=True, offsets=offsets)
         for piece in pieces(inputs, len):
             texts = [prompt + item for item in piece if isinstance(item, str)]
+            if self._characters is not None and from_left:
+                texts = [self._first_characters(text, rules) for text in texts]
             parts = self._reader.parts(texts, need)
             for item in piece:
                 if isinstance(item, str):
-                    segments = self._fit_text(index, prompt + item, len(prompt), next(parts), rules)
-                    yield _ids_of(segments), segments
+                    part = next(parts)
+                    if self._blank is not None and not len(part.encoding):
+                        yield np.array([self._blank], dtype=np.int32), []
+                    else:
+                        segments = self._fit_text(index, prompt + item, len(prompt), part, rules)
+                        yield _ids_of(segments), segments
                 else:
                     yield self._fit_ids(index, item, rules), []
                 index += 1
@@ -200,6 +262,15 @@ class TextTokenizer:
         prompt = [self._reader.leading(text, prompt_length, self._room)] if prompt_length else []
         kept = tail - (self._room - sum(map(len, prompt)))
         return [Segment(encoding, 0, head), *prompt, Segment(encoding, kept, count, part.shift)]
+
+    def _first_characters(self, text: str, rules: CutRules) -> str:
+        """Raises InputTooLong."""
+        if len(text) > (limit := self._characters or len(text)) and not rules.truncate:
+            raise InputTooLong(
+                f"an input has {len(text)} characters and the model reads at most {limit}; shorten it or set "
+                "`truncate` to true"
+            )
+        return text[:limit]
 
     def _fit_ids(self, index: int, ids: list[int], rules: CutRules) -> Int32Array:
         _check_ids(index, ids, self.vocabulary_size)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
-from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, Fail, InvalidArgument, RuntimeException
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.grouping import group
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_types
+from embedserve_runtime.engines.onnx.session import PROVIDERS, RUN_ERRORS, session_options
+from embedserve_runtime.engines.onnx.spool import spooled
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
@@ -17,9 +18,6 @@ from embedserve_runtime.model.checkpoint import Weights
 # Scores of one head that a group may have where position terms are added: each of those is an array of all scores,
 # and more of them than the processor's cache holds is slower anyway.
 MOST_PAIRS = 1_048_576
-
-# What a run can raise; the library's exceptions have no common base.
-RUN_ERRORS = (EPFail, Fail, InvalidArgument, RuntimeException)
 
 
 class OnnxEngine:
@@ -33,18 +31,14 @@ class OnnxEngine:
         self._token_types = encoder.embeddings.token_types
         self._takes_types = takes_types(encoder)
         model, initializers = build(encoder, weights)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        # Spinning threads burn the CPU quota of the container while the engine is idle between batches.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        # The session copies (and packs) the arrays while it loads; a test proves that it keeps no pointer into them.
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in initializers.values()]
-        options.add_external_initializers(list(initializers), values)
-        self._session = onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        options = session_options(threads)
+        with spooled(model, initializers) as folder:
+            options.add_session_config_entry(
+                "session.model_external_initializers_file_folder_path", str(folder)
+            )
+            self._session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=PROVIDERS
+            )
 
     @property
     def hidden_size(self) -> int:

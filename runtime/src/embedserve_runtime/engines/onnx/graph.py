@@ -188,8 +188,7 @@ def _attention_branch(parts: Parts, hidden: str, layer: Layer, encoder: Encoder,
 
 
 def _external(name: str, value: NDArray[np.generic]) -> TensorProto:
-    """A declaration without bytes; the session is given the array under the same name."""
+    """A declaration without bytes, which are put into a file later."""
     tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=value.shape)
     tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="in-memory")
     return tensor

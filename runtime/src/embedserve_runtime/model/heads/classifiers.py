@@ -122,10 +122,16 @@ def classifier_head(source: HeadSource, architecture: str, cross_encoder: str | 
         pooling,
         layers,
         labels,
-        _scores(source, len(labels), cross_encoder),
+        score_function(source, len(labels), cross_encoder),
         # GenericForSequenceClassification of transformers takes the last token whose id is not that of padding.
         padding=source.config.pad_token_id if pooling is Pooling.LAST else None,
     )
+
+
+def labels_and_scores(source: HeadSource, cross_encoder: str | None) -> tuple[tuple[str, ...], ScoreFunction]:
+    """What config.json says of logits that come from elsewhere. Raises UnsupportedArchitecture or ModelInvalid."""
+    labels = _labels(source)
+    return labels, score_function(source, len(labels), cross_encoder)
 
 
 def _labels(source: HeadSource) -> tuple[str, ...]:
@@ -138,7 +144,7 @@ def _labels(source: HeadSource) -> tuple[str, ...]:
     return tuple(named[number] for number in range(len(named)))
 
 
-def _scores(source: HeadSource, labels: int, cross_encoder: str | None) -> ScoreFunction:
+def score_function(source: HeadSource, labels: int, cross_encoder: str | None) -> ScoreFunction:
     """A cross-encoder's own function, else that of transformers' text-classification pipeline.
 
     One label always gets the sigmoid: trainers write "regression" into the config of rerankers.

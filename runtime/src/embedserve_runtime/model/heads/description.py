@@ -5,11 +5,14 @@ Read from a folder by `reading`, executed by `embedserve_runtime.heads`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
 from embedserve_runtime.model.architecture import Norm
 from embedserve_runtime.model.pipeline import Activation, Pooling
+
+_PLACES = re.compile(r"\{(?:instruction|query|document)\}")
 
 
 class Task(StrEnum):
@@ -19,6 +22,7 @@ class Task(StrEnum):
     RERANK = "rerank"
     CLASSIFY = "classify"
     SPARSE = "sparse"
+    MULTI_VECTOR = "multi_vector"
 
 
 class ScoreFunction(StrEnum):
@@ -42,6 +46,9 @@ class HeadLayer:
 
     weight, bias: checkpoint tensors that may hold it, tried in order; an empty bias is none.
     norm_names: the same for the norm, without `.weight` and `.bias`.
+    rows: which rows of the stored weight make the layer: one, or two, of which the second is taken off the first;
+        empty for the whole.
+    file: where the tensors lie instead of the checkpoint: a file or a module's folder inside the model folder.
     """
 
     in_features: int
@@ -51,14 +58,37 @@ class HeadLayer:
     activation: Activation = Activation.IDENTITY
     norm: Norm | None = None
     norm_names: tuple[str, ...] = ()
+    rows: tuple[int, ...] = ()
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTemplate:
+    """The written prompt that a causal model judges a pair by.
+
+    parts: texts with the places {instruction}, {query} and {document}, each tokenized on its own, special tokens
+        written out; the document is the end of its part.
+    instruction: the one used when a request brings none.
+    """
+
+    parts: tuple[str, ...]
+    instruction: str
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What is written around the places, without blanks at the ends."""
+        pieces = (piece.strip() for part in self.parts for piece in _PLACES.split(part))
+        return tuple(piece for piece in pieces if piece)
 
 
 @dataclass(frozen=True, slots=True)
 class ClassifierHead:
     """One vector a sequence by `pooling`, then the layers, of which the last gives a logit for each label.
 
+    Without layers the logits come from elsewhere.
     padding: LAST only: an id that is not counted as a text's last token; where a text has no other, its first token
         is read. None counts every id.
+    template: how a pair becomes a text; None where the tokenizer joins pairs.
     """
 
     pooling: Pooling
@@ -66,6 +96,7 @@ class ClassifierHead:
     labels: tuple[str, ...]
     scores: ScoreFunction
     padding: int | None = None
+    template: PromptTemplate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +114,89 @@ class SparseHead:
         return self.layers[-1].out_features
 
 
-Head = ClassifierHead | SparseHead
+@dataclass(frozen=True, slots=True)
+class LexicalHead:
+    """A weight for each token, max(0, layer); of a token that occurs several times, the largest.
+
+    dropped: token ids that get none. vocabulary: how many token ids there are.
+    """
+
+    layers: tuple[HeadLayer]
+    dropped: tuple[int, ...]
+    vocabulary: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryExpansion:
+    """Queries are filled up with a token to `length`, and its vectors count.
+
+    fixed: longer queries are cut to `length`. attend: whether other tokens see it.
+    token: None for the tokenizer's mask.
+    """
+
+    length: int
+    fixed: bool
+    attend: bool
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LateInteraction:
+    """How queries and documents differ before the encoder, and which tokens' vectors count after it.
+
+    query_prefix, document_prefix: one token each where the vocabulary has it, before the prompt.
+    query_length, document_length: tokens, special ones included; None for the model's own.
+    skipped_words: tokens whose vectors do not count, for inputs of `skipped_tasks` (no task counts as "document").
+    """
+
+    query_prefix: str
+    document_prefix: str
+    query_length: int | None
+    document_length: int | None
+    expansion: QueryExpansion | None
+    skipped_words: tuple[str, ...]
+    skipped_tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MultiVectorHead:
+    """A vector for each token: the layers, then L2 normalise.
+
+    skipped: leading tokens that get none. interaction: None where queries and documents are treated alike.
+    """
+
+    layers: tuple[HeadLayer, ...]
+    normalize: bool
+    skipped: int = 0
+    interaction: LateInteraction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StaticQuery:
+    """Queries of an asymmetric model get a weight for each word from a table instead of the encoder's vector. They are
+    tokenized without special tokens.
+
+    folder: of the table, inside the model folder. is_default: whether inputs that are called neither query nor document
+    are taken for queries.
+    """
+
+    folder: str
+    is_default: bool
+
+
+# In the place of pooling; beside it.
+Head = ClassifierHead | SparseHead | MultiVectorHead
+TokenHead = LexicalHead | MultiVectorHead
 
 
 def head_outputs(head: Head) -> int:
     """Columns of a row that the head gives."""
+    if isinstance(head, ClassifierHead):
+        return len(head.labels)
     return head.layers[-1].out_features
 
 
-def identity_of(head: Head) -> dict[str, object]:
+def identity_of(head: Head | TokenHead) -> dict[str, object]:
     """What of the head is part of the vector-space identity, besides its tensors; labels and scores are not."""
     layers = [
         {
@@ -102,6 +207,17 @@ def identity_of(head: Head) -> dict[str, object]:
         }
         for layer in head.layers
     ]
-    if isinstance(head, ClassifierHead):
-        return {"kind": "classifier", "pooling": head.pooling, "layers": layers}
-    return {"kind": "sparse", "pooling": head.pooling, "log_twice": head.log_twice, "layers": layers}
+    match head:
+        case ClassifierHead():
+            return {"kind": "classifier", "pooling": head.pooling, "layers": layers}
+        case SparseHead():
+            return {"kind": "sparse", "pooling": head.pooling, "log_twice": head.log_twice, "layers": layers}
+        case LexicalHead():
+            return {"kind": "lexical", "dropped": sorted(head.dropped), "layers": layers}
+        case MultiVectorHead():
+            return {
+                "kind": "multi-vector",
+                "normalize": head.normalize,
+                "skipped": head.skipped,
+                "layers": layers,
+            }

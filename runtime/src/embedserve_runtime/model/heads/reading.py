@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from embedserve_runtime.errors import ConfigError, UnsupportedArchitecture
+from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
-from embedserve_runtime.model.heads import classifiers
+from embedserve_runtime.model.heads import bge_m3, causal, classifiers
+from embedserve_runtime.model.heads.causal import causal_head
 from embedserve_runtime.model.heads.classifiers import classifier_head
 from embedserve_runtime.model.heads.config import HeadSource
-from embedserve_runtime.model.heads.description import ClassifierHead, Head, SparseHead, SparsePooling, Task
+from embedserve_runtime.model.heads.description import (
+    ClassifierHead,
+    Head,
+    SparseHead,
+    SparsePooling,
+    Task,
+    TokenHead,
+)
+from embedserve_runtime.model.heads.late_interaction import multi_vector_head
 from embedserve_runtime.model.heads.masked_lm import masked_lm_layers
 from embedserve_runtime.model.modules import Layout
+from embedserve_runtime.model.pipeline import Pooling
 
 # Heads that transformers has and that give neither vectors nor scores of a text.
 OTHER_HEADS = (
@@ -28,23 +38,53 @@ def read_head(folder: Path, encoder: Encoder, layout: Layout, asked: str) -> tup
 
     Raises ModelError (naming file and head), or ConfigError when the folder is not for the task that is asked for.
     """
-    source = HeadSource.of(folder, encoder)
+    source = HeadSource.of(folder / layout.modules.transformer, encoder)
     architectures = source.config.architectures or []
     task = _detected(source.path, architectures, layout) if asked == "auto" else asked
     if task == Task.EMBED:
+        if layout.modules.token_dense:
+            raise ConfigError(f"model.task: {asked} needs a Pooling module, {folder} is a multi-vector model")
         return Task.EMBED, None
+    if task == Task.MULTI_VECTOR:
+        return Task.MULTI_VECTOR, multi_vector_head(folder, encoder, layout.modules)
     if task == Task.SPARSE:
         return Task.SPARSE, _sparse(source, architectures, layout)
     return _classifier(source, architectures, layout, asked)
 
 
+def read_graph_head(
+    folder: Path, encoder: Encoder, layout: Layout, asked: str, width: int
+) -> tuple[Task, ClassifierHead]:
+    """Task and head of a graph that gives `width` logits itself. Raises ModelError or ConfigError."""
+    source = HeadSource.of(folder, encoder)
+    labels, scores = classifiers.labels_and_scores(source, layout.activation)
+    if len(labels) != width:
+        raise ModelInvalid(f"{source.path} names {len(labels)} labels, the ONNX file gives {width} logits")
+    return _task(asked, len(labels)), ClassifierHead(Pooling.CLS, (), labels, scores)
+
+
+def _task(asked: str, labels: int) -> Task:
+    if asked == Task.RERANK and labels != 1:
+        raise ConfigError(f"model.task: rerank needs a model with one label, this one has {labels}")
+    return Task.RERANK if labels == 1 and asked != Task.CLASSIFY else Task.CLASSIFY
+
+
+def read_token_heads(folder: Path, encoder: Encoder, task: Task) -> tuple[TokenHead, ...]:
+    """What the model makes of each token beside dense vectors. Raises ModelError."""
+    return bge_m3.token_heads(folder, encoder) if task is Task.EMBED else ()
+
+
 def _detected(path: Path, architectures: Sequence[str], layout: Layout) -> str:
-    """ "embed", "sparse" or "classify". What the modules say counts more than the name of the checkpoint's class:
+    """A task, "classify" also for rerankers. What the modules say counts more than the name of the checkpoint's class:
     many embedding models were saved from a model with a head."""
-    if layout.splade is not None:
+    if layout.modules.splade is not None:
         return Task.SPARSE
-    if layout.pools:
+    if layout.modules.pooling is not None:
         return Task.EMBED
+    if layout.modules.token_dense:
+        return Task.MULTI_VECTOR
+    if layout.modules.logit_score is not None:
+        return Task.RERANK
     if _of_kind(architectures, classifiers.SUFFIX):
         return Task.CLASSIFY
     for kind in OTHER_HEADS:
@@ -61,7 +101,7 @@ def _of_kind(architectures: Sequence[str], suffix: str) -> str | None:
 
 def _sparse(source: HeadSource, architectures: Sequence[str], layout: Layout) -> SparseHead:
     layers = masked_lm_layers(source, architectures[0] if architectures else "")
-    splade = layout.splade
+    splade = layout.modules.splade
     if splade is None:
         return SparseHead(layers, SparsePooling.MAX)
     return SparseHead(
@@ -73,13 +113,14 @@ def _classifier(
     source: HeadSource, architectures: Sequence[str], layout: Layout, asked: str
 ) -> tuple[Task, ClassifierHead]:
     architecture = _of_kind(architectures, classifiers.SUFFIX)
-    if architecture is None:
+    causal_model = _of_kind(architectures, causal.SUFFIX)
+    if architecture is not None:
+        head = classifier_head(source, architecture, layout.activation)
+    elif causal_model is not None and asked != Task.CLASSIFY:
+        head = causal_head(source, causal_model, layout.modules.logit_score, layout.activation)
+    else:
         named = ", ".join(architectures) or "no architecture"
         raise ConfigError(
             f"model.task: {asked} needs a model for sequence classification, {source.path} has {named}"
         )
-    head = classifier_head(source, architecture, layout.activation)
-    task = Task.RERANK if len(head.labels) == 1 else Task.CLASSIFY
-    if asked == Task.RERANK and task is not Task.RERANK:
-        raise ConfigError(f"model.task: rerank needs a model with one label, this one has {len(head.labels)}")
-    return Task.CLASSIFY if asked == Task.CLASSIFY else task, head
+    return _task(asked, len(head.labels)), head

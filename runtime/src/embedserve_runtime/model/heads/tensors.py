@@ -3,42 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ModelInvalid
-from embedserve_runtime.model.architecture import NormKind
+from embedserve_runtime.model.architecture import Encoder, NormKind
 from embedserve_runtime.model.checkpoint import Checkpoint
-from embedserve_runtime.model.heads.description import HeadLayer
+from embedserve_runtime.model.heads.description import HeadLayer, StaticQuery
+from embedserve_runtime.model.torch_files import TorchFile
 
 NamedTensor = tuple[str, NDArray[np.generic]]
 
 
-def head_tensors(checkpoint: Checkpoint, layers: Sequence[HeadLayer]) -> Iterator[NamedTensor]:
-    """As stored, as `head.<number>.<part>`. Raises ModelInvalid naming what is missing or has another shape."""
+class TensorSource(Protocol):
+    """A file or several with tensors by name: a `Checkpoint` or a `TorchFile`."""
+
+    @property
+    def names(self) -> frozenset[str]: ...
+
+    def raw(self, name: str) -> NDArray[np.generic]: ...
+
+
+def open_file(path: Path) -> TensorSource:
+    """A file of torch.save, or the folder of a module. Raises ModelFileMissing or ModelInvalid."""
+    return TorchFile(path) if path.suffix == ".pt" else Checkpoint.open(path)
+
+
+def head_tensors(checkpoint: Checkpoint, layers: Sequence[HeadLayer], folder: Path) -> Iterator[NamedTensor]:
+    """As stored, as `head.<number>.<part>`. folder: the model's, for layers that have a file of their own.
+
+    Raises ModelInvalid naming what is missing or has another shape.
+    """
     for number, layer in enumerate(layers):
+        source: TensorSource = open_file(folder / layer.file) if layer.file else checkpoint
         name, out = f"head.{number}", layer.out_features
-        yield f"{name}.weight", _tensor(checkpoint, layer.weight, (out, layer.in_features))
+        if layer.rows:
+            yield f"{name}.weight", _difference(checkpoint, layer)
+        else:
+            yield f"{name}.weight", _tensor(source, layer.weight, (out, layer.in_features))
         if layer.bias:
-            yield f"{name}.bias", _tensor(checkpoint, layer.bias, (out,))
+            yield f"{name}.bias", _tensor(source, layer.bias, (out,))
         if layer.norm is None:
             continue
         # gamma and beta are the old spelling.
         weights = [f"{norm}.{part}" for norm in layer.norm_names for part in ("weight", "gamma")]
-        yield f"{name}.norm.weight", _tensor(checkpoint, weights, (out,))
+        yield f"{name}.norm.weight", _tensor(source, weights, (out,))
         if layer.norm.kind is NormKind.LAYER and layer.norm.bias:
             biases = [f"{norm}.{part}" for norm in layer.norm_names for part in ("bias", "beta")]
-            yield f"{name}.norm.bias", _tensor(checkpoint, biases, (out,))
+            yield f"{name}.norm.bias", _tensor(source, biases, (out,))
 
 
-def _tensor(checkpoint: Checkpoint, names: Sequence[str], shape: tuple[int, ...]) -> NDArray[np.generic]:
-    found = next((name for name in names if name in checkpoint.names), None)
-    if found is None:
-        raise ModelInvalid(f"the checkpoint lacks a tensor of the model's head: {' or '.join(names)}")
-    tensor = checkpoint.raw(found)
+def query_weights(folder: Path, query: StaticQuery, encoder: Encoder) -> FloatArray:
+    """The weight of each token of a query, float32 (vocabulary,). Raises ModelInvalid."""
+    source, vocabulary = Checkpoint.open(folder / query.folder), encoder.embeddings.vocabulary
+    name = _found(source, ("weight",))
+    weights = source.float32(name)
+    if weights.ndim != 1 or len(weights) > vocabulary or not (weights >= 0).all():
+        raise ModelInvalid(
+            f"{folder / query.folder}: weight must be at most {vocabulary} numbers of at least 0, is of shape "
+            f"{list(weights.shape)} and begins at {weights.min()}"
+        )
+    return np.pad(weights, (0, vocabulary - len(weights)))
+
+
+def _difference(checkpoint: Checkpoint, layer: HeadLayer) -> NDArray[np.generic]:
+    """Of the stored weight the one row, or the first less the second, float32, (1, in features)."""
+    found = _found(checkpoint, layer.weight)
+    rows = [checkpoint.row(found, row).astype(np.float32) for row in layer.rows]
+    if rows[0].shape != (layer.in_features,):
+        raise ModelInvalid(
+            f"tensor {found} of the model's head has rows of {list(rows[0].shape)}, config.json asks for "
+            f"{[layer.in_features]}"
+        )
+    return rows[0][None] if len(rows) == 1 else (rows[0] - rows[1])[None]
+
+
+def _tensor(source: TensorSource, names: Sequence[str], shape: tuple[int, ...]) -> NDArray[np.generic]:
+    found = _found(source, names)
+    tensor = source.raw(found)
     if tensor.shape != shape:
         raise ModelInvalid(
             f"tensor {found} of the model's head has shape {list(tensor.shape)}, config.json asks for {list(shape)}"
         )
     return tensor
+
+
+def _found(source: TensorSource, names: Sequence[str]) -> str:
+    found = next((name for name in names if name in source.names), None)
+    if found is None:
+        raise ModelInvalid(f"the model lacks a tensor of its head: {' or '.join(names)}")
+    return found

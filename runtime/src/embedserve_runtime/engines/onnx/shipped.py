@@ -1,0 +1,147 @@
+"""Runs an ONNX file that a repository ships, on the CPU. It needs padding, so sequences of like length go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.grouping import padded_sizes
+from embedserve_runtime.engines.onnx.session import PROVIDERS, RUN_ERRORS, session_options
+from embedserve_runtime.errors import EngineFailure, ModelInvalid
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.onnx_file import Element, Value
+from embedserve_runtime.model.shipped import CACHE_PREFIX, ShippedGraph
+from embedserve_runtime.results import Output, Results
+
+DTYPES: dict[int, type[np.generic]] = {
+    Element.INT64: np.int64,
+    Element.INT32: np.int32,
+    Element.FLOAT: np.float32,
+    Element.FLOAT16: np.float16,
+    Element.DOUBLE: np.float64,
+}
+
+Array = NDArray[Any]
+
+
+class ShippedEngine:
+    """One session. It may be run from any thread, one at a time."""
+
+    def __init__(self, graph: ShippedGraph, hidden_size: int, threads: int) -> None:
+        """Raises ModelInvalid when ONNX Runtime cannot load the file."""
+        self._graph = graph
+        self._hidden_size = hidden_size
+        try:
+            self._session = onnxruntime.InferenceSession(
+                str(graph.file), session_options(threads), providers=PROVIDERS
+            )
+        except (
+            Exception
+        ) as error:  # its exceptions have no common base, and every file can fail in its own way
+            raise ModelInvalid(f"{graph.file} cannot be loaded by ONNX Runtime: {error}") from error
+
+    @property
+    def hidden_size(self) -> int:
+        return self._hidden_size
+
+    def forward(self, batch: PackedBatch) -> FloatArray:
+        """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
+        _, hidden = self.run(batch, rows=False, hidden=True)
+        assert hidden is not None, "asked for"
+        return hidden
+
+    def run(
+        self, batch: PackedBatch, *, rows: bool, hidden: bool
+    ) -> tuple[FloatArray | None, FloatArray | None]:
+        """Finished rows (sequences, width) and hidden states (tokens, hidden_size), float32, each if it is asked for
+        and the graph gives it. Raises EngineFailure."""
+        graph = self._graph
+        row_name, hidden_name = graph.rows if rows else None, graph.hidden if hidden else None
+        names = [name for name in (row_name, hidden_name) if name is not None]
+        made = np.zeros((len(batch.lengths), graph.width or 0), dtype=np.float32)
+        states = np.zeros((batch.tokens if hidden_name else 0, self._hidden_size), dtype=np.float32)
+        for members, tokens, real in _blocks(batch, graph.pad_side):
+            outputs = dict(zip(names, self._call(names, batch, tokens, real), strict=True))
+            if row_name is not None:
+                made[members] = self._fitting(outputs[row_name], (len(members), made.shape[1]), row_name)
+            if hidden_name is not None:
+                wanted = (*tokens.shape, self._hidden_size)
+                states[tokens[real]] = self._fitting(outputs[hidden_name], wanted, hidden_name)[real]
+        return (made if row_name else None), (states if hidden_name else None)
+
+    def _call(
+        self, names: list[str], batch: PackedBatch, tokens: Array, real: NDArray[np.bool_]
+    ) -> list[Array]:
+        feeds = {name: self._feed(value, batch, tokens, real) for name, value in self._graph.inputs.items()}
+        try:
+            outputs: list[Array] = self._session.run(names, feeds)
+        except RUN_ERRORS as error:
+            raise EngineFailure(
+                f"ONNX Runtime failed on {len(tokens)} sequences of up to {tokens.shape[1]} tokens: {error}"
+            ) from error
+        return outputs
+
+    def _feed(self, value: Value, batch: PackedBatch, tokens: Array, real: NDArray[np.bool_]) -> Array:
+        dtype = DTYPES[value.element]
+        if value.name.startswith(CACHE_PREFIX):
+            _, heads, _, size = value.shape or (0, 0, 0, 0)
+            return np.zeros((len(tokens), heads or 0, 0, size or 0), dtype=dtype)
+        match value.name:
+            case "input_ids":
+                filled = np.where(real, batch.token_ids[tokens], self._graph.pad)
+            case "attention_mask":
+                filled = real
+            case "token_type_ids":
+                types = np.zeros_like(batch.token_ids) if batch.token_types is None else batch.token_types
+                filled = np.where(real, types[tokens], 0)
+            case _:  # position_ids
+                filled = np.maximum(np.cumsum(real, axis=1) - 1, 0)
+        return filled.astype(dtype)
+
+    def _fitting(self, output: Array, shape: tuple[int, ...], name: str) -> FloatArray:
+        if output.shape != shape:
+            raise EngineFailure(
+                f"output {name} of {self._graph.file.name} has shape {list(output.shape)}, not {list(shape)}"
+            )
+        return output.astype(np.float32, copy=False)
+
+
+def _blocks(batch: PackedBatch, side: str) -> Iterator[tuple[Array, Array, NDArray[np.bool_]]]:
+    """Blocks of sequences: their numbers (n,); for each padded place the packed token it shows (n, length), at padded
+    places the sequence's first; which places are real (n, length)."""
+    order = np.argsort(-batch.lengths, kind="stable")
+    ends = np.cumsum(padded_sizes(batch.lengths[order]))
+    for members in np.split(order, ends[:-1]):
+        lengths: Int32Array = batch.lengths[members][:, None]
+        longest = int(lengths.max())
+        place = np.arange(longest)[None, :] - (longest - lengths if side == "left" else 0)
+        real = (place >= 0) & (place < lengths)
+        yield members, batch.cu_seqlens[:-1][members][:, None] + np.where(real, place, 0), real
+
+
+class GraphRunner:
+    """A graph that gives whole rows: dense vectors or logits, used as they come."""
+
+    def __init__(self, card: ModelCard, graph: ShippedGraph, engine: ShippedEngine) -> None:
+        self._card = card
+        self._logits = graph.rows_are == "logits"
+        self._engine = engine
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+        rows, hidden = self._engine.run(
+            batch, rows=bool(wanted & (Output.DENSE | Output.LOGITS)), hidden=Output.HIDDEN in wanted
+        )
+        return Results(
+            dense=None if self._logits else rows,
+            logits=rows if self._logits else None,
+            hidden=None if hidden is None else np.split(hidden, batch.cu_seqlens[1:-1]),
+        )

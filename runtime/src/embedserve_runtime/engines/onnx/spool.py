@@ -1,0 +1,55 @@
+"""Weights of a graph that we wrote, in a file from which ONNX Runtime maps them.
+
+Handed over as arrays they would be in memory twice: once as they are, once packed for the products. From a file the
+library maps one tensor, packs it and lets go of the map. Those that it does not pack stay mapped after the file's
+name is gone.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from embedserve_runtime.errors import ConfigError
+
+FILE = "weights"
+
+
+@contextmanager
+def spooled(model: onnx.ModelProto, arrays: dict[str, NDArray[np.generic]]) -> Iterator[Path]:
+    """The folder of the weights file, for as long as a session is being made. The initialisers of `model` that bear
+    names of `arrays` point into the file; `arrays` is emptied.
+
+    Raises ConfigError where the folder for temporary files cannot hold them.
+    """
+    size = sum(array.nbytes for array in arrays.values())
+    try:
+        with tempfile.TemporaryDirectory(prefix="embedserve-") as folder:
+            _write(Path(folder) / FILE, model, arrays)
+            yield Path(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"the weights ({size} bytes) cannot be written to {tempfile.gettempdir()} while the model is loaded: "
+            f"{error.strerror}; make room there, or set TMPDIR to a folder with room"
+        ) from error
+
+
+def _write(path: Path, model: onnx.ModelProto, arrays: dict[str, NDArray[np.generic]]) -> None:
+    with path.open("wb") as file:
+        for tensor in model.graph.initializer:
+            array = arrays.pop(tensor.name, None)
+            if array is None:
+                continue
+            # A map begins at a page.
+            offset = file.seek(-file.tell() % mmap.ALLOCATIONGRANULARITY, 1)
+            file.write(np.ascontiguousarray(array).data)
+            del tensor.external_data[:]
+            for key, value in (("location", FILE), ("offset", offset), ("length", array.nbytes)):
+                tensor.external_data.add(key=key, value=str(value))

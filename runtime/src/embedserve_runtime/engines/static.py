@@ -1,0 +1,72 @@
+"""Static embedding models: rows of a table, and their mean over each sequence. No engine library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.static import StaticTable
+from embedserve_runtime.results import Output, Results
+
+
+class StaticRunner:
+    """A table in memory, in the dtype in which it is stored.
+
+    Products and sums are those of model2vec, bit for bit: rows keep their dtype until they are weighted, are added in
+    order, integers and float64 in float64, all others in float32. Ids from `vocabulary` on stand for nothing.
+    """
+
+    def __init__(self, card: ModelCard, table: StaticTable, tensors: Mapping[str, NDArray[Any]]) -> None:
+        """tensors: as `table.tensors()` gives them."""
+        self._card = card
+        self._vocabulary = table.vocabulary
+        self._unknown = table.unknown
+        self._embeddings = tensors["embeddings"]
+        self._mapping = tensors.get("mapping")
+        self._weights = tensors.get("weights")
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+        """Dense: the mean of the rows that count, zeros where none does. Hidden: each token's row, zeros for those
+        that do not count. Raises EngineFailure for a negative id."""
+        if batch.tokens and batch.token_ids.min() < 0:
+            raise EngineFailure(f"a batch of {batch.tokens} tokens has a negative token id")
+        counts = batch.token_ids < self._vocabulary
+        if self._unknown is not None:
+            counts &= batch.token_ids != self._unknown
+        return Results(
+            dense=self._means(batch, counts) if Output.DENSE in wanted else None,
+            hidden=self._spread(batch, counts) if Output.HIDDEN in wanted else None,
+        )
+
+    def _rows(self, ids: Int32Array) -> NDArray[Any]:
+        """Rows of ids of any shape, weighted: that shape, then dimensions."""
+        rows = self._embeddings[ids if self._mapping is None else self._mapping[ids]]
+        return rows if self._weights is None else rows * self._weights[ids][..., None]
+
+    def _means(self, batch: PackedBatch, counts: NDArray[np.bool_]) -> FloatArray:
+        """(sequences, dimensions). Sequences of one length go together, since numpy adds the middle axis in order."""
+        ids = batch.token_ids[counts]
+        ends = np.concatenate(([0], np.cumsum(counts)))[batch.cu_seqlens]
+        lengths = np.diff(ends)
+        means = np.zeros((len(lengths), self._embeddings.shape[1]), dtype=np.float32)
+        for length in np.unique(lengths[lengths > 0]):
+            same = np.flatnonzero(lengths == length)
+            rows = self._rows(ids[ends[same][:, None] + np.arange(length)])
+            wide = np.float64 if rows.dtype.kind in "iu" or rows.dtype == np.float64 else np.float32
+            means[same] = rows.astype(wide, copy=False).mean(axis=1)
+        return means
+
+    def _spread(self, batch: PackedBatch, counts: NDArray[np.bool_]) -> list[FloatArray]:
+        hidden = np.zeros((batch.tokens, self._embeddings.shape[1]), dtype=np.float32)
+        hidden[counts] = self._rows(batch.token_ids[counts])
+        return np.split(hidden, batch.cu_seqlens[1:-1])

@@ -1,0 +1,92 @@
+"""BGE-M3: beside the dense vector a weight for each token and a vector for each token, from two linear layers.
+
+Source: the M3 embedder of FlagEmbedding 1.4.2, whose files these are. Of the token weights those of four special tokens
+are dropped; a token vector is made of every token but the first.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from embedserve_runtime.errors import ModelInvalid
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.files import FileModel, read_json_if_there
+from embedserve_runtime.model.heads.description import HeadLayer, LexicalHead, MultiVectorHead, TokenHead
+from embedserve_runtime.model.torch_files import TorchFile
+from embedserve_runtime.model.vocabulary import token_ids
+
+SPARSE_FILE = "sparse_linear.pt"
+COLBERT_FILE = "colbert_linear.pt"
+FILES = (SPARSE_FILE, COLBERT_FILE)
+
+# Tokens without a lexical weight, and what XLM-R's tokenizer calls them where its files do not say so.
+DROPPED = {"cls_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+
+
+class _Content(FileModel):
+    content: str
+
+
+class _SpecialTokens(FileModel):
+    """tokenizer_config.json or special_tokens_map.json, which write a token as text or as an object."""
+
+    cls_token: str | _Content | None = None
+    eos_token: str | _Content | None = None
+    pad_token: str | _Content | None = None
+    unk_token: str | _Content | None = None
+
+
+def is_bge_m3(folder: Path) -> bool:
+    return any((folder / name).exists() for name in FILES)
+
+
+def token_heads(folder: Path, encoder: Encoder) -> tuple[TokenHead, ...]:
+    """The heads whose files are there. Raises ModelError, naming the file."""
+    heads: list[TokenHead] = []
+    if (folder / SPARSE_FILE).exists():
+        layer = _layer(folder, SPARSE_FILE, encoder)
+        if layer.out_features != 1:
+            raise ModelInvalid(
+                f"{folder / SPARSE_FILE}: gives {layer.out_features} weights a token, expected 1"
+            )
+        heads.append(LexicalHead((layer,), _dropped(folder), encoder.embeddings.vocabulary))
+    if (folder / COLBERT_FILE).exists():
+        heads.append(MultiVectorHead((_layer(folder, COLBERT_FILE, encoder),), normalize=True, skipped=1))
+    return tuple(heads)
+
+
+def _layer(folder: Path, name: str, encoder: Encoder) -> HeadLayer:
+    """The file alone says how many features come out."""
+    tensors = TorchFile(folder / name)
+    if tensors.names != {"weight", "bias"}:
+        raise ModelInvalid(
+            f"{folder / name}: has {', '.join(sorted(tensors.names)) or 'no tensors'}, expected weight and bias"
+        )
+    shape = tensors.raw("weight").shape
+    if len(shape) != 2 or shape[1] != encoder.hidden_size:
+        raise ModelInvalid(
+            f"{folder / name}: weight has shape {list(shape)}, the encoder gives {encoder.hidden_size} features"
+        )
+    return HeadLayer(shape[1], shape[0], ("weight",), ("bias",), file=name)
+
+
+def _dropped(folder: Path) -> tuple[int, ...]:
+    ids = token_ids(folder / "tokenizer.json")
+    files = [
+        read_json_if_there(folder / name, _SpecialTokens, _SpecialTokens())
+        for name in ("tokenizer_config.json", "special_tokens_map.json")
+    ]
+    contents = [
+        next((_text(getattr(file, name)) for file in files if getattr(file, name) is not None), usual)
+        for name, usual in DROPPED.items()
+    ]
+    missing = [content for content in contents if content not in ids]
+    if missing:
+        raise ModelInvalid(
+            f"{folder / 'tokenizer.json'}: lacks {', '.join(missing)}, whose lexical weights are dropped"
+        )
+    return tuple(sorted({ids[content] for content in contents}))
+
+
+def _text(token: str | _Content) -> str:
+    return token if isinstance(token, str) else token.content

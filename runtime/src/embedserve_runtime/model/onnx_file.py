@@ -1,0 +1,171 @@
+"""What an ONNX file declares, without any ONNX library: inputs, outputs, files with external data.
+
+Reads the protobuf wire format of onnx.proto (field numbers below are its own) from a memory map, and steps over the
+weights without touching them.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
+
+
+class Element(IntEnum):
+    """Element types that a graph of ours may have at its edges; TensorProto.DataType."""
+
+    FLOAT = 1
+    INT32 = 6
+    INT64 = 7
+    FLOAT16 = 10
+    DOUBLE = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An input or output. element: TensorProto.DataType; shape: None where it is not declared, in it None for sizes
+    that vary."""
+
+    name: str
+    element: int
+    shape: tuple[int | None, ...] | None
+
+    @property
+    def is_float(self) -> bool:
+        return self.element in (Element.FLOAT, Element.FLOAT16, Element.DOUBLE)
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """inputs: without those that the file itself gives values. external: paths relative to the file's folder."""
+
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    external: tuple[str, ...]
+
+
+Field = tuple[int, int, memoryview]
+
+
+def read_declared(path: Path) -> Declared:
+    """Raises ModelFileMissing or ModelInvalid."""
+    try:
+        with path.open("rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return _declared(memoryview(content))
+    except FileNotFoundError as error:
+        raise ModelFileMissing(f"{path.name} not found in {path.parent}") from error
+    except (OSError, ValueError, IndexError, UnicodeDecodeError) as error:
+        raise ModelInvalid(f"{path} is not a readable ONNX file: {error}") from error
+
+
+def _declared(model: memoryview) -> Declared:
+    inputs: list[Value] = []
+    outputs: list[Value] = []
+    own: set[str] = set()
+    external: set[str] = set()
+    graphs = [value for number, _, value in _fields(model) if number == 7]
+    if not graphs:
+        raise ValueError("it holds no graph")
+    for number, _, value in _fields(graphs[0]):
+        match number:
+            case 5:
+                name, location = _initializer(value)
+                own.add(name)
+                external |= {location} if location else set()
+            case 11:
+                inputs.append(_value(value))
+            case 12:
+                outputs.append(_value(value))
+    return Declared(
+        tuple(value for value in inputs if value.name not in own), tuple(outputs), tuple(sorted(external))
+    )
+
+
+def _initializer(tensor: memoryview) -> tuple[str, str | None]:
+    """(name, file of its external data)."""
+    name, location = "", None
+    for number, _, value in _fields(tensor):
+        if number == 8:
+            name = _text(value)
+        elif number == 13:
+            entry = {key: _text(text) for key, _, text in _fields(value)}
+            location = entry.get(2) if entry.get(1) == "location" else location
+    return name, location
+
+
+def _value(info: memoryview) -> Value:
+    name, element, shape = "", 0, None
+    for number, _, value in _fields(info):
+        if number == 1:
+            name = _text(value)
+        elif number == 2:
+            tensor = next((part for kind, _, part in _fields(value) if kind == 1), None)
+            if tensor is not None:
+                element, shape = _tensor_type(tensor)
+    return Value(name, element, shape)
+
+
+def _tensor_type(tensor: memoryview) -> tuple[int, tuple[int | None, ...] | None]:
+    element, shape = 0, None
+    for number, _, value in _fields(tensor):
+        if number == 1:
+            element = _varint(value, 0)[0]
+        elif number == 2:
+            shape = tuple(_size(dimension) for _, _, dimension in _fields(value))
+    return element, shape
+
+
+def _size(dimension: memoryview) -> int | None:
+    """None for a symbol, and for a size that is not given or below 0."""
+    size = next((_varint(value, 0)[0] for number, _, value in _fields(dimension) if number == 1), None)
+    return size if size is not None and size < 1 << 63 else None
+
+
+def _text(value: memoryview) -> str:
+    return bytes(value).decode()
+
+
+def _fields(message: memoryview) -> Iterator[Field]:
+    """(number, wire type, content) of each field; of a varint, its bytes. Raises ValueError, IndexError."""
+    place = 0
+    while place < len(message):
+        tag, place = _varint(message, place)
+        number, kind = tag >> 3, tag & 7
+        if kind == VARINT:
+            start, (_, place) = place, _varint(message, place)
+        elif kind == BYTES:
+            size, start = _varint(message, place)
+            place = start + size
+        elif kind in FIXED_SIZES:
+            start, place = place, place + FIXED_SIZES[kind]
+        else:
+            raise ValueError(f"wire type {kind} is unknown")
+        if place > len(message):
+            raise ValueError("it is cut short")
+        yield number, kind, message[start:place]
+
+
+def _varint(message: memoryview, place: int) -> tuple[int, int]:
+    """(value, place after it)."""
+    value = shift = 0
+    while True:
+        byte = message[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number is too long")

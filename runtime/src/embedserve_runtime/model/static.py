@@ -1,0 +1,182 @@
+"""Static embedding models: a table of token vectors, and the mean of a text's rows. No encoder.
+
+Two layouts. Model2Vec: the tensor `embeddings`, perhaps with `mapping` (a row for each token, where rows are shared)
+and `weights` (a factor for each token). sentence-transformers: the module StaticEmbedding with `embedding.weight`,
+in the root folder or one of its own. The tensor's name decides, since Model2Vec writes a modules.json too: a table
+that Model2Vec saved is used by Model2Vec's rules, however it is wrapped.
+
+Source of the rules: `StaticModel` of model2vec 0.10, `StaticEmbedding` of sentence-transformers 6.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import PositiveInt
+from tokenizers import Tokenizer
+
+from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
+from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
+from embedserve_runtime.model.checkpoint import SINGLE_FILE, Checkpoint
+from embedserve_runtime.model.files import FileModel, read_json, read_json_if_there
+
+TOKENIZER_FILE = "tokenizer.json"
+MODEL2VEC, SENTENCE_TRANSFORMERS = "embeddings", "embedding.weight"
+# Where config.json of a Model2Vec model says nothing.
+MODEL2VEC_LENGTH = 512
+# Where nothing bounds a text, as in sentence-transformers: a batch must hold the longest input.
+LONGEST = 32_768
+
+Tensor = NDArray[Any]
+
+
+class _Model2VecFile(FileModel):
+    normalize: bool | None = None
+    max_length: PositiveInt | None = MODEL2VEC_LENGTH
+
+
+class _Truncation(FileModel):
+    max_length: PositiveInt
+
+
+class _TokenizerFile(FileModel):
+    truncation: _Truncation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StaticTable:
+    """Where the table is, and how it is read.
+
+    folder: of tokenizer and weights. tensor: which name the table has there.
+    vocabulary: token ids from 0 on; dimensions: length of a row.
+    max_length: tokens that are read. token_characters: with `max_length` tokens no more characters are read than
+    that many times this; None: all are.
+    unknown: id of the token that takes no part; None where every token does.
+    normalize: None where only modules.json can say it.
+    """
+
+    folder: Path
+    tensor: str
+    vocabulary: int
+    dimensions: int
+    max_length: int
+    token_characters: int | None
+    unknown: int | None
+    normalize: bool | None
+
+    @property
+    def family(self) -> str:
+        return "model2vec" if self.tensor == MODEL2VEC else "static-embedding"
+
+    @property
+    def encoder(self) -> Encoder:
+        """The sizes, as an encoder without layers."""
+        return Encoder(
+            family=self.family,
+            hidden_size=self.dimensions,
+            max_tokens=max(self.max_length, LONGEST),
+            embeddings=Embeddings(vocabulary=self.vocabulary, positions=None, token_types=0, norm=None),
+            layers=(),
+            final_norm=None,
+            parameter_names=ParameterNames((), {}),
+        )
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """`embeddings`, and `weights` and `mapping` where the model has them, as stored. Raises ModelInvalid."""
+        return _tensors(Checkpoint.open(self.folder), self.tensor)
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What of the rules decides the vectors, besides tensors and tokenizer; lengths are not in any identity."""
+        return {"kind": "static", "unknown": self.unknown}
+
+
+def read_static(folder: Path, module: Path | None) -> StaticTable | None:
+    """The table of a folder; None where there is none. module: folder of the StaticEmbedding module.
+
+    Raises ModelInvalid or ModelFileMissing.
+    """
+    home = folder if module is None else module
+    if module is None and not (home / SINGLE_FILE).exists():
+        return None
+    checkpoint = Checkpoint.open(home)
+    tensor = next((name for name in (MODEL2VEC, SENTENCE_TRANSFORMERS) if name in checkpoint.names), None)
+    if tensor is None and module is not None:
+        raise ModelInvalid(
+            f"{home / SINGLE_FILE} has neither tensor of a static model: {MODEL2VEC}, {SENTENCE_TRANSFORMERS}"
+        )
+    if tensor is None or (module is None and tensor != MODEL2VEC):
+        return None
+    return _table(home, tensor, _tensors(checkpoint, tensor))
+
+
+def _table(home: Path, tensor: str, tensors: Mapping[str, Tensor]) -> StaticTable:
+    if not (home / TOKENIZER_FILE).exists():
+        raise ModelFileMissing(f"{TOKENIZER_FILE} not found in {home}, where the table of token vectors lies")
+    try:
+        tokenizer = Tokenizer.from_file(str(home / TOKENIZER_FILE))
+    except Exception as error:  # the library raises plain Exception
+        raise ModelInvalid(f"{home / TOKENIZER_FILE} cannot be read: {error}") from error
+    tokens = tokenizer.get_vocab()
+    vocabulary = len(tensors.get("mapping", tensors["embeddings"]))
+    _check(home, tensors, vocabulary, max(tokens.values(), default=0))
+    if tensor == SENTENCE_TRANSFORMERS:
+        truncation = read_json(home / TOKENIZER_FILE, _TokenizerFile).truncation
+        length, characters, unknown, normalize = truncation and truncation.max_length, None, None, None
+    else:
+        config = read_json_if_there(home / "config.json", _Model2VecFile, _Model2VecFile())
+        length, normalize = config.max_length, config.normalize
+        characters = None if length is None else int(np.median([len(token) for token in tokens]))
+        unknown = _unknown(tokenizer, home)
+    return StaticTable(
+        folder=home,
+        tensor=tensor,
+        vocabulary=vocabulary,
+        dimensions=tensors["embeddings"].shape[1],
+        max_length=length or LONGEST,
+        token_characters=characters,
+        unknown=unknown,
+        normalize=normalize,
+    )
+
+
+def _tensors(checkpoint: Checkpoint, name: str) -> Mapping[str, Tensor]:
+    parts = {"embeddings": name}
+    if name == MODEL2VEC:
+        parts |= {part: part for part in ("mapping", "weights") if part in checkpoint.names}
+    return {part: checkpoint.raw(tensor) for part, tensor in parts.items()}
+
+
+def _check(home: Path, tensors: Mapping[str, Tensor], vocabulary: int, last_token: int) -> None:
+    path = home / SINGLE_FILE
+    if tensors["embeddings"].ndim != 2:
+        raise ModelInvalid(f"{path}: the table has shape {list(tensors['embeddings'].shape)}, not two sides")
+    if last_token >= vocabulary:
+        raise ModelInvalid(
+            f"{path} has rows for {vocabulary} tokens, tokenizer.json gives ids up to {last_token}"
+        )
+    rows, mapping, weights = len(tensors["embeddings"]), tensors.get("mapping"), tensors.get("weights")
+    if mapping is not None and (
+        mapping.ndim != 1 or mapping.dtype.kind not in "iu" or mapping.min() < 0 or mapping.max() >= rows
+    ):
+        raise ModelInvalid(f"{path}: mapping must give each token one of the {rows} rows")
+    if weights is not None and weights.shape != (vocabulary,):
+        raise ModelInvalid(
+            f"{path}: weights has shape {list(weights.shape)}, must be one for each of {vocabulary} tokens"
+        )
+
+
+def _unknown(tokenizer: Tokenizer, home: Path) -> int | None:
+    """Unigram names the id, the others the token."""
+    token = getattr(tokenizer.model, "unk_token", None)
+    if token is not None:
+        found: int | None = tokenizer.token_to_id(token)
+        return found
+    model = read_json(home / TOKENIZER_FILE, dict[str, Any])["model"]
+    named = model.get("unk_id")
+    return named if isinstance(named, int) else None

@@ -1,0 +1,70 @@
+"""Tiny random models as sentence-transformers saves them, and the same folder run by us."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from transformers import BertConfig, PreTrainedModel
+
+from embedserve_runtime.engines.base import FloatArray, TokenSequence
+from embedserve_runtime.heads.dense import normalize
+from embedserve_runtime.runner import Runner
+from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from tests.runtime.heads.head_runner import dense_of
+from tests.support.models import minilm_folder, tiny
+
+TEXTS = [
+    "a text of some words, with signs!",
+    "one",
+    "the same words, the same signs " * 9,
+    "Ünïcode and MORE",
+]
+VOCABULARY = 3_000
+CUT = CutRules(truncate=True)
+
+
+def bert(folder: Path, model: type[PreTrainedModel], **settings: object) -> Path:
+    """A random BERT with the beginning of MiniLM's vocabulary, without modules."""
+    config = BertConfig(
+        **(
+            {
+                "vocab_size": VOCABULARY,
+                "hidden_size": 24,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 3,
+                "intermediate_size": 30,
+                "max_position_embeddings": 64,
+            }
+            | settings
+        )
+    )
+    tiny(folder, model, config)
+    (folder / "tokenizer.json").write_text(_tokenizer())
+    shutil.copy(minilm_folder() / "tokenizer_config.json", folder)
+    return folder
+
+
+@cache
+def _tokenizer() -> str:
+    """Letters, signs and the most frequent words: a tenth of the vocabulary, and of the time to load it."""
+    content = json.loads((minilm_folder() / "tokenizer.json").read_text())
+    words = content["model"]["vocab"]
+    content["model"]["vocab"] = {token: number for token, number in words.items() if number < VOCABULARY}
+    return json.dumps(content)
+
+
+def embed(runner: Runner, texts: Sequence[str], prompt_name: str | None = None) -> FloatArray:
+    """What the service makes of texts: prompt, tokens, pooling, cut, normalise."""
+    card, tokenizer = runner.card, TextTokenizer.from_card(runner.card)
+    name = prompt_name or card.default_prompt
+    prompt = "" if name is None else card.prompts[name]
+    unpooled = 0 if card.pipeline.include_prompt else tokenizer.prompt_tokens(prompt)
+    ids = tokenizer.encode(texts, prompt, CUT)
+    vectors = dense_of(runner, [TokenSequence(one, unpooled=unpooled) for one in ids])
+    vectors = vectors[:, : card.pipeline.dimensions]
+    return np.ascontiguousarray(normalize(vectors) if card.pipeline.normalize else vectors)

@@ -1,0 +1,165 @@
+"""Asymmetric sparse models against sentence-transformers: queries by a table of weights, documents by an encoder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from sentence_transformers import SparseEncoder
+from sentence_transformers.base.modules import Router, Transformer
+from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
+from tokenizers import Tokenizer
+from transformers import BertForMaskedLM
+
+from embedserve_runtime.engines.base import PackedBatch, Tokens, TokenSequence
+from embedserve_runtime.errors import EmbedserveError, ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.model.heads.description import StaticQuery, Task
+from embedserve_runtime.results import Output
+from embedserve_runtime.tokenizing import TextTokenizer
+from tests.runtime.engines.engines import ENGINES
+from tests.runtime.heads.head_runner import card_of, greatest, runner_of
+from tests.runtime.model.test_card import edit
+from tests.runtime.pipelines.folders import CUT, TEXTS, VOCABULARY, bert
+from tests.runtime.pipelines.test_sparse_pipelines import rows
+from tests.support.tolerances import FP32_MAX_ABS_DIFF
+
+TABLE = "query_0_SparseStaticEmbedding"
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bert(tmp_path_factory.mktemp("bert"), BertForMaskedLM)
+
+
+def saved(bare: Path, folder: Path, **settings: Any) -> SparseEncoder:
+    encoder = Transformer(str(bare), transformer_task="fill-mask")
+    torch.manual_seed(2)
+    weights = torch.rand(len(encoder.tokenizer.get_vocab())) * (
+        torch.rand(len(encoder.tokenizer.get_vocab())) > 0.3
+    )
+    router = Router.for_query_document(
+        [SparseStaticEmbedding(encoder.tokenizer, weights)],
+        [encoder, SpladePooling(activation_function="log1p_relu")],
+        **settings,
+    )
+    SparseEncoder(modules=[router], device="cpu").save_pretrained(str(folder))
+    return SparseEncoder(str(folder), device="cpu")
+
+
+def test_queries_and_documents_of_one_batch_equal_sentence_transformers(bare: Path, tmp_path: Path) -> None:
+    model = saved(bare, tmp_path)
+    documents = model.encode_document(TEXTS, convert_to_sparse_tensor=False).numpy()
+    queries = model.encode_query(TEXTS, convert_to_sparse_tensor=False).numpy()
+    plain = Tokenizer.from_file(str(tmp_path / TABLE / "tokenizer.json"))
+    plain.no_padding()
+    for engine in ENGINES:
+        runner = runner_of(tmp_path, engine)
+        assert (runner.card.task, runner.card.query) == (Task.SPARSE, StaticQuery(TABLE, is_default=False))
+        batch: list[Tokens] = []
+        for text, ids in zip(TEXTS, TextTokenizer.from_card(runner.card).encode(TEXTS, "", CUT), strict=True):
+            alone = plain.encode(text, add_special_tokens=False).ids
+            batch += [ids, TokenSequence(np.array(alone, dtype=np.int32), query=True)]
+        found = runner.run(PackedBatch.pack(batch), Output.SPARSE).sparse
+        assert found is not None
+        got = rows(list(found), VOCABULARY)
+        assert greatest(got[::2] - documents) <= FP32_MAX_ABS_DIFF
+        assert greatest(got[1::2] - queries) <= FP32_MAX_ABS_DIFF
+        only = runner.run(PackedBatch.pack(batch[1::2]), Output.SPARSE).sparse
+        assert only is not None
+        np.testing.assert_array_equal(rows(list(only), VOCABULARY), got[1::2])
+
+
+def test_an_input_that_is_called_neither_takes_the_default_route(bare: Path, tmp_path: Path) -> None:
+    saved(bare, tmp_path, default_route="query")
+    assert card_of(tmp_path).query == StaticQuery(TABLE, is_default=True)
+
+
+def test_other_weights_of_queries_give_another_identity(bare: Path, tmp_path: Path) -> None:
+    saved(bare, tmp_path)
+    before = card_of(tmp_path).vector_space
+    save_file({"weight": np.ones(VOCABULARY, np.float32)}, tmp_path / TABLE / "model.safetensors")
+    assert card_of(tmp_path).vector_space != before
+
+
+def test_an_encoder_in_the_root_folder_is_found(bare: Path, tmp_path: Path) -> None:
+    saved(bare, tmp_path)
+    before = card_of(tmp_path)
+    for file in (tmp_path / "document_0_Transformer").iterdir():
+        file.rename(tmp_path / file.name)
+    config = json.loads((tmp_path / "router_config.json").read_text())
+    config["types"][""] = config["types"].pop("document_0_Transformer")
+    config["structure"]["document"][0] = ""
+    (tmp_path / "router_config.json").write_text(json.dumps(config))
+    card = card_of(tmp_path)
+    assert (card.vector_space, card.encoder_path) == (before.vector_space, "")
+
+
+def other_tokenizer(folder: Path) -> None:
+    text = (folder / TABLE / "tokenizer.json").read_text()
+    (folder / TABLE / "tokenizer.json").write_text(text.replace('"lowercase": true', '"lowercase": false'))
+
+
+def negative(folder: Path) -> None:
+    save_file({"weight": np.full(5, -1, np.float32)}, folder / TABLE / "model.safetensors")
+
+
+def change(file: str, /, **changes: object) -> Callable[[Path], None]:
+    return lambda folder: edit(folder / file, **changes)
+
+
+REFUSED: dict[str, tuple[Callable[[Path], None], type[EmbedserveError], str]] = {
+    "an encoder for queries": (
+        change("router_config.json", structure={"query": ["document_0_Transformer"], "document": []}),
+        UnsupportedArchitecture,
+        "the routes query: Transformer; document:  are not supported; supported: a query route of Sparse",
+    ),
+    "another route": (
+        change("router_config.json", structure={"image": [TABLE], "document": []}),
+        UnsupportedArchitecture,
+        "the routes image: SparseStaticEmbedding; document:  are not supported",
+    ),
+    "routes by kind of input": (
+        change(
+            "router_config.json",
+            parameters={"route_mappings": {"('query', 'text')": "query"}},
+        ),
+        UnsupportedArchitecture,
+        "route_mappings are not supported",
+    ),
+    "a module without a type": (
+        change("router_config.json", structure={"query": ["a"], "document": []}),
+        ModelInvalid,
+        "types lacks 'a', which structure names",
+    ),
+    "weights elsewhere": (
+        change(f"{TABLE}/config.json", path="idf.json"),
+        UnsupportedArchitecture,
+        "path .weights in a JSON file. is not supported",
+    ),
+    "another tokenizer": (
+        other_tokenizer,
+        ModelInvalid,
+        "queries and documents have different tokenizers",
+    ),
+    "weights below zero": (negative, ModelInvalid, "numbers of at least 0"),
+}
+
+
+@pytest.mark.parametrize(("damage", "want_error", "want_message"), REFUSED.values(), ids=REFUSED.keys())
+def test_routes_that_cannot_be_served_are_refused_by_name(
+    bare: Path,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    want_error: type[EmbedserveError],
+    want_message: str,
+) -> None:
+    saved(bare, tmp_path)
+    damage(tmp_path)
+    with pytest.raises(want_error, match=want_message):
+        card_of(tmp_path)
