@@ -217,8 +217,8 @@ class Autoscaling(Model):
     """Value of the metric that a pod should have; without it 64 inputs, 1 second or 16 requests."""
     behavior: PassedOn | None = None
     """Speed of scaling, as in `kubectl explain hpa.spec.behavior`; what it leaves out is as by default: up at
-    once, to at most three times the pods every 15 s; down by at most half every minute, and only to
-    what was enough for five minutes."""
+    once, to at most three times the pods every 15 s; down by a tenth every minute, and only to what
+    was enough for five minutes."""
     metrics: Annotated[tuple[PassedOn, ...], Field(max_length=8)] | None = None
     """Further metrics, as in `kubectl explain hpa.spec.metrics`; the one that asks for most pods counts."""
 

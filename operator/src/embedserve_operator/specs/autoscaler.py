@@ -30,7 +30,7 @@ BEHAVIOR: Manifest = {
     "scaleDown": {
         "stabilizationWindowSeconds": 300,
         "selectPolicy": "Max",
-        "policies": [{"type": "Percent", "value": 50, "periodSeconds": 60}],
+        "policies": [{"type": "Percent", "value": 10, "periodSeconds": 60}],
     },
 }
 
