@@ -124,7 +124,7 @@ def add_adapter_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scrape-timeout",
         type=float,
-        default=2.0,
+        default=5.0,
         metavar="SECONDS",
         help="longest time that a pod may take to answer (default: %(default)s)",
     )

@@ -86,8 +86,8 @@ class AdapterSettings:
     """Of the probes, HTTP: they carry no client certificate."""
     hpa_period: float = 15.0
     """Seconds between two looks of the autoscaler; what a pod said is kept for nine tenths of that."""
-    scrape_timeout: float = 2.0
-    """Longest time that a pod may take to answer, seconds."""
+    scrape_timeout: float = 5.0
+    """Longest time that a pod may take to answer, seconds: one that is overloaded is slow, and counts most."""
     request_timeout: float = 10.0
     """Longest time of one API request, seconds."""
     certificate_days: float = 30.0
