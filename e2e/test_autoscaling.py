@@ -19,6 +19,8 @@ from e2e.demo.release import CHART, OPERATOR_NAMESPACE, RELEASE
 from e2e.load import asking
 from e2e.services import PATIENCE_S, Object, Service, condition, hub_spec
 
+pytestmark = pytest.mark.soak
+
 ADAPTER = f"{RELEASE}-metrics-adapter"
 DEPLOYMENT = ("deployment", ADAPTER, "--namespace", OPERATOR_NAMESPACE)
 API_SERVICE = ("apiservice", "v1beta2.custom.metrics.k8s.io")
