@@ -80,7 +80,9 @@ class RequestSeries:
             bounds=SECONDS,
         )
         self.in_flight = layout.add(
-            "gauge", "embedserve_requests_in_flight", "Requests with a body being read, worked on or answered."
+            "gauge",
+            "embedserve_requests_in_flight",
+            "Requests with a body being read, worked on or answered.",
         )
         self.connections = layout.add("gauge", "embedserve_connections", "Open connections of clients.")
         methods = [(method,) for method in METHODS]
