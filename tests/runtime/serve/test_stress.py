@@ -26,7 +26,7 @@ from tests.runtime.serve_kit import DIMENSIONS, Bench, bench
 
 REQUESTS = int(os.environ.get("EMBEDSERVE_STRESS_REQUESTS", "400"))
 CLIENTS = 48
-LIMITS = Limits(batch_tokens=64, queue_tokens=2_000, queue_inputs=40)
+LIMITS = Limits(batch_tokens=64, queue_tokens=2_000, queue_inputs=12)
 # What a client may be answered; 499 is what the server notes of one that has left.
 ANSWERS = {200, 400, 422, 429, 504}
 LEFT = 499
@@ -38,7 +38,7 @@ SERIES = {"route": "/embed"}
 
 def uneven(batch: PackedBatch) -> FloatArray:
     """Rows of ones, after up to 2 ms for every batch."""
-    time.sleep(batch.tokens % 5 / 2_500)
+    time.sleep(batch.tokens % 5 / 2_000)
     return np.ones((len(batch.lengths), DIMENSIONS), dtype=np.float32)
 
 
