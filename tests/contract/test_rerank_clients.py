@@ -132,6 +132,7 @@ def test_a_wrong_key_is_each_clients_own_error(rank: Rank, error: type[Exception
         rank(address, "a-wrong-key")
 
 
+@pytest.mark.thorough
 def test_litellm_ranks_by_both_of_its_dialects_and_raises_its_own_error(
     address: str, want_scores: np.ndarray
 ) -> None:
