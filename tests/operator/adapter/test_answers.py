@@ -33,7 +33,7 @@ def pods(*names: str, ready: bool = True) -> list[Target]:
 
 
 def values(path: str, depths: dict[str, int], targets: list[Target], **query: str) -> dict[str, str]:
-    pages = {f"uid-{name}": read_page(PAGE.format(depth=depth)) for name, depth in depths.items()}
+    pages = {f"uid-{name}": read_page(PAGE.format(depth=depth).encode()) for name, depth in depths.items()}
     told = answer(read_question(path, query), targets, pages, NOW)
     return {item["describedObject"]["name"]: item["value"] for item in told["items"]}
 
@@ -150,8 +150,8 @@ def test_quantities_keep_thousandths_and_round_up(value: float, want: str) -> No
 
 
 def test_a_page_without_the_gauge_is_no_zero() -> None:
-    assert gauge_value(read_page("nothing of use"), "embedserve_queue_depth", ()) is None
-    assert gauge_value(read_page("# TYPE g gauge\ng{ 1\n"), "g", ()) is None
+    assert gauge_value(read_page(b"nothing of use"), "embedserve_queue_depth", ()) is None
+    assert gauge_value(read_page(b"# TYPE g gauge\ng{ 1\n"), "g", ()) is None
 
 
 def test_a_label_that_is_not_there_is_in_no_set() -> None:

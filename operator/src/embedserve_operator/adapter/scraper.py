@@ -18,7 +18,10 @@ from embedserve_operator.adapter.targets import Target
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 128
+_AT_ONCE = 64
+_ROUNDS = 2
+"""Time-outs that a question waits for: as long as so many times the pods that are asked at once are silent."""
+_BUFFER = 2**16
 _LONGEST_PAGE = 2**20
 _MOST_KEPT = 20_000
 
@@ -35,16 +38,22 @@ class Scraper:
 
     def __init__(self, *, keep: float, timeout: float, clock: Callable[[], float]) -> None:
         self._keep = keep
-        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._timeout = timeout
+        self._places = asyncio.Semaphore(_AT_ONCE)
         self._clock = clock
         self._kept: dict[str, _Kept] = {}
         self._running: dict[str, asyncio.Task[Page | None]] = {}
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=_AT_ONCE, keepalive_timeout=60, use_dns_cache=False)
-        # Straight to the pods, whatever proxy the environment names.
+        # A connection each time: kept ones, of all pods, would need more memory than all the rest.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True, use_dns_cache=False)
         self._session = aiohttp.ClientSession(
-            connector=connector, timeout=self._timeout, auto_decompress=False, trust_env=False
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=self._timeout),
+            read_bufsize=_BUFFER,
+            auto_decompress=False,
+            # Straight to the pods, whatever proxy the environment names.
+            trust_env=False,
         )
         return self
 
@@ -57,7 +66,7 @@ class Scraper:
         await self._session.close()
 
     async def read(self, targets: Sequence[Target]) -> dict[str, Page]:
-        """Pages by UID, of the pods that answered."""
+        """Pages by UID, of the pods that answered in time. Many silent ones delay the others, for a while."""
         self._forget_old()
         pages: dict[str, Page] = {}
         waiting: dict[str, asyncio.Task[Page | None]] = {}
@@ -69,8 +78,10 @@ class Scraper:
                 pages[target.uid] = kept.page
         if waiting:
             # Not cancelled with the one who asked: others may wait for the same pods.
-            await asyncio.wait(waiting.values())
-        pages.update((uid, page) for uid, task in waiting.items() if (page := task.result()) is not None)
+            await asyncio.wait(waiting.values(), timeout=_ROUNDS * self._timeout)
+        for uid, task in waiting.items():
+            if task.done() and (page := task.result()) is not None:
+                pages[uid] = page
         return pages
 
     def _ask(self, target: Target) -> asyncio.Task[Page | None]:
@@ -84,7 +95,8 @@ class Scraper:
     async def _scrape(self, target: Target) -> Page | None:
         page = None
         try:
-            page = await self._page(target.url)
+            async with self._places:
+                page = await self._page(target.url)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.debug("%s at %s: %r", target.name, target.url, error)
         self._kept[target.uid] = _Kept(page, self._clock() + self._keep)
@@ -99,7 +111,7 @@ class Scraper:
                 if len(content) >= _LONGEST_PAGE:
                     return None
                 content += await response.content.read(_LONGEST_PAGE - len(content))
-            return read_page(content.decode("utf-8"))
+            return read_page(content)
 
     def _forget_old(self) -> None:
         now = self._clock()
