@@ -72,11 +72,13 @@ bench-gpu: setup ## the torch engine on a CUDA device; writes benchmarks/results
 .PHONY: test
 test: test-fast ## every test, the cluster ones too; brings up what it needs
 	$(BIN)/python -m e2e.cluster images
-	$(BIN)/pytest e2e
+	$(BIN)/pytest e2e -m "not soak"
 
 .PHONY: soak
-soak: setup ## 10,000 requests with disconnects, deadlines and a full queue (the fast tests have a short version)
+soak: setup ## what takes too long for `make test`: 10,000 requests at their worst; services that follow real load
 	EMBEDSERVE_STRESS_REQUESTS=10000 $(BIN)/pytest tests/runtime/serve/test_stress.py
+	$(BIN)/python -m e2e.cluster images
+	$(BIN)/pytest e2e -m soak
 
 .PHONY: crds
 crds: setup ## write the CRD anew from the pydantic API types
@@ -105,4 +107,6 @@ demo-down: setup ## stop everything that the demo or the cluster tests started
 bench: setup ## run the benchmarks; they print ratios and assert nothing
 	$(BIN)/python -m benchmarks.packing
 	$(BIN)/python -m benchmarks.http_layer
+	$(BIN)/python -m benchmarks.adapter
+	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python -m benchmarks.serving

@@ -92,10 +92,13 @@ def answers(port: int) -> bool:
 
 
 def measure(port: int, body: bytes, connections: int, seconds: float) -> tuple[float, list[float]]:
-    """Requests/s and latencies in ms."""
+    """Requests/s and latencies in ms. Raises RuntimeError when nothing was answered."""
     uvloop.run(load(port, b"/embed", body, connections, min(2.0, seconds)))
+    answers(port)  # behind what the warm-up has left in the server
     started = time.perf_counter()
     latencies = uvloop.run(load(port, b"/embed", body, connections, seconds))
+    if len(latencies) < 2:
+        raise RuntimeError(f"{len(latencies)} answers in {seconds:.0f} s: give it more --seconds")
     return len(latencies) / (time.perf_counter() - started), [one * 1e3 for one in latencies]
 
 

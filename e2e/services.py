@@ -132,7 +132,9 @@ def is_observed(found: Object) -> bool:
 def is_serving(found: Object) -> bool:
     """Ready, and nothing on the way or stuck."""
     conditions = {c["type"]: c for c in found.get("status", {}).get("conditions", [])}
-    return set(conditions) == {"Ready"} and conditions["Ready"]["status"] == "True"
+    return conditions.get("Ready", {}).get("status") == "True" and not {"Reconciling", "Stalled"} & set(
+        conditions
+    )
 
 
 def condition(found: Object, kind: str) -> Object | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -15,60 +13,11 @@ from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
 from e2e.cluster.shell import run
 from e2e.conftest import MakeService
-from e2e.demo.partners import CLIENT_NAMESPACE
 from e2e.demo.release import CHART, OPERATOR_NAMESPACE, RELEASE
+from e2e.load import asking
 from e2e.services import OPERATOR, PATIENCE_S, Service, condition, hub_spec, is_serving
 
 OPERATOR_DEPLOYMENT = ("deployment", OPERATOR, "--namespace", OPERATOR_NAMESPACE)
-ASK_FOR_EVER = """
-import json, sys, urllib.request
-asked = failed = 0
-body = json.dumps({"inputs": "still here"}).encode()
-print("begun", flush=True)
-while True:
-    request = urllib.request.Request(sys.argv[1] + "/embed", body, {"Content-Type": "application/json"})
-    asked += 1
-    try:
-        urllib.request.urlopen(request, timeout=30).read()
-    except OSError as error:
-        failed += 1
-        print("failed:", error, flush=True)
-    if asked % 10 == 0:
-        print("asked", asked, "failed", failed, flush=True)
-"""
-
-
-@contextmanager
-def asking(service: Service) -> Iterator[list[str]]:
-    """Requests without a pause from a pod; what was said is in the list after the block."""
-    kubectl, said = service.kubectl, list[str]()
-    url = service.get()["status"]["endpoint"]["url"]
-    where = ("exec", "--namespace", CLIENT_NAMESPACE, "deployment/client", "--")
-    command = kubectl.command([*where, "python3", "-u", "-c", ASK_FOR_EVER, url])
-    process = subprocess.Popen(
-        command, env=kubectl.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        try:
-            yield said
-        finally:
-            # What runs in the pod has to end; the command here ends with it.
-            kubectl(*where, "python3", "-c", END)
-            said += process.stdout.read().splitlines()
-
-
-END = """
-import os, pathlib, signal
-for entry in pathlib.Path("/proc").iterdir():
-    if entry.name.isdigit() and int(entry.name) != os.getpid():
-        try:
-            if b"still here" in (entry / "cmdline").read_bytes():
-                os.kill(int(entry.name), signal.SIGKILL)
-        except OSError:
-            pass
-"""
 
 
 def evict(service: Service, pod: str) -> bool:
@@ -99,7 +48,7 @@ def test_evicting_one_pod_after_the_other_fails_no_request(service: MakeService)
     before = [pod["metadata"]["name"] for pod in drained.pods()]
     assert len(drained.children("poddisruptionbudgets")) == 1
     drained.embed("the way is open")
-    with asking(drained) as said:
+    with asking(drained) as load:
         assert evict(drained, before[0])
         assert not evict(drained, before[1]), "the budget holds the second one back"
         wait_until("the second may go", lambda: evict(drained, before[1]), timeout_s=PATIENCE_S)
@@ -109,8 +58,8 @@ def test_evicting_one_pod_after_the_other_fails_no_request(service: MakeService)
             timeout_s=PATIENCE_S,
         )
         drained.wait_serving()
-    assert [line for line in said if line.startswith("failed")] == []
-    assert [line for line in said if line.startswith("asked")] != [], "requests were made"
+    assert load.failed == []
+    assert load.asked, "requests were made"
     drained.delete()
 
 

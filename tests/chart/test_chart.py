@@ -11,11 +11,13 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
+from embedserve_operator.adapter.registration import API_PORT, API_SERVICE
 from embedserve_operator.api.crd import custom_resource_definition
 from embedserve_operator.cli import parser
 from embedserve_operator.hardware import HardwareClass, with_changes
 from embedserve_operator.kinds import API_KINDS, CHILD_KINDS, CLUSTER_KINDS, POD, RESOURCE, SERVICE_MONITOR
-from embedserve_operator.options import render_settings
+from embedserve_operator.options import adapter_settings, render_settings, run_settings
+from embedserve_operator.specs.autoscaler import METRICS
 from tests.chart.conftest import CHART, Helm
 from tests.operator.expected import assert_golden
 
@@ -178,3 +180,69 @@ def test_the_values_know_exactly_the_fields_of_a_hardware_class() -> None:
 def test_one_operator_has_no_budget_that_would_keep_its_node_from_being_drained(template: Template) -> None:
     assert objects(template("--set", "replicas=1"), "PodDisruptionBudget") == []
     assert len(objects(template(), "PodDisruptionBudget")) == 1
+
+
+ADAPTER = ("--set", "metricsAdapter.enabled=true")
+
+
+def rules_of(rendered: str, kind: str, name: str) -> Any:
+    (role,) = [found for found in objects(rendered, kind) if found["metadata"]["name"] == name]
+    return role["rules"]
+
+
+def test_the_metrics_adapter_is_exactly_the_reviewed_objects(template: Template) -> None:
+    only = ("templates/metrics-adapter.yaml", "templates/metrics-adapter-rbac.yaml")
+    shown = [word for name in only for word in ("--show-only", name)]
+    assert_golden(HERE / "golden" / "metrics-adapter.yaml", template(*ADAPTER, *shown))
+
+
+def test_operator_and_adapter_understand_what_the_chart_tells_them_of_each_other(template: Template) -> None:
+    told = {}
+    for deployment in objects(template(*ADAPTER), "Deployment"):
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        told[container["name"]] = (deployment["metadata"], parser().parse_args(container["args"]))
+    operator, (metadata, adapter) = told["operator"][1], told["adapter"]
+    settings = adapter_settings(adapter)
+    place = run_settings(operator).adapter
+    assert place == settings.place
+    assert (metadata["namespace"], metadata["name"]) == (settings.place.namespace, settings.place.name)
+    (service,) = objects(template(*ADAPTER), "Service")
+    assert service["metadata"]["name"] == settings.place.name
+    assert service["spec"]["ports"][0]["port"] == API_PORT
+
+
+def test_the_adapter_may_read_pods_and_what_it_is_trusted_by_and_write_only_its_certificates(
+    template: Template,
+) -> None:
+    name = "embedserve-metrics-adapter"
+    rules = rules_of(template(*ADAPTER), "ClusterRole", name) + rules_of(template(*ADAPTER), "Role", name)
+    assert [(rule["resources"], rule["verbs"]) for rule in rules] == [
+        (["apiservices"], ["get"]),
+        (["pods"], ["list"]),
+        (["configmaps"], ["get", "update"]),
+    ]
+    named = template(*ADAPTER, "--set", "watch.namespaces={a,b}")
+    assert [rule["resources"] for rule in rules_of(named, "ClusterRole", name)] == [["apiservices"]]
+    pods = [role for role in objects(named, "Role") if role["metadata"]["name"] == f"{name}-pods"]
+    assert [role["metadata"]["namespace"] for role in pods] == ["a", "b"]
+
+
+def test_the_operator_may_write_one_api_service_and_only_with_the_adapter(template: Template) -> None:
+    rules = rules_of(template(*ADAPTER), "ClusterRole", "embedserve-operator-metrics")
+    writing = [rule for rule in rules if {"create", "patch", "delete"} & set(rule["verbs"])]
+    assert [rule["resourceNames"] for rule in writing] == [[API_SERVICE]]
+    assert "apiservices" not in template()
+    assert "metrics-adapter" not in template()
+
+
+def test_one_adapter_has_no_budget_that_would_keep_its_node_from_being_drained(template: Template) -> None:
+    flags = (*ADAPTER, "--set", "metricsAdapter.replicas=1", "--set", "replicas=1")
+    assert objects(template(*flags), "PodDisruptionBudget") == []
+
+
+def test_the_rules_for_a_prometheus_adapter_tell_every_metric_that_can_be_scaled_by(
+    template: Template,
+) -> None:
+    (found,) = objects(template("--set", "prometheusAdapter.rules=true"), "ConfigMap")
+    rules = yaml.safe_load(found["data"]["config.yaml"])["rules"]
+    assert {rule["seriesQuery"].partition("{")[0] for rule in rules} == set(METRICS.values())

@@ -159,6 +159,7 @@ def test_haystack_ranks_over_grpc(grpc_address: str, want_scores: np.ndarray) ->
         ranker.close()
 
 
+@pytest.mark.thorough
 def test_litellm_ranks_by_both_of_its_dialects_and_raises_its_own_error(
     address: str, want_scores: np.ndarray
 ) -> None:

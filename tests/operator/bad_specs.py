@@ -119,6 +119,9 @@ BAD: dict[str, Bad] = {
     "an autoscaler with its bounds swapped": Bad(
         with_(autoscaling={"minReplicas": 4, "maxReplicas": 2}), "minReplicas must not be above maxReplicas"
     ),
+    "an autoscaler with a target of nothing": Bad(
+        with_(autoscaling={"maxReplicas": 2, "target": "0m"}), "must be a Kubernetes quantity above zero"
+    ),
     "an autoscaler to zero": Bad(
         with_(autoscaling={"minReplicas": 0, "maxReplicas": 2}), "use suspend to stop all pods"
     ),
@@ -200,6 +203,14 @@ GOOD: dict[str, Spec] = {
     "limits": _limits(cpu=2, memory="4Gi"),
     "no replicas": with_(replicas=0),
     "an autoscaler": with_(autoscaling={"maxReplicas": 4}),
+    "an autoscaler by requests, with half a target": with_(
+        autoscaling={
+            "maxReplicas": 4,
+            "metric": "inFlight",
+            "target": "500m",
+            "metrics": [{"type": "Resource"}],
+        }
+    ),
     "a class of the chart's values": with_(hardware={"class": "l40s-pool", "count": 2}),
     "a mount of its own": _mounted("/data"),
     "an affinity": _pod(affinity={"podAntiAffinity": {}}),

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
+import pytest
+
+from embedserve_operator.api.status import AutoscalingStatus
 from embedserve_operator.drift import reason_to_apply
+from embedserve_operator.nodes import ClusterFacts
 from embedserve_operator.plan import HandOver
 from embedserve_operator.specs.metadata import ref_of
+from embedserve_operator.status import stamped
 from tests.operator.builders import OTHER_REPO, REPO, Cluster, hub_spec, resource
+from tests.operator.moments import NOON
 
 SCALED = hub_spec(autoscaling={"minReplicas": 2, "maxReplicas": 6})
 
 
-def with_pods(cluster: Cluster, count: int) -> Cluster:
-    """After an autoscaler wrote a number."""
+def with_pods(cluster: Cluster, count: int, *, only: str = "") -> Cluster:
+    """After an autoscaler wrote a number; to the Deployment of one revision or to all."""
     children = [
-        {**c, "spec": {**c["spec"], "replicas": count}} if c["kind"] == "Deployment" else c
+        {**c, "spec": {**c["spec"], "replicas": count}}
+        if c["kind"] == "Deployment" and c["metadata"]["name"].endswith(only)
+        else c
         for c in cluster.children
     ]
     return replace(cluster, children=tuple(children))
@@ -66,8 +76,129 @@ def test_a_new_model_comes_up_at_the_size_of_the_old_one_which_keeps_its_autosca
     assert hand_over is not None
     assert hand_over.replicas == 5
     after = change.applied()
-    assert len(after.names("HorizontalPodAutoscaler")) == 2
     assert after.service_revision() == after.revision(hub_spec(REPO))
+    assert after.names("HorizontalPodAutoscaler") == [f"docs-{after.service_revision()}"], (
+        "one that serves nobody would be shrunk before the switch"
+    )
+
+
+def test_a_new_model_follows_the_old_one_upwards_and_gets_its_autoscaler_with_the_switch() -> None:
+    other = {**SCALED, "model": hub_spec(OTHER_REPO)["model"]}
+    old = with_pods(Cluster(resource(SCALED)).applied(), 3).rolled_out().published()
+    change = with_pods(old.changed(other).applied(), 3)
+    assert change.plan().hand_over is None
+    grown = with_pods(change, 5, only=old.revision())
+    assert grown.plan().hand_over == HandOver(f"docs-{change.revision()}", 5)
+    shrunk = with_pods(change, 2, only=old.revision())
+    assert shrunk.plan().hand_over is None
+    switched = change.rolled_out().applied()
+    assert switched.service_revision() == change.revision()
+    assert f"docs-{change.revision()}" in switched.names("HorizontalPodAutoscaler")
+
+
+def test_the_budget_follows_the_autoscaler_wherever_there_may_be_two_pods() -> None:
+    alone = Cluster(resource(hub_spec(autoscaling={"minReplicas": 1, "maxReplicas": 1}))).applied()
+    assert alone.names("PodDisruptionBudget") == []
+    several = Cluster(resource(hub_spec(autoscaling={"minReplicas": 1, "maxReplicas": 4}))).applied()
+    (budget,) = [c for c in several.children if c["kind"] == "PodDisruptionBudget"]
+    assert budget["spec"]["maxUnavailable"] == 1
+
+
+def autoscaler(cluster: Cluster) -> Any:
+    (found,) = [c for c in cluster.plan().children if c["kind"] == "HorizontalPodAutoscaler"]
+    return found["spec"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "gauge", "value"),
+    [
+        pytest.param({}, "embedserve_queue_depth", "64", id="by default"),
+        pytest.param({"metric": "queueSeconds"}, "embedserve_queue_seconds", "1", id="by waiting time"),
+        pytest.param(
+            {"metric": "inFlight", "target": 8}, "embedserve_requests_in_flight", "8", id="by requests"
+        ),
+        pytest.param(
+            {"metric": "queueSeconds", "target": "500m"}, "embedserve_queue_seconds", "500m", id="half"
+        ),
+    ],
+)
+def test_the_metric_and_its_target_become_those_of_the_autoscaler(
+    asked: dict[str, Any], gauge: str, value: str
+) -> None:
+    (metric,) = autoscaler(Cluster(resource(hub_spec(autoscaling={"maxReplicas": 4, **asked}))))["metrics"]
+    assert metric["pods"]["metric"]["name"] == gauge
+    assert metric["pods"]["target"] == {"type": "AverageValue", "averageValue": value}
+
+
+def test_further_metrics_and_behavior_are_passed_on_and_what_they_leave_out_is_the_default() -> None:
+    cpu = {"type": "Resource", "resource": {"name": "cpu"}}
+    asked = {"maxReplicas": 4, "metrics": [cpu], "behavior": {"scaleUp": {"selectPolicy": "Min"}}}
+    spec = autoscaler(Cluster(resource(hub_spec(autoscaling=asked))))
+    assert spec["metrics"][1:] == [cpu]
+    assert spec["behavior"]["scaleUp"] == {"selectPolicy": "Min"}
+    assert spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 300
+
+
+def said_by(cluster: Cluster, **status: Any) -> Cluster:
+    """After the autoscaler looked."""
+    children = [
+        {**c, "status": status} if c["kind"] == "HorizontalPodAutoscaler" else c for c in cluster.children
+    ]
+    return replace(cluster, children=tuple(children))
+
+
+def hpa_condition(kind: str, status: str, reason: str, message: str = "") -> dict[str, str]:
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+ACTIVE = hpa_condition("ScalingActive", "True", "ValidMetricFound")
+
+
+def test_the_status_tells_what_the_autoscaler_counts_wants_and_measures() -> None:
+    current = [{"type": "Pods", "pods": {"current": {"averageValue": "12500m"}}}]
+    cluster = said_by(
+        Cluster(resource(SCALED)).applied(),
+        currentReplicas=2,
+        desiredReplicas=3,
+        currentMetrics=current,
+        conditions=[ACTIVE],
+    )
+    assert cluster.plan().status.autoscaling == AutoscalingStatus(
+        current_replicas=2, desired_replicas=3, metric="queueDepth", value="12500m", target="64"
+    )
+    assert cluster.conditions()["ScalingActive"].status == "True"
+    assert Cluster(resource(SCALED)).applied().plan().status.autoscaling is None, "it has not looked yet"
+
+
+def test_a_metric_that_cannot_be_had_is_told_with_what_to_do() -> None:
+    failed = hpa_condition("ScalingActive", "False", "FailedGetPodsMetric", "no metrics returned")
+    cluster = said_by(Cluster(resource(SCALED)).applied(), conditions=[failed])
+    found = cluster.conditions()["ScalingActive"]
+    assert (found.status, found.reason) == ("False", "MetricsUnavailable")
+    assert "no metrics returned" in found.message
+    assert "metricsAdapter" in found.message
+    foreign = replace(cluster, facts=ClusterFacts(metrics_providers=("Service monitoring/p",)))
+    message = foreign.conditions()["ScalingActive"].message
+    assert "Service monitoring/p has to know embedserve_queue_depth" in message
+
+
+def test_being_at_the_maximum_is_said_only_after_a_while() -> None:
+    limited = hpa_condition("ScalingLimited", "True", "TooManyReplicas")
+    cluster = said_by(Cluster(resource(SCALED)).applied(), currentReplicas=6, conditions=[ACTIVE, limited])
+
+    def told(after: timedelta, before: Cluster) -> tuple[set[str], Cluster]:
+        status = stamped(before.plan().status, before.world().resource, NOON + after)
+        stored = {**before.resource, "status": status.as_wire()}
+        return {c.type for c in status.conditions}, replace(before, resource=stored)
+
+    types, first = told(timedelta(0), cluster)
+    assert "AtMaximum" not in types
+    types, second = told(timedelta(seconds=119), first)
+    assert "AtMaximum" not in types
+    types, third = told(timedelta(seconds=120), second)
+    assert "AtMaximum" in types
+    types, _ = told(timedelta(seconds=130), said_by(third, conditions=[ACTIVE]))
+    assert "AtMaximum" not in types
 
 
 def test_suspending_stops_all_pods_and_the_autoscaler() -> None:

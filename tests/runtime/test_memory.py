@@ -55,6 +55,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     return folder, sum(tensor.size for tensor in tensors.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("engine", "precision", "bytes_each"),
     [("onnx", "float32", 4), ("torch", "float32", 4)],

@@ -50,3 +50,32 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $image := .Values.runtime.cudaImage }}
 {{- printf "%s:%s" $image.repository (default (printf "%s-cuda" .Chart.AppVersion) $image.tag) }}
 {{- end }}
+
+{{- define "embedserve.adapterName" -}}
+{{- printf "%s-metrics-adapter" (include "embedserve.fullname" .) | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "embedserve.adapterSelectorLabels" -}}
+app.kubernetes.io/name: {{ include "embedserve.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: metrics-adapter
+{{- end }}
+
+{{- define "embedserve.adapterLabels" -}}
+{{ include "embedserve.adapterSelectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- /* Who has versions of the custom metrics API beside us, as far as helm can see the cluster. */ -}}
+{{- define "embedserve.foreignMetrics" -}}
+{{- range (lookup "apiregistration.k8s.io/v1" "APIService" "" "").items }}
+{{- if eq .spec.group "custom.metrics.k8s.io" }}
+{{- $service := default dict .spec.service }}
+{{- if not (and (eq (default "" $service.namespace) $.Release.Namespace) (eq (default "" $service.name) (include "embedserve.adapterName" $))) }}
+{{- printf "%s/%s (%s) " (default "-" $service.namespace) (default "-" $service.name) .metadata.name }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}

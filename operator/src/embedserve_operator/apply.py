@@ -43,6 +43,7 @@ class Applier:
         for manifest in plan.children:
             why = reason_to_apply(manifest, world.child(ref_of(manifest)))
             if why is None:
+                await self._follow(manifest, world, plan.hand_over)
                 continue
             refusal = await self._apply_one(manifest, why, world, plan.hand_over)
             if refusal is not None:
@@ -74,6 +75,13 @@ class Applier:
         except RefusedError as error:
             return Refusal("ChildRefused", f"the API server refused {ref}: {error.message}")
         return refusal
+
+    async def _follow(self, manifest: Manifest, world: World, hand_over: HandOver | None) -> None:
+        """Claim another number for a Deployment that is otherwise as it should be."""
+        if hand_over is None or ref_of(manifest) != ChildRef("Deployment", hand_over.deployment):
+            return
+        log.info("%s: %s pods for %s", world.resource.key, hand_over.replicas, hand_over.deployment)
+        await self._claim(manifest, hand_over)
 
     async def _claim(self, manifest: Manifest, hand_over: HandOver) -> None:
         """Keep the number of pods while it is no longer sent, until an autoscaler writes another."""

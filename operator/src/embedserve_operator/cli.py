@@ -1,4 +1,4 @@
-"""`embedserve-operator`: run, render, explain, crds. As `kubectl embedserve`: render, explain, crds."""
+"""`embedserve-operator`: run, adapter, render, explain, crds. As `kubectl embedserve`: render, explain, crds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from embedserve_operator import __version__
 from embedserve_operator.api import crd
 from embedserve_operator.errors import ManifestError, SettingsError
 from embedserve_operator.nodes import UNKNOWN_CLUSTER
-from embedserve_operator.options import add_render_options, add_run_options, render_settings, run_settings
+from embedserve_operator.options import (
+    adapter_settings,
+    add_adapter_options,
+    add_render_options,
+    add_run_options,
+    render_settings,
+    run_settings,
+)
 from embedserve_operator.render import explained, read_cluster, render
 
 
@@ -28,7 +35,7 @@ def plugin(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser(program: str = "embedserve-operator") -> argparse.ArgumentParser:
-    """All commands; the plugin has no `run`."""
+    """All commands; the plugin has neither `run` nor `adapter`."""
     parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -36,6 +43,8 @@ def parser(program: str = "embedserve-operator") -> argparse.ArgumentParser:
         run = commands.add_parser("run", help="run the operator against the cluster")
         add_render_options(run)
         add_run_options(run)
+        adapter = commands.add_parser("adapter", help="answer the autoscaler's questions about the pods")
+        add_adapter_options(adapter)
     for name, what in (
         ("render", "print the children of the resources in a file, without a cluster"),
         ("explain", "say why the plan for the resources in a file is as it is, without a cluster"),
@@ -65,6 +74,8 @@ def _main(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> i
             return 0
         if command == "run":
             return _run(options)
+        if command == "adapter":
+            return _adapter(options)
         sys.stdout.write(_shown(options))
     except (ManifestError, SettingsError, OSError) as error:
         sys.stderr.write(f"{parser.prog} {command}: {error}\n")
@@ -88,13 +99,24 @@ def _run(options: argparse.Namespace) -> int:
     from embedserve_operator.run import run
 
     settings = run_settings(options)
-    logging.basicConfig(
-        level=options.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    _log(options.log_level)
     logging.getLogger("kopf").setLevel(logging.WARNING)
     return asyncio.run(run(settings))
+
+
+def _adapter(options: argparse.Namespace) -> int:
+    # As above.
+    from embedserve_operator.adapter.serve import serve
+
+    settings = adapter_settings(options)
+    _log(options.log_level)
+    return asyncio.run(serve(settings))
+
+
+def _log(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
 
 
 if __name__ == "__main__":

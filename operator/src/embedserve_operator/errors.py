@@ -8,7 +8,11 @@ OperatorError
 │   ├── ConflictError    somebody else owns a field or changed the object first (409)
 │   ├── NotFoundError    the object is not there (404)
 │   └── UnavailableError no answer, too busy or broken (time-out, 429, 5xx): the same request may pass later
-└── LeaseLostError       this process may no longer lead
+├── LeaseLostError       this process may no longer lead
+└── QuestionError        a question to the metrics API has no answer
+    ├── BadQuestionError    its selector is none
+    ├── UnknownMetricError  there is no such metric, or no such pod
+    └── PodsSilentError     pods that should know did not answer
 
 Whether a later try can help is the class, never the text.
 """
@@ -55,3 +59,19 @@ class UnavailableError(ApiError):
 
 class LeaseLostError(OperatorError):
     """The Lease could not be renewed in time; whoever led must stop at once."""
+
+
+class QuestionError(OperatorError):
+    """A question to the metrics API has no answer."""
+
+
+class BadQuestionError(QuestionError):
+    """The question is not well-formed."""
+
+
+class UnknownMetricError(QuestionError):
+    """No pod has such a metric, or there is no such pod."""
+
+
+class PodsSilentError(QuestionError):
+    """Pods that should know did not answer."""

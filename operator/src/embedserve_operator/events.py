@@ -13,10 +13,11 @@ from embedserve_operator.plan.conditions import (
     SERVING,
     SUSPENDED,
 )
+from embedserve_operator.plan.scaling import SCALING
 from embedserve_operator.wire import Manifest, short_hash
 from embedserve_operator.world import Resource
 
-_EXPECTED = frozenset({PREVIOUS_SERVING, PROGRESSING, SCALED_TO_ZERO, SERVING, SUSPENDED})
+_EXPECTED = frozenset({PREVIOUS_SERVING, PROGRESSING, SCALED_TO_ZERO, SCALING, SERVING, SUSPENDED})
 _LONGEST_MESSAGE = 1000
 
 

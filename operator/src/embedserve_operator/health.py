@@ -1,4 +1,5 @@
-"""`/healthz`: fails when a loop that should turn has stopped turning, or when nothing answers at all."""
+"""`/healthz` and `/readyz`. The first fails when a loop that should turn has stopped turning, or when nothing answers
+at all."""
 
 from __future__ import annotations
 
@@ -35,8 +36,11 @@ class Pulse:
         return sorted(loop for loop, beat in self._beats.items() if now - beat.last > beat.limit)
 
 
-async def serve_health(pulse: Pulse, port: int) -> web.AppRunner:
-    """Answer on every address of the pod until the returned runner is cleaned up."""
+async def serve_health(pulse: Pulse, port: int, ready: Callable[[], bool] = lambda: True) -> web.AppRunner:
+    """Answer on every address of the pod until the returned runner is cleaned up.
+
+    `/healthz` is about the loops; `/readyz` about whether requests may be sent here.
+    """
 
     async def healthz(_request: web.Request) -> web.Response:
         silent = pulse.silent()
@@ -44,8 +48,12 @@ async def serve_health(pulse: Pulse, port: int) -> web.AppRunner:
             return web.json_response({"status": "stopped", "loops": silent}, status=503)
         return web.json_response({"status": "ok"})
 
+    async def readyz(_request: web.Request) -> web.Response:
+        return web.json_response({"ready": ready()}, status=200 if ready() else 503)
+
     app = web.Application()
     app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, port=port).start()

@@ -39,6 +39,8 @@ SERVICE_MONITOR = "ServiceMonitor"
 API_KINDS: Mapping[str, ApiKind] = MappingProxyType(
     {
         RESOURCE: ApiKind(GROUP, VERSION, PLURAL),
+        "APIService": ApiKind("apiregistration.k8s.io", "v1", "apiservices", namespaced=False),
+        "ClusterRole": ApiKind("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False),
         "ConfigMap": ApiKind("", "v1", "configmaps"),
         "Deployment": ApiKind("apps", "v1", "deployments"),
         "Event": ApiKind("", "v1", "events"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
@@ -20,7 +20,7 @@ from kubernetes.aio import client, config
 
 from embedserve_operator.api.types import API_VERSION, KIND
 from embedserve_operator.errors import ApiError, ConflictError, NotFoundError, RefusedError, UnavailableError
-from embedserve_operator.kinds import API_KINDS, RESOURCE, ApiKind
+from embedserve_operator.kinds import API_KINDS, POD, RESOURCE, ApiKind
 from embedserve_operator.wire import Manifest, Received, dig, mappings, text
 from embedserve_operator.world import ChildRef, Key
 
@@ -29,6 +29,7 @@ SCALE_MANAGER = "embedserve-operator-scale"
 """Claims the number of pods for an autoscaler; never withdrawn."""
 APPLY = "application/apply-patch+yaml"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_PAGE = 250
 _REFUSALS = frozenset(
     {
         HTTPStatus.BAD_REQUEST,
@@ -64,12 +65,12 @@ class Kube:
             return None
 
     async def apply(self, manifest: Manifest, *, force: bool, manager: str = FIELD_MANAGER) -> Received:
-        """Server-side apply of a child; without `force` a field that somebody else owns raises
+        """Server-side apply of an object; without `force` a field that somebody else owns raises
         ConflictError."""
         meta = manifest["metadata"]
         return await self._call(
             "PATCH",
-            API_KINDS[manifest["kind"]].path(meta["namespace"], meta["name"]),
+            API_KINDS[manifest["kind"]].path(meta.get("namespace"), meta["name"]),
             query={"fieldManager": manager, "force": _flag(force), "fieldValidation": "Strict"},
             body=manifest,
             content_type=APPLY,
@@ -120,6 +121,24 @@ class Kube:
         """All objects of a kind that carry a label."""
         return await self._list(kind, label)
 
+    async def pod_pages(self, namespace: str, selector: str) -> AsyncIterator[list[Received]]:
+        """The pods of a namespace that a label selector admits, as they are now, some hundred at a time."""
+        query = {"labelSelector": selector, "limit": str(_PAGE)}
+        while True:
+            found = await self._call("GET", API_KINDS[POD].path(namespace), query=query)
+            yield mappings(found, "items")
+            more = text(found, "metadata", "continue")
+            if not more:
+                return
+            query["continue"] = more
+
+    async def replace(self, kind: str, received: Received) -> Received:
+        """Replace an object at the version that was read; ConflictError when somebody was quicker."""
+        path = API_KINDS[kind].path(
+            text(received, "metadata", "namespace"), text(received, "metadata", "name")
+        )
+        return await self._call("PUT", path, body=received)
+
     async def serves(self, kind: str) -> bool:
         """Whether the definition of a kind is installed and served."""
         api = API_KINDS[kind]
@@ -162,7 +181,7 @@ class Kube:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: Manifest | None = None,
+        body: Received | None = None,
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> Received:

@@ -61,6 +61,8 @@ class ClusterFacts:
     runtime_classes: frozenset[str] = frozenset()
     service_monitors: bool = False
     """Whether the definition of ServiceMonitor is installed."""
+    metrics_providers: tuple[str, ...] = ()
+    """Who answers custom.metrics.k8s.io beside our adapter, in words; known only where ours is to be registered."""
 
 
 UNKNOWN_CLUSTER = ClusterFacts()

@@ -13,7 +13,7 @@ from embedserve_operator.nodes import UNKNOWN_CLUSTER, ClusterFacts, NodeFacts, 
 from embedserve_operator.pods import mounted_config, read_pod
 from embedserve_operator.specs.metadata import FINGERPRINT, REVISION_LABEL, SCALED_BY
 from embedserve_operator.wire import Received, dig, mappings, number, text
-from embedserve_operator.world import Child, ChildRef, DeploymentFacts, Key, Resource, World
+from embedserve_operator.world import AutoscalerFacts, Child, ChildRef, DeploymentFacts, Key, Resource, World
 
 
 def observe(
@@ -34,6 +34,9 @@ def observe(
         resource=read,
         children=tuple(own),
         deployments=deployments,
+        autoscalers=tuple(
+            _autoscaler(child.received) for child in own if child.ref.kind == "HorizontalPodAutoscaler"
+        ),
         serving_revision=_serving_revision(read, service),
         pods=tuple(sorted((read_pod(pod) for pod in pods), key=lambda pod: pod.name)),
         cluster=cluster,
@@ -130,6 +133,22 @@ def _deployment(received: Received) -> DeploymentFacts:
         available=number(status, "availableReplicas"),
         autoscaled=bool(text(received, "metadata", "annotations", SCALED_BY)),
         creation_problem=creation_problem,
+    )
+
+
+def _autoscaler(received: Received) -> AutoscalerFacts:
+    status = dig(received, "status")
+    conditions = {text(one, "type"): one for one in mappings(status, "conditions")}
+    active, limited = conditions.get("ScalingActive"), conditions.get("ScalingLimited")
+    return AutoscalerFacts(
+        name=text(received, "metadata", "name"),
+        current=number(status, "currentReplicas"),
+        desired=number(status, "desiredReplicas"),
+        value=text(status, "currentMetrics", 0, "pods", "current", "averageValue") or None,
+        active=None if active is None else active.get("status") == "True",
+        reason=text(active, "reason"),
+        message=text(active, "message"),
+        at_maximum=text(limited, "status") == "True" and text(limited, "reason") == "TooManyReplicas",
     )
 
 

@@ -16,6 +16,8 @@ from embedserve_operator.errors import SettingsError
 from embedserve_operator.hardware import CLASSES, HardwareClass, with_changes
 from embedserve_operator.settings import (
     ARCHITECTURES,
+    AdapterPlace,
+    AdapterSettings,
     LeaseSettings,
     RenderSettings,
     RunSettings,
@@ -80,7 +82,79 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not watch nodes and RuntimeClasses, which needs rights on the whole cluster",
     )
+    parser.add_argument(
+        "--metrics-adapter",
+        default=None,
+        metavar="NAME",
+        help="register the metrics adapter of that name in the namespace of the Lease",
+    )
     parser.add_argument("--health-port", type=int, default=8081, help="port of /healthz")
+    _add_log_level(parser)
+
+
+def add_adapter_options(parser: argparse.ArgumentParser) -> None:
+    """How the metrics adapter runs."""
+    parser.add_argument(
+        "--namespace", default=os.environ.get("POD_NAMESPACE", "default"), help="namespace of the adapter"
+    )
+    parser.add_argument(
+        "--name", required=True, help="name of its Deployment, Service and ConfigMap of certificates"
+    )
+    parser.add_argument(
+        "--identity",
+        default=os.environ.get("POD_NAME", f"{socket.gethostname()}-{os.getpid()}"),
+        help="name of this process among its replicas (default: $POD_NAME)",
+    )
+    parser.add_argument(
+        "--port", type=int, default=8443, help="port of the API, HTTPS (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--health-port",
+        type=int,
+        default=8081,
+        help="port of /healthz and /readyz, HTTP (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--hpa-period",
+        type=float,
+        default=15.0,
+        metavar="SECONDS",
+        help="time between two looks of the autoscaler; pods are asked once in it (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--scrape-timeout",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="longest time that a pod may take to answer (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--certificate-days",
+        type=float,
+        default=30.0,
+        metavar="DAYS",
+        help="life of a serving certificate (default: %(default)s)",
+    )
+    _add_log_level(parser)
+
+
+def adapter_settings(options: argparse.Namespace) -> AdapterSettings:
+    """Raises SettingsError where a number makes no sense."""
+    for name in ("hpa_period", "scrape_timeout", "certificate_days"):
+        if vars(options)[name] <= 0:
+            raise SettingsError(f"--{name.replace('_', '-')} must be above 0")
+    return AdapterSettings(
+        place=AdapterPlace(options.namespace, options.name),
+        identity=options.identity,
+        port=options.port,
+        health_port=options.health_port,
+        hpa_period=options.hpa_period,
+        scrape_timeout=options.scrape_timeout,
+        certificate_days=options.certificate_days,
+    )
+
+
+def _add_log_level(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-level",
         default="info",
@@ -111,6 +185,7 @@ def run_settings(options: argparse.Namespace) -> RunSettings:
         namespaces=tuple(options.watch_namespace),
         watch_nodes=not options.no_nodes,
         health_port=options.health_port,
+        adapter=AdapterPlace(options.namespace, options.metrics_adapter) if options.metrics_adapter else None,
     )
 
 

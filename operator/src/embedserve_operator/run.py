@@ -13,6 +13,7 @@ from typing import Any
 
 import kopf
 
+from embedserve_operator.adapter.registrar import Registrar
 from embedserve_operator.audit import WATCHED_KINDS, Audit
 from embedserve_operator.controller import Controller
 from embedserve_operator.errors import ApiError, LeaseLostError
@@ -21,7 +22,7 @@ from embedserve_operator.kinds import RESOURCE
 from embedserve_operator.kube import Kube
 from embedserve_operator.lease import Elector
 from embedserve_operator.queue import WorkQueue
-from embedserve_operator.settings import RunSettings
+from embedserve_operator.settings import RegistrationSettings, RunSettings
 from embedserve_operator.store import ClusterStore, Store
 from embedserve_operator.watches import Arrivals, watch_settings, watches
 from embedserve_operator.world import Key
@@ -32,6 +33,7 @@ _CRD_RETRY_SECONDS = 2.0
 _LEASE_SILENCE_SECONDS = 60.0
 _WORKER_SILENCE_SECONDS = 600.0
 """A pass makes some ten requests, each bounded; a worker that is silent for longer hangs."""
+_REGISTRAR_SILENCE_SECONDS = 300.0
 _SILENT_AUDITS = 4
 """A watch that so many audits have found dead is."""
 
@@ -107,6 +109,17 @@ async def _start(
         pulse.expect(name, _WORKER_SILENCE_SECONDS)
         tasks.append(asyncio.create_task(controller.work(partial(pulse.beat, name)), name=name))
     tasks.append(asyncio.create_task(audit.run(settings.audit_interval, arrivals), name="audit"))
+    if settings.adapter is not None:
+        registrar = Registrar(
+            kube,
+            RegistrationSettings(settings.adapter),
+            clock=asyncio.get_running_loop().time,
+            now=_now,
+            on_providers=cluster.have_metrics_providers,
+        )
+        pulse.expect("registrar", _REGISTRAR_SILENCE_SECONDS)
+        beat = partial(pulse.beat, "registrar")
+        tasks.append(asyncio.create_task(registrar.run(beat), name="register the metrics adapter"))
     # kopf puts its own signal handlers in place; ours come back when it is up.
     tasks.append(asyncio.create_task(_take_signals_back(ready, stop), name="take the signals back"))
     watching = kopf.operator(

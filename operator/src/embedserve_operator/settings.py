@@ -60,6 +60,58 @@ class LeaseSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterPlace:
+    """Where the adapter is in the cluster; all of it is made by the chart."""
+
+    namespace: str
+    name: str
+    """Of its Deployment, Service, ConfigMap of certificates, and ClusterRole."""
+
+    @property
+    def server_name(self) -> str:
+        """What the API server expects the serving certificate to be for."""
+        return f"{self.name}.{self.namespace}.svc"
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSettings:
+    """Settings of `embedserve-operator adapter`."""
+
+    place: AdapterPlace
+    identity: str
+    """Name of this process among its replicas: the pod's name."""
+    port: int = 8443
+    """Of the API, HTTPS."""
+    health_port: int = 8081
+    """Of the probes, HTTP: they carry no client certificate."""
+    hpa_period: float = 15.0
+    """Seconds between two looks of the autoscaler; what a pod said is kept for nine tenths of that."""
+    scrape_timeout: float = 5.0
+    """Longest time that a pod may take to answer, seconds: one that is overloaded is slow, and counts most."""
+    request_timeout: float = 10.0
+    """Longest time of one API request, seconds."""
+    certificate_days: float = 30.0
+    """Life of a serving certificate; a new one takes over after two thirds of it."""
+    check_interval: float = 10.0
+    """Seconds between looks at certificates, and at what the cluster says of them."""
+    drain: float = 5.0
+    """Seconds to go on answering when told to stop, until requests come no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationSettings:
+    """How the operator keeps the adapter registered."""
+
+    place: AdapterPlace
+    interval: float = 5.0
+    """Seconds between looks."""
+    grace: float = 30.0
+    """Seconds for which the API may be registered with nobody to answer: meanwhile no namespace can be deleted."""
+    retry_limit: float = 600.0
+    """Longest pause before an API is registered again that pods stood behind and nobody could reach, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunSettings:
     """Settings of `embedserve-operator run`."""
 
@@ -71,6 +123,8 @@ class RunSettings:
     """Namespaces that are watched; none: all."""
     watch_nodes: bool = True
     """Whether nodes and RuntimeClasses are watched, which needs rights on the whole cluster."""
+    adapter: AdapterPlace | None = None
+    """The metrics adapter that is to be registered; None: none."""
     health_port: int = 8081
     """Port of `/healthz`."""
     workers: int = 8

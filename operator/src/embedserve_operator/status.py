@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
-from embedserve_operator.api.status import Condition, EmbeddingServiceStatus
+from embedserve_operator.api.status import AutoscalingStatus, Condition, EmbeddingServiceStatus
 from embedserve_operator.apply import Refusal
 from embedserve_operator.errors import ApiError
 from embedserve_operator.events import events_of
@@ -17,6 +17,9 @@ from embedserve_operator.store import Store
 from embedserve_operator.world import Resource
 
 log = logging.getLogger(__name__)
+
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+_AT_MAXIMUM_AFTER = timedelta(minutes=2)
 
 
 async def publish(
@@ -59,9 +62,11 @@ def with_refusal(planned: PlannedStatus, refusal: Refusal | None) -> PlannedStat
 
 def stamped(planned: PlannedStatus, resource: Resource, now: datetime) -> EmbeddingServiceStatus:
     """The status with times: that of a condition moves only when its status does."""
+    autoscaling = _since(planned, resource, now)
+    conditions = (*planned.conditions, *_at_maximum(autoscaling, now))
     return EmbeddingServiceStatus(
         observed_generation=resource.generation,
-        conditions=tuple(_stamp(condition, resource, now) for condition in planned.conditions),
+        conditions=tuple(_stamp(condition, resource, now) for condition in conditions),
         replicas=planned.replicas,
         ready_replicas=planned.ready_replicas,
         selector=planned.selector,
@@ -69,7 +74,30 @@ def stamped(planned: PlannedStatus, resource: Resource, now: datetime) -> Embedd
         vector_space=planned.vector_space,
         model=planned.model,
         hardware=planned.hardware,
+        autoscaling=autoscaling,
     )
+
+
+def _at_maximum(autoscaling: AutoscalingStatus | None, now: datetime) -> tuple[PlannedCondition, ...]:
+    """Said only after a while: a short burst is what the limit is for."""
+    if autoscaling is None or autoscaling.at_maximum_since is None:
+        return ()
+    if now - datetime.strptime(autoscaling.at_maximum_since, _TIME).replace(tzinfo=UTC) < _AT_MAXIMUM_AFTER:
+        return ()
+    said = (
+        f"{autoscaling.metric} asks for more than the {autoscaling.current_replicas} pods that "
+        "spec.autoscaling.maxReplicas allows; raise it, or let requests wait"
+    )
+    return (PlannedCondition("AtMaximum", "True", "MaxReplicas", said),)
+
+
+def _since(planned: PlannedStatus, resource: Resource, now: datetime) -> AutoscalingStatus | None:
+    """What the autoscaler says, with the time since when it wants more than it may."""
+    if planned.autoscaling is None or not planned.at_maximum:
+        return planned.autoscaling
+    before = resource.status.autoscaling
+    since = before.at_maximum_since if before is not None else None
+    return planned.autoscaling.model_copy(update={"at_maximum_since": since or now.strftime(_TIME)})
 
 
 def _stamp(planned: PlannedCondition, resource: Resource, now: datetime) -> Condition:
@@ -82,6 +110,6 @@ def _stamp(planned: PlannedCondition, resource: Resource, now: datetime) -> Cond
         message=planned.message,
         last_transition_time=before.last_transition_time
         if before is not None and unchanged
-        else now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        else now.strftime(_TIME),
         observed_generation=resource.generation,
     )

@@ -28,6 +28,7 @@ class ClusterStore:
         self._nodes: dict[str, NodeFacts] = {}
         self._runtime_classes: set[str] = set()
         self._service_monitors = False
+        self._metrics_providers: tuple[str, ...] = ()
 
     def put(self, kind: str, received: Received) -> bool:
         """A node or RuntimeClass exists."""
@@ -53,6 +54,10 @@ class ClusterStore:
             self._forget(kind, name)
         return bool(gone)
 
+    def have_metrics_providers(self, providers: tuple[str, ...]) -> None:
+        """Who answers the custom metrics API beside our adapter."""
+        self._metrics_providers = providers
+
     def have_service_monitors(self, there: bool) -> bool:
         """Whether the definition of ServiceMonitor is installed."""
         changed = there != self._service_monitors
@@ -65,6 +70,7 @@ class ClusterStore:
             nodes=tuple(self._nodes[name] for name in sorted(self._nodes)) if self._watches_nodes else None,
             runtime_classes=frozenset(self._runtime_classes),
             service_monitors=self._service_monitors,
+            metrics_providers=self._metrics_providers,
         )
 
     def _forget(self, kind: str, name: str) -> bool:

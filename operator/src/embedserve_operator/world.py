@@ -84,6 +84,24 @@ class DeploymentFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class AutoscalerFacts:
+    """The parts of a HorizontalPodAutoscaler that decisions rest on."""
+
+    name: str
+    current: int
+    desired: int
+    value: str | None
+    """Average value of the first metric."""
+    active: bool | None
+    """Whether it can compute a number; None before its first look."""
+    reason: str
+    """Why, in one word, and in words."""
+    message: str
+    at_maximum: bool
+    """It would have more pods than it may."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """Why a pod does not serve."""
 
@@ -133,6 +151,7 @@ class World:
     resource: Resource
     children: tuple[Child, ...] = ()
     deployments: tuple[DeploymentFacts, ...] = ()
+    autoscalers: tuple[AutoscalerFacts, ...] = ()
     serving_revision: str | None = None
     """Revision whose pods the Service selects; None before there was a Service."""
     pods: tuple[PodFacts, ...] = ()
@@ -145,6 +164,10 @@ class World:
     def deployment(self, revision: str) -> DeploymentFacts | None:
         """The Deployment of a revision, if it exists."""
         return next((d for d in self.deployments if d.revision == revision), None)
+
+    def autoscaler(self, name: str) -> AutoscalerFacts | None:
+        """The autoscaler of a Deployment, if it exists."""
+        return next((a for a in self.autoscalers if a.name == name), None)
 
     def pods_of(self, revision: str) -> tuple[PodFacts, ...]:
         """The pods of a revision, by name."""

@@ -60,6 +60,7 @@ class EncoderRunner:
             if heads.multi_vectors and Output.MULTI_VECTOR in wanted
             else None,
             hidden=np.split(hidden, batch.cu_seqlens[1:-1]) if Output.HIDDEN in wanted else None,
+            padding=self._engine.padding,
         )
 
 

@@ -93,12 +93,13 @@ def _run(config: RuntimeConfig) -> int:
     try:
         with contextlib.ExitStack() as stack:
             server = config.server
-            serving = stack.enter_context(contextlib.closing(_bind(server.host, server.port)))
+            serving = _bind(server.host, server.port, server.http_workers)
             management = None
+            for sock in serving:
+                stack.enter_context(contextlib.closing(sock))
             if server.management_port is not None:
-                management = stack.enter_context(
-                    contextlib.closing(_bind(server.host, server.management_port))
-                )
+                (management,) = _bind(server.host, server.management_port)
+                stack.enter_context(contextlib.closing(management))
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
                 loop.run(_Process(config, serving, management).live())
     except EmbedserveError as error:
@@ -114,7 +115,7 @@ class _Process:
     """One run of the server, from open ports to the last answer."""
 
     def __init__(
-        self, config: RuntimeConfig, serving: socket.socket, management: socket.socket | None
+        self, config: RuntimeConfig, serving: list[socket.socket], management: socket.socket | None
     ) -> None:
         self._config = config
         self._serving = serving
@@ -179,12 +180,12 @@ class _Process:
 
     def _open_http(self, around: Surroundings) -> FrontEnd:
         if self._setup.server.http_workers == 1:
-            return OwnFrontEnd(self._setup, self._serving, around, self._metrics)
+            return OwnFrontEnd(self._setup, self._serving[0], around, self._metrics)
         return Workers(self._setup, self._serving, self._metrics)
 
     async def _serve(self) -> None:
         name = self._setup.model_name
-        log.info("listening, loading the model", extra={"address": _address(self._serving), "model": name})
+        log.info("listening, loading the model", extra={"address": _address(self._serving[0]), "model": name})
         dispatcher = await self._start_dispatcher()
         if dispatcher is None:
             return
@@ -192,7 +193,7 @@ class _Process:
         self._metrics.ready(True)
         log.info(
             "ready on %s",
-            _address(self._serving),
+            _address(self._serving[0]),
             extra={
                 "management": _address(self._management) if self._management else None,
                 "model": name,
@@ -283,10 +284,26 @@ class _Process:
         self._stop.set()
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int, count: int = 1) -> list[socket.socket]:
+    """Listening sockets on one port; the kernel spreads connections over several by a hash of their addresses.
+
+    Raises ConfigError.
+    """
+    first = _listening(host, port, shared=False)
+    if count == 1:
+        return [first]
+    # Bound alone first: sockets that share a port would quietly share it with those of another server too.
+    port = first.getsockname()[1]
+    first.close()
+    return [_listening(host, port, shared=True) for _ in range(count)]
+
+
+def _listening(host: str, port: int, *, shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         sock.bind((host, port))
         sock.listen(BACKLOG)

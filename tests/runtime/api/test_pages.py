@@ -49,6 +49,12 @@ async def test_every_series_is_there_before_the_first_request() -> None:
             assert f'embedserve_requests_total{{route="{route}",status="{status}"}}' in samples
 
 
+async def test_asking_how_it_is_does_not_make_a_server_busy() -> None:
+    async with bench() as server:
+        page = (await server.client.get("/metrics")).text
+    assert "\nembedserve_requests_in_flight 0" in page
+
+
 async def test_every_metric_has_help() -> None:
     async with bench() as server:
         page = (await server.client.get("/metrics")).text

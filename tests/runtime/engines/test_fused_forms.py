@@ -57,6 +57,7 @@ for form in sys.argv[1:]:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 def test_the_fused_kernels_compute_what_descriptions_say_whatever_room_the_layout_has_left() -> None:
 

@@ -38,6 +38,7 @@ SEQUENCES: dict[str, list[Tokens]] = {
     "several of other lengths": [ids(1), ids(2, 3, 4, 5), ids(6, 7)],
     "pairs with token types": [TokenSequence(ids(1, 2), ids(0, 1)), TokenSequence(ids(3), ids(1))],
     "a typed one among plain ones": [ids(9), TokenSequence(ids(1, 2), ids(0, 1))],
+    "a query beside a document": [TokenSequence(ids(1, 2), query=True), ids(3)],
     "prompts that pooling leaves out": [TokenSequence(ids(1, 2, 3), None, 2), TokenSequence(ids(4), None, 0)],
 }
 
@@ -51,7 +52,7 @@ def test_an_order_makes_the_same_batch_on_the_other_side(
     got, deadline = unpack_order(b"".join(pack_order(order, 123.25)))
     assert (got.wanted, got.most_bytes, deadline) == (order.wanted, most_bytes, 123.25)
     batch, want_batch = PackedBatch.pack(got.sequences), PackedBatch.pack(sequences)
-    for name in ("token_ids", "cu_seqlens", "token_types", "unpooled"):
+    for name in ("token_ids", "cu_seqlens", "token_types", "unpooled", "queries"):
         value, want_value = getattr(batch, name), getattr(want_batch, name)
         assert (value is None) == (want_value is None), name
         if value is not None:

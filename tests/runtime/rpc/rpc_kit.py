@@ -24,6 +24,10 @@ from tests.runtime.serve_kit import Bench, bench
 Metadata = tuple[tuple[str, str], ...]
 
 
+def serialized(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
 @dataclass
 class Reflected:
     """Calls methods with messages whose classes the server has described itself."""
@@ -53,7 +57,7 @@ class Reflected:
             }
             make = kinds[method.client_streaming, method.server_streaming]
             answer = GetMessageClass(method.output_type)
-            self._calls[path] = make(f"/{path}", Message.SerializeToString, answer.FromString)
+            self._calls[path] = make(f"/{path}", serialized, answer.FromString)
         return self._calls[path]
 
     async def ask(self, path: str, metadata: Metadata = (), **fields: Any) -> Any:

@@ -42,6 +42,7 @@ def messages(waiting: queue.SimpleQueue[str | None]) -> Iterator[pb.EmbedRequest
         yield pb.EmbedRequest(inputs=text)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stream_goes_on_through_the_drain_and_the_process_ends_with_it(
     workers: int, model: Path, tmp_path: Path

@@ -56,12 +56,27 @@ def _is_quantity_not_negative(value: int | str) -> bool:
     return re.match(QUANTITY, value) is not None and not value.startswith("-")
 
 
+def _is_quantity_above_zero(value: int | str) -> bool:
+    if isinstance(value, int):
+        return value > 0
+    digits = re.split("[eEnumkMGTP]", value)[0]
+    return _is_quantity_not_negative(value) and digits.strip("+0.") != ""
+
+
 Quantity = Annotated[
     int | Annotated[str, Field(max_length=40)],
     Rule(
         cel="type(self) == int ? self >= 0 : isQuantity(self) && quantity(self).compareTo(quantity('0')) >= 0",
         message="must be a Kubernetes quantity of zero or more, such as 500m, 2 or 4Gi",
         check=_is_quantity_not_negative,
+    ),
+]
+PositiveQuantity = Annotated[
+    int | Annotated[str, Field(max_length=40)],
+    Rule(
+        cel="type(self) == int ? self > 0 : isQuantity(self) && quantity(self).compareTo(quantity('0')) > 0",
+        message="must be a Kubernetes quantity above zero, such as 500m or 16; leave it out for the default",
+        check=_is_quantity_above_zero,
     ),
 ]
 ObjectName = Annotated[

@@ -13,7 +13,8 @@ class Condition(Model):
     """One statement about the service."""
 
     type: Annotated[str, Field(max_length=316)]
-    """Ready, Reconciling or Stalled; the last two exist only while they are true."""
+    """Ready, Reconciling, Stalled, ScalingActive or AtMaximum. Reconciling, Stalled and AtMaximum exist only
+    while they are true."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     reason: Annotated[str, Field(min_length=1, max_length=1024)]
@@ -64,6 +65,23 @@ class HardwareStatus(Model):
     """Nodes that fit the class and the pod settings; absent where the operator does not watch nodes."""
 
 
+class AutoscalingStatus(Model):
+    """What the autoscaler says."""
+
+    current_replicas: int
+    """Pods that it has counted."""
+    desired_replicas: int
+    """Pods that it wants."""
+    metric: str
+    """What it scales by, as in spec.autoscaling.metric."""
+    value: str | None = None
+    """The metric's value of a pod, on average; absent while it is not known."""
+    target: str
+    """The value that a pod should have."""
+    at_maximum_since: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+    """Since when it would have more pods than it may."""
+
+
 class EmbeddingServiceStatus(Model):
     """What is served now, and what keeps it from being what the spec asks for."""
 
@@ -86,3 +104,5 @@ class EmbeddingServiceStatus(Model):
     """The model that is served now."""
     hardware: HardwareStatus | None = None
     """Where the pods may run."""
+    autoscaling: AutoscalingStatus | None = None
+    """What the autoscaler says; absent where there is none, or it has not looked yet."""

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from embedserve_operator.api.base import LabelName, Model, ObjectName, PassedOn, Quantity
+from embedserve_operator.api.base import LabelName, Model, ObjectName, PassedOn, PositiveQuantity, Quantity
 from embedserve_operator.api.network import Monitoring, NetworkPolicySettings, ServiceSettings
 from embedserve_operator.api.pods import PodSettings
 from embedserve_operator.api.rules import Rule, between, exactly_one, matches
@@ -210,12 +210,17 @@ class Autoscaling(Model):
     """Fewest pods."""
     max_replicas: Annotated[int, between(1, 1000, "give the most pods that may run")]
     """Most pods."""
-    metric: Literal["queueDepth", "queueSeconds"] = "queueDepth"
-    """queueDepth: inputs that wait in a pod. queueSeconds: how long they will take."""
-    target: Annotated[int, between(1, 1_000_000, "leave it out for the default of 16")] = 16
-    """Value of the metric that a pod should have."""
+    metric: Literal["queueDepth", "queueSeconds", "inFlight"] = "queueDepth"
+    """queueDepth: inputs that wait in a pod. queueSeconds: how long they will take. inFlight: requests that a
+    pod has not answered yet."""
+    target: PositiveQuantity | None = None
+    """Value of the metric that a pod should have; without it 64 inputs, 1 second or 16 requests."""
     behavior: PassedOn | None = None
-    """Speed of scaling, as in `kubectl explain hpa.spec.behavior`."""
+    """Speed of scaling, as in `kubectl explain hpa.spec.behavior`; what it leaves out is as by default: up at
+    once, to at most three times the pods every 15 s; down by a tenth every minute, and only to what
+    was enough for five minutes."""
+    metrics: Annotated[tuple[PassedOn, ...], Field(max_length=8)] | None = None
+    """Further metrics, as in `kubectl explain hpa.spec.metrics`; the one that asks for most pods counts."""
 
 
 class Auth(Model):

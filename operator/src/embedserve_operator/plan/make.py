@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from embedserve_operator.api.status import HardwareStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.plan import conditions as words
@@ -11,7 +13,13 @@ from embedserve_operator.plan.placement import matching_nodes, placement_failure
 from embedserve_operator.plan.refusals import refusal
 from embedserve_operator.plan.revision import revision_of
 from embedserve_operator.plan.rollout import Rollout, steer
-from embedserve_operator.plan.scaling import hand_over, replicas_now
+from embedserve_operator.plan.scaling import (
+    at_maximum,
+    autoscaling_status,
+    hand_over,
+    replicas_now,
+    scaling_condition,
+)
 from embedserve_operator.plan.status import served, unchanged
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.specs.autoscaler import autoscaler
@@ -50,7 +58,7 @@ def make_plan(world: World, settings: RenderSettings) -> Plan:
         children=children,
         prune=_unwanted(world, children, rollout),
         status=_status(world, spec, settings, rollout, wanted=pods, replicas=replicas),
-        hand_over=hand_over(world, spec, wanted),
+        hand_over=hand_over(world, spec, rollout),
     )
 
 
@@ -72,7 +80,7 @@ def _children(
         network_policy(resource, spec, settings, fetches=fetches),
         pods,
         service(resource, spec.service, rollout.serving),
-        autoscaler(resource, spec, rollout.wanted),
+        None if rollout.waits else autoscaler(resource, spec, rollout.wanted),
         disruption_budget(resource, spec),
         service_monitor(resource, spec) if world.cluster.service_monitors else None,
     )
@@ -109,7 +117,13 @@ def _status(
     hardware = HardwareStatus(
         class_=spec.hardware.class_, matching_nodes=matching_nodes(demand(spec, settings), world.cluster)
     )
-    return served(world, rollout.serving, source, hardware, words.conditions(situation))
+    scaling = scaling_condition(world, spec, rollout.serving)
+    said = words.conditions(situation) + ((scaling,) if scaling is not None else ())
+    return replace(
+        served(world, rollout.serving, source, hardware, said),
+        autoscaling=autoscaling_status(world, spec, rollout.serving),
+        at_maximum=at_maximum(world, rollout.serving),
+    )
 
 
 def _unwanted(world: World, children: tuple[Manifest, ...], rollout: Rollout) -> tuple[Child, ...]:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from embedserve_operator.api.status import Endpoint, HardwareStatus, ServedModel, VectorSpace
+from embedserve_operator.api.status import (
+    AutoscalingStatus,
+    Endpoint,
+    HardwareStatus,
+    ServedModel,
+    VectorSpace,
+)
 from embedserve_operator.wire import Manifest
 from embedserve_operator.world import Child
 
@@ -14,7 +20,7 @@ from embedserve_operator.world import Child
 class PlannedCondition:
     """A condition without its time, which only the writer of the status knows."""
 
-    type: Literal["Ready", "Reconciling", "Stalled"]
+    type: Literal["Ready", "Reconciling", "Stalled", "ScalingActive", "AtMaximum"]
     status: Literal["True", "False"]
     reason: str
     message: str
@@ -32,6 +38,9 @@ class PlannedStatus:
     vector_space: VectorSpace | None = None
     model: ServedModel | None = None
     hardware: HardwareStatus | None = None
+    autoscaling: AutoscalingStatus | None = None
+    at_maximum: bool = False
+    """The autoscaler would have more pods than it may; since when, only the writer of the status knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""The PodDisruptionBudget: a drain takes one pod at a time. Only from two pods on; with one it would block drains."""
+"""The PodDisruptionBudget: a drain takes one pod at a time. Only where there may be two pods.
+
+It bounds how many may be missing, not how many must be there: so it follows the autoscaler's number by itself, and lets
+the last pod go as well.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from embedserve_operator.world import Resource
 def disruption_budget(resource: Resource, spec: EmbeddingServiceSpec) -> Manifest | None:
     """The budget over all pods of the resource, whichever revision they are of; None when it is not wanted."""
     fixed = fixed_replicas(spec)
-    scaled = spec.autoscaling.min_replicas if spec.autoscaling is not None else 0
+    scaled = spec.autoscaling.max_replicas if spec.autoscaling is not None else 0
     if (scaled if fixed is None else fixed) < 2:
         return None
     return fingerprinted(

@@ -88,7 +88,8 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         metrics = self._around.metrics
         started = time.perf_counter()
-        metrics.request_started()
+        if self._takes_body:
+            metrics.work_started()
         headers = dict(scope["headers"])
         request_id = request_id_of(headers)
         status = CLIENT_GONE
@@ -101,6 +102,8 @@ class Endpoint:
             pass
         finally:
             seconds = time.perf_counter() - started
+            if self._takes_body:
+                metrics.work_ended()
             metrics.request_done(self._route, status, seconds, facts)
             self._log(status, seconds, request_id, facts)
             if (tracer := self._around.tracer) and self._takes_body:

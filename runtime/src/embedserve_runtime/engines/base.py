@@ -135,6 +135,11 @@ class Engine(Protocol):
     @property
     def hidden_size(self) -> int: ...
 
+    @property
+    def padding(self) -> int:
+        """Positions that the last forward computed beside the real tokens, to give sequences one length."""
+        ...
+
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, shape (tokens, hidden_size), in the order of the batch.
 

@@ -104,7 +104,8 @@ def pack_order(order: Order, deadline: float) -> tuple[bytes, ...]:
     ]
     parts += [(one.ids if isinstance(one, TokenSequence) else one).tobytes() for one in sequences]
     if written:
-        parts.append(np.array([_unpooled(one) for one in sequences], dtype=np.int32).tobytes())
+        marks = [_marks(one) for one in sequences]
+        parts.append(np.array(marks, dtype=np.int32).tobytes())
     if typed:
         parts += [_types(one).tobytes() for one in sequences]
     return tuple(parts)
@@ -119,9 +120,12 @@ def unpack_order(payload: bytes) -> tuple[Order, float]:
     ids = [*_split(cursor.integers(total), lengths)]
     sequences: list[Tokens] = [*ids]
     if written:
-        unpooled = cursor.integers(count).tolist()
+        marks = cursor.integers(2 * count).reshape(count, 2).tolist()
         types = [*_split(cursor.integers(total), lengths)] if typed else [None] * count
-        sequences = [TokenSequence(*parts) for parts in zip(ids, types, unpooled, strict=True)]
+        sequences = [
+            TokenSequence(one, of, unpooled, bool(query))
+            for one, of, (unpooled, query) in zip(ids, types, marks, strict=True)
+        ]
     return Order(sequences, Output(wanted), None if most == _NO_BOUND else most), deadline
 
 
@@ -138,8 +142,8 @@ def _types(one: Tokens) -> Int32Array:
     return np.zeros(len(one), dtype=np.int32) if types is None else types
 
 
-def _unpooled(one: Tokens) -> int:
-    return one.unpooled if isinstance(one, TokenSequence) else 0
+def _marks(one: Tokens) -> tuple[int, bool]:
+    return (one.unpooled, one.query) if isinstance(one, TokenSequence) else (0, False)
 
 
 # -- results

@@ -104,7 +104,6 @@ class Watches:
         self.connection_closed = metrics.connection_closed
 
     def refused(self, status: int) -> None:
-        self._metrics.request_started()
         self._metrics.request_done(OTHER, status, 0.0, RequestFacts())
 
 

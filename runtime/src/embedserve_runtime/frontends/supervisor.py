@@ -9,6 +9,7 @@ import mmap
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 from embedserve_runtime.errors import FrontEndFailure
@@ -30,17 +31,16 @@ LONGEST_PAUSE_SECONDS = 5.0
 
 
 class Workers:
-    """The front ends of one server, as many as `setup` says, on one listening socket."""
+    """The front ends of one server, one for each of the listening sockets, which share a port."""
 
-    def __init__(self, setup: Setup, sock: socket.socket, metrics: Metrics) -> None:
+    def __init__(self, setup: Setup, sockets: Sequence[socket.socket], metrics: Metrics) -> None:
         self.hub = self.observer = Hub(metrics, metrics.page)
         self.setup = setup
-        self.socket = sock
         self.metrics = metrics
         self.told = Told(Phase.LOADING, "the model is being loaded")
         self.opening: Opening | None = None
         self._is_stopping = False
-        self._slots = [_Slot(self, f"http-{index}") for index in range(setup.server.http_workers)]
+        self._slots = [_Slot(self, f"http-{index}", sock) for index, sock in enumerate(sockets)]
         self._kept = [asyncio.create_task(slot.keep()) for slot in self._slots]
 
     @property
@@ -82,12 +82,13 @@ class Workers:
 
 
 class _Slot:
-    """The place of one front end: the memory that it counts in outlives its process."""
+    """The place of one front end: its socket and the memory that it counts in outlive its process."""
 
-    def __init__(self, workers: Workers, name: str) -> None:
+    def __init__(self, workers: Workers, name: str, sock: socket.socket) -> None:
         self.is_open = asyncio.Event()
         self._workers = workers
         self._name = name
+        self._socket = sock
         self._process: asyncio.subprocess.Process | None = None
         self._memory, self._row = _shared_row(workers.metrics.series.layout.size)
         workers.metrics.add_row(self._row)
@@ -121,7 +122,7 @@ class _Slot:
         workers = self._workers
         ours, theirs = socket.socketpair()
         with theirs:
-            self._process = process = await _spawn(workers.socket, theirs, self._memory)
+            self._process = process = await _spawn(self._socket, theirs, self._memory)
         workers.metrics.pids[self._name] = process.pid
         end: End | None = None
         try:

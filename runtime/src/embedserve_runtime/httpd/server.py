@@ -1,7 +1,6 @@
 """The listening socket: accepting one client at a time, time limits of connections, the end.
 
-Several processes may accept from one socket. Each takes a single connection each time the socket is readable and then
-looks after its requests, so a burst of connections spreads over all that are free.
+One connection is taken each time the socket is readable, so that a burst of them does not hold up requests.
 """
 
 from __future__ import annotations

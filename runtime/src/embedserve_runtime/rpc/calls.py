@@ -183,7 +183,7 @@ class Desk:
         started = time.perf_counter()
         facts = RequestFacts(failure=GONE_CAUSE)
         status = CLIENT_GONE
-        self._around.metrics.request_started()
+        self._around.metrics.work_started()
         try:
             yield facts
             status, facts.failure = OK, None
@@ -196,6 +196,7 @@ class Desk:
             status, facts.failure = INTERNAL.status, INTERNAL.cause
             raise EmbedserveError("internal error; the log has it under this request id") from error
         finally:
+            self._around.metrics.work_ended()
             self._around.metrics.request_done(self._label, status, time.perf_counter() - started, facts)
 
     @asynccontextmanager

@@ -80,7 +80,9 @@ class RequestSeries:
             bounds=SECONDS,
         )
         self.in_flight = layout.add(
-            "gauge", "embedserve_requests_in_flight", "Requests being read, worked on or answered."
+            "gauge",
+            "embedserve_requests_in_flight",
+            "Requests with a body being read, worked on or answered.",
         )
         self.connections = layout.add("gauge", "embedserve_connections", "Open connections of clients.")
         methods = [(method,) for method in METHODS]
@@ -136,13 +138,16 @@ class RequestMetrics:
         self._successes = {labels[0]: place for labels, place in series.successes.places().items()}
         self._failures = {labels[0]: place for labels, place in series.failures.places().items()}
 
-    def request_started(self) -> None:
+    def work_started(self) -> None:
+        """A request with a body came. Probes and scrapes are not counted: a pod that only says how it is is idle."""
         self.row[self._in_flight] += 1
+
+    def work_ended(self) -> None:
+        self.row[self._in_flight] -= 1
 
     def request_done(self, route: str, status: int, seconds: float, facts: RequestFacts) -> None:
         """Raises KeyError for a route or a status that is not among the series."""
         row = self.row
-        row[self._in_flight] -= 1
         row[self._by_status[route, status]] += 1
         self._durations[route].observe(seconds)
         if route in self.series.embedding_routes:

@@ -25,6 +25,7 @@ class OnnxEngine:
 
     def __init__(self, encoder: Encoder, weights: Weights, threads: int) -> None:
         """Build the graph and load it. threads: compute threads of the session, the calling one included."""
+        self.padding = 0
         self._hidden_size = encoder.hidden_size
         has_terms = any(layer.attention.disentangled for layer in encoder.layers)
         self._most_pairs = MOST_PAIRS if has_terms else None
@@ -57,6 +58,7 @@ class OnnxEngine:
 
     def _feeds(self, batch: PackedBatch) -> dict[str, NDArray[np.generic]]:
         groups = group(batch, self._hidden_size, self._most_pairs)
+        self.padding = len(groups.rows) - batch.tokens
         starts = np.repeat(batch.cu_seqlens[:-1], batch.lengths)
         feeds: dict[str, NDArray[np.generic]] = {
             "token_ids": batch.token_ids.astype(np.int64),

@@ -35,6 +35,7 @@ class ShippedEngine:
     def __init__(self, graph: ShippedGraph, hidden_size: int, threads: int) -> None:
         """Raises ModelInvalid when ONNX Runtime cannot load the file."""
         self._graph = graph
+        self.padding = 0
         self._hidden_size = hidden_size
         try:
             self._session = onnxruntime.InferenceSession(
@@ -65,7 +66,9 @@ class ShippedEngine:
         names = [name for name in (row_name, hidden_name) if name is not None]
         made = np.zeros((len(batch.lengths), graph.width or 0), dtype=np.float32)
         states = np.zeros((batch.tokens if hidden_name else 0, self._hidden_size), dtype=np.float32)
+        self.padding = -batch.tokens
         for members, tokens, real in _blocks(batch, graph.pad_side):
+            self.padding += real.size
             outputs = dict(zip(names, self._call(names, batch, tokens, real), strict=True))
             if row_name is not None:
                 made[members] = self._fitting(outputs[row_name], (len(members), made.shape[1]), row_name)
@@ -144,4 +147,5 @@ class GraphRunner:
             dense=None if self._logits else rows,
             logits=rows if self._logits else None,
             hidden=None if hidden is None else np.split(hidden, batch.cu_seqlens[1:-1]),
+            padding=self._engine.padding,
         )

@@ -52,6 +52,7 @@ class TorchEngine:
         """
         if threads is not None:
             torch.set_num_threads(threads)
+        self.padding = 0
         self._encoder = encoder
         self.device = device
         self.dtype = dtype
@@ -111,6 +112,7 @@ class TorchEngine:
         `take` should queue copies and not wait for them. needs_hidden: whether it reads hidden states.
         """
         self._check(batch)
+        self.padding = 0
         try:
             with torch.inference_mode():
                 return [
@@ -146,7 +148,10 @@ class TorchEngine:
             hidden = self._fused(on_device)
         else:
             assert self._eager is not None
-            hidden = self._eager(PackedTokens.of(batch, self.device, self._group_width))
+            tokens = PackedTokens.of(batch, self.device, self._group_width)
+            if tokens.groups:
+                self.padding += tokens.groups.positions - batch.tokens
+            hidden = self._eager(tokens)
         rows = None if self._head is None else self._head(hidden, on_device)
         return Forward(hidden, rows, on_device)
 

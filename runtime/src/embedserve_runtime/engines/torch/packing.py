@@ -34,6 +34,11 @@ class Groups:
     members: tuple[Group, ...]
     unpad: Tensor
 
+    @property
+    def positions(self) -> int:
+        """Of all groups, padded ones included."""
+        return sum(group.sequences * group.length for group in self.members)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedTokens:

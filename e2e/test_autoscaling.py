@@ -1,0 +1,195 @@
+"""Services that follow their queues, by the adapter of the chart."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.cluster.kubectl import Kubectl, deployment_available
+from e2e.cluster.lifecycle import Cluster
+from e2e.cluster.polling import wait_until
+from e2e.cluster.shell import run
+from e2e.conftest import MakeService
+from e2e.demo.release import CHART, OPERATOR_NAMESPACE, RELEASE
+from e2e.load import asking
+from e2e.services import PATIENCE_S, Object, Service, condition, hub_spec
+
+pytestmark = pytest.mark.soak
+
+ADAPTER = f"{RELEASE}-metrics-adapter"
+DEPLOYMENT = ("deployment", ADAPTER, "--namespace", OPERATOR_NAMESPACE)
+API_SERVICE = ("apiservice", "v1beta2.custom.metrics.k8s.io")
+SELECTOR = "app.kubernetes.io/component=metrics-adapter"
+GRACE_S = 30
+"""For so long the operator leaves an API registered that nobody answers for."""
+TEXT = "A sentence that is long enough to be some work, and is asked for again and again. " * 4
+
+
+def scaled_spec(**more: object) -> Object:
+    """Small pods, small batches, quick down: so that a small load needs several, and a test does not wait for long."""
+    down = {
+        "stabilizationWindowSeconds": 5,
+        "policies": [{"type": "Percent", "value": 100, "periodSeconds": 5}],
+    }
+    autoscaling = {"minReplicas": 1, "maxReplicas": 3, "target": 8, "behavior": {"scaleDown": down}, **more}
+    return hub_spec(
+        autoscaling=autoscaling,
+        batching={"maxBatchTokens": 256},
+        resources={"requests": {"cpu": "100m"}, "limits": {"cpu": "400m"}},
+    )
+
+
+def upgrade(cluster: Cluster, *flags: str) -> None:
+    words = ["upgrade", RELEASE, str(CHART), "--namespace", OPERATOR_NAMESPACE, "--reuse-values", "--wait"]
+    environment = {**os.environ, "KUBECONFIG": str(cluster.layout.admin_kubeconfig)}
+    run([str(cluster.helm), *words, *flags], environment=environment, timeout_s=240)
+
+
+def is_available(found: Object) -> bool:
+    said = condition(found, "Available")
+    return said is not None and said["status"] == "True"
+
+
+def wait_registered(kubectl: Kubectl) -> None:
+    kubectl.wait_for("the metrics API", API_SERVICE, is_available, timeout_s=PATIENCE_S)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def adapter(cluster: Cluster, kubectl: Kubectl) -> Iterator[None]:
+    """The adapter, registered; after its removal nothing is left registered."""
+    upgrade(cluster, "--set", "metricsAdapter.enabled=true", "--set", "metricsAdapter.hpaPeriodSeconds=5")
+    wait_registered(kubectl)
+    yield
+    upgrade(cluster, "--set", "metricsAdapter.enabled=false")
+    wait_until("nothing is registered", lambda: kubectl.get(*API_SERVICE) is None, timeout_s=PATIENCE_S)
+
+
+@pytest.fixture
+def scaled(service: MakeService) -> Iterator[Service]:
+    """A service with one pod, which the autoscaler has looked at."""
+    found = service("scaled")
+    found.apply(scaled_spec())
+    found.wait_serving()
+    found.wait_condition("ScalingActive", "True", "Scaling")
+    yield found
+    found.delete()
+
+
+def ready(found: Object) -> int:
+    return int(found["status"].get("readyReplicas", 0))
+
+
+def value(found: Object) -> float:
+    """Waiting inputs of a pod, on average, as the status tells it."""
+    said = found["status"].get("autoscaling", {}).get("value", "0")
+    return float(said.removesuffix("m")) / (1000 if said.endswith("m") else 1)
+
+
+def test_a_service_grows_with_its_queue_and_shrinks_without_failing_a_request(scaled: Service) -> None:
+    with asking(scaled) as trickle:
+        with asking(scaled, threads=60, text=TEXT) as load:
+            peak = value(scaled.wait_for("a queue", lambda found: value(found) > 16))
+            scaled.wait_for("three pods", lambda found: ready(found) == 3)
+            scaled.wait_for("a shorter queue", lambda found: value(found) < peak / 2)
+        scaled.wait_for("one pod", lambda found: ready(found) == 1 and found["status"]["replicas"] == 1)
+    assert load.failed == trickle.failed == []
+    assert load.asked
+    assert trickle.asked
+
+
+def test_the_number_holds_while_the_adapter_dies_and_namespaces_can_be_deleted(
+    kubectl: Kubectl, scaled: Service
+) -> None:
+    with asking(scaled, threads=60, text=TEXT) as load:
+        scaled.wait_for("three pods", lambda found: ready(found) == 3)
+        one = kubectl.get("pods", "--namespace", OPERATOR_NAMESPACE, "--selector", SELECTOR)
+        assert one is not None
+        name = one["items"][0]["metadata"]["name"]
+        kubectl("delete", "pod", name, "--namespace", OPERATOR_NAMESPACE, "--grace-period=0", "--force")
+        kubectl.wait_for("the adapter", DEPLOYMENT, deployment_available, timeout_s=PATIENCE_S)
+        assert ready(scaled.get()) == 3
+        kubectl("scale", *DEPLOYMENT, "--replicas=0")
+        scaled.wait_condition("ScalingActive", "False", "MetricsUnavailable")
+    try:
+        # Without load now: whoever took silence for zero would shrink it.
+        took = seconds_to_delete_a_namespace(kubectl)
+        assert took < GRACE_S + 60
+        assert kubectl.get(*API_SERVICE) is None, "withdrawn"
+        assert ready(scaled.get()) == 3
+        assert scaled.child("deployments")["spec"]["replicas"] == 3
+    finally:
+        kubectl("scale", *DEPLOYMENT, "--replicas=2")
+    wait_registered(kubectl)
+    scaled.wait_condition("ScalingActive", "True", "Scaling")
+    scaled.wait_for("one pod", lambda found: ready(found) == 1)
+    assert load.failed == []
+
+
+def seconds_to_delete_a_namespace(kubectl: Kubectl) -> float:
+    name = f"e2e-{secrets.token_hex(4)}"
+    kubectl.apply(json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+    start = time.monotonic()
+    kubectl("delete", "namespace", name, f"--timeout={PATIENCE_S}s", timeout_s=PATIENCE_S + 30)
+    return time.monotonic() - start
+
+
+def test_two_services_scale_apart(service: MakeService, scaled: Service) -> None:
+    quiet = service("quiet")
+    quiet.apply(scaled_spec(metric="inFlight", target=4))
+    quiet.wait_serving()
+    quiet.wait_condition("ScalingActive", "True", "Scaling")
+    with asking(scaled, threads=60, text=TEXT) as load:
+        scaled.wait_for("three pods", lambda found: ready(found) == 3)
+        found = quiet.get()
+        assert found["status"]["autoscaling"]["desiredReplicas"] == 1
+        assert found["status"]["autoscaling"]["value"] == "0"
+    assert load.failed == []
+    quiet.delete()
+
+
+def test_somebody_elses_metrics_api_is_left_alone_and_named(kubectl: Kubectl, scaled: Service) -> None:
+    name = "v1beta1.custom.metrics.k8s.io"
+    foreign = {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {"name": name},
+        "spec": {
+            "group": "custom.metrics.k8s.io",
+            "version": "v1beta1",
+            "groupPriorityMinimum": 100,
+            "versionPriority": 10,
+            "insecureSkipTLSVerify": True,
+            "service": {"namespace": "monitoring", "name": "prometheus-adapter", "port": 443},
+        },
+    }
+    kubectl("create", "--filename", "-", stdin=json.dumps(foreign))
+    try:
+        wait_until("ours is gone", lambda: kubectl.get(*API_SERVICE) is None, timeout_s=PATIENCE_S)
+        told = scaled.wait_condition("ScalingActive", "False", "MetricsUnavailable")
+        assert "monitoring/prometheus-adapter" in told["message"]
+    finally:
+        kubectl("delete", "apiservice", name)
+    wait_registered(kubectl)
+    scaled.wait_condition("ScalingActive", "True", "Scaling")
+
+
+def test_nobody_but_the_api_server_is_let_in(scaled: Service) -> None:
+    said = scaled.client.run("python3", "-c", KNOCK, f"{ADAPTER}.{OPERATOR_NAMESPACE}.svc.cluster.local")
+    assert "certificate required" in said.lower().replace("_", " ")
+
+
+KNOCK = """
+import socket, ssl, sys
+context = ssl._create_unverified_context()
+try:
+    with context.wrap_socket(socket.create_connection((sys.argv[1], 443))) as knocking:
+        knocking.sendall(b"GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
+        print("let in:", knocking.recv(100))
+except ssl.SSLError as error:
+    print(error)
+"""

@@ -1,0 +1,67 @@
+"""Label selectors as the Kubernetes API spells them, for the labels of metric series."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from embedserve_operator.errors import BadQuestionError
+
+Operator = Literal["in", "notin", "exists", "absent"]
+
+_KEY = r"[A-Za-z0-9_](?:[-A-Za-z0-9_./]*[A-Za-z0-9_])?"
+_VALUE = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
+_EQUALITY = re.compile(rf"({_KEY})\s*(==|=|!=)\s*({_VALUE})")
+_SET = re.compile(rf"({_KEY})\s+(in|notin)\s*\(([^()]*)\)")
+_EXISTENCE = re.compile(rf"(!?)\s*({_KEY})")
+_BETWEEN = re.compile(r",(?![^(]*\))")
+"""A comma that does not stand inside parentheses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One term of a selector."""
+
+    key: str
+    operator: Operator
+    values: frozenset[str] = frozenset()
+
+    def admits(self, labels: Mapping[str, str]) -> bool:
+        """As the API server does: what has no such label is not in any set, and so meets `notin`."""
+        value = labels.get(self.key)
+        if self.operator == "exists":
+            return value is not None
+        if self.operator == "absent":
+            return value is None
+        return (value in self.values) == (self.operator == "in")
+
+
+Selector: TypeAlias = tuple[Requirement, ...]
+
+
+def parse_selector(text: str) -> Selector:
+    """The terms of a selector, all of which have to be met. Raises BadQuestionError for what is none."""
+    if not text.strip():
+        return ()
+    return tuple(_requirement(term.strip()) for term in _BETWEEN.split(text))
+
+
+def admits(selector: Selector, labels: Mapping[str, str]) -> bool:
+    """Whether labels meet every term."""
+    return all(requirement.admits(labels) for requirement in selector)
+
+
+def _requirement(term: str) -> Requirement:
+    if (equality := _EQUALITY.fullmatch(term)) is not None:
+        key, operator, value = equality.groups()
+        return Requirement(key, "notin" if operator == "!=" else "in", frozenset({value}))
+    if (given := _SET.fullmatch(term)) is not None:
+        key, operator, values = given.groups()
+        found = frozenset(value.strip() for value in values.split(","))
+        return Requirement(key, "in" if operator == "in" else "notin", found)
+    if (existence := _EXISTENCE.fullmatch(term)) is not None:
+        absent, key = existence.groups()
+        return Requirement(key, "absent" if absent else "exists")
+    raise BadQuestionError(f"not a label selector: {term!r}")

@@ -1,0 +1,256 @@
+"""The adapter over real TLS, with pods that answer over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from yarl import URL
+
+from embedserve_operator.adapter.questions import ROOT
+from embedserve_operator.adapter.registrar import Registrar
+from embedserve_operator.adapter.registration import API_SERVICE, Keep, Register, Withdraw, bundle_in
+from embedserve_operator.adapter.scraper import Scraper
+from embedserve_operator.adapter.serve import Keeper
+from embedserve_operator.adapter.server import Doorkeeper, Listener, MetricsApi, application
+from embedserve_operator.kube import Kube
+from embedserve_operator.settings import AdapterPlace, AdapterSettings, RegistrationSettings
+from embedserve_operator.store import ClusterStore
+from tests.operator.adapter.cluster import Authority, Objects, Pod, answering, client_context
+from tests.operator.api_server import ApiServer, serving
+
+PLACE = AdapterPlace("system", "embedserve-metrics-adapter")
+AUTHENTICATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
+CERTIFICATES = f"/api/v1/namespaces/system/configmaps/{PLACE.name}"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/system/deployments/{PLACE.name}"
+OWNER = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{PLACE.name}"
+REGISTERED = f"/apis/apiregistration.k8s.io/v1/apiservices/{API_SERVICE}"
+DEPTH = f"{ROOT}/namespaces/search/pods/%2A/embedserve_queue_depth?labelSelector=a%3Db"
+
+
+@dataclass
+class Clock:
+    """Time that tests move; three weeks back, so that a certificate of three weeks later is valid for TLS."""
+
+    at: datetime = field(default_factory=lambda: datetime.now(UTC) - timedelta(days=21))
+    seconds: float = 0.0
+
+    def now(self) -> datetime:
+        return self.at
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@dataclass
+class Adapter:
+    """One replica, and what is around it."""
+
+    objects: Objects
+    authority: Authority
+    folder: Path
+    clock: Clock
+    keeper: Keeper
+    registrar: Registrar
+    cluster: ClusterStore
+    port: int
+
+    async def ask(
+        self, path: str, *, name: str | None = "front-proxy-client", authority: Authority | None = None
+    ) -> tuple[int, Any]:
+        """Status and document of an answer to a client with a certificate of that name."""
+        certificate = (authority or self.authority).client(name, self.folder) if name is not None else None
+        context = client_context(self.bundle(), certificate)
+        url = f"https://127.0.0.1:{self.port}{path}"
+        async with aiohttp.ClientSession() as session:
+            # The encoded star as it is sent: aiohttp would decode it.
+            asked = URL(url, encoded=True)
+            async with session.get(asked, ssl=context, server_hostname=PLACE.server_name) as answer:
+                return answer.status, await answer.json()
+
+    def bundle(self) -> str:
+        return "".join(self.objects.by_path[CERTIFICATES]["data"].values())
+
+    def ready(self) -> bool:
+        return self.keeper.ready
+
+    def replicas(self, ready: int) -> None:
+        self.objects.by_path[DEPLOYMENT] = {"kind": "Deployment", "status": {"readyReplicas": ready}}
+
+
+@pytest.fixture
+async def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Adapter]:
+    objects, authority, clock = Objects(), Authority(), Clock()
+    allowed = json.dumps(["front-proxy-client"])
+    data = {"requestheader-client-ca-file": authority.certificate, "requestheader-allowed-names": allowed}
+    objects.by_path[AUTHENTICATION] = {"kind": "ConfigMap", "data": data}
+    objects.by_path[CERTIFICATES] = {
+        "kind": "ConfigMap",
+        "metadata": {"name": PLACE.name, "namespace": "system", "resourceVersion": "0"},
+    }
+    objects.by_path[OWNER] = {"kind": "ClusterRole", "metadata": {"uid": "owner"}}
+    server = ApiServer()
+    server.answer = objects.answer
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serving(server, tmp_path, monkeypatch))
+        kube = await stack.enter_async_context(Kube(request_timeout=5))
+        scraper = await stack.enter_async_context(Scraper(keep=10, timeout=0.3, clock=clock.monotonic))
+        doorkeeper = Doorkeeper()
+        runner = web.AppRunner(
+            application(MetricsApi(kube, scraper, clock.now), doorkeeper), shutdown_timeout=0.1
+        )
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        settings = AdapterSettings(PLACE, "adapter-1", port=port)
+        keeper = Keeper(settings, kube, doorkeeper, Listener(runner, port), clock.now)
+        cluster = ClusterStore(watches_nodes=False)
+        registrar = Registrar(
+            kube,
+            RegistrationSettings(PLACE),
+            clock=clock.monotonic,
+            now=clock.now,
+            on_providers=cluster.have_metrics_providers,
+        )
+        yield Adapter(objects, authority, tmp_path, clock, keeper, registrar, cluster, port)
+
+
+async def test_the_autoscaler_gets_the_depth_of_every_pod_that_exists_and_answers(adapter: Adapter) -> None:
+    pods = [Pod("127.0.0.11", 12), Pod("127.0.0.12"), Pod("127.0.0.13", 3)]
+    async with answering(*pods) as port:
+        adapter.objects.pods = [pod.as_received(f"p{i}", port) for i, pod in enumerate(pods)]
+        # Nobody listens there: as a pod whose process has died.
+        adapter.objects.pods.append(Pod("127.0.0.14").as_received("silent", 1))
+        await adapter.keeper.check()
+        code, told = await adapter.ask(DEPTH)
+    assert code == 200
+    assert told["kind"] == "MetricValueList"
+    values = {item["describedObject"]["name"]: item["value"] for item in told["items"]}
+    assert values == {"p0": "12", "p1": "0", "p2": "3"}
+    selectors = {query["labelSelector"] for query in adapter.objects.pod_queries}
+    assert selectors == {"a=b,embedserve.dev/service"}
+
+
+async def test_pods_are_asked_once_a_period_however_many_ask_and_the_gone_are_forgotten_at_once(
+    adapter: Adapter,
+) -> None:
+    pod = Pod("127.0.0.11", 1)
+    async with answering(pod) as port:
+        adapter.objects.pods = [pod.as_received("p", port)]
+        await adapter.keeper.check()
+        await asyncio.gather(*(adapter.ask(DEPTH) for _ in range(3)))
+        assert pod.asked == 1
+        pod.depth = 2
+        adapter.clock.seconds += 11
+        _, told = await adapter.ask(DEPTH)
+        assert [item["value"] for item in told["items"]] == ["2"]
+        adapter.objects.pods = []
+        code, refused = await adapter.ask(DEPTH)
+    assert (code, refused["reason"]) == (404, "NotFound")
+
+
+async def test_discovery_is_told_without_asking_any_pod(adapter: Adapter) -> None:
+    await adapter.keeper.check()
+    for path in (ROOT, "/apis", "/apis/custom.metrics.k8s.io", "/openapi/v2"):
+        code, _ = await adapter.ask(path)
+        assert code == 200
+    assert adapter.objects.pod_queries == []
+
+
+async def test_only_the_api_server_is_let_in(adapter: Adapter) -> None:
+    await adapter.keeper.check()
+    code, told = await adapter.ask(ROOT, name="somebody")
+    assert (code, told["reason"]) == (401, "Unauthorized")
+    for who in ({"name": None}, {"authority": Authority()}):
+        with pytest.raises((aiohttp.ClientError, ssl.SSLError)):
+            await adapter.ask(ROOT, **who)
+
+
+async def test_another_authority_of_the_api_server_is_taken_over_while_running(adapter: Adapter) -> None:
+    await adapter.keeper.check()
+    before, adapter.authority = adapter.authority, Authority()
+    adapter.objects.by_path[AUTHENTICATION]["data"]["requestheader-client-ca-file"] = (
+        adapter.authority.certificate
+    )
+    await adapter.keeper.check()
+    assert (await adapter.ask(ROOT))[0] == 200
+    with pytest.raises((aiohttp.ClientError, ssl.SSLError)):
+        await adapter.ask(ROOT, authority=before)
+
+
+async def test_a_certificate_is_renewed_without_a_restart_and_served_once_it_is_registered(
+    adapter: Adapter,
+) -> None:
+    adapter.replicas(1)
+    await adapter.keeper.check()
+    assert isinstance(await adapter.registrar.once(), Register)
+    await adapter.keeper.check()
+    assert adapter.ready()
+    first = bundle_in(adapter.objects.by_path[REGISTERED])
+    adapter.clock.at += timedelta(days=21)
+    await adapter.keeper.check()
+    await adapter.keeper.check()
+    assert first in adapter.bundle(), "the old one is served until the new one is trusted"
+    assert isinstance(await adapter.registrar.once(), Register)
+    await adapter.keeper.check()
+    assert adapter.ready()
+    assert first not in adapter.bundle()
+    # The bundle holds the new one only, and it is what is served.
+    assert (await adapter.ask(ROOT))[0] == 200
+
+
+async def test_a_replica_is_not_ready_until_the_registration_has_its_certificate(adapter: Adapter) -> None:
+    adapter.replicas(1)
+    await adapter.keeper.check()
+    assert adapter.ready(), "nothing is registered: being ready gets it registered"
+    await adapter.registrar.once()
+    adapter.objects.by_path[REGISTERED]["spec"]["caBundle"] = ""
+    await adapter.keeper.check()
+    assert not adapter.ready()
+    await adapter.registrar.once()
+    await adapter.keeper.check()
+    assert adapter.ready()
+
+
+async def test_the_registration_is_withdrawn_when_nobody_answers_and_comes_back(adapter: Adapter) -> None:
+    adapter.replicas(1)
+    await adapter.keeper.check()
+    await adapter.registrar.once()
+    assert await adapter.registrar.once() == Keep(), "what stands is not written again"
+    adapter.replicas(0)
+    assert isinstance(await adapter.registrar.once(), Keep)
+    adapter.clock.seconds += 31
+    assert isinstance(await adapter.registrar.once(), Withdraw)
+    assert REGISTERED not in adapter.objects.by_path
+    adapter.replicas(1)
+    assert isinstance(await adapter.registrar.once(), Register)
+
+
+async def test_where_somebody_else_has_the_group_nothing_is_registered(adapter: Adapter) -> None:
+    adapter.replicas(1)
+    await adapter.keeper.check()
+    name = "v1beta1.custom.metrics.k8s.io"
+    service = {"namespace": "monitoring", "name": "prometheus-adapter"}
+    adapter.objects.by_path[REGISTERED.replace(API_SERVICE, name)] = {
+        "metadata": {"name": name},
+        "spec": {"group": "custom.metrics.k8s.io", "service": service},
+    }
+    decision = await adapter.registrar.once()
+    assert isinstance(decision, Keep)
+    assert "monitoring/prometheus-adapter" in decision.words
+    (provider,) = adapter.cluster.facts().metrics_providers
+    assert "monitoring/prometheus-adapter" in provider
+    assert REGISTERED not in adapter.objects.by_path

@@ -1,0 +1,69 @@
+"""Certificates: who is let in, what is published, and when a new one takes over."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+from embedserve_operator.adapter.identity import freshest, new_identity, valid_certificates
+from embedserve_operator.adapter.trust import client_rules, common_name, is_trusted, next_step, published
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def test_who_speaks_for_the_api_server_is_what_its_config_map_says() -> None:
+    data = {"requestheader-client-ca-file": "PEM", "requestheader-allowed-names": json.dumps(["proxy"])}
+    rules = client_rules({"data": data})
+    assert rules is not None
+    assert rules.admit("proxy")
+    assert not rules.admit("somebody")
+    assert not rules.admit(None)
+    anyone = client_rules({"data": {**data, "requestheader-allowed-names": "[]"}})
+    assert anyone is not None
+    assert anyone.admit("somebody")
+    assert client_rules(None) is None
+    assert client_rules({"data": {**data, "requestheader-allowed-names": "proxy"}}) is None
+
+
+def test_the_common_name_is_found_among_the_parts_of_a_subject() -> None:
+    assert common_name({"subject": ((("organizationName", "x"),), (("commonName", "proxy"),))}) == "proxy"
+    assert common_name({"subject": ()}) is None
+    assert common_name(None) is None
+
+
+def test_a_new_certificate_is_served_only_once_the_api_server_trusts_it() -> None:
+    assert next_step(due=False, waiting=None, trusted=frozenset()) == "keep"
+    assert next_step(due=True, waiting=None, trusted=frozenset()) == "make"
+    assert next_step(due=True, waiting="new", trusted=frozenset({"old"})) == "keep"
+    assert next_step(due=True, waiting="new", trusted=frozenset({"old", "new"})) == "switch"
+    assert next_step(due=True, waiting="new", trusted=None) == "switch", "nobody connects yet"
+
+
+def test_a_replica_is_ready_before_anything_is_registered_and_else_when_it_is_trusted() -> None:
+    assert is_trusted("a", published=True, trusted=None)
+    assert is_trusted("a", published=True, trusted=frozenset({"a", "b"}))
+    assert not is_trusted("a", published=True, trusted=frozenset({"b"}))
+    assert not is_trusted("a", published=False, trusted=None)
+
+
+def test_publishing_keeps_what_is_valid_of_others_and_writes_nothing_twice() -> None:
+    living = new_identity("x.y.svc", NOW, 30 * DAY).certificate
+    expired = new_identity("x.y.svc", NOW - 40 * DAY, 30 * DAY).certificate
+    found = {"metadata": {"name": "x"}, "data": {"one": living, "gone": expired, "odd": "no certificate"}}
+    others = freshest(found["data"], NOW)
+    wanted = published(found, "two", "mine", others)
+    assert wanted == {"metadata": {"name": "x"}, "data": {"one": living, "two": "mine"}}
+    assert published(wanted, "two", "mine", others) is None
+
+
+def test_the_bundle_holds_every_valid_certificate_once() -> None:
+    one, two = (new_identity("x.y.svc", NOW, 30 * DAY).certificate for _ in range(2))
+    expired = new_identity("x.y.svc", NOW - 40 * DAY, 30 * DAY).certificate
+    assert valid_certificates([two + one, one, expired, "nonsense"], NOW) == tuple(sorted((one, two)))
+
+
+def test_a_certificate_is_renewed_after_two_thirds_of_its_life_and_its_key_is_not_shown() -> None:
+    identity = new_identity("x.y.svc", NOW, 30 * DAY)
+    assert identity.renew_at == NOW + 20 * DAY
+    assert "PRIVATE" not in repr(identity)
