@@ -67,8 +67,8 @@ class Null:
         readiness.open(
             EmbeddingService(card, self.tokenizer, self.dispatcher, BatchingSettings(), time.perf_counter)
         )
-        around = Surroundings(readiness, self.metrics, page_of(metrics), Intake(2**24, 2**28))
-        self.app = serving_app(around, "null", with_probes=True)
+        self.around = Surroundings(readiness, self.metrics, page_of(metrics), Intake(2**24, 2**28))
+        self.app = serving_app(self.around, "null", with_probes=True)
 
 
 def serve(sock: socket.socket, control: Connection) -> None:
