@@ -25,7 +25,7 @@
         └── EngineFailure           the engine failed on this input
             └── NotFinite           it gave NaN or an infinity
 
-Each boundary (HTTP, exit of a command, later gRPC) maps this tree in exactly one table.
+Each boundary (HTTP, gRPC, exit of a command) maps this tree in exactly one table.
 """
 
 from __future__ import annotations
