@@ -257,7 +257,7 @@ def check_error_shape(path: str, content: dict[str, Any]) -> str:
         error = content["error"]
         assert set(error) >= {"message", "type", "param", "code"}
         return str(error["message"])
-    if path in {"/v1/encode", "/v1/rerank", "/v2/embed", "/v2/rerank"}:
+    if path in {"/v1/encode", "/v1/score", "/v1/rerank", "/v2/embed", "/v2/rerank"}:
         assert set(content) == {"message", "code", "id"}
         return str(content["message"])
     assert set(content) <= {"error", "error_type", "request_id"}

@@ -7,12 +7,13 @@ import re
 import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.frontends.setup import request_series
 from embedserve_runtime.results import Output
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.requests import RequestFacts, RequestMetrics
 from embedserve_runtime.telemetry.series import Histogram, Layout
-from tests.runtime.serve_kit import Bench, bench, request_series
+from tests.runtime.serve_kit import Bench, bench
 
 
 def series_of(page: str) -> set[str]:

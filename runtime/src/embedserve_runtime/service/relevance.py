@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.errors import EmptyInput, InvalidInput, WrongModelKind
+from embedserve_runtime.errors import EmptyInput, InvalidInput, NotFinite, WrongModelKind
 from embedserve_runtime.heads.similarity import max_similarities, sparse_products
 from embedserve_runtime.results import Output
 from embedserve_runtime.service.service import EmbeddingService
@@ -31,6 +30,7 @@ T = TypeVar("T")
 
 # Products of numbers up to which the event loop computes a score itself.
 INLINE_PRODUCTS = 1_000_000
+LARGEST_WEIGHT = 1e6
 
 
 class Measure(StrEnum):
@@ -98,7 +98,10 @@ async def relevance(service: EmbeddingService, query: RelevanceQuery) -> Relevan
         if Measure.CROSS_ENCODER in weights
         else _by_vectors(service, query, weights)
     )
-    return Relevance(weighted(measures, weights, divide=query.divide), measures, weights, effort)
+    scores = weighted(measures, weights, divide=query.divide)
+    if not all(np.isfinite(numbers).all() for numbers in (scores, *measures.values())):
+        raise NotFinite("a product of the vectors is not a finite number; no score is returned")
+    return Relevance(scores, measures, weights, effort)
 
 
 def weighted(
@@ -122,8 +125,8 @@ def _weights(service: EmbeddingService, query: RelevanceQuery) -> dict[Measure, 
             raise WrongModelKind(
                 f"model cannot score by `{measure}`: it has {' and '.join(had) or 'no measure'}"
             )
-    if not all(math.isfinite(weight) and weight >= 0 for weight in weights.values()):
-        raise InvalidInput("`weights` must be numbers of 0 or more")
+    if not all(0 <= weight <= LARGEST_WEIGHT for weight in weights.values()):
+        raise InvalidInput(f"`weights` must be numbers from 0 to {LARGEST_WEIGHT:.0f}")
     if query.divide and not sum(weights.values()):
         raise InvalidInput("the sum of `weights` is 0, and cannot be divided by")
     return weights
