@@ -59,7 +59,7 @@ format: setup ## format and fix what can be fixed
 test-fast: lint ## every test that needs no cluster (under 2 minutes once set up)
 	$(BIN)/python -m e2e.cluster helm
 	# One thread for torch in each of the two processes: waiting OpenMP threads spin and take the other's core.
-	OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist loadfile -m "not thorough"
 
 .PHONY: test-gpu
 test-gpu: setup ## the tests that need a CUDA device; they skip with a reason without one
@@ -70,7 +70,8 @@ bench-gpu: setup ## the torch engine on a CUDA device; writes benchmarks/results
 	$(BIN)/python -m benchmarks.gpu
 
 .PHONY: test
-test: test-fast ## every test, the cluster ones too; brings up what it needs
+test: test-fast ## every test, the thorough and the cluster ones too; brings up what it needs
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist loadfile -m thorough
 	$(BIN)/python -m e2e.cluster images
 	$(BIN)/pytest e2e -m "not soak"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 COMMAND = (
     sys.executable,
@@ -91,3 +94,20 @@ def live(
         if process.stderr:
             process.stderr.close()
         process.wait()
+
+
+async def statuses_under_signal(server: Live, number: signal.Signals) -> list[int]:
+    """Statuses of 16 requests at once, of which the first is answered when the process gets the signal."""
+    limits = httpx.Limits(max_connections=16)
+    async with httpx.AsyncClient(base_url=server.address, limits=limits, timeout=60) as client:
+        answered = asyncio.Event()
+
+        async def ask(index: int) -> int:
+            answer = await client.post("/embed", json={"inputs": [f"text {index}"] * 8})
+            answered.set()
+            return answer.status_code
+
+        asking = [asyncio.create_task(ask(index)) for index in range(16)]
+        await answered.wait()
+        server.stop(number)
+        return await asyncio.gather(*asking)

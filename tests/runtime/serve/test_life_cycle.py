@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from tests.runtime.serve.live import Live, live
+from tests.runtime.serve.live import Live, live, statuses_under_signal
 from tests.support.models import copy_of_minilm
 from tests.support.texts import parity_texts
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
@@ -100,19 +100,7 @@ async def test_a_signal_under_load_fails_no_accepted_request(
     """SIGTERM drains first, SIGINT does not; in both cases what was accepted is answered, and the exit code is 0."""
     with live(minilm, tmp_path, {"server": {"endpoint_drain_seconds": 0.3}}) as server:
         server.wait_until_ready()
-        limits = httpx.Limits(max_connections=16)
-        async with httpx.AsyncClient(base_url=server.address, limits=limits, timeout=60) as client:
-            answered = asyncio.Event()
-
-            async def ask(index: int) -> int:
-                answer = await client.post("/embed", json={"inputs": [f"text {index}"] * 8})
-                answered.set()
-                return answer.status_code
-
-            asking = [asyncio.create_task(ask(index)) for index in range(16)]
-            await answered.wait()
-            server.stop(number)
-            statuses = await asyncio.gather(*asking)
+        statuses = await statuses_under_signal(server, number)
         assert statuses == [200] * 16
         assert server.exit_code() == 0
     assert server.lines[-1]["message"] == "stopped"

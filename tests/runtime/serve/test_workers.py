@@ -18,7 +18,7 @@ from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.results import Output
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer
-from tests.runtime.serve.live import Live, live
+from tests.runtime.serve.live import Live, live, statuses_under_signal
 from tests.support.texts import parity_texts
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
@@ -158,19 +158,7 @@ async def test_sigterm_under_load_fails_no_accepted_request(minilm: Path, tmp_pa
     settings = {"server": {"http_workers": WORKERS, "endpoint_drain_seconds": 0.3}}
     with live(minilm, tmp_path, settings) as server:
         server.wait_until_ready()
-        limits = httpx.Limits(max_connections=16)
-        async with httpx.AsyncClient(base_url=server.address, limits=limits, timeout=60) as client:
-            answered = asyncio.Event()
-
-            async def ask(index: int) -> int:
-                answer = await client.post("/embed", json={"inputs": [f"text {index}"] * 8})
-                answered.set()
-                return answer.status_code
-
-            asking = [asyncio.create_task(ask(index)) for index in range(16)]
-            await answered.wait()
-            server.stop(signal.SIGTERM)
-            statuses = await asyncio.gather(*asking)
+        statuses = await statuses_under_signal(server, signal.SIGTERM)
         assert statuses == [200] * 16
         assert server.exit_code() == 0
     assert server.lines[-1]["message"] == "stopped"

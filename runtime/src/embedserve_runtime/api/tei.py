@@ -46,10 +46,10 @@ from embedserve_runtime.api.tei_schemas import (
 from embedserve_runtime.api.tei_tasks import (
     TeiTask,
     embed_task,
+    inputs_query,
     predict_task,
     rerank_task,
     sparse_task,
-    tokens_query,
 )
 from embedserve_runtime.errors import EmptyInput
 from embedserve_runtime.heads.similarity import cosines
@@ -102,7 +102,7 @@ class TeiRoutes:
     async def embed_all(self, exchange: Exchange) -> Answer:
         """The encoder's last hidden states: special tokens included, not normalised, no dense modules."""
         service = self._readiness.service()
-        embedded = await service.embed(tokens_query(exchange, _decode_tokens(exchange), Output.HIDDEN))
+        embedded = await service.embed(inputs_query(exchange, _decode_tokens(exchange), Output.HIDDEN))
         matrices = await write_matrices(embedded.hidden)
         return Answer(b"[" + matrices + b"]", headers=result_headers(exchange, service, embedded.effort))
 

@@ -5,8 +5,8 @@ A task is made of a body first, so that a request of several can be refused befo
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import orjson
@@ -31,16 +31,10 @@ class TeiTask:
 
 
 def embed_task(exchange: Exchange, body: EmbedBody) -> TeiTask:
-    terms = terms_of(exchange)
-    query = EmbedQuery(
-        inputs=read_inputs(exchange, body.inputs, "inputs"),
-        truncate=body.truncate,
-        side=side_of(body.truncation_direction),
-        prompt_name=body.prompt_name,
+    query = replace(
+        inputs_query(exchange, body, Output.DENSE),
         normalize=body.normalize is not False,
         dimensions=body.dimensions,
-        vector_space=terms.vector_space,
-        timeout=terms.timeout,
     )
 
     async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
@@ -51,7 +45,7 @@ def embed_task(exchange: Exchange, body: EmbedBody) -> TeiTask:
 
 
 def sparse_task(exchange: Exchange, body: TokensBody) -> TeiTask:
-    query = tokens_query(exchange, body, Output.SPARSE)
+    query = inputs_query(exchange, body, Output.SPARSE)
 
     async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
         embedded = await service.embed(query)
@@ -64,16 +58,7 @@ def rerank_task(exchange: Exchange, body: RerankBody) -> TeiTask:
     note_inputs(exchange, len(body.texts), is_batch=True)
     if not body.texts:
         raise EmptyInput("`texts` cannot be empty")
-    terms = terms_of(exchange)
-    query = ScoreQuery(
-        [Pair(body.query, text) for text in body.texts],
-        ranks=True,
-        raw=body.raw_scores,
-        truncate=body.truncate,
-        side=side_of(body.truncation_direction),
-        vector_space=terms.vector_space,
-        timeout=terms.timeout,
-    )
+    query = _score_query(exchange, body, [Pair(body.query, text) for text in body.texts], ranks=True)
 
     async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
         scored = await service.score(query)
@@ -93,15 +78,7 @@ def predict_task(exchange: Exchange, body: PredictBody) -> TeiTask:
     is_batch = isinstance(inputs, list) and not all(isinstance(item, str) for item in inputs)
     items = [_item_of(item) for item in inputs] if is_batch else [_item_of(inputs)]
     note_inputs(exchange, len(items), is_batch=is_batch)
-    terms = terms_of(exchange)
-    query = ScoreQuery(
-        items,
-        raw=body.raw_scores,
-        truncate=body.truncate,
-        side=side_of(body.truncation_direction),
-        vector_space=terms.vector_space,
-        timeout=terms.timeout,
-    )
+    query = _score_query(exchange, body, items, ranks=False)
 
     async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
         scored = await service.score(query)
@@ -111,7 +88,7 @@ def predict_task(exchange: Exchange, body: PredictBody) -> TeiTask:
     return TeiTask(len(items), run)
 
 
-def tokens_query(exchange: Exchange, body: TokensBody, outputs: Output) -> EmbedQuery:
+def inputs_query(exchange: Exchange, body: EmbedBody | TokensBody, outputs: Output) -> EmbedQuery:
     terms = terms_of(exchange)
     return EmbedQuery(
         inputs=read_inputs(exchange, body.inputs, "inputs"),
@@ -121,6 +98,21 @@ def tokens_query(exchange: Exchange, body: TokensBody, outputs: Output) -> Embed
         vector_space=terms.vector_space,
         timeout=terms.timeout,
         outputs=outputs,
+    )
+
+
+def _score_query(
+    exchange: Exchange, body: RerankBody | PredictBody, items: Sequence[str | Pair], *, ranks: bool
+) -> ScoreQuery:
+    terms = terms_of(exchange)
+    return ScoreQuery(
+        items,
+        ranks=ranks,
+        raw=body.raw_scores,
+        truncate=body.truncate,
+        side=side_of(body.truncation_direction),
+        vector_space=terms.vector_space,
+        timeout=terms.timeout,
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
 
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import (
@@ -43,6 +46,7 @@ from embedserve_runtime.results import Output
 
 TOKENIZER_FILE = "tokenizer.json"
 Body = StaticTable | ShippedGraph
+Named = tuple[str, NDArray[np.generic]]
 OUTPUT_OF: Mapping[type[Head | TokenHead], Output] = MappingProxyType(
     {
         ClassifierHead: Output.LOGITS,
@@ -129,10 +133,11 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
 def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard:
     entries, query = routes.expand(folder, read_entries(folder))
     layout = read_layout(folder, entries)
+    source = _Source(folder, revision, settings, layout)
     static = layout.modules.static
     table = read_static(folder, None if static is None else folder / static)
     if table is not None:
-        return _static_card(folder, revision, settings, layout, table)
+        return _static_card(source, table)
     encoder_folder = folder / layout.modules.transformer
     if not (encoder_folder / TOKENIZER_FILE).exists():
         raise ModelFileMissing(
@@ -141,7 +146,7 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
         )
     graph = _graph(folder, encoder_folder, settings, layout, query)
     if graph is not None:
-        return _graph_card(folder, revision, settings, layout, graph)
+        return _graph_card(source, graph)
     encoder = families.describe(encoder_folder)
     task, head = read_head(folder, encoder, layout, settings.task)
     token_heads = read_token_heads(folder, encoder, task)
@@ -157,37 +162,25 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
     prompts, default_prompt = _prompts(layout, settings)
     if isinstance(head, ClassifierHead) and head.template is not None and default_prompt is not None:
         head = replace(head, template=replace(head.template, instruction=prompts[default_prompt]))
-    return ModelCard(
-        folder=folder,
-        source=settings.source,
-        revision=revision,
-        encoder=encoder,
-        pipeline=pipeline,
-        max_length=_max_length(encoder, layout, settings),
-        lowercase=layout.lowercase,
-        prompts=MappingProxyType(prompts),
-        default_prompt=default_prompt,
-        vector_space=vector_space(
-            tensors=weights.raw_tensors(),
-            dense=dense_tensors(folder, pipeline.dense),
-            tokenizer=tokenizer_digest(encoder_folder / TOKENIZER_FILE),
-            pipeline=pipeline,
-            lowercase=layout.lowercase,
-            prompt=prompts[default_prompt] if default_prompt is not None else "",
-            head=None if head is None else identity_of(head),
-            head_tensors=() if head is None else head_tensors(checkpoint, head.layers, folder),
-            token_heads=[
-                (identity_of(one), head_tensors(checkpoint, one.layers, folder)) for one in token_heads
-            ],
-            query_weights=None if query is None else query_weights(folder, query, encoder),
-        ),
+    contents = _Contents(
+        tensors=weights.raw_tensors(),
+        head=None if head is None else identity_of(head),
+        head_tensors=() if head is None else head_tensors(checkpoint, head.layers, folder),
+        token_heads=[(identity_of(one), head_tensors(checkpoint, one.layers, folder)) for one in token_heads],
+        query_weights=None if query is None else query_weights(folder, query, encoder),
+    )
+    return replace(
+        _card(source, encoder, pipeline, contents),
         task=task,
         head=head,
         token_heads=token_heads,
         query=query,
-        encoder_path=layout.modules.transformer,
-        pair_types=encoder.embeddings.token_types > 1 and layout.token_types,
+        pair_types=_pair_types(encoder, layout),
     )
+
+
+def _pair_types(encoder: Encoder, layout: Layout) -> bool:
+    return encoder.embeddings.token_types > 1 and layout.token_types
 
 
 def _graph(
@@ -217,9 +210,8 @@ def _graph(
     return graph
 
 
-def _graph_card(
-    folder: Path, revision: str, settings: ModelSettings, layout: Layout, graph: ShippedGraph
-) -> ModelCard:
+def _graph_card(source: _Source, graph: ShippedGraph) -> ModelCard:
+    folder, settings, layout = source.folder, source.settings, source.layout
     home = folder / layout.modules.transformer
     encoder = graph_encoder(home, graph)
     with suppress(ModelError):  # no family: what config.json says in general is all there is
@@ -236,14 +228,12 @@ def _graph_card(
     else:
         task, head = read_graph_head(home, encoder, layout, settings.task, graph.width or 0)
         pipeline = _head_pipeline(head, settings, layout)
-    card = _body_card(folder, revision, settings, layout, (encoder, pipeline, graph))
-    pair_types = encoder.embeddings.token_types > 1 and layout.token_types
-    return replace(card, task=task, head=head, pair_types=pair_types)
+    card = _card(source, encoder, pipeline, _Contents(head=graph.identity))
+    return replace(card, task=task, head=head, body=graph, pair_types=_pair_types(encoder, layout))
 
 
-def _static_card(
-    folder: Path, revision: str, settings: ModelSettings, layout: Layout, table: StaticTable
-) -> ModelCard:
+def _static_card(source: _Source, table: StaticTable) -> ModelCard:
+    settings, layout = source.settings, source.layout
     if settings.onnx_file is not None:
         raise ConfigError("model.onnx_file: a static embedding model runs from its table; unset it")
     if settings.task not in ("auto", Task.EMBED):
@@ -252,27 +242,43 @@ def _static_card(
         raise ConfigError(f"model.pooling: a static embedding model has the mean, not {settings.pooling}")
     modules = replace(layout.modules, pooling=(Pooling.MEAN,), transformer=layout.modules.static or "")
     layout = replace(layout, modules=modules, max_length=table.max_length, lowercase=False)
-    pipeline = _pipeline(folder, table.encoder, layout, settings)
+    pipeline = _pipeline(source.folder, table.encoder, layout, settings)
     if table.normalize is not None:
         pipeline = replace(pipeline, normalize=table.normalize)
-    return _body_card(folder, revision, settings, layout, (table.encoder, pipeline, table))
+    contents = _Contents(tensors=table.tensors().items(), head=table.identity)
+    return replace(_card(replace(source, layout=layout), table.encoder, pipeline, contents), body=table)
 
 
-def _body_card(
-    folder: Path,
-    revision: str,
-    settings: ModelSettings,
-    layout: Layout,
-    what: tuple[Encoder, Pipeline, Body],
-) -> ModelCard:
-    """The card of a model that has something else than a described encoder."""
-    encoder, pipeline, body = what
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a card is read from, and what is asked of it."""
+
+    folder: Path
+    revision: str
+    settings: ModelSettings
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Contents:
+    """What of a model its identity is made of besides pipeline, tokenizer and prompt; see `vector_space`."""
+
+    tensors: Iterable[Named] = ()
+    head: Mapping[str, object] | None = None
+    head_tensors: Iterable[Named] = ()
+    token_heads: Sequence[tuple[Mapping[str, object], Iterable[Named]]] = ()
+    query_weights: NDArray[np.generic] | None = None
+
+
+def _card(source: _Source, encoder: Encoder, pipeline: Pipeline, contents: _Contents) -> ModelCard:
+    """What every card has; heads, routes and bodies are laid over it."""
+    folder, settings, layout = source.folder, source.settings, source.layout
     prompts, default_prompt = _prompts(layout, settings)
     home = layout.modules.transformer
     return ModelCard(
         folder=folder,
         source=settings.source,
-        revision=revision,
+        revision=source.revision,
         encoder=encoder,
         pipeline=pipeline,
         max_length=_max_length(encoder, layout, settings),
@@ -280,16 +286,18 @@ def _body_card(
         prompts=MappingProxyType(prompts),
         default_prompt=default_prompt,
         vector_space=vector_space(
-            tensors=body.tensors().items() if isinstance(body, StaticTable) else (),
+            tensors=contents.tensors,
             dense=dense_tensors(folder, pipeline.dense),
             tokenizer=tokenizer_digest(folder / home / TOKENIZER_FILE),
             pipeline=pipeline,
             lowercase=layout.lowercase,
             prompt=prompts[default_prompt] if default_prompt is not None else "",
-            head=body.identity,
+            head=contents.head,
+            head_tensors=contents.head_tensors,
+            token_heads=contents.token_heads,
+            query_weights=contents.query_weights,
         ),
         encoder_path=home,
-        body=body,
     )
 
 

@@ -172,7 +172,7 @@ class EmbeddingService:
         head = self.check_ranks() if query.ranks else None
         self.check_count(len(query.items))
         self.dispatcher.check_room(len(query.items))
-        head = head or self._classifier()
+        head = head or self._classifier("classifier")
         if head.template is None and query.instruction is not None:
             raise InvalidInput("this model takes no instruction")
         if head.template is not None and not all(isinstance(item, Pair) for item in query.items):
@@ -189,21 +189,19 @@ class EmbeddingService:
 
     def check_ranks(self) -> ClassifierHead:
         """Raises WrongModelKind when the model is no reranker."""
-        head = self.card.head
-        if not isinstance(head, ClassifierHead):
-            given = _names(self.card.outputs)
-            raise WrongModelKind(f"model is not a re-ranker model: it gives {given}; serve a re-ranker")
+        head = self._classifier("re-ranker")
         if len(head.labels) != 1:
             raise WrongModelKind(
                 f"model is not a re-ranker model: it has {len(head.labels)} labels; use /predict"
             )
         return head
 
-    def _classifier(self) -> ClassifierHead:
+    def _classifier(self, kind: str) -> ClassifierHead:
+        """kind: of model, as the refusal calls it."""
         head = self.card.head
         if not isinstance(head, ClassifierHead):
             given = _names(self.card.outputs)
-            raise WrongModelKind(f"model is not a classifier model: it gives {given}; serve a classifier")
+            raise WrongModelKind(f"model is not a {kind} model: it gives {given}; serve a {kind}")
         return head
 
     def _check_space(self, expected: str | None) -> None:

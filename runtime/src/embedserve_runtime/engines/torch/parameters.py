@@ -94,6 +94,9 @@ class Parameters:
             bias=self.tensor(f"{name}.bias", torch.float32) if has_bias else None,
         )
 
+    def optional_norm(self, norm: Norm | None, name: str) -> Normalization | None:
+        return None if norm is None else self.norm(norm, name)
+
     def float32(self, name: str) -> FloatArray:
         """One parameter as an array, for tables that are computed from it."""
         return self._weights.float32(name)

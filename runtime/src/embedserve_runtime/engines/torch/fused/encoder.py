@@ -15,13 +15,13 @@ from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.disentangled import disentangled_term
 from embedserve_runtime.engines.torch.fused.attention import FusedAttention
 from embedserve_runtime.engines.torch.fused.operations import ActivatedProduct, embed, normed, turn_heads
-from embedserve_runtime.engines.torch.parameters import Linear, Normalization, Parameters
+from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
+from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
 from embedserve_runtime.model.architecture import (
     Attention,
     Encoder,
     Layer,
     Mlp,
-    Norm,
     NormPlacement,
     QkNormScope,
     RelativeBuckets,
@@ -34,32 +34,20 @@ class FusedEncoder:
     """A batch to final hidden states (tokens, hidden), of the layout's tokens."""
 
     def __init__(self, encoder: Encoder, parameters: Parameters) -> None:
-        description = encoder.embeddings
-        self._words = parameters.tensor("embeddings.word.weight")
-        self._scale = description.scale
-        self._types = parameters.tensor("embeddings.token_type.weight") if description.token_types else None
-        self._positions: Tensor | None = None
-        self._first_position = 0
-        if description.positions is not None:
-            self._positions = parameters.tensor("embeddings.position.weight")
-            self._first_position = description.positions.offset
-        self._projection: Linear | None = None
-        if description.width not in (None, encoder.hidden_size):
-            self._projection = parameters.linear(["embeddings.projection"], bias=False)
-        self._norm = _optional(parameters, description.norm, "embeddings.norm")
+        self._tables = EmbeddingTables.of(encoder, parameters)
         shared = _Shared(encoder, parameters)
         self._layers = [
             FusedLayer(layer, parameters, shared, f"layers.{number}")
             for number, layer in enumerate(encoder.layers)
         ]
-        self._final_norm = _optional(parameters, encoder.final_norm, "final_norm")
+        self._final_norm = parameters.optional_norm(encoder.final_norm, "final_norm")
         placements = {layer.placement for layer in encoder.layers}
         self._norms_come_first = NormPlacement.POST not in placements
 
     def __call__(self, batch: DeviceBatch) -> Tensor:
         # Where nothing norms the residual, its sum grows over all layers: in 16 bit each step would lose digits of all
         # earlier ones. Behind a norm it starts anew in every layer.
-        wide = torch.float32 if self._norms_come_first else self._words.dtype
+        wide = torch.float32 if self._norms_come_first else self._tables.words.dtype
         hidden = self._embedded(batch, wide)
         if self._norms_come_first:
             return self._with_norms_first(hidden, batch)
@@ -68,25 +56,26 @@ class FusedEncoder:
         return hidden if self._final_norm is None else normed(hidden, self._final_norm)
 
     def _embedded(self, batch: DeviceBatch, dtype: torch.dtype) -> Tensor:
+        tables = self._tables
         rows = embed(
             batch,
-            words=self._words,
-            scale=self._scale,
-            types=self._types,
-            positions=self._positions,
-            first_position=self._first_position,
-            norm=self._norm if self._projection is None else None,
-            dtype=dtype if self._projection is None else self._words.dtype,
+            words=tables.words,
+            scale=tables.scale,
+            types=tables.types,
+            positions=tables.positions,
+            first_position=tables.first_position,
+            norm=tables.norm if tables.projection is None else None,
+            dtype=dtype if tables.projection is None else tables.words.dtype,
         )
-        if self._projection is None:
+        if tables.projection is None:
             return rows
-        projected = self._projection(rows)
-        return projected.to(dtype) if self._norm is None else normed(projected, self._norm, dtype=dtype)
+        projected = tables.projection(rows)
+        return projected.to(dtype) if tables.norm is None else normed(projected, tables.norm, dtype=dtype)
 
     def _with_norms_first(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
         """hidden: float32. Each layer ends with the norm that the next one begins with."""
-        dtype = self._words.dtype
-        norms = [layer.attention_norm for layer in self._layers] + [self._final_norm]
+        dtype = self._tables.words.dtype
+        norms = [layer.norms.attention for layer in self._layers] + [self._final_norm]
         given = hidden.to(dtype) if norms[0] is None else normed(hidden, norms[0], dtype=dtype)
         for layer, following in zip(self._layers, norms[1:], strict=True):
             given = layer.with_norms_first(hidden, given, batch, following)
@@ -142,27 +131,20 @@ class FusedLayer:
         self._attention = FusedSelfAttention(layer.attention, parameters, shared, attention)
         assert isinstance(layer.mlp, Mlp)  # `why_not_fused` names the others
         self._mlp = FusedMlp(layer.mlp, parameters, f"{name}.mlp")
-        before = layer.norm if layer.attention_norm else None
-        inner = layer.norm if layer.inner_norm else None
-        post = layer.norm if layer.placement is NormPlacement.SANDWICH else None
-        self._attention_inner_norm = _optional(parameters, inner, f"{attention}.inner_norm")
-        self.attention_norm = _optional(parameters, before, f"{attention}.norm")
-        self._attention_post_norm = _optional(parameters, post, f"{attention}.post_norm")
-        self._mlp_norm = parameters.norm(layer.norm, f"{name}.mlp.norm")
-        self._mlp_post_norm = _optional(parameters, post, f"{name}.mlp.post_norm")
+        self.norms = LayerNorms.of(layer, parameters, name)
 
     def with_norms_after(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
         """The layer's output; `hidden` is overwritten."""
         branch = self._attention.output(self._attention(hidden, batch))
-        if self._attention_inner_norm is not None:
-            branch = normed(branch, self._attention_inner_norm, residual=hidden)
-        if self.attention_norm is None:
+        if self.norms.attention_inner is not None:
+            branch = normed(branch, self.norms.attention_inner, residual=hidden)
+        if self.norms.attention is None:
             hidden.add_(branch)
         else:
-            hidden = normed(branch, self.attention_norm, residual=hidden)
+            hidden = normed(branch, self.norms.attention, residual=hidden)
         down = self._mlp.down
         total = hidden.addmm_(self._mlp.inner(hidden), down.weight.T)
-        return normed(total, self._mlp_norm, bias=down.bias)
+        return normed(total, self.norms.mlp, bias=down.bias)
 
     def with_norms_first(
         self, hidden: Tensor, given: Tensor, batch: DeviceBatch, following: Normalization | None
@@ -172,8 +154,8 @@ class FusedLayer:
         given: `hidden` behind the layer's first norm.
         """
         branch = self._attention.output(self._attention(given, batch))
-        between = joined(hidden, branch, self._attention_post_norm, self._mlp_norm)
-        return joined(hidden, self._mlp.down(self._mlp.inner(between)), self._mlp_post_norm, following)
+        between = joined(hidden, branch, self.norms.attention_post, self.norms.mlp)
+        return joined(hidden, self._mlp.down(self._mlp.inner(between)), self.norms.mlp_post, following)
 
 
 def joined(hidden: Tensor, branch: Tensor, post: Normalization | None, norm: Normalization | None) -> Tensor:
@@ -226,7 +208,3 @@ class FusedMlp:
         names = [f"{name}.gate", f"{name}.up"] if mlp.gated else [f"{name}.up"]
         self.inner = ActivatedProduct(parameters.linear(names, mlp.up_bias), mlp.activation, mlp.gated)
         self.down = parameters.linear([f"{name}.down"], mlp.down_bias)
-
-
-def _optional(parameters: Parameters, norm: Norm | None, name: str) -> Normalization | None:
-    return None if norm is None else parameters.norm(norm, name)

@@ -1,0 +1,70 @@
+"""What both torch encoders load alike, plain and fused: embedding tables, and the norms of a layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from embedserve_runtime.engines.torch.parameters import Linear, Normalization, Parameters
+from embedserve_runtime.model.architecture import Encoder, Layer, NormPlacement
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmbeddingTables:
+    """Rows (entries, width) of words, positions and token types; None for what the encoder does not have.
+
+    first_position: row of a text's first token. projection: from the width of the rows to that of the layers.
+    """
+
+    words: Tensor
+    scale: float
+    positions: Tensor | None
+    first_position: int
+    types: Tensor | None
+    projection: Linear | None
+    norm: Normalization | None
+
+    @classmethod
+    def of(cls, encoder: Encoder, parameters: Parameters) -> EmbeddingTables:
+        description = encoder.embeddings
+        places, width = description.positions, description.width
+        return cls(
+            words=parameters.tensor("embeddings.word.weight"),
+            scale=description.scale,
+            positions=None if places is None else parameters.tensor("embeddings.position.weight"),
+            first_position=0 if places is None else places.offset,
+            types=parameters.tensor("embeddings.token_type.weight") if description.token_types else None,
+            projection=parameters.linear(["embeddings.projection"], bias=False)
+            if width not in (None, encoder.hidden_size)
+            else None,
+            norm=parameters.optional_norm(description.norm, "embeddings.norm"),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerNorms:
+    """The norms of a layer by where they stand; None where the description places none.
+
+    attention: before it, or with norms after, of its sum with the residual. attention_inner: before that sum's own.
+    """
+
+    attention: Normalization | None
+    attention_inner: Normalization | None
+    attention_post: Normalization | None
+    mlp: Normalization
+    mlp_post: Normalization | None
+
+    @classmethod
+    def of(cls, layer: Layer, parameters: Parameters, name: str) -> LayerNorms:
+        post = layer.norm if layer.placement is NormPlacement.SANDWICH else None
+        optional = parameters.optional_norm
+        return cls(
+            attention=optional(layer.norm if layer.attention_norm else None, f"{name}.attention.norm"),
+            attention_inner=optional(
+                layer.norm if layer.inner_norm else None, f"{name}.attention.inner_norm"
+            ),
+            attention_post=optional(post, f"{name}.attention.post_norm"),
+            mlp=parameters.norm(layer.norm, f"{name}.mlp.norm"),
+            mlp_post=optional(post, f"{name}.mlp.post_norm"),
+        )
