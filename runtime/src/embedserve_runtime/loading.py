@@ -112,7 +112,7 @@ def open_engine(encoder: Encoder, weights: Weights, settings: EngineSettings) ->
     """The engine that the settings ask for, with the weights loaded. Raises UnsupportedArchitecture."""
     threads = settings.threads or usable_cpus()
     if choose_engine(encoder, settings) == "onnx":
-        return OnnxEngine(encoder, weights, threads)
+        return OnnxEngine.build(encoder, weights, threads)
     # Imported here: torch is an extra, and importing it takes longer than loading a small model.
     from embedserve_runtime.engines.torch.engine import TorchEngine
 
