@@ -1,4 +1,4 @@
-"""The `embedserve` command: serve, fetch, inspect.
+"""The `embedserve` command: serve, fetch, convert, inspect.
 
 Results go to standard output, logs and errors to standard error. Exit code 0, 1 (could not be done, with the reason)
 or 2 (wrong usage).
@@ -56,6 +56,7 @@ SERVE_FLAGS: tuple[tuple[str, tuple[str, str], type, str], ...] = (
     ),
     ("--threads", ("engine", "threads"), int, "compute threads (default: the CPU quota)"),
 )
+CONVERT_FLAGS = (*FLAGS, *(flag for flag in SERVE_FLAGS if flag[0] == "--threads"))
 # What the memory that is needed depends on, besides the model.
 INSPECT_FLAGS = (
     *FLAGS,
@@ -85,6 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _serve(config)
             case "fetch":
                 return _fetch(config)
+            case "convert":
+                return _convert(config)
             case _:
                 return _inspect(config, as_json=as_json)
     except EmbedserveError as error:
@@ -104,6 +107,16 @@ def _fetch(config: RuntimeConfig) -> int:
     located = fetch_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
     result = {"model": fetched(card, located)}
+    write_termination_result(config.termination_log, result)
+    print(json.dumps(result, indent=2))
+    return 0
+
+
+def _convert(config: RuntimeConfig) -> int:
+    # Imported here, since the engine's libraries would double the start-up time of the other commands.
+    from embedserve_runtime.conversion.converting import convert
+
+    result = {"conversion": convert(config)}
     write_termination_result(config.termination_log, result)
     print(json.dumps(result, indent=2))
     return 0
@@ -138,6 +151,11 @@ def _parser() -> argparse.ArgumentParser:
     for name, summary, flags in (
         ("serve", "serve a model over HTTP", FLAGS + SERVE_FLAGS),
         ("fetch", "bring a model into the store and print what it is", FLAGS),
+        (
+            "convert",
+            "write a model as ONNX into the store, in precisions that are tried first",
+            CONVERT_FLAGS,
+        ),
         (
             "inspect",
             "print what a model is, what it gives, what runs it and how much it needs",

@@ -40,15 +40,13 @@ def similarities(vectors: FloatArray) -> FloatArray:
 def compare(reference: Observed, found: Observed) -> Parity:
     """Results that are not finite compare as the worst there is."""
     if not (np.isfinite(found.vectors).all() and np.isfinite(found.scores).all()):
-        return Parity(-1.0, -1.0, float("inf"), -1.0)
+        return Parity(-1.0, -1.0, float(np.finfo(np.float32).max), -1.0)
     found_cosines = cosines(reference.vectors, found.vectors)
     return Parity(
         float(found_cosines.mean()),
         float(found_cosines.min()),
         float(np.abs(reference.vectors - found.vectors).max()),
-        min(
-            rank_correlation(want, have) for want, have in zip(reference.scores, found.scores, strict=True)
-        ),
+        min(rank_correlation(want, have) for want, have in zip(reference.scores, found.scores, strict=True)),
     )
 
 
@@ -58,7 +56,9 @@ def cosines(one: FloatArray, other: FloatArray) -> NDArray[np.float64]:
     sizes = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
     products = (left * right).sum(axis=1) / np.where(sizes == 0, 1, sizes)
     both_empty = ~left.any(axis=1) & ~right.any(axis=1)
-    result: NDArray[np.float64] = np.where(both_empty, 1.0, np.where(sizes == 0, 0.0, np.minimum(products, 1)))
+    result: NDArray[np.float64] = np.where(
+        both_empty, 1.0, np.where(sizes == 0, 0.0, np.minimum(products, 1))
+    )
     return result
 
 
@@ -80,7 +80,9 @@ def shortfalls(parity: Parity, floor: ParitySettings) -> str:
         ("min cosine", parity.min_cosine, floor.min_cosine),
         ("rank agreement", parity.rank_agreement, floor.min_rank_agreement),
     )
-    return ", ".join(f"{name} {value:.5f} is below {least:g}" for name, value, least in limits if value < least)
+    return ", ".join(
+        f"{name} {value:.5f} is below {least:g}" for name, value, least in limits if value < least
+    )
 
 
 def _ranks(values: FloatArray) -> NDArray[np.float64]:

@@ -163,8 +163,11 @@ class _Rewriter:
             return made
 
         def arrays(weight: FloatArray) -> dict[str, Array]:
-            values = dict(zip((whole, scales), static_weight(weight, form, greatest), strict=True))
-            return values if form.factors is None else values | {f"{name}:factors": 1 / form.factors}
+            values: dict[str, Array] = {}
+            values[whole], values[scales] = static_weight(weight, form, greatest)
+            if form.factors is not None:
+                values[f"{name}:factors"] = 1 / form.factors
+            return values
 
         outputs = self._shape(name)[1]
         kinds: dict[str, tuple[Any, tuple[int, ...] | None]] = {
@@ -239,7 +242,9 @@ class _Rewriter:
         """What replaces the weight: name, dtype and shape (None: its own) of each array, and how they are made."""
         for new, (dtype, shape) in kinds.items():
             # Of these only dtype and shape are read: no memory is taken.
-            self._new[new] = np.broadcast_to(np.zeros((), dtype), self._shape(name) if shape is None else shape)
+            self._new[new] = np.broadcast_to(
+                np.zeros((), dtype), self._shape(name) if shape is None else shape
+            )
         self._arrays[name] = lambda: iter(change(self._graph.read(name)).items())
 
     def _scalar(self, name: str, value: np.generic) -> str:

@@ -14,6 +14,7 @@ import hashlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -31,7 +32,7 @@ MODEL_FILE = "model.onnx"
 WEIGHTS_FILE = "weights"
 INPUTS_FILE = "inputs.json"
 REPORT_FILE = "report.json"
-KIND = "artifacts"
+KIND: Final = "artifacts"
 # Raised with each change of what the same inputs give.
 CONVERTER_VERSION = "1"
 PLAIN = "float32"
@@ -120,12 +121,12 @@ def find_artifact(root: Path, name: str) -> Artifact | None:
     """The artifact if it is there and whole; files are compared with the manifest by their size. A damaged one is
     logged and not used."""
     folder = root / KIND / name
-    if not folder.exists():
-        return None
-    if find_folder(root, KIND, name) is None:
-        log.warning("the converted model is damaged and not used", extra={"folder": str(folder)})
-        return None
     try:
+        if not folder.exists():
+            return None
+        if find_folder(root, KIND, name) is None:
+            log.warning("the converted model is damaged and not used", extra={"folder": str(folder)})
+            return None
         report = Report.model_validate_json((folder / REPORT_FILE).read_bytes())
     except (OSError, ValidationError) as error:
         log.warning("the converted model is not used", extra={"folder": str(folder), "error": str(error)})

@@ -11,6 +11,6 @@ with one rename, so a reader sees all of a model or nothing, and of two writers 
 """
 
 from embedserve_runtime.model.store._old import Reference, Store
-from embedserve_runtime.model.store.publishing import find_folder, publish_folder
+from embedserve_runtime.model.store.publishing import find_folder, is_sound, publish_folder, remove_folder
 
-__all__ = ["Reference", "Store", "find_folder", "publish_folder"]
+__all__ = ["Reference", "Store", "find_folder", "is_sound", "publish_folder", "remove_folder"]
