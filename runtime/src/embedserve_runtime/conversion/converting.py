@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,15 @@ from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.conversion.calibration import observe
 from embedserve_runtime.conversion.corpus import calibration_texts, parity_texts
 from embedserve_runtime.conversion.parity import Observed, compare, shortfalls
-from embedserve_runtime.conversion.quantizing import Blocks, best_static
-from embedserve_runtime.conversion.rewriting import Form, FloatGraph, eight_bit, half_weights, write_model
+from embedserve_runtime.conversion.quantizing import Blocks, Static, best_static
+from embedserve_runtime.conversion.rewriting import (
+    FloatGraph,
+    Form,
+    Product,
+    eight_bit,
+    half_weights,
+    write_model,
+)
 from embedserve_runtime.conversion.trial import Trial, sequences_of
 from embedserve_runtime.cpu_features import sums_exactly
 from embedserve_runtime.cpu_quota import usable_cpus
@@ -46,10 +54,8 @@ from embedserve_runtime.runner import Runner
 
 log = logging.getLogger(__name__)
 
-# A static product whose error is above this is made block-wise.
-MOST_ERROR = 1e-3
-BLOCK = Blocks(128)
-FINE_BLOCK = Blocks(32)
+# Recipes of 8 bit, the fastest first: a product whose static error is above the number is made block-wise.
+RECIPES = ((6e-4, Blocks(128)), (2e-4, Blocks(128)), (0.0, Blocks(32)))
 # Greatest weight of a static product, with and without sums that cannot overflow.
 GREATEST, GREATEST_IN_NARROW_SUMS = 127, 63
 
@@ -141,33 +147,24 @@ class Maker:
         return self._published(folder, "float16", reference)
 
     def _eight_bit(self, folder: Path, reference: Tried) -> Variant:
-        """The fast recipe, and if that is not good enough the close one."""
+        """By the first recipe that is good enough, else as the last one is judged."""
         graph = FloatGraph(folder / PLAIN)
-        for forms in (self._mixed_forms(graph, folder / PLAIN), self._block_forms(graph)):
-            greatest = GREATEST if sums_exactly(self._inputs.instruction_set) else GREATEST_IN_NARROW_SUMS
+        static = self._static_forms(graph, folder / PLAIN)
+        greatest = GREATEST if sums_exactly(self._inputs.instruction_set) else GREATEST_IN_NARROW_SUMS
+        for most_error, blocks in RECIPES:
+            forms = chosen_forms(graph.products(), static, most_error, blocks)
             model, arrays = eight_bit(graph, forms, greatest)
-            write_model(folder / "int8", model, arrays, self._metadata("int8", _recipe(forms)))
+            write_model(folder / "int8", model, arrays, self._metadata("int8", recipe_of(forms)))
             variant = self._published(folder, "int8", reference)
             if variant.published:
                 break
         return variant
 
-    def _mixed_forms(self, graph: FloatGraph, folder: Path) -> Mapping[str, Form]:
-        """Static where that is close, block-wise elsewhere."""
-        products = graph.products()
+    def _static_forms(self, graph: FloatGraph, folder: Path) -> Mapping[str, tuple[Static, float]]:
+        """The best of each product, by the name of its weight, and its error."""
         texts = sequences_of(self._card, calibration_texts())
-        seen = observe(folder, self._card.encoder, products, texts, self._threads)
-        forms: dict[str, Form] = {}
-        for product in products:
-            forms[product.weight] = BLOCK
-            if product.weight in seen:
-                static, error = best_static(graph.read(product.weight), seen[product.weight], GREATEST)
-                if error <= MOST_ERROR:
-                    forms[product.weight] = static
-        return forms
-
-    def _block_forms(self, graph: FloatGraph) -> Mapping[str, Form]:
-        return {product.weight: FINE_BLOCK for product in graph.products()}
+        seen = observe(folder, self._card.encoder, graph.products(), texts, self._threads)
+        return {name: best_static(graph.read(name), inputs, GREATEST) for name, inputs in seen.items()}
 
     def _published(self, folder: Path, precision: str, reference: Tried) -> Variant:
         """Tried, judged, and removed again if it is not good enough."""
@@ -207,7 +204,22 @@ class Maker:
         }
 
 
-def _recipe(forms: Mapping[str, Form]) -> str:
+def chosen_forms(
+    products: Sequence[Product],
+    static: Mapping[str, tuple[Static, float]],
+    most_error: float,
+    blocks: Blocks,
+) -> Mapping[str, Form]:
+    """Static where that is close enough, block-wise elsewhere."""
+    forms: dict[str, Form] = {}
+    for product in products:
+        form, error = static.get(product.weight, (blocks, inf))
+        forms[product.weight] = form if error <= most_error else blocks
+    return forms
+
+
+def recipe_of(forms: Mapping[str, Form]) -> str:
+    """In words."""
     blocks = [form for form in forms.values() if isinstance(form, Blocks)]
-    sizes = ", ".join(str(size) for size in sorted({form.size for form in blocks}))
-    return f"8-bit products: {len(forms) - len(blocks)} static, {len(blocks)} block-wise{sizes and f' of {sizes}'}"
+    sizes = "".join(f" of {size}" for size in sorted({form.size for form in blocks}))
+    return f"8-bit products: {len(forms) - len(blocks)} static, {len(blocks)} block-wise{sizes}"
