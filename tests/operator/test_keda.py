@@ -100,8 +100,13 @@ def test_or_it_asks_a_prometheus() -> None:
 
 
 def test_a_service_without_work_may_go_to_zero_and_starts_with_one_pod() -> None:
-    cluster = scaled(minReplicas=0, triggers=[CRON])
+    cluster = scaled(
+        minReplicas=0,
+        triggers=[CRON],
+        behavior={"scaleDown": {"stabilizationWindowSeconds": 60}},
+    )
     assert child(cluster, "ScaledObject")["minReplicaCount"] == 0
+    assert child(cluster, "ScaledObject")["cooldownPeriod"] == 60
     assert child(cluster, "ScaledObject")["triggers"][1:] == [CRON]
     hand_over = cluster.plan().hand_over
     assert hand_over is not None

@@ -14,6 +14,9 @@ from embedserve_operator.specs.runtime_config import MANAGEMENT_PORT
 from embedserve_operator.wire import Manifest, decimal_of
 from embedserve_operator.world import Resource
 
+_DEFAULT_CALM = 300
+"""Of KEDA and of the autoscaler alike."""
+
 
 def scaled_object(
     resource: Resource, spec: EmbeddingServiceSpec, keda: KedaSettings, revision: str
@@ -23,6 +26,7 @@ def scaled_object(
     if wanted is None or spec.suspend:
         return None
     name = deployment_name(resource, revision)
+    behavior = {**BEHAVIOR, **(wanted.behavior or {})}
     ours = _of_prometheus(resource, wanted, keda, revision) if keda.prometheus else _of_pods(resource, wanted)
     return fingerprinted(
         {
@@ -33,14 +37,19 @@ def scaled_object(
                 "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
                 "minReplicaCount": wanted.min_replicas,
                 "maxReplicaCount": wanted.max_replicas,
-                "advanced": {
-                    "horizontalPodAutoscalerConfig": {"behavior": {**BEHAVIOR, **(wanted.behavior or {})}}
-                },
+                **({} if wanted.min_replicas else {"cooldownPeriod": _calm(behavior)}),
+                "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
                 # Ours first: the status tells its value.
                 "triggers": [ours, *(wanted.triggers or ())],
             },
         }
     )
+
+
+def _calm(behavior: Manifest) -> int:
+    """Seconds without work before the last pod goes: as long as an autoscaler waits before any other."""
+    seconds = behavior["scaleDown"].get("stabilizationWindowSeconds")
+    return seconds if isinstance(seconds, int) else _DEFAULT_CALM
 
 
 def metrics_service(resource: Resource, spec: EmbeddingServiceSpec, revision: str) -> Manifest | None:
