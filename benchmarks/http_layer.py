@@ -59,7 +59,7 @@ class Null:
 
         metrics = Metrics(request_series())
         limits = Limits(16_384, 1_000_000, 20_000)
-        self.dispatcher = Dispatcher(TinyRunner(run), limits, clock=time.perf_counter, observer=metrics)
+        self.dispatcher = Dispatcher([TinyRunner(run)], limits, clock=time.perf_counter, observer=metrics)
         self.metrics = metrics.requests
         self.tokenizer = tiny_tokenizer()
         readiness = Readiness()

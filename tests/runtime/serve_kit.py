@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -19,6 +19,7 @@ from embedserve_runtime.api.endpoint import Surroundings
 from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.frontends.setup import request_series
 from embedserve_runtime.heads.sparse import nonzero
 from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
@@ -180,6 +181,39 @@ class TinyRunner:
         )
 
 
+@dataclass(frozen=True)
+class _Under:
+    runner: TinyRunner
+    batch: PackedBatch
+    wanted: Output
+
+    def results(self) -> Results:
+        return self.runner.run(self.batch, self.wanted)
+
+
+@dataclass(frozen=True)
+class OverlappingRunner(TinyRunner):
+    """An engine that takes batches before the results of earlier ones are read; `rows` is where it works.
+
+    taken: a permit for each batch that has been submitted. refused: a token id that fails the submission.
+    """
+
+    taken: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    most_under_way: int = 2
+    refused: int | None = None
+
+    def submit(self, batch: PackedBatch, wanted: Output) -> _Under:
+        if self.refused is not None and self.refused in batch.token_ids:
+            raise EngineFailure("cannot take this")
+        self.taken.release()
+        return _Under(self, batch, wanted)
+
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+        if self.refused is not None and self.refused in batch.token_ids:
+            raise EngineFailure("cannot take this")
+        return super().run(batch, wanted)
+
+
 class GatedRun:
     """Lets a test hold the engine inside a batch, and keeps the batches that have come in."""
 
@@ -248,7 +282,7 @@ async def bench(
     metrics = Metrics(request_series())
     limits = limits or Limits(256, 100_000, 2_000)
     dispatcher = Dispatcher(
-        model or TinyRunner(run or mean_of_ids(card.pipeline.full_dimensions)),
+        [model or TinyRunner(run or mean_of_ids(card.pipeline.full_dimensions))],
         limits,
         clock=clock,
         observer=metrics,

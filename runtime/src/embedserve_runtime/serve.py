@@ -216,7 +216,9 @@ class _Process:
         loaded = loading.result()
         batching, card = self._config.batching, loaded.runner.card
         limits = Limits(loaded.max_batch_tokens, batching.max_queue_tokens, batching.max_queue_inputs)
-        dispatcher = Dispatcher(loaded.runner, limits, clock=time.perf_counter, observer=self._front.observer)
+        dispatcher = Dispatcher(
+            [loaded.runner], limits, clock=time.perf_counter, observer=self._front.observer
+        )
         if loaded.calibration:
             dispatcher.learn_rate(loaded.calibration.tokens_per_second)
         self._vector_space = card.vector_space
