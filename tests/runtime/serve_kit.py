@@ -18,7 +18,7 @@ from embedserve_runtime.api.body import Intake
 from embedserve_runtime.api.endpoint import Surroundings
 from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.frontends.setup import request_series
 from embedserve_runtime.heads.sparse import nonzero
@@ -161,6 +161,9 @@ def mean_of_ids(dimensions: int = DIMENSIONS) -> Run:
     return run
 
 
+TINY = EngineFacts("tiny", "a test", "float32")
+
+
 @dataclass(frozen=True)
 class TinyRunner:
     """A runner around what makes rows: dense vectors, logits, or sparse vectors of what is above 0 in them.
@@ -169,6 +172,8 @@ class TinyRunner:
     """
 
     rows: Run
+    engine: EngineFacts = TINY
+    out_of_memory: int = 0
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         alone = PackedBatch(batch.token_ids, np.arange(batch.tokens + 1, dtype=np.int32))
@@ -281,8 +286,9 @@ async def bench(
     card = model.card if model else card or card_of()
     metrics = Metrics(request_series())
     limits = limits or Limits(256, 100_000, 2_000)
+    runner = model or TinyRunner(run or mean_of_ids(card.pipeline.full_dimensions))
     dispatcher = Dispatcher(
-        [model or TinyRunner(run or mean_of_ids(card.pipeline.full_dimensions))],
+        [runner],
         limits,
         clock=clock,
         observer=metrics,
@@ -293,10 +299,11 @@ async def bench(
         dispatcher,
         batching or BatchingSettings(),
         clock,
+        engines=[runner.engine],
     )
     readiness = Readiness()
     if ready:
-        metrics.model_loaded(card, limits.batch_tokens, dispatcher)
+        metrics.model_loaded(card, limits.batch_tokens, dispatcher, [runner])
         readiness.open(service)
     around = Surroundings(
         readiness,
