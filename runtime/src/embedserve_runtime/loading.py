@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import Engine
 from embedserve_runtime.engines.onnx import graph as onnx_graph
-from embedserve_runtime.engines.onnx.artifacts import find_artifact, inputs_of
+from embedserve_runtime.engines.onnx.artifacts import Artifact, Variant, find_artifact, inputs_of
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.shipped import GraphRunner, ShippedEngine
 from embedserve_runtime.engines.static import StaticRunner
@@ -45,50 +44,57 @@ from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner
 LOGGER = logging.getLogger(__name__)
 
 
-def load_runner(config: RuntimeConfig) -> Runner:
-    """Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
+def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
+    """One for each device. Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
     if isinstance(card.body, StaticTable):
         check_static(config.engine)
-        return StaticRunner(card, card.body, card.body.tensors())
+        return [StaticRunner(card, card.body, card.body.tensors())]
     if isinstance(card.body, ShippedGraph):
-        return _graph_runner(card, card.body, config.engine)
+        return [_graph_runner(card, card.body, config.engine)]
     checkpoint = Checkpoint.open(card.encoder_folder)
-    engine: Engine | None = _converted(card, config)
-    if engine is None:
-        engine = open_engine(card.encoder, Weights(card.encoder, checkpoint), config.engine)
-    LOGGER.info("engine loaded", extra={"precision": engine.precision})
-    return runner_on(engine, replace(card, precision=engine.precision), checkpoint)
+    engines: Sequence[Engine] | None = _converted(card, config)
+    if engines is None:
+        engines = open_engines(card.encoder, Weights(card.encoder, checkpoint), config.engine)
+    return [runner_on(engine, card, checkpoint) for engine in engines]
 
 
-def _converted(card: ModelCard, config: RuntimeConfig) -> OnnxEngine | None:
+def load_runner(config: RuntimeConfig) -> Runner:
+    """The first of `load_runners`, for who needs no more."""
+    return load_runners(config)[0]
+
+
+def _converted(card: ModelCard, config: RuntimeConfig) -> list[OnnxEngine] | None:
     """The engine of an artifact in the store; None where there is none that can be used, or it is not to be."""
-    chosen = converted_file(card, config)
+    chosen = chosen_variant(card, config)
     if chosen is None:
         return None
-    file, precision = chosen
+    artifact, variant = chosen
+    file, threads = artifact.file(variant.precision), config.engine.threads or usable_cpus()
     try:
-        engine = OnnxEngine.load(card.encoder, file, precision, config.engine.threads or usable_cpus())
+        engine = OnnxEngine.load(card.encoder, file, variant.precision, threads, variant.min_cosine)
     except ModelInvalid as error:
         LOGGER.warning("the converted model is not used", extra={"error": error.message})
         return None
     LOGGER.info("converted model taken from the store", extra={"file": str(file)})
-    return engine
+    return [engine]
 
 
-def converted_file(card: ModelCard, config: RuntimeConfig) -> tuple[Path, str] | None:
-    """The graph that would be run out of the store, and its precision. Raises UnsupportedArchitecture."""
-    if choose_engine(card.encoder, config.engine) != "onnx" or config.onnx.convert == "Never":
+def chosen_variant(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Variant] | None:
+    """What would be run out of the store. Raises UnsupportedArchitecture."""
+    if choose_engine(card.encoder, config.engine) != "onnx":
         return None
-    artifact = find_artifact(config.model.store.expanduser(), inputs_of(card, config.onnx).name)
-    precision = "float32" if artifact is None else artifact.serving(config.engine.precision)
-    if config.engine.precision not in ("auto", precision):
+    artifact, asked = None, config.engine.precision
+    if config.onnx.convert != "Never":
+        artifact = find_artifact(config.model.store.expanduser(), inputs_of(card, config.onnx).name)
+    variant = None if artifact is None else artifact.serving(asked)
+    if asked not in ("auto", "float32" if variant is None else variant.precision):
         LOGGER.warning(
             "no variant of this precision is published, float32 is run; `embedserve convert` makes and tries them",
-            extra={"asked": config.engine.precision},
+            extra={"asked": asked},
         )
-    return None if artifact is None else (artifact.file(precision), precision)
+    return None if artifact is None or variant is None else (artifact, variant)
 
 
 def runner_on(engine: Engine, card: ModelCard, checkpoint: Checkpoint) -> Runner:
@@ -144,15 +150,24 @@ def _head_layers(head: Head | TokenHead, card: ModelCard, checkpoint: Checkpoint
     return LoadedLayer.all_of(head.layers, tensors)
 
 
-def open_engine(encoder: Encoder, weights: Weights, settings: EngineSettings) -> Engine:
-    """The engine that the settings ask for, with the weights loaded. Raises UnsupportedArchitecture."""
+def open_engines(encoder: Encoder, weights: Weights, settings: EngineSettings) -> Sequence[Engine]:
+    """The engine that the settings ask for, once a device, with the weights loaded.
+
+    Raises UnsupportedArchitecture, and ConfigError for devices that are not there.
+    """
     threads = settings.threads or usable_cpus()
     if choose_engine(encoder, settings) == "onnx":
-        return OnnxEngine.build(encoder, weights, threads)
+        return [OnnxEngine.build(encoder, weights, threads)]
     # Imported here: torch is an extra, and importing it takes longer than loading a small model.
+    from embedserve_runtime.engines.torch.devices import devices
     from embedserve_runtime.engines.torch.engine import TorchEngine
 
-    return TorchEngine.on_the_best_device(encoder, weights, settings.precision, threads)
+    return [
+        TorchEngine.opened(
+            encoder, weights, device, settings.precision, threads, attention=settings.attention
+        )
+        for device in devices(settings.devices)
+    ]
 
 
 def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
@@ -162,10 +177,16 @@ def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
             f"engine.kind: static is for tables of token vectors, this is a {encoder.family} encoder; set it to auto"
         )
     reasons = dict(engine_reasons(encoder))
-    if settings.precision in {"bfloat16", "float16"}:
+    if settings.precision not in {"auto", "float32", "int8"}:
         reasons["onnx"] = reasons["onnx"] or f"it runs in float32, and {settings.precision} is asked for"
-    if settings.precision == "int8":
-        reasons["torch"] = reasons["torch"] or "it has no 8-bit products"
+    if settings.attention != "auto":
+        reasons["onnx"] = (
+            reasons["onnx"] or f"it has one attention, and engine.attention asks for {settings.attention}"
+        )
+    if settings.devices not in {"auto", 1}:
+        reasons["onnx"] = (
+            reasons["onnx"] or f"it runs on the CPU, and engine.devices asks for {settings.devices}"
+        )
     asked = list(reasons) if settings.kind == "auto" else [settings.kind]
     able = next((kind for kind in asked if reasons[kind] is None), None)
     if able is None:
@@ -181,6 +202,7 @@ def check_static(settings: EngineSettings) -> None:
             f"engine.kind: {settings.kind} runs the layers of an encoder, a static embedding model has none; "
             "set it to auto or static"
         )
+    _check_is_alone(settings, "a static embedding model")
     if settings.precision not in ("auto", "float32"):
         raise UnsupportedArchitecture(
             f"engine.precision: a static embedding model sums in float32, {settings.precision} is asked for"
@@ -193,10 +215,20 @@ def check_graph(settings: EngineSettings) -> None:
         raise UnsupportedArchitecture(
             f"engine.kind: {settings.kind} does not run ONNX files; set it to auto or onnx, or unset model.onnx_file"
         )
+    _check_is_alone(settings, "an ONNX file")
     if settings.precision != "auto":
         raise UnsupportedArchitecture(
             "engine.precision: an ONNX file has its precision in itself; choose the file by model.onnx_file instead"
         )
+
+
+def _check_is_alone(settings: EngineSettings, what: str) -> None:
+    """Raises UnsupportedArchitecture for settings that are for encoders on torch only."""
+    for name, value in (("attention", settings.attention), ("devices", settings.devices)):
+        if value not in ("auto", 1):
+            raise UnsupportedArchitecture(
+                f"engine.{name}: {value} is for encoders on the torch engine, this is {what}; set it to auto"
+            )
 
 
 def engine_reasons(encoder: Encoder) -> Mapping[str, str | None]:

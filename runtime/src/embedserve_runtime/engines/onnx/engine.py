@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.engines.grouping import group
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_types
 from embedserve_runtime.engines.onnx.session import PROVIDERS, RUN_ERRORS, load_session, session_options
@@ -26,10 +26,19 @@ MOST_PAIRS = 1_048_576
 class OnnxEngine:
     """One ONNX Runtime session. `forward` may be called from any thread, one at a time."""
 
-    def __init__(self, encoder: Encoder, session: onnxruntime.InferenceSession, precision: str) -> None:
-        """session: of a graph as `graph.build` writes it. precision: the name of its weights' and products'."""
+    # On a CPU the system ends a process that takes too much.
+    out_of_memory = 0
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        session: onnxruntime.InferenceSession,
+        precision: str = "float32",
+        parity: float | None = None,
+    ) -> None:
+        """session: of a graph as `graph.build` writes it. precision, parity: see `EngineFacts`."""
         self.padding = 0
-        self.precision = precision
+        self.facts = EngineFacts("onnx", "cpu", precision, parity=parity)
         self._session = session
         self._hidden_size = encoder.hidden_size
         has_terms = any(layer.attention.disentangled for layer in encoder.layers)
@@ -47,12 +56,14 @@ class OnnxEngine:
                 "session.model_external_initializers_file_folder_path", str(folder)
             )
             session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS)
-        return cls(encoder, session, "float32")
+        return cls(encoder, session)
 
     @classmethod
-    def load(cls, encoder: Encoder, file: Path, precision: str, threads: int) -> OnnxEngine:
+    def load(
+        cls, encoder: Encoder, file: Path, precision: str, threads: int, parity: float | None = None
+    ) -> OnnxEngine:
         """Load a graph of `encoder` from a file. Raises ModelInvalid when ONNX Runtime cannot."""
-        return cls(encoder, load_session(file, threads), precision)
+        return cls(encoder, load_session(file, threads), precision, parity)
 
     @property
     def hidden_size(self) -> int:
