@@ -20,7 +20,7 @@ from embedserve_runtime.conversion.corpus import calibration_texts, parity_texts
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.loading import load_runner
 from tests.runtime.pipelines.folders import TEXTS, bert, embed
-from tests.support.models import model2vec_folder
+from tests.support.static_models import sentence_transformer
 from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
 
 ConfigOf = Callable[..., RuntimeConfig]
@@ -85,10 +85,10 @@ def test_a_published_variant_is_served_with_the_identity_of_its_source(config_of
     want = embed(plain, TEXTS)
     for precision in ("float32", "int8"):
         runner = load_runner(config_of(precision=["int8", "float16"], engine={"precision": precision}))
-        assert (runner.facts.precision, runner.card.vector_space) == (precision, plain.card.vector_space)
+        assert (runner.engine.precision, runner.card.vector_space) == (precision, plain.card.vector_space)
         is_equal = bool(np.abs(embed(runner, TEXTS) - want).max() <= TINY_MODEL_MAX_ABS_DIFF)
         assert is_equal is (precision == "float32")
-    assert load_runner(config).facts.precision == result["chosen"], "auto takes the fastest"
+    assert load_runner(config).engine.precision == result["chosen"], "auto takes the fastest"
 
 
 def test_the_same_inputs_give_the_same_bytes(config_of: ConfigOf) -> None:
@@ -121,7 +121,7 @@ def test_a_variant_below_the_floor_is_not_published_and_float32_is_served(
     assert "is below 1" in int8["reason"]
     assert not (folder_of(config, result) / "int8").exists()
     with caplog.at_level(logging.WARNING):
-        assert load_runner(config).facts.precision == "float32"
+        assert load_runner(config).engine.precision == "float32"
     assert "no variant of this precision is published" in caplog.text
 
 
@@ -195,9 +195,10 @@ def test_models_with_a_head_are_compared_by_what_they_give(
     assert 0.9 < int8["minCosine"] < 1
 
 
-def test_what_has_no_layers_is_refused_with_a_way_out(config_of: ConfigOf) -> None:
+def test_what_has_no_layers_is_refused_with_a_way_out(config_of: ConfigOf, tmp_path: Path) -> None:
+    sentence_transformer(tmp_path / "static", normalize=True)
     with pytest.raises(UnsupportedArchitecture, match=r"no layers to convert; set onnx\.convert to Never"):
-        convert(config_of(model2vec_folder()))
+        convert(config_of(tmp_path / "static"))
 
 
 def test_the_command_prints_and_leaves_what_it_made(

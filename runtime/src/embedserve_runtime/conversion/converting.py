@@ -6,7 +6,6 @@ import json
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.conversion.calibration import observe
 from embedserve_runtime.conversion.corpus import calibration_texts, parity_texts
-from embedserve_runtime.conversion.parity import Observed, compare, shortfalls
+from embedserve_runtime.conversion.parity import compare, shortfalls
 from embedserve_runtime.conversion.quantizing import Blocks, Static, best_static
 from embedserve_runtime.conversion.rewriting import (
     FloatGraph,
@@ -24,7 +23,7 @@ from embedserve_runtime.conversion.rewriting import (
     half_weights,
     write_model,
 )
-from embedserve_runtime.conversion.trial import Trial, sequences_of
+from embedserve_runtime.conversion.trial import Trial, Tried, sequences_of
 from embedserve_runtime.cpu_features import sums_exactly
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.onnx.artifacts import (
@@ -50,7 +49,6 @@ from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.store import is_sound, publish_folder, remove_folder
-from embedserve_runtime.runner import Runner
 
 log = logging.getLogger(__name__)
 
@@ -100,14 +98,6 @@ def _result(card: ModelCard, artifact: Artifact | None) -> Mapping[str, Any]:
         "vectorSpace": card.vector_space,
         **report.model_dump(by_alias=True, mode="json"),
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """A variant that was run over the corpus."""
-
-    observed: Observed
-    tokens_per_second: float
 
 
 class Maker:
@@ -175,12 +165,9 @@ class Maker:
         return variant
 
     def _try(self, folder: Path, precision: str) -> Tried:
-        runner = self._runner(folder / precision / MODEL_FILE, precision)
-        return Tried(self._trial.observe(runner), self._trial.tokens_per_second(runner))
-
-    def _runner(self, file: Path, precision: str) -> Runner:
+        file = folder / precision / MODEL_FILE
         engine = OnnxEngine.load(self._card.encoder, file, precision, self._threads)
-        return runner_on(engine, self._card, self._checkpoint)
+        return self._trial.run(runner_on(engine, self._card, self._checkpoint))
 
     def _judged(self, reference: Tried, tried: Tried, precision: str) -> Variant:
         parity = compare(reference.observed, tried.observed)
