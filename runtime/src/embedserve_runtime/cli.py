@@ -17,7 +17,8 @@ from embedserve_runtime import __version__
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.model.card import ModelCard, read_card
-from embedserve_runtime.model.sources import LocatedModel, fetch_model, open_model
+from embedserve_runtime.model.sources import LocatedModel, fetch_model, note_identity, open_model
+from embedserve_runtime.model.sources.progress import Progress
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.termination import write_termination_message, write_termination_result
 
@@ -96,8 +97,12 @@ def _serve(config: RuntimeConfig) -> int:
 
 
 def _fetch(config: RuntimeConfig) -> int:
-    located = fetch_model(config.model)
-    card = read_card(located.folder, located.revision, config.model)
+    progress = Progress()
+    with progress.told(), progress.served(config.server.host, config.server.management_port):
+        located = fetch_model(config.model, progress)
+        progress.enter("reading")
+        card = read_card(located.folder, located.revision, config.model)
+    note_identity(config.model, located, card.vector_space)
     result = {"model": fetched(card, located)}
     write_termination_result(config.termination_log, result)
     print(json.dumps(result, indent=2))

@@ -7,6 +7,7 @@ next writer of the same key (a download goes on where it ended), and removed by 
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 import uuid
@@ -73,6 +74,11 @@ def staged(root: Path, key: str) -> Iterator[Staging]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def live_writer(root: Path, key: str) -> Path | None:
+    """The folder of the first live writer of a key."""
+    return min((path for path in _folders(root) if _key(path) == key and not _is_dead(path)), default=None)
+
+
 def earlier_writer(root: Path, own: Staging) -> Path | None:
     """The folder of a live writer of the same key that began before this one."""
     key = _key(own.folder)
@@ -126,10 +132,9 @@ def _take_over(staging: Staging, key: str) -> None:
     )
     for path in left:
         if not staging.files.exists():
-            try:
+            # Fails where another one takes it in this moment, or there is nothing.
+            with contextlib.suppress(OSError):
                 (path / FILES).rename(staging.files)
-            except OSError:
-                pass  # taken by another one in this moment, or there is nothing
         shutil.rmtree(path, ignore_errors=True)
 
 
