@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
+import lzma
 import sys
 import tarfile
 import zipfile
@@ -41,9 +43,9 @@ def hub(tmp_path: Path, files: dict[str, bytes]) -> Iterator[HubServer]:
         yield server
 
 
-def tar_of(entries: dict[str, bytes], compression: str = "") -> bytes:
+def tar_of(entries: dict[str, bytes]) -> bytes:
     made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode=f"w:{compression}") as tar:
+    with tarfile.open(fileobj=made, mode="w") as tar:
         for name, content in entries.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
@@ -68,9 +70,9 @@ def served(hub: HubServer, name: str, content: bytes, store: Path) -> ModelSetti
 
 KINDS: dict[str, Callable[[dict[str, bytes]], bytes]] = {
     "model.tar": tar_of,
-    "model.tar.gz": lambda entries: tar_of(entries, "gz"),
-    "model.tgz": lambda entries: tar_of(entries, "gz"),
-    "model.tar.xz": lambda entries: tar_of(entries, "xz"),
+    "model.tar.gz": lambda entries: gzip.compress(tar_of(entries)),
+    "model.tgz": lambda entries: gzip.compress(tar_of(entries)),
+    "model.tar.xz": lambda entries: lzma.compress(tar_of(entries), preset=0),
     "model.tar.zst": lambda entries: zstd.compress(tar_of(entries)),
     "model.zip": zip_of,
 }

@@ -31,7 +31,6 @@ from embedserve_runtime.errors import (
 from embedserve_runtime.model.sources import fetch_model, open_model, partial
 from embedserve_runtime.model.sources.hosts import Hosts, Patience, retry_after_s
 from embedserve_runtime.model.sources.progress import Progress
-from embedserve_runtime.model.store import volume
 from tests.runtime.model.fetch_kit import (
     CONFIG,
     QUICK,
@@ -284,7 +283,7 @@ def test_a_model_without_room_is_refused_before_its_first_byte(
     settings: ModelSettings, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(settings.store.parent)._replace(free=1_000_000)
-    monkeypatch.setattr(volume.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(VolumeFull, match=r"needs \d+ MB more and .* has 1 MB free.*store gc"):
         fetch(settings)
     assert sent(hub) == 0
