@@ -73,10 +73,10 @@ class DeviceRunner:
         """Put each head on the device."""
         device, pooled = self._engine.device, None
         if isinstance(heads.dense, DenseHead):
-            layers = [HostLayer(one.weight, one.bias, one.activation) for one in heads.dense.layers]
+            layers = host_layers(heads.dense.layers)
             self._pooled, pooled = Output.DENSE, PooledHead(heads.dense.pooling, layers, device)
         if isinstance(heads.logits, Classifier) and heads.logits.head.padding is None:
-            layers = _layers(heads.logits.layers)
+            layers = host_layers(heads.logits.layers)
             self._pooled = Output.LOGITS
             pooled = PooledHead([heads.logits.head.pooling], layers, device)
         elif heads.logits is not None:
@@ -84,15 +84,15 @@ class DeviceRunner:
             self._takes[Output.LOGITS] = _on_the_host(heads.logits)
         if isinstance(heads.sparse, Splade):
             vocabulary = VocabularyHead(
-                heads.sparse.head, _layers(heads.sparse.layers), device, self._engine.dtype
+                heads.sparse.head, host_layers(heads.sparse.layers), device, self._engine.dtype
             )
             self._takes[Output.SPARSE] = _from_vocabulary(vocabulary)
         if isinstance(heads.sparse, Lexical):
             self._takes[Output.SPARSE] = _lexical(
-                heads.sparse, TokenLayers(_layers(heads.sparse.layers), device)
+                heads.sparse, TokenLayers(host_layers(heads.sparse.layers), device)
             )
         if isinstance(heads.multi_vectors, MultiVectors):
-            layers = _layers(heads.multi_vectors.layers)
+            layers = host_layers(heads.multi_vectors.layers)
             self._takes[Output.MULTI_VECTOR] = _vectors(heads.multi_vectors, TokenLayers(layers, device))
         self._engine.prepare(pooled)
 
@@ -179,9 +179,19 @@ def _merged(first: _Part, second: _Part) -> _Part:
     )
 
 
-def _layers(loaded: Sequence[LoadedLayer]) -> list[HostLayer]:
+def host_layers(loaded: Sequence[LoadedLayer]) -> list[HostLayer]:
+    """As the device takes them."""
     return [
-        HostLayer(one.weight, one.bias, one.layer.activation, one.layer.norm, one.norm_weight, one.norm_bias)
+        HostLayer(
+            one.weight,
+            one.bias,
+            one.layer.activation,
+            one.layer.norm,
+            one.norm_weight,
+            one.norm_bias,
+            one.layer.residual,
+            one.residual,
+        )
         for one in loaded
     ]
 

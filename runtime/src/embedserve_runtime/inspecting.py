@@ -135,10 +135,17 @@ def _precision(encoder: Encoder, settings: EngineSettings) -> tuple[str, int]:
 
 def _parameters(card: ModelCard) -> int:
     encoder = sum(prod(parameter.shape) for parameter in card.encoder.parameters())
-    dense = sum((one.in_features + one.bias) * one.out_features for one in card.pipeline.dense)
+    dense = sum(
+        (one.in_features * (1 + one.projects_residual) + one.bias) * one.out_features
+        for one in card.pipeline.dense
+    )
     heads = [*([] if card.head is None else [card.head]), *card.token_heads]
     layers = [layer for head in heads for layer in head.layers]
-    return encoder + dense + sum((one.in_features + 1) * one.out_features for one in layers)
+    return (
+        encoder
+        + dense
+        + sum((one.in_features * (1 + bool(one.residual_weight)) + 1) * one.out_features for one in layers)
+    )
 
 
 def activation_numbers(encoder: Encoder, tokens: int, max_length: int) -> int:

@@ -17,7 +17,7 @@ from embedserve_runtime.engines.static import StaticRunner
 from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.heads.classification import Classifier
-from embedserve_runtime.heads.dense import DenseHead, DenseWeights
+from embedserve_runtime.heads.dense import DenseHead
 from embedserve_runtime.heads.layers import LoadedLayer
 from embedserve_runtime.heads.sparse import Splade
 from embedserve_runtime.heads.static import StaticWeights
@@ -28,6 +28,7 @@ from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tenso
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
+    HeadLayer,
     LexicalHead,
     MultiVectorHead,
     SparseHead,
@@ -79,13 +80,13 @@ def _graph_runner(card: ModelCard, graph: ShippedGraph, settings: EngineSettings
     engine = ShippedEngine(graph, card.encoder.hidden_size, settings.threads or usable_cpus())
     if graph.rows is not None:
         return GraphRunner(card, graph, engine)
-    return EncoderRunner(card, engine, Heads(dense=DenseHead(card.pipeline.pooling, _dense_weights(card))))
+    return EncoderRunner(card, engine, Heads(dense=_dense_head(card)))
 
 
 def _heads(card: ModelCard, checkpoint: Checkpoint) -> Heads:
     heads = Heads()
     if card.head is None:
-        heads = Heads(dense=DenseHead(card.pipeline.pooling, _dense_weights(card)))
+        heads = Heads(dense=_dense_head(card))
     for head in (*(() if card.head is None else (card.head,)), *card.token_heads):
         layers = _head_layers(head, card, checkpoint)
         match head:
@@ -166,12 +167,13 @@ def engine_reasons(encoder: Encoder) -> Mapping[str, str | None]:
     return {"onnx": onnx_graph.why_not(encoder), "torch": torch_support.why_not(encoder)}
 
 
-def _dense_weights(card: ModelCard) -> list[DenseWeights]:
+def _dense_head(card: ModelCard) -> DenseHead:
+    return DenseHead(card.pipeline.pooling, _dense_layers(card))
+
+
+def _dense_layers(card: ModelCard) -> tuple[LoadedLayer, ...]:
+    dense = card.pipeline.dense
     tensors = {
-        name: tensor.astype(np.float32, copy=False)
-        for name, tensor in dense_tensors(card.folder, card.pipeline.dense)
+        name: tensor.astype(np.float32, copy=False) for name, tensor in dense_tensors(card.folder, dense)
     }
-    return [
-        DenseWeights(tensors[f"dense.{number}.weight"], tensors.get(f"dense.{number}.bias"), layer.activation)
-        for number, layer in enumerate(card.pipeline.dense)
-    ]
+    return LoadedLayer.all_of([HeadLayer.of_dense(layer) for layer in dense], tensors, of="dense")

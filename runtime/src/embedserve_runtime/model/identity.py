@@ -59,6 +59,7 @@ def vector_space(
                 "bias": layer.bias,
                 "in": layer.in_features,
                 "out": layer.out_features,
+                **({"residual": True} if layer.residual else {}),  # left out where it is as usual, as below
             }
             for layer in pipeline.dense
         ],

@@ -275,8 +275,6 @@ def _add_dense(modules: Modules, folder: Path, entry: ModuleEntry, model_type: s
     config = read_json(path, _DenseFile)
     # Multi-vector models were saved by PyLate before the file said what the layer works on.
     usual = TOKENS if entry.type.startswith("pylate.") or model_type in MULTI_VECTOR_TYPES else TEXTS
-    if config.use_residual:
-        raise UnsupportedArchitecture(f"{path}: use_residual = true is not supported")
     layer = _read_dense(path, entry.path, config)
     if _place(path, config, usual) == TOKENS:
         modules.token_dense += (layer,)
@@ -343,4 +341,5 @@ def _read_dense(path: Path, name: str, config: _DenseFile) -> DenseLayer:
         out_features=config.out_features,
         bias=config.bias,
         activation=activation,
+        residual=config.use_residual,
     )

@@ -47,6 +47,8 @@ def head_tensors(checkpoint: Checkpoint, layers: Sequence[HeadLayer], folder: Pa
             yield f"{name}.weight", _tensor(source, layer.weight, (out, layer.in_features))
         if layer.bias:
             yield f"{name}.bias", _tensor(source, layer.bias, (out,))
+        if layer.residual_weight:
+            yield f"{name}.residual", _tensor(source, layer.residual_weight, (out, layer.in_features))
         if layer.norm is None:
             continue
         # gamma and beta are the old spelling.
