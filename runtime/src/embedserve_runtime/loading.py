@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import Engine
-from embedserve_runtime.engines.onnx import graph as onnx_graph
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.shipped import GraphRunner, ShippedEngine
-from embedserve_runtime.engines.static import StaticRunner
+from embedserve_runtime.engines.static import StaticRunner, WordRunner
 from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.heads.classification import Classifier
-from embedserve_runtime.heads.dense import DenseHead
-from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.heads.dense import DenseHead, RoutedHead
+from embedserve_runtime.heads.layers import LoadedLayer, run
 from embedserve_runtime.heads.sparse import Splade
-from embedserve_runtime.heads.static import StaticWeights
 from embedserve_runtime.heads.tokens import Lexical, MultiVectors
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard, read_card
@@ -34,10 +33,11 @@ from embedserve_runtime.model.heads.description import (
     SparseHead,
     TokenHead,
 )
-from embedserve_runtime.model.heads.tensors import head_tensors, query_weights
+from embedserve_runtime.model.heads.tensors import head_tensors
 from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.static import StaticTable
+from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner
 
 
@@ -45,23 +45,39 @@ def load_runner(config: RuntimeConfig) -> Runner:
     """Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
-    if isinstance(card.body, StaticTable):
-        check_static(config.engine)
-        return StaticRunner(card, card.body, card.body.tensors())
     if isinstance(card.body, ShippedGraph):
         return _graph_runner(card, card.body, config.engine)
+    if is_table(card):
+        check_static(config.engine)
+    return runner_of(card, lambda encoder, weights: open_engine(encoder, weights, config.engine))
+
+
+def runner_of(card: ModelCard, engine_of: Callable[[Encoder, Weights], Engine]) -> Runner:
+    """The runner of the card's task, with the tensors of its heads loaded: on the engine's device where it can.
+
+    engine_of: makes the engine of an encoder; two where queries have an encoder of their own.
+    """
+    documents = _way_runner(card, engine_of)
+    if card.query is None or card.shares_encoder:
+        return documents
+    return RoutedRunner(documents, _way_runner(card.query.card, engine_of))
+
+
+def _way_runner(card: ModelCard, engine_of: Callable[[Encoder, Weights], Engine]) -> Runner:
+    match card.body:
+        case StaticTable() as table:
+            return StaticRunner(card, table, table.tensors(), partial(run, _dense_layers(card)))
+        case WordTable() as table:
+            return WordRunner(card, table)
     checkpoint = Checkpoint.open(card.encoder_folder)
-    return runner_on(
-        open_engine(card.encoder, Weights(card.encoder, checkpoint), config.engine), card, checkpoint
-    )
+    engine = engine_of(card.encoder, Weights(card.encoder, checkpoint))
+    return _encoder_runner(engine, card, _heads(card, checkpoint))
 
 
-def runner_on(engine: Engine, card: ModelCard, checkpoint: Checkpoint) -> Runner:
-    """The runner of the card's task, with the tensors of its head loaded: on the engine's device where it can."""
-    runner = _encoder_runner(engine, card, _heads(card, checkpoint))
-    if card.query is None:
-        return runner
-    return RoutedRunner(runner, StaticWeights(query_weights(card.folder, card.query, card.encoder)))
+def is_table(card: ModelCard) -> bool:
+    """Whether nothing of the model needs an engine."""
+    bodies = [card.body, *([] if card.query is None else [card.query.card.body])]
+    return all(isinstance(body, StaticTable | WordTable) for body in bodies)
 
 
 def _encoder_runner(engine: Engine, card: ModelCard, heads: Heads) -> Runner:
@@ -126,9 +142,9 @@ def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
         raise UnsupportedArchitecture(
             f"engine.kind: static is for tables of token vectors, this is a {encoder.family} encoder; set it to auto"
         )
-    reasons = dict(engine_reasons(encoder))
+    reasons = dict(engine_reasons())
     if settings.precision in {"bfloat16", "float16"}:
-        reasons["onnx"] = reasons["onnx"] or f"it runs in float32, and {settings.precision} is asked for"
+        reasons["onnx"] = f"it runs in float32, and {settings.precision} is asked for"
     asked = list(reasons) if settings.kind == "auto" else [settings.kind]
     able = next((kind for kind in asked if reasons[kind] is None), None)
     if able is None:
@@ -162,13 +178,20 @@ def check_graph(settings: EngineSettings) -> None:
         )
 
 
-def engine_reasons(encoder: Encoder) -> Mapping[str, str | None]:
-    """What keeps each engine from running `encoder` on this machine, None where nothing does; preferred ones first."""
-    return {"onnx": onnx_graph.why_not(encoder), "torch": torch_support.why_not(encoder)}
+def engine_reasons() -> Mapping[str, str | None]:
+    """What keeps each engine from running encoders on this machine, None where nothing does; preferred ones first.
+
+    Every description that a family can give is written for both.
+    """
+    return {"onnx": None, "torch": torch_support.why_not()}
 
 
-def _dense_head(card: ModelCard) -> DenseHead:
-    return DenseHead(card.pipeline.pooling, _dense_layers(card))
+def _dense_head(card: ModelCard) -> DenseHead | RoutedHead:
+    documents = DenseHead(card.pipeline.pooling, _dense_layers(card))
+    if card.query is None or not card.shares_encoder:
+        return documents
+    query = card.query.card
+    return RoutedHead(documents, DenseHead(query.pipeline.pooling, _dense_layers(query)))
 
 
 def _dense_layers(card: ModelCard) -> tuple[LoadedLayer, ...]:

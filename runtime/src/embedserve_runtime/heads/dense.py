@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.heads.layers import LoadedLayer, run
 from embedserve_runtime.model.pipeline import Pooling
 
@@ -29,6 +29,25 @@ class DenseHead:
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> FloatArray:
         return run(self.layers, pool_all(hidden, batch.cu_seqlens, self.pooling, batch.unpooled))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoutedHead:
+    """Two heads behind one encoder, which give rows of one length: each sequence gets that of its way."""
+
+    documents: DenseHead
+    queries: DenseHead
+
+    def __call__(self, hidden: FloatArray, batch: PackedBatch) -> FloatArray:
+        if batch.queries is None:
+            return self.documents(hidden, batch)
+        return of_its_way(self.documents(hidden, batch), self.queries(hidden, batch), batch.queries)
+
+
+def of_its_way(documents: FloatArray, queries: FloatArray, are_queries: BoolArray) -> FloatArray:
+    """Rows of `queries` where a sequence is one, else of `documents`; the rest of both is not looked at."""
+    rows: FloatArray = np.where(are_queries[:, None], queries, documents)
+    return rows
 
 
 def pool(

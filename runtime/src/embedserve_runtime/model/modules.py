@@ -49,6 +49,7 @@ TRANSFORMER_FILES = (
 SUPPORTED = (
     "Transformer",
     "StaticEmbedding",
+    "SparseStaticEmbedding",
     "Pooling",
     "Dense",
     "Normalize",
@@ -58,10 +59,20 @@ SUPPORTED = (
     "MultiVectorMask",
 )
 ORDERS = (
-    "(MLM)?Transformer( Pooling( Dense)*( Normalize)?| SpladePooling| LogitScore"
+    "(MLM)?Transformer( Pooling( Dense)*( Normalize)*| SpladePooling| LogitScore"
     "|( Dense)+( Normalize)?( MultiVectorMask)?( Normalize)?)?"
-    "|StaticEmbedding( Dense)*( Normalize)?"
+    "|StaticEmbedding( Dense)*( Normalize)*"
+    "|SparseStaticEmbedding|IDF"
 )
+# Modules of which the folder is all that is read here, and the field of `Modules` for it.
+FOLDERS = {
+    "Transformer": "transformer",
+    "MLMTransformer": "transformer",  # an old name, of sparse encoders
+    "StaticEmbedding": "static",
+    "SparseStaticEmbedding": "words",
+    "IDF": "words",  # an old name
+    "MultiVectorMask": "mask",
+}
 # sentence-transformers' names of what modules hand on.
 TEXTS, TOKENS = "sentence_embedding", "token_embeddings"
 MULTI_VECTOR_TYPES = ("ColBERT", "MultiVectorEncoder")
@@ -154,6 +165,7 @@ class Modules:
     pooling: None when no module says it.
     dense, normalize: on vectors of texts. token_dense, token_normalize: on vectors of tokens.
     static: folder of the module that is a table of token vectors.
+    words: folder of the module that is a table of token weights.
     mask: folder of the module that says which tokens of a multi-vector model count.
     """
 
@@ -169,6 +181,7 @@ class Modules:
     token_normalize: bool = False
     mask: str | None = None
     static: str | None = None
+    words: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +224,7 @@ def read_layout(folder: Path, entries: Sequence[ModuleEntry]) -> Layout:
     )
     return Layout(
         modules=modules,
-        max_length=settings.max_seq_length or _tokenizer_length(tokenizer),
+        max_length=settings.max_seq_length or _limit(tokenizer),
         lowercase=settings.do_lower_case,
         prompts=model.prompts,
         default_prompt=model.default_prompt_name,
@@ -227,10 +240,8 @@ def read_modules(folder: Path, entries: Sequence[ModuleEntry], model_type: str |
     for entry in entries:
         config = folder / entry.path / "config.json"
         match entry.kind:
-            case "Transformer" | "MLMTransformer":  # the second is an old name of sparse encoders
-                modules.transformer = entry.path
-            case "StaticEmbedding":
-                modules.static = entry.path
+            case kind if kind in FOLDERS:
+                setattr(modules, FOLDERS[kind], entry.path)
             case "Pooling":
                 modules.pooling, modules.include_prompt = _read_pooling(config)
             case "SpladePooling":
@@ -241,8 +252,6 @@ def read_modules(folder: Path, entries: Sequence[ModuleEntry], model_type: str |
                 _add_dense(modules, folder, entry, model_type)
             case "Normalize":
                 _add_normalize(modules, config)
-            case "MultiVectorMask":
-                modules.mask = entry.path
             case "Dropout":  # does nothing outside training
                 pass
             case _:
@@ -266,7 +275,7 @@ def _check_order(path: Path, order: Sequence[str]) -> None:
         raise UnsupportedArchitecture(
             f"{path}: the modules {', '.join(order)} are not supported together; supported: Transformer, then "
             "Pooling, Dense and Normalize, or SpladePooling, or LogitScore, or Dense, Normalize and MultiVectorMask; "
-            "StaticEmbedding, then Dense and Normalize; in this order"
+            "StaticEmbedding, then Dense and Normalize; SparseStaticEmbedding; in this order"
         )
 
 
@@ -307,7 +316,13 @@ def _read_transformer(folder: Path) -> _TransformerFile:
     return read_json(found, _TransformerFile) if found is not None else _TransformerFile()
 
 
-def _tokenizer_length(tokenizer: _TokenizerConfigFile) -> int | None:
+def tokenizer_length(folder: Path) -> int | None:
+    """The tokens of a text that the tokenizer in `folder` keeps, if it has a limit. Raises ModelInvalid."""
+    path = folder / "tokenizer_config.json"
+    return _limit(read_json_if_there(path, _TokenizerConfigFile, _TokenizerConfigFile()))
+
+
+def _limit(tokenizer: _TokenizerConfigFile) -> int | None:
     length = tokenizer.model_max_length
     # transformers writes 1e30 for "no limit".
     return int(length) if length is not None and 0 < length < 1e9 else None

@@ -160,7 +160,7 @@ class EmbeddingService:
         self._check_space(query.vector_space)
         self.check_count(len(query.inputs))
         self.dispatcher.check_room(len(query.inputs))
-        outputs, pipeline = self.card.outputs, self.card.pipeline
+        outputs, pipeline = self.card.outputs, self._card_of(query).pipeline
         for output in query.outputs & ~outputs:
             raise WrongModelKind(f"model gives no {OUTPUT_NAMES[output]}: it gives {_names(outputs)}")
         dimensions = query.dimensions
@@ -233,26 +233,37 @@ class EmbeddingService:
         return self.batching.auto_truncate if asked is None else asked
 
     def _encode_inputs(self, query: EmbedQuery, prompt: str) -> Sequence[Tokens]:
-        if self._is_query(query):
-            words = self._tokenizer.encode_words(query.inputs, prompt)
-            return [TokenSequence(ids, query=True) for ids in words]
+        are_queries = self._are_queries(query)
+        tokenizer = self._tokenizer.queries if are_queries else self._tokenizer
         rules = CutRules(self._truncates(query.truncate), query.side)
-        sequences = self._tokenizer.encode(query.inputs, prompt, rules)
-        if not prompt or self.card.pipeline.include_prompt:
+        sequences = tokenizer.encode(query.inputs, prompt, rules)
+        leaves_out = prompt and not self._card_of(query).pipeline.include_prompt
+        unpooled = tokenizer.prompt_tokens(prompt) if leaves_out else 0
+        if not unpooled and not are_queries:
             return sequences
-        unpooled = self._tokenizer.prompt_tokens(prompt)
         return [
-            TokenSequence(ids, unpooled=unpooled) if isinstance(item, str) else ids
+            TokenSequence(ids, unpooled=unpooled if isinstance(item, str) else 0, query=are_queries)
             for item, ids in zip(query.inputs, sequences, strict=True)
         ]
 
-    def _is_query(self, query: EmbedQuery) -> bool:
-        """Whether the inputs take the way of queries, where the model has one of its own."""
+    def _card_of(self, query: EmbedQuery) -> ModelCard:
+        """The card of the way that the inputs take. Raises InvalidInput."""
+        way = self.card.query
+        return way.card if way is not None and self._are_queries(query) else self.card
+
+    def _are_queries(self, query: EmbedQuery) -> bool:
+        """Whether the inputs take the way of queries, where the model has one of its own. Raises InvalidInput."""
         way = self.card.query
         if way is None:
             return False
         named = query.prompt_name if query.prompt_name in (QUERY, DOCUMENT) else None
-        return way.is_default if (role := query.role or named) is None else role == QUERY
+        role = query.role or named or way.default
+        if role is None:
+            raise InvalidInput(
+                "this model treats queries and documents differently and takes no input for either unless it is told "
+                f"which: set the prompt name (or the input type, where the route has one) to {QUERY} or {DOCUMENT}"
+            )
+        return role == QUERY
 
     def _encode_items(self, query: ScoreQuery) -> list[Tokens]:
         """One sequence an item. Single texts get no prompt: the default one is for vectors."""
@@ -293,7 +304,7 @@ class EmbeddingService:
         kept = [prune(vector, top_k=query.top_k, threshold=query.threshold) for vector in sparse]
         if results.dense is None:
             return NO_ROWS, kept
-        pipeline = self.card.pipeline
+        pipeline = self._card_of(query).pipeline
         vectors = cut(results.dense, query.dimensions or pipeline.dimensions)
         _check_finite((vectors,))
         if pipeline.normalize if query.normalize is None else query.normalize:

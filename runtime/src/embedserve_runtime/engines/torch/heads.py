@@ -105,6 +105,16 @@ class PooledHead:
         return rows
 
 
+class SideBySide:
+    """The columns of several heads, one after the other; who reads the rows takes those that count."""
+
+    def __init__(self, heads: Sequence[RowHead]) -> None:
+        self._heads = tuple(heads)
+
+    def __call__(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
+        return torch.cat([head(hidden, batch) for head in self._heads], dim=1)
+
+
 class TokenLayers:
     """Layers on every token, float32: (tokens, hidden) to (tokens, out features)."""
 

@@ -57,5 +57,6 @@ def split(batch: PackedBatch, at: list[int]) -> list[PackedBatch]:
         types = None if batch.token_types is None else batch.token_types[start:end]
         unpooled = None if batch.unpooled is None else batch.unpooled[first:last]
         bounds_of_part = batch.cu_seqlens[first : last + 1] - start
-        parts.append(PackedBatch(batch.token_ids[start:end], bounds_of_part, types, unpooled))
+        queries = None if batch.queries is None else batch.queries[first:last]
+        parts.append(PackedBatch(batch.token_ids[start:end], bounds_of_part, types, unpooled, queries))
     return parts

@@ -189,19 +189,6 @@ class MultiVectorHead:
     interaction: LateInteraction | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StaticQuery:
-    """Queries of an asymmetric model get a weight for each word from a table instead of the encoder's vector. They are
-    tokenized without special tokens.
-
-    folder: of the table, inside the model folder. is_default: whether inputs that are called neither query nor document
-    are taken for queries.
-    """
-
-    folder: str
-    is_default: bool
-
-
 # In the place of pooling; beside it.
 Head = ClassifierHead | SparseHead | MultiVectorHead
 TokenHead = LexicalHead | MultiVectorHead
