@@ -26,6 +26,7 @@ from embedserve_runtime.model.heads import bge_m3
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
+    LateInteraction,
     LexicalHead,
     MultiVectorHead,
     SparseHead,
@@ -110,6 +111,16 @@ class ModelCard:
         return next(output for output in order if output in self.outputs)
 
     @property
+    def late_interaction(self) -> LateInteraction | None:
+        """How queries and documents of a multi-vector model differ; None for other models."""
+        return self.head.interaction if isinstance(self.head, MultiVectorHead) else None
+
+    @property
+    def ranks_by_vectors(self) -> bool:
+        """Whether documents are ranked by comparing the vectors of their tokens."""
+        return self.task is Task.MULTI_VECTOR
+
+    @property
     def encoder_folder(self) -> Path:
         return self.folder / self.encoder_path
 
@@ -159,7 +170,12 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
     )
     if query is not None:
         routes.check_tokenizers(folder, query, encoder_folder / TOKENIZER_FILE)
+    if isinstance(head, MultiVectorHead) and head.interaction is not None:
+        layout = _late_layout(layout, head.interaction)
+        source = replace(source, layout=layout)
     prompts, default_prompt = _prompts(layout, settings)
+    if isinstance(head, MultiVectorHead) and head.interaction is not None:
+        head = replace(head, interaction=_with_prompts(head.interaction, prompts))
     if isinstance(head, ClassifierHead) and head.template is not None and default_prompt is not None:
         head = replace(head, template=replace(head.template, instruction=prompts[default_prompt]))
     contents = _Contents(
@@ -176,6 +192,26 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
         token_heads=token_heads,
         query=query,
         pair_types=_pair_types(encoder, layout),
+    )
+
+
+def _late_layout(layout: Layout, late: LateInteraction) -> Layout:
+    """With the markers in the prompts, and documents' length for inputs in general."""
+    prompts = {
+        name: prompt
+        for name, prompt in ((routes.QUERY, late.query_prompt), (routes.DOCUMENT, late.document_prompt))
+        if prompt or name in layout.prompts
+    }
+    max_length = late.document_length or layout.max_length
+    return replace(layout, prompts={**layout.prompts, **prompts}, max_length=max_length)
+
+
+def _with_prompts(late: LateInteraction, prompts: Mapping[str, str]) -> LateInteraction:
+    """With those that the service sets instead of the model's own."""
+    return replace(
+        late,
+        query_prompt=prompts.get(routes.QUERY, ""),
+        document_prompt=prompts.get(routes.DOCUMENT, ""),
     )
 
 

@@ -56,12 +56,21 @@ SUPPORTED = (
     "SpladePooling",
     "LogitScore",
     "MultiVectorMask",
+    "HierarchicalTokenPooling",
 )
 ORDERS = (
     "(MLM)?Transformer( Pooling( Dense)*( Normalize)?| SpladePooling| LogitScore"
-    "|( Dense)+( Normalize)?( MultiVectorMask)?( Normalize)?)?"
+    "|( Dense)+( Normalize)?( MultiVectorMask)?( Normalize)?( HierarchicalTokenPooling)?)?"
     "|StaticEmbedding( Dense)*( Normalize)?"
 )
+# Modules of which only the folder is noted here, and where.
+PLACES = {
+    "Transformer": "transformer",
+    "MLMTransformer": "transformer",  # an old name in sparse encoders
+    "StaticEmbedding": "static",
+    "MultiVectorMask": "mask",
+    "HierarchicalTokenPooling": "token_pooling",
+}
 # sentence-transformers' names of what modules hand on.
 TEXTS, TOKENS = "sentence_embedding", "token_embeddings"
 MULTI_VECTOR_TYPES = ("ColBERT", "MultiVectorEncoder")
@@ -154,7 +163,8 @@ class Modules:
     pooling: None when no module says it.
     dense, normalize: on vectors of texts. token_dense, token_normalize: on vectors of tokens.
     static: folder of the module that is a table of token vectors.
-    mask: folder of the module that says which tokens of a multi-vector model count.
+    mask: folder of the module that says which tokens of a multi-vector model count. token_pooling: folder of the
+        module that makes one vector of several.
     """
 
     written: bool = False
@@ -168,6 +178,7 @@ class Modules:
     token_dense: tuple[DenseLayer, ...] = ()
     token_normalize: bool = False
     mask: str | None = None
+    token_pooling: str | None = None
     static: str | None = None
 
 
@@ -227,10 +238,8 @@ def read_modules(folder: Path, entries: Sequence[ModuleEntry], model_type: str |
     for entry in entries:
         config = folder / entry.path / "config.json"
         match entry.kind:
-            case "Transformer" | "MLMTransformer":  # the second is an old name of sparse encoders
-                modules.transformer = entry.path
-            case "StaticEmbedding":
-                modules.static = entry.path
+            case kind if kind in PLACES:
+                setattr(modules, PLACES[kind], entry.path)
             case "Pooling":
                 modules.pooling, modules.include_prompt = _read_pooling(config)
             case "SpladePooling":
@@ -241,8 +250,6 @@ def read_modules(folder: Path, entries: Sequence[ModuleEntry], model_type: str |
                 _add_dense(modules, folder, entry, model_type)
             case "Normalize":
                 _add_normalize(modules, config)
-            case "MultiVectorMask":
-                modules.mask = entry.path
             case "Dropout":  # does nothing outside training
                 pass
             case _:
@@ -265,8 +272,8 @@ def _check_order(path: Path, order: Sequence[str]) -> None:
     if order and re.fullmatch(ORDERS, " ".join(order)) is None:
         raise UnsupportedArchitecture(
             f"{path}: the modules {', '.join(order)} are not supported together; supported: Transformer, then "
-            "Pooling, Dense and Normalize, or SpladePooling, or LogitScore, or Dense, Normalize and MultiVectorMask; "
-            "StaticEmbedding, then Dense and Normalize; in this order"
+            "Pooling, Dense and Normalize, or SpladePooling, or LogitScore, or Dense, Normalize, MultiVectorMask and "
+            "HierarchicalTokenPooling; StaticEmbedding, then Dense and Normalize; in this order"
         )
 
 
