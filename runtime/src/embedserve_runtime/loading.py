@@ -49,7 +49,10 @@ def load_runner(config: RuntimeConfig) -> Runner:
         return _graph_runner(card, card.body, config.engine)
     if is_table(card):
         check_static(config.engine)
-    return runner_of(card, lambda encoder, weights: open_engine(encoder, weights, config.engine))
+    hides_tokens = _hides_tokens(card)
+    return runner_of(
+        card, lambda encoder, weights: open_engine(encoder, weights, config.engine, hides_tokens=hides_tokens)
+    )
 
 
 def runner_of(card: ModelCard, engine_of: Callable[[Encoder, Weights], Engine]) -> Runner:
@@ -125,15 +128,27 @@ def _head_layers(head: Head | TokenHead, card: ModelCard, checkpoint: Checkpoint
     return LoadedLayer.all_of(head.layers, tensors)
 
 
-def open_engine(encoder: Encoder, weights: Weights, settings: EngineSettings) -> Engine:
-    """The engine that the settings ask for, with the weights loaded. Raises UnsupportedArchitecture."""
+def _hides_tokens(card: ModelCard) -> bool:
+    late = card.late_interaction
+    return late is not None and late.expansion is not None and not late.expansion.attend
+
+
+def open_engine(
+    encoder: Encoder, weights: Weights, settings: EngineSettings, *, hides_tokens: bool = False
+) -> Engine:
+    """The engine that the settings ask for, with the weights loaded. Raises UnsupportedArchitecture.
+
+    hides_tokens: as of `TorchEngine`.
+    """
     threads = settings.threads or usable_cpus()
     if choose_engine(encoder, settings) == "onnx":
         return OnnxEngine(encoder, weights, threads)
     # Imported here: torch is an extra, and importing it takes longer than loading a small model.
     from embedserve_runtime.engines.torch.engine import TorchEngine
 
-    return TorchEngine.on_the_best_device(encoder, weights, settings.precision, threads)
+    return TorchEngine.on_the_best_device(
+        encoder, weights, settings.precision, threads, hides_tokens=hides_tokens
+    )
 
 
 def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:

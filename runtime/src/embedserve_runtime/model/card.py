@@ -25,6 +25,7 @@ from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tenso
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
+    LateInteraction,
     LexicalHead,
     MultiVectorHead,
     SparseHead,
@@ -37,7 +38,14 @@ from embedserve_runtime.model.heads.reading import read_graph_head, read_head, r
 from embedserve_runtime.model.heads.tensors import head_tensors
 from embedserve_runtime.model.identity import joined, tokenizer_digest, vector_space
 from embedserve_runtime.model.modules import Layout, ModuleEntry, read_entries, read_layout
-from embedserve_runtime.model.overlay import max_length_of, pipeline_of, prompts_of, rows_pipeline
+from embedserve_runtime.model.overlay import (
+    late_layout,
+    max_length_of,
+    pipeline_of,
+    prompts_of,
+    rows_pipeline,
+    with_prompts,
+)
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.model.shipped import ShippedGraph, chosen_file, graph_encoder, read_graph
 from embedserve_runtime.model.static import StaticTable, read_static
@@ -135,6 +143,16 @@ class ModelCard:
 
     def runs_encoder_of(self, other: ModelCard) -> bool:
         return self.body is None and other.body is None and self.encoder_path == other.encoder_path
+
+    @property
+    def late_interaction(self) -> LateInteraction | None:
+        """How queries and documents of a multi-vector model differ; None for other models."""
+        return self.head.interaction if isinstance(self.head, MultiVectorHead) else None
+
+    @property
+    def ranks_by_vectors(self) -> bool:
+        """Whether documents are ranked by comparing the vectors of their tokens."""
+        return self.task is Task.MULTI_VECTOR
 
     @property
     def encoder_folder(self) -> Path:
@@ -242,7 +260,12 @@ def _encoder_card(source: _Source, beside: ModelCard | None) -> ModelCard:
         if head is None
         else rows_pipeline(head_outputs(head), settings, layout)
     )
+    if isinstance(head, MultiVectorHead) and head.interaction is not None:
+        layout = late_layout(layout, head.interaction)
+        source = replace(source, layout=layout)
     prompts, default_prompt = prompts_of(layout, settings)
+    if isinstance(head, MultiVectorHead) and head.interaction is not None:
+        head = replace(head, interaction=with_prompts(head.interaction, prompts))
     if isinstance(head, ClassifierHead) and head.template is not None and default_prompt is not None:
         head = replace(head, template=replace(head.template, instruction=prompts[default_prompt]))
     shared = beside is not None and beside.body is None and beside.encoder_path == layout.modules.transformer

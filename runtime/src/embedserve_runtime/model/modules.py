@@ -57,21 +57,23 @@ SUPPORTED = (
     "SpladePooling",
     "LogitScore",
     "MultiVectorMask",
+    "HierarchicalTokenPooling",
 )
 ORDERS = (
     "(MLM)?Transformer( Pooling( Dense)*( Normalize)*| SpladePooling| LogitScore"
-    "|( Dense)+( Normalize)?( MultiVectorMask)?( Normalize)?)?"
+    "|( Dense)+( Normalize)?( MultiVectorMask)?( Normalize)?( HierarchicalTokenPooling)?)?"
     "|StaticEmbedding( Dense)*( Normalize)*"
     "|SparseStaticEmbedding|IDF"
 )
-# Modules of which the folder is all that is read here, and the field of `Modules` for it.
-FOLDERS = {
+# Modules of which only the folder is noted here, and where.
+PLACES = {
     "Transformer": "transformer",
-    "MLMTransformer": "transformer",  # an old name, of sparse encoders
+    "MLMTransformer": "transformer",  # an old name in sparse encoders
     "StaticEmbedding": "static",
     "SparseStaticEmbedding": "words",
     "IDF": "words",  # an old name
     "MultiVectorMask": "mask",
+    "HierarchicalTokenPooling": "token_pooling",
 }
 # sentence-transformers' names of what modules hand on.
 TEXTS, TOKENS = "sentence_embedding", "token_embeddings"
@@ -166,7 +168,8 @@ class Modules:
     dense, normalize: on vectors of texts. token_dense, token_normalize: on vectors of tokens.
     static: folder of the module that is a table of token vectors.
     words: folder of the module that is a table of token weights.
-    mask: folder of the module that says which tokens of a multi-vector model count.
+    mask: folder of the module that says which tokens of a multi-vector model count. token_pooling: folder of the
+        module that makes one vector of several.
     """
 
     written: bool = False
@@ -180,6 +183,7 @@ class Modules:
     token_dense: tuple[DenseLayer, ...] = ()
     token_normalize: bool = False
     mask: str | None = None
+    token_pooling: str | None = None
     static: str | None = None
     words: str | None = None
 
@@ -240,8 +244,8 @@ def read_modules(folder: Path, entries: Sequence[ModuleEntry], model_type: str |
     for entry in entries:
         config = folder / entry.path / "config.json"
         match entry.kind:
-            case kind if kind in FOLDERS:
-                setattr(modules, FOLDERS[kind], entry.path)
+            case kind if kind in PLACES:
+                setattr(modules, PLACES[kind], entry.path)
             case "Pooling":
                 modules.pooling, modules.include_prompt = _read_pooling(config)
             case "SpladePooling":
@@ -274,8 +278,8 @@ def _check_order(path: Path, order: Sequence[str]) -> None:
     if order and re.fullmatch(ORDERS, " ".join(order)) is None:
         raise UnsupportedArchitecture(
             f"{path}: the modules {', '.join(order)} are not supported together; supported: Transformer, then "
-            "Pooling, Dense and Normalize, or SpladePooling, or LogitScore, or Dense, Normalize and MultiVectorMask; "
-            "StaticEmbedding, then Dense and Normalize; SparseStaticEmbedding; in this order"
+            "Pooling, Dense and Normalize, or SpladePooling, or LogitScore, or Dense, Normalize, MultiVectorMask and "
+            "HierarchicalTokenPooling; StaticEmbedding, then Dense and Normalize; SparseStaticEmbedding; in this order"
         )
 
 

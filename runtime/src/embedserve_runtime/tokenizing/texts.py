@@ -19,7 +19,7 @@ from embedserve_runtime.model.heads.description import ClassifierHead, PromptTem
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.tokenizing.cutting import CutRules, keep
-from embedserve_runtime.tokenizing.layout import lowercase_first, read_special_tokens
+from embedserve_runtime.tokenizing.layout import lowercase_first, read_special_tokens, register_markers
 from embedserve_runtime.tokenizing.pairs import PairEncoder
 from embedserve_runtime.tokenizing.reader import Need, Part, Reader, Segment, Token, pieces
 from embedserve_runtime.tokenizing.templates import TemplateEncoder
@@ -102,12 +102,18 @@ class TextTokenizer:
                 blank=vocabulary,
                 characters=None if per_token is None else card.max_length * per_token,
             )
+        if card.late_interaction is not None:
+            register_markers(tokenizer, card.late_interaction.markers)
         built = cls(tokenizer, card.max_length, vocabulary, pair_types=card.pair_types)
         if isinstance(card.head, ClassifierHead) and card.head.template is not None:
             built.rank_by(card.head.template)
         elif card.task is Task.RERANK:
             built.require_pairs()
         return built
+
+    def within(self, max_length: int) -> TextTokenizer:
+        """One for shorter or longer texts, over the same library object. Raises ConfigError."""
+        return TextTokenizer(self._tokenizer, max_length, self.vocabulary_size, pair_types=self._pair_types)
 
     def rank_by(self, template: PromptTemplate) -> None:
         """Make pairs with a written prompt from now on. Raises ConfigError when it leaves no room."""
@@ -186,8 +192,14 @@ class TextTokenizer:
                 text = prompt + item
                 located.append([token for segment in segments for token in segment.tokens(text)])
             else:
-                located.append([Token(int(i), self._tokenizer.id_to_token(int(i)) or "", False) for i in ids])
+                located.append(self.named(ids))
         return located
+
+    def named(self, ids: Int32Array) -> list[Token]:
+        """Tokens that stand at no place of a text."""
+        return [
+            Token(token, text, False) for token, text in zip(ids.tolist(), self.token_texts(ids), strict=True)
+        ]
 
     def tokenize(self, texts: Sequence[str], prompt: str, *, add_special_tokens: bool) -> list[list[Token]]:
         """All tokens of each text, uncut. Raises EmptyInput and InputTooLong for very long texts."""

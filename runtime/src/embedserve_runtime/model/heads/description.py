@@ -6,7 +6,7 @@ Read from a folder by `reading`, executed by `embedserve_runtime.heads`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from embedserve_runtime.model.architecture import Norm
@@ -146,34 +146,50 @@ class LexicalHead:
 
 @dataclass(frozen=True, slots=True)
 class QueryExpansion:
-    """Queries are filled up with a token to `length`, and its vectors count.
+    """Queries are filled up to `length` with a token, by its id, whose vectors count.
 
-    fixed: longer queries are cut to `length`. attend: whether other tokens see it.
-    token: None for the tokenizer's mask.
+    fixed: longer queries are cut to `length`. attend: whether attention sees it.
     """
 
     length: int
     fixed: bool
     attend: bool
-    token: str | None = None
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPooling:
+    """Vectors that are alike become one: the number of vectors divided by `factor` stay.
+
+    protected: leading vectors that stay as they are. normalize: L2 normalise afterwards.
+    """
+
+    factor: float
+    protected: int = 1
+    normalize: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class LateInteraction:
     """How queries and documents differ before the encoder, and which tokens' vectors count after it.
 
-    query_prefix, document_prefix: one token each where the vocabulary has it, before the prompt.
+    query_prompt, document_prompt: texts put before each input, markers included.
+    markers: texts at their beginning that are one token each where the vocabulary has it.
     query_length, document_length: tokens, special ones included; None for the model's own.
-    skipped_words: tokens whose vectors do not count, for inputs of `skipped_tasks` (no task counts as "document").
+    skipped: ids of tokens whose vectors do not count, for the roles in `skipped_roles`.
+    pooling: of the vectors of the roles in `pooled_roles`.
     """
 
-    query_prefix: str
-    document_prefix: str
-    query_length: int | None
-    document_length: int | None
-    expansion: QueryExpansion | None
-    skipped_words: tuple[str, ...]
-    skipped_tasks: tuple[str, ...]
+    query_prompt: str = ""
+    document_prompt: str = ""
+    markers: tuple[str, ...] = ()
+    query_length: int | None = None
+    document_length: int | None = None
+    expansion: QueryExpansion | None = None
+    skipped: tuple[int, ...] = ()
+    skipped_roles: tuple[str, ...] = ()
+    pooling: TokenPooling | None = None
+    pooled_roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +239,18 @@ def identity_of(head: Head | TokenHead) -> dict[str, object]:
         case LexicalHead():
             return {"kind": "lexical", "dropped": sorted(head.dropped), "layers": layers}
         case MultiVectorHead():
-            return {
-                "kind": "multi-vector",
-                "normalize": head.normalize,
-                "skipped": head.skipped,
-                "layers": layers,
-            }
+            kind = {"kind": "multi-vector", "normalize": head.normalize, "skipped": head.skipped}
+            late = head.interaction
+            return {**kind, "layers": layers, **({} if late is None else {"late": _late_identity(late)})}
+
+
+def _late_identity(late: LateInteraction) -> dict[str, object]:
+    """Lengths that only cut are not part of it."""
+    expansion, pooling = late.expansion, late.pooling
+    return {
+        "prompts": {"query": late.query_prompt, "document": late.document_prompt},
+        "expansion": None if expansion is None else asdict(expansion),
+        "skipped": sorted(late.skipped) if late.skipped_roles else [],
+        "skipped_roles": sorted(late.skipped_roles) if late.skipped else [],
+        "pooling": None if pooling is None else {**asdict(pooling), "roles": sorted(late.pooled_roles)},
+    }
