@@ -13,6 +13,7 @@ from embedserve_runtime.model.heads import bge_m3
 from embedserve_runtime.model.heads.description import LateInteraction
 from embedserve_runtime.model.modules import Layout
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
+from embedserve_runtime.model.routes import DOCUMENT, QUERY
 
 
 def prompts_of(layout: Layout, settings: ModelSettings) -> tuple[dict[str, str], str | None]:
@@ -31,7 +32,7 @@ def late_layout(layout: Layout, late: LateInteraction) -> Layout:
     """With the markers in the prompts, and documents' length for inputs in general."""
     prompts = {
         name: prompt
-        for name, prompt in ((routes.QUERY, late.query_prompt), (routes.DOCUMENT, late.document_prompt))
+        for name, prompt in ((QUERY, late.query_prompt), (DOCUMENT, late.document_prompt))
         if prompt or name in layout.prompts
     }
     max_length = late.document_length or layout.max_length
@@ -42,8 +43,8 @@ def with_prompts(late: LateInteraction, prompts: Mapping[str, str]) -> LateInter
     """With those that the service sets instead of the model's own."""
     return replace(
         late,
-        query_prompt=prompts.get(routes.QUERY, ""),
-        document_prompt=prompts.get(routes.DOCUMENT, ""),
+        query_prompt=prompts.get(QUERY, ""),
+        document_prompt=prompts.get(DOCUMENT, ""),
     )
 
 
