@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -40,41 +40,55 @@ from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner
 
+OpenEngines = Callable[[Encoder, Weights], Sequence[Engine]]
 
-def load_runner(config: RuntimeConfig) -> Runner:
-    """Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
+
+def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
+    """One for each device. Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
     if isinstance(card.body, ShippedGraph):
-        return _graph_runner(card, card.body, config.engine)
+        return [_graph_runner(card, card.body, config.engine)]
     if is_table(card):
         check_static(config.engine)
-    hides_tokens = _hides_tokens(card)
-    return runner_of(
-        card, lambda encoder, weights: open_engine(encoder, weights, config.engine, hides_tokens=hides_tokens)
+    hides = _hides_tokens(card)
+    return runners_of(
+        card, lambda encoder, weights: open_engines(encoder, weights, config.engine, hides_tokens=hides)
     )
 
 
-def runner_of(card: ModelCard, engine_of: Callable[[Encoder, Weights], Engine]) -> Runner:
-    """The runner of the card's task, with the tensors of its heads loaded: on the engine's device where it can.
+def load_runner(config: RuntimeConfig) -> Runner:
+    """The first of `load_runners`, for who needs no more."""
+    return load_runners(config)[0]
 
-    engine_of: makes the engine of an encoder; two where queries have an encoder of their own.
+
+def runners_of(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
+    """The runners of the card's task, one a device, with the tensors of its heads loaded: on the device where it can.
+
+    Two engines a device where queries have an encoder of their own.
     """
-    documents = _way_runner(card, engine_of)
+    documents = _way_runners(card, engines_of)
     if card.query is None or card.shares_encoder:
         return documents
-    return RoutedRunner(documents, _way_runner(card.query.card, engine_of))
+    queries = _way_runners(card.query.card, engines_of)
+    # A table serves all devices.
+    count = max(len(documents), len(queries))
+    return [
+        RoutedRunner(documents[number % len(documents)], queries[number % len(queries)])
+        for number in range(count)
+    ]
 
 
-def _way_runner(card: ModelCard, engine_of: Callable[[Encoder, Weights], Engine]) -> Runner:
+def _way_runners(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
     match card.body:
         case StaticTable() as table:
-            return StaticRunner(card, table, table.tensors(), partial(run, _dense_layers(card)))
+            return [StaticRunner(card, table, table.tensors(), partial(run, _dense_layers(card)))]
         case WordTable() as table:
-            return WordRunner(card, table)
+            return [WordRunner(card, table)]
     checkpoint = Checkpoint.open(card.encoder_folder)
-    engine = engine_of(card.encoder, Weights(card.encoder, checkpoint))
-    return _encoder_runner(engine, card, _heads(card, checkpoint))
+    engines = engines_of(card.encoder, Weights(card.encoder, checkpoint))
+    heads = _heads(card, checkpoint)
+    return [_encoder_runner(engine, card, heads) for engine in engines]
 
 
 def is_table(card: ModelCard) -> bool:
@@ -133,22 +147,32 @@ def _hides_tokens(card: ModelCard) -> bool:
     return late is not None and late.expansion is not None and not late.expansion.attend
 
 
-def open_engine(
+def open_engines(
     encoder: Encoder, weights: Weights, settings: EngineSettings, *, hides_tokens: bool = False
-) -> Engine:
-    """The engine that the settings ask for, with the weights loaded. Raises UnsupportedArchitecture.
+) -> Sequence[Engine]:
+    """The engine that the settings ask for, once a device, with the weights loaded. hides_tokens: as of `TorchEngine`.
 
-    hides_tokens: as of `TorchEngine`.
+    Raises UnsupportedArchitecture, and ConfigError for devices that are not there.
     """
     threads = settings.threads or usable_cpus()
     if choose_engine(encoder, settings) == "onnx":
-        return OnnxEngine(encoder, weights, threads)
+        return [OnnxEngine(encoder, weights, threads)]
     # Imported here: torch is an extra, and importing it takes longer than loading a small model.
+    from embedserve_runtime.engines.torch.devices import devices
     from embedserve_runtime.engines.torch.engine import TorchEngine
 
-    return TorchEngine.on_the_best_device(
-        encoder, weights, settings.precision, threads, hides_tokens=hides_tokens
-    )
+    return [
+        TorchEngine.opened(
+            encoder,
+            weights,
+            device,
+            settings.precision,
+            threads,
+            attention=settings.attention,
+            hides_tokens=hides_tokens,
+        )
+        for device in devices(settings.devices)
+    ]
 
 
 def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
@@ -158,8 +182,21 @@ def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
             f"engine.kind: static is for tables of token vectors, this is a {encoder.family} encoder; set it to auto"
         )
     reasons = dict(engine_reasons())
-    if settings.precision in {"bfloat16", "float16"}:
-        reasons["onnx"] = f"it runs in float32, and {settings.precision} is asked for"
+    refusals = (
+        (
+            settings.precision in {"auto", "float32"},
+            f"it runs in float32, and {settings.precision} is asked for",
+        ),
+        (
+            settings.attention == "auto",
+            f"it has one attention, and engine.attention asks for {settings.attention}",
+        ),
+        (
+            settings.devices in {"auto", 1},
+            f"it runs on the CPU, and engine.devices asks for {settings.devices}",
+        ),
+    )
+    reasons["onnx"] = next((reason for fits, reason in refusals if not fits), None)
     asked = list(reasons) if settings.kind == "auto" else [settings.kind]
     able = next((kind for kind in asked if reasons[kind] is None), None)
     if able is None:
@@ -175,6 +212,7 @@ def check_static(settings: EngineSettings) -> None:
             f"engine.kind: {settings.kind} runs the layers of an encoder, a static embedding model has none; "
             "set it to auto or static"
         )
+    _check_is_alone(settings, "a static embedding model")
     if settings.precision not in ("auto", "float32"):
         raise UnsupportedArchitecture(
             f"engine.precision: a static embedding model sums in float32, {settings.precision} is asked for"
@@ -187,10 +225,20 @@ def check_graph(settings: EngineSettings) -> None:
         raise UnsupportedArchitecture(
             f"engine.kind: {settings.kind} does not run ONNX files; set it to auto or onnx, or unset model.onnx_file"
         )
+    _check_is_alone(settings, "an ONNX file")
     if settings.precision != "auto":
         raise UnsupportedArchitecture(
             "engine.precision: an ONNX file has its precision in itself; choose the file by model.onnx_file instead"
         )
+
+
+def _check_is_alone(settings: EngineSettings, what: str) -> None:
+    """Raises UnsupportedArchitecture for settings that are for encoders on torch only."""
+    for name, value in (("attention", settings.attention), ("devices", settings.devices)):
+        if value not in ("auto", 1):
+            raise UnsupportedArchitecture(
+                f"engine.{name}: {value} is for encoders on the torch engine, this is {what}; set it to auto"
+            )
 
 
 def engine_reasons() -> Mapping[str, str | None]:

@@ -30,7 +30,8 @@ def card_of(folder: Path, **settings: object) -> ModelCard:
 
 
 def runner_of(folder: Path, engine: str, **settings: object) -> Runner:
-    return loading.runner_of(card_of(folder, **settings), ENGINES[engine].build)
+    (runner,) = loading.runners_of(card_of(folder, **settings), lambda *of: [ENGINES[engine].build(*of)])
+    return runner
 
 
 def sequences(lengths: Sequence[int] = LENGTHS) -> list[Int32Array]:

@@ -20,6 +20,7 @@ from transformers import BertModel
 from embedserve_runtime.cli import main
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.loading import runners_of
 from embedserve_runtime.results import Output
 from embedserve_runtime.runner import RoutedRunner, Runner
 from tests.runtime.engines.engines import ENGINES
@@ -157,6 +158,14 @@ def test_hidden_states_come_from_the_encoder_of_the_way(bare: Bare, tmp_path: Pa
     from_both = runner.run(PackedBatch.pack(query + document), Output.HIDDEN).hidden
     assert from_both is not None
     assert [states.shape for states in from_both] == [(len(query[0]), SMALL), (len(document[0]), SIZE)]
+
+
+def test_each_device_gets_both_ways_and_a_table_serves_all_of_them(bare: Bare, tmp_path: Path) -> None:
+    saved(tmp_path, *OWN["a table beside an encoder"](bare))
+    build = ENGINES["torch"].build
+    first, second = runners_of(card_of(tmp_path), lambda *of: [build(*of), build(*of)])
+    for ours, theirs in zip(both(first), both(second), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 DEFAULTS: dict[str, tuple[dict[str, Any], str | None]] = {
