@@ -36,11 +36,13 @@ from embedserve_runtime.model.heads.description import (
     head_outputs,
     identity_of,
 )
+from embedserve_runtime.model.heads.late_interaction import late_layout, with_prompts
 from embedserve_runtime.model.heads.reading import read_graph_head, read_head, read_token_heads
 from embedserve_runtime.model.heads.tensors import head_tensors, query_weights
 from embedserve_runtime.model.identity import tokenizer_digest, vector_space
 from embedserve_runtime.model.modules import Layout, read_entries, read_layout
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
+from embedserve_runtime.model.ranges import Ranges, read_ranges
 from embedserve_runtime.model.shipped import ShippedGraph, chosen_file, graph_encoder, read_graph
 from embedserve_runtime.model.static import StaticTable, read_static
 from embedserve_runtime.results import Output
@@ -74,6 +76,7 @@ class ModelCard:
     token_heads: what is made of each token beside a dense vector.
     pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
     body: what runs instead of the layers that `encoder` describes; of the encoder then only the sizes hold.
+    ranges: of the dimensions of dense vectors as the model makes them, where the folder has them.
     """
 
     folder: Path
@@ -93,6 +96,7 @@ class ModelCard:
     encoder_path: str = ""
     pair_types: bool = False
     body: Body | None = None
+    ranges: Ranges | None = None
 
     @property
     def outputs(self) -> Output:
@@ -114,6 +118,14 @@ class ModelCard:
     def late_interaction(self) -> LateInteraction | None:
         """How queries and documents of a multi-vector model differ; None for other models."""
         return self.head.interaction if isinstance(self.head, MultiVectorHead) else None
+
+    @property
+    def sparse_width(self) -> int:
+        """Dimensions of sparse vectors, 0 without any."""
+        sparse = [
+            head for head in (self.head, *self.token_heads) if isinstance(head, SparseHead | LexicalHead)
+        ]
+        return sparse[0].vocabulary if sparse else 0
 
     @property
     def ranks_by_vectors(self) -> bool:
@@ -171,11 +183,11 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
     if query is not None:
         routes.check_tokenizers(folder, query, encoder_folder / TOKENIZER_FILE)
     if isinstance(head, MultiVectorHead) and head.interaction is not None:
-        layout = _late_layout(layout, head.interaction)
+        layout = late_layout(layout, head.interaction)
         source = replace(source, layout=layout)
     prompts, default_prompt = _prompts(layout, settings)
     if isinstance(head, MultiVectorHead) and head.interaction is not None:
-        head = replace(head, interaction=_with_prompts(head.interaction, prompts))
+        head = replace(head, interaction=with_prompts(head.interaction, prompts))
     if isinstance(head, ClassifierHead) and head.template is not None and default_prompt is not None:
         head = replace(head, template=replace(head.template, instruction=prompts[default_prompt]))
     contents = _Contents(
@@ -192,26 +204,6 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
         token_heads=token_heads,
         query=query,
         pair_types=_pair_types(encoder, layout),
-    )
-
-
-def _late_layout(layout: Layout, late: LateInteraction) -> Layout:
-    """With the markers in the prompts, and documents' length for inputs in general."""
-    prompts = {
-        name: prompt
-        for name, prompt in ((routes.QUERY, late.query_prompt), (routes.DOCUMENT, late.document_prompt))
-        if prompt or name in layout.prompts
-    }
-    max_length = late.document_length or layout.max_length
-    return replace(layout, prompts={**layout.prompts, **prompts}, max_length=max_length)
-
-
-def _with_prompts(late: LateInteraction, prompts: Mapping[str, str]) -> LateInteraction:
-    """With those that the service sets instead of the model's own."""
-    return replace(
-        late,
-        query_prompt=prompts.get(routes.QUERY, ""),
-        document_prompt=prompts.get(routes.DOCUMENT, ""),
     )
 
 
@@ -334,6 +326,7 @@ def _card(source: _Source, encoder: Encoder, pipeline: Pipeline, contents: _Cont
             query_weights=contents.query_weights,
         ),
         encoder_path=home,
+        ranges=read_ranges(folder, pipeline.dimensions),
     )
 
 
