@@ -34,6 +34,7 @@ from embedserve_runtime.model.heads.description import (
     head_outputs,
     identity_of,
 )
+from embedserve_runtime.model.heads.late_interaction import late_layout, with_prompts
 from embedserve_runtime.model.heads.reading import read_graph_head, read_head, read_token_heads
 from embedserve_runtime.model.heads.tensors import head_tensors
 from embedserve_runtime.model.identity import joined, tokenizer_digest, vector_space
@@ -47,6 +48,7 @@ from embedserve_runtime.model.overlay import (
     with_prompts,
 )
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
+from embedserve_runtime.model.ranges import Ranges, read_ranges
 from embedserve_runtime.model.shipped import ShippedGraph, chosen_file, graph_encoder, read_graph
 from embedserve_runtime.model.static import StaticTable, read_static
 from embedserve_runtime.model.words import WordTable, read_words
@@ -93,6 +95,7 @@ class ModelCard:
     token_heads: what is made of each token beside a dense vector.
     pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
     body: what runs instead of the layers that `encoder` describes; of the encoder then only the sizes hold.
+    ranges: of the dimensions of dense vectors as the model makes them, where the folder has them.
     """
 
     folder: Path
@@ -112,6 +115,7 @@ class ModelCard:
     encoder_path: str = ""
     pair_types: bool = False
     body: Body | None = None
+    ranges: Ranges | None = None
 
     @property
     def outputs(self) -> Output:
@@ -148,6 +152,14 @@ class ModelCard:
     def late_interaction(self) -> LateInteraction | None:
         """How queries and documents of a multi-vector model differ; None for other models."""
         return self.head.interaction if isinstance(self.head, MultiVectorHead) else None
+
+    @property
+    def sparse_width(self) -> int:
+        """Dimensions of sparse vectors, 0 without any."""
+        sparse = [
+            head for head in (self.head, *self.token_heads) if isinstance(head, SparseHead | LexicalHead)
+        ]
+        return sparse[0].vocabulary if sparse else 0
 
     @property
     def ranks_by_vectors(self) -> bool:
@@ -413,4 +425,5 @@ def _card(source: _Source, encoder: Encoder, pipeline: Pipeline, contents: _Cont
             token_heads=contents.token_heads,
         ),
         encoder_path=home,
+        ranges=read_ranges(folder, pipeline.dimensions),
     )

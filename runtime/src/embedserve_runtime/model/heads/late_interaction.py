@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import string
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -31,8 +32,8 @@ log = logging.getLogger(__name__)
 # ColBERT's own length of a query, where PyLate's files do not say it.
 QUERY_LENGTH = 32
 # Names of the prompt of each role, the first that the model has.
-QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")
-ROLES = ("query", "document")
+QUERY, DOCUMENT = ROLES = ("query", "document")
+QUERY_PROMPTS, DOCUMENT_PROMPTS = (QUERY,), (DOCUMENT, "passage", "corpus")
 
 
 class _ExpansionFile(FileModel):
@@ -101,6 +102,26 @@ def multi_vector_head(folder: Path, encoder: Encoder, layout: Layout) -> MultiVe
     interaction = _interaction(folder, layout, pylate)
     _check_expansion(folder, encoder, interaction.expansion)
     return MultiVectorHead(tuple(layers), modules.token_normalize or old, interaction=interaction)
+
+
+def late_layout(layout: Layout, late: LateInteraction) -> Layout:
+    """With the markers in the prompts, and documents' length for inputs in general."""
+    prompts = {
+        name: prompt
+        for name, prompt in ((QUERY, late.query_prompt), (DOCUMENT, late.document_prompt))
+        if prompt or name in layout.prompts
+    }
+    max_length = late.document_length or layout.max_length
+    return replace(layout, prompts={**layout.prompts, **prompts}, max_length=max_length)
+
+
+def with_prompts(late: LateInteraction, prompts: Mapping[str, str]) -> LateInteraction:
+    """With those that the service sets instead of the model's own."""
+    return replace(
+        late,
+        query_prompt=prompts.get(QUERY, ""),
+        document_prompt=prompts.get(DOCUMENT, ""),
+    )
 
 
 def _interaction(folder: Path, layout: Layout, pylate: _PyLate) -> LateInteraction:
