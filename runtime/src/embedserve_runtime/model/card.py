@@ -40,12 +40,10 @@ from embedserve_runtime.model.heads.tensors import head_tensors
 from embedserve_runtime.model.identity import joined, tokenizer_digest, vector_space
 from embedserve_runtime.model.modules import Layout, ModuleEntry, read_entries, read_layout
 from embedserve_runtime.model.overlay import (
-    late_layout,
     max_length_of,
     pipeline_of,
     prompts_of,
     rows_pipeline,
-    with_prompts,
 )
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.model.ranges import Ranges, read_ranges
@@ -156,6 +154,8 @@ class ModelCard:
     @property
     def sparse_width(self) -> int:
         """Dimensions of sparse vectors, 0 without any."""
+        if isinstance(self.body, WordTable):
+            return self.body.vocabulary
         sparse = [
             head for head in (self.head, *self.token_heads) if isinstance(head, SparseHead | LexicalHead)
         ]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import ConfigError, ModelInvalid
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.heads import bge_m3
-from embedserve_runtime.model.heads.description import LateInteraction
 from embedserve_runtime.model.modules import Layout
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
-from embedserve_runtime.model.routes import DOCUMENT, QUERY
 
 
 def prompts_of(layout: Layout, settings: ModelSettings) -> tuple[dict[str, str], str | None]:
@@ -26,26 +22,6 @@ def prompts_of(layout: Layout, settings: ModelSettings) -> tuple[dict[str, str],
             f"model.default_prompt: {default_prompt!r} is not a prompt of the model; known: {known}"
         )
     return prompts, default_prompt
-
-
-def late_layout(layout: Layout, late: LateInteraction) -> Layout:
-    """With the markers in the prompts, and documents' length for inputs in general."""
-    prompts = {
-        name: prompt
-        for name, prompt in ((QUERY, late.query_prompt), (DOCUMENT, late.document_prompt))
-        if prompt or name in layout.prompts
-    }
-    max_length = late.document_length or layout.max_length
-    return replace(layout, prompts={**layout.prompts, **prompts}, max_length=max_length)
-
-
-def with_prompts(late: LateInteraction, prompts: Mapping[str, str]) -> LateInteraction:
-    """With those that the service sets instead of the model's own."""
-    return replace(
-        late,
-        query_prompt=prompts.get(QUERY, ""),
-        document_prompt=prompts.get(DOCUMENT, ""),
-    )
 
 
 def pipeline_of(folder: Path, encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipeline:
