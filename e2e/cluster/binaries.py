@@ -49,6 +49,8 @@ LOCAL_PATH = GoBuild("local-path-provisioner", "tool", "under 1 minute")
 # Nodes and pods that exist only as objects, for placement and scale.
 KWOK = GoBuild("kwok", "tool", "about 2 minutes")
 
+# An S3 server on a folder, for tests of models that lie on one; no part of the cluster.
+S3 = GoBuild("versitygw", "tool", "about 1 minute")
 # Autoscaling by somebody else; built only by the test that wants it.
 KEDA = GoBuild("keda", "tool", "about 15 minutes")
 
@@ -65,6 +67,11 @@ def build_binaries(layout: Layout, progress: Progress) -> dict[str, Path]:
 def build_helm(layout: Layout, progress: Progress) -> Path:
     """helm alone, for what needs no cluster."""
     return _build(HELM, _compiler(), layout, progress) / "helm"
+
+
+def build_s3(layout: Layout, progress: Progress) -> Path:
+    """The S3 server alone."""
+    return _build(S3, _compiler(), layout, progress) / "versitygw"
 
 
 def build_keda(layout: Layout, progress: Progress) -> Path:

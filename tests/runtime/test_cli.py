@@ -7,6 +7,7 @@ import pytest
 
 from e2e.hub import HubServer
 from embedserve_runtime.cli import main
+from embedserve_runtime.model.store import publish_folder
 from tests.support.models import copy_of_minilm
 
 REPOSITORY = "sentence-transformers/all-MiniLM-L6-v2"
@@ -35,6 +36,7 @@ def test_fetch_prints_and_leaves_what_it_fetched(
     model = printed["model"]
     assert (model["source"], model["dimensions"]) == (REPOSITORY, 384)
     assert model["digest"].startswith("sha256:")
+    assert model["outputs"] == ["dense", "hidden"]
     # The same model from its folder has the same identity.
     assert main(["inspect", "--json", str(tmp_path / "repositories" / REPOSITORY / "main")]) == 0
     assert json.loads(capsys.readouterr().out)["vectorSpace"] == model["vectorSpace"]
@@ -52,7 +54,44 @@ def test_a_failed_fetch_exits_with_1_and_leaves_the_reason(
     assert (left["reason"], left["retryable"]) == ("ModelNotFound", False)
 
 
-@pytest.mark.parametrize("arguments", [[], ["cook"], ["serve", "--port", "many"]])
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = main(["store", *arguments])
+    return code, capsys.readouterr().out
+
+
+def test_the_store_is_listed_checked_and_cleaned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fill(folder: Path) -> None:
+        (folder / "model.onnx").write_bytes(b"graph")
+
+    folder = publish_folder(tmp_path, "artifacts", "abc", fill, made_from="sha256:0")
+    where = ("--store", str(tmp_path))
+    code, listed = run(capsys, "list", "--json", *where)
+    (row,) = json.loads(listed)
+    assert (code, row["kind"], row["name"], row["sizeBytes"], row["madeFrom"]) == (
+        0,
+        "artifact",
+        "abc",
+        5,
+        "sha256:0",
+    )
+    assert run(capsys, "list", *where)[1].split() == ["artifact", "abc", "0.0", "MB", "sha256:0"]
+    assert run(capsys, "verify", *where) == (0, f"0 damaged, 1 models and artifacts in {tmp_path}\n")
+    assert run(capsys, "gc", *where)[1] == f"freed 0.0 MB of {tmp_path}\n"
+    assert run(capsys, "gc", "--older-than", "0s", "--dry-run", *where)[1].startswith(
+        "artifact abc\nwould free"
+    )
+    assert folder.is_dir()
+    (folder / "model.onnx").chmod(0o644)
+    (folder / "model.onnx").write_bytes(b"grape")
+    code, said = run(capsys, "verify", "--remove", *where)
+    assert code == 1
+    assert "artifacts/abc: model.onnx has SHA-256" in said
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["store", "gc", "--older-than", "soon"], [], ["cook"], ["serve", "--port", "many"]]
+)
 def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)

@@ -43,7 +43,7 @@ from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.graph import build
 from embedserve_runtime.engines.onnx.spool import drained
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.loading import runner_on
+from embedserve_runtime.loading import runners_of
 from embedserve_runtime.model.card import ModelCard, read_card
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.shipped import ShippedGraph
@@ -84,6 +84,11 @@ def refuse_foreign(card: ModelCard) -> None:
         raise UnsupportedArchitecture(
             f"{card.source} runs by an ONNX file of its own, which is not converted; set onnx.convert to Never, or "
             "unset model.onnx_file where there are safetensors weights of a supported family"
+        )
+    if card.query is not None and not card.shares_encoder and card.query.card.body is None:
+        raise UnsupportedArchitecture(
+            f"{card.source} has an encoder for queries beside that for documents, and an artifact holds one; set "
+            "onnx.convert to Never"
         )
     if card.body is not None:
         raise UnsupportedArchitecture(
@@ -167,7 +172,8 @@ class Maker:
     def _try(self, folder: Path, precision: str) -> Tried:
         file = folder / precision / MODEL_FILE
         engine = OnnxEngine.load(self._card.encoder, file, precision, self._threads)
-        return self._trial.run(runner_on(engine, self._card, self._checkpoint))
+        (runner,) = runners_of(self._card, lambda *_: [engine])
+        return self._trial.run(runner)
 
     def _judged(self, reference: Tried, tried: Tried, precision: str) -> Variant:
         parity = compare(reference.observed, tried.observed)

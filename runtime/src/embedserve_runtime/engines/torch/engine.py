@@ -42,12 +42,14 @@ class TorchEngine:
         threads: int | None = None,
         *,
         kernel: KernelKind | None = None,
+        hides_tokens: bool = False,
     ) -> None:
         """Read the weights onto `device`. threads: compute threads of the process on the CPU, None for torch's own.
 
         dtype: of weights, products and hidden states; norms, rotary positions and softmax stay in float32.
         kernel: the attention to take; None takes the fastest that can run the encoder. Raises
-        UnsupportedArchitecture where the one asked for cannot.
+        UnsupportedArchitecture where the one asked for cannot. hides_tokens: whether batches will have tokens that
+        attention does not see (`PackedBatch.attended`), which the packed kernels cannot leave out.
         """
         if threads is not None:
             torch.set_num_threads(threads)
@@ -56,7 +58,9 @@ class TorchEngine:
         self.device = device
         self.dtype = dtype
         self.memory = MemoryBudget()
-        self.kernel = choose_kernel(encoder, device, dtype, kernel)
+        self.kernel = choose_kernel(
+            encoder, device, dtype, KernelKind.GROUPED if hides_tokens and kernel is None else kernel
+        )
         self._head: RowHead | None = None
         self._graphs: Graphs | None = None
         self._fused: Callable[[DeviceBatch], Tensor] | None = None
@@ -85,10 +89,19 @@ class TorchEngine:
         threads: int | None,
         *,
         attention: str,
+        hides_tokens: bool = False,
     ) -> TorchEngine:
         """As settings name things. precision: of a dtype, or `auto`. attention: a kind of kernel, or `auto`."""
         kernel = None if attention == "auto" else KernelKind(attention)
-        return cls(encoder, weights, device, dtype_of(precision, device), threads, kernel=kernel)
+        return cls(
+            encoder,
+            weights,
+            device,
+            dtype_of(precision, device),
+            threads,
+            kernel=kernel,
+            hides_tokens=hides_tokens,
+        )
 
     @property
     def hidden_size(self) -> int:
@@ -171,6 +184,8 @@ class TorchEngine:
     def _check(self, batch: PackedBatch) -> None:
         """An index outside a table fails only the batch; on CUDA the kernel's own check would end the process."""
         batch.check_types(self._encoder.embeddings.token_types)
+        if batch.attended is not None and self.kernel is not KernelKind.GROUPED:
+            raise EngineFailure(f"attention {self.kernel} sees all tokens, a batch hides some")
         vocabulary, longest = self._encoder.embeddings.vocabulary, int(batch.lengths.max())
         low, high = int(batch.token_ids.min()), int(batch.token_ids.max())
         if low < 0 or high >= vocabulary:

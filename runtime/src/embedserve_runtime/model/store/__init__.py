@@ -10,7 +10,19 @@ There are no locks, which some network file systems only pretend to have: each w
 with one rename, so a reader sees all of a model or nothing, and of two writers one model stays.
 """
 
-from embedserve_runtime.model.store._old import Reference, Store
+from embedserve_runtime.model.store.manifest import Manifest, Name, Reference, StoredFile
 from embedserve_runtime.model.store.publishing import find_folder, is_sound, publish_folder, remove_folder
+from embedserve_runtime.model.store.store import Arrived, Store
 
-__all__ = ["Reference", "Store", "find_folder", "is_sound", "publish_folder", "remove_folder"]
+__all__ = [
+    "Arrived",
+    "Manifest",
+    "Name",
+    "Reference",
+    "Store",
+    "StoredFile",
+    "find_folder",
+    "is_sound",
+    "publish_folder",
+    "remove_folder",
+]

@@ -83,6 +83,14 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
 
 
+def read_reference(path: Path) -> Reference | None:
+    """None where there is none that can be read."""
+    try:
+        return Reference.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
 def damaged_by_size(folder: Path, manifest: Manifest) -> str | None:
     """The first file that is not there or has another size than the manifest says, in words."""
     for file in manifest.files:

@@ -7,6 +7,8 @@ next writer of the same key (a download goes on where it ended), and removed by 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import time
 import uuid
@@ -73,6 +75,19 @@ def staged(root: Path, key: str) -> Iterator[Staging]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def need_writable(root: Path) -> None:
+    """Raises OSError where a writer could not begin, before it asks anyone for anything."""
+    make_folder(root / STAGING)
+    probe = root / STAGING / f"{_PROBE}{uuid.uuid4().hex}"
+    probe.touch()
+    probe.unlink(missing_ok=True)
+
+
+def live_writer(root: Path, key: str) -> Path | None:
+    """The folder of the first live writer of a key."""
+    return min((path for path in _folders(root) if _key(path) == key and not _is_dead(path)), default=None)
+
+
 def earlier_writer(root: Path, own: Staging) -> Path | None:
     """The folder of a live writer of the same key that began before this one."""
     key = _key(own.folder)
@@ -126,10 +141,9 @@ def _take_over(staging: Staging, key: str) -> None:
     )
     for path in left:
         if not staging.files.exists():
-            try:
+            # Fails where another one takes it in this moment, or there is nothing.
+            with contextlib.suppress(OSError):
                 (path / FILES).rename(staging.files)
-            except OSError:
-                pass  # taken by another one in this moment, or there is nothing
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -161,7 +175,13 @@ def _silence(folder: Path) -> float:
 
 
 def _bytes_in(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
+    """Another writer may be taking them in this moment: what is gone counts for nothing."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += (Path(parent) / name).stat().st_size
+    return total
 
 
 def _key(folder: Path) -> str:

@@ -80,12 +80,17 @@ def make_folder(path: Path) -> None:
     path.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IWGRP)
 
 
+def no_links(error: OSError) -> bool:
+    """Whether an error of `os.link` says that this file cannot have another name."""
+    return error.errno in _NO_LINKS
+
+
 def link_or_copy(source: Path, target: Path) -> bool:
     """A second name for a file, or a copy where the file system has no links. Whether it is a link."""
     try:
         os.link(source, target)
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if not no_links(error):
             raise
         shutil.copyfile(source, target)
         return False
