@@ -107,6 +107,7 @@ demo-down: setup ## stop everything that the demo or the cluster tests started
 .PHONY: bench
 bench: setup ## run the benchmarks; they print ratios and assert nothing
 	$(BIN)/python -m benchmarks.packing
+	$(BIN)/python -m benchmarks.conversion
 	$(BIN)/python -m benchmarks.http_layer
 	$(BIN)/python -m benchmarks.grpc_stream
 	$(BIN)/python -m benchmarks.fetch

@@ -9,7 +9,7 @@ from importlib.resources import files
 # Lines that follow each other, joined to longer texts: how many lines a text has, from the shortest on.
 RUNS = (2, 3, 5, 8, 13)
 PARITY_TEXTS = 128
-CALIBRATION_TEXTS = 68
+CALIBRATION_TEXTS = 88
 
 
 def parity_texts() -> list[str]:
