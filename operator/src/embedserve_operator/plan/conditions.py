@@ -13,6 +13,7 @@ from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.world import DeploymentFacts, Failure, PodFacts
 
 INVALID_SPEC = "InvalidSpec"
+PREPARING = "PreparingModel"
 PREVIOUS_SERVING = "PreviousRevisionServing"
 PROGRESSING = "Progressing"
 SCALED_TO_ZERO = "ScaledToZero"
@@ -32,6 +33,8 @@ class Situation:
     pods: tuple[PodFacts, ...]
     """Pods of the wanted template."""
     failure: Failure | None
+    preparing: str = ""
+    """What the pods still have to wait for, in words; empty when they need not."""
 
 
 def conditions(situation: Situation) -> tuple[PlannedCondition, ...]:
@@ -76,7 +79,8 @@ def _ready(situation: Situation) -> PlannedCondition:
         return PlannedCondition("Ready", "True", SERVING, f"{available} of {asked} replicas are ready")
     if situation.failure is not None and not situation.rollout.waits:
         return PlannedCondition("Ready", "False", situation.failure.reason, situation.failure.message)
-    return PlannedCondition("Ready", "False", PROGRESSING, _progress_words(situation, available, asked))
+    reason = PREPARING if situation.preparing else PROGRESSING
+    return PlannedCondition("Ready", "False", reason, _progress_words(situation, available, asked))
 
 
 def _way(situation: Situation) -> PlannedCondition:
@@ -86,8 +90,9 @@ def _way(situation: Situation) -> PlannedCondition:
             "Reconciling" if failure.heals else "Stalled", "True", failure.reason, failure.message
         )
     ready = sum(pod.phase == "Ready" for pod in situation.pods)
+    reason = PREPARING if situation.preparing else PROGRESSING
     return PlannedCondition(
-        "Reconciling", "True", PROGRESSING, _progress_words(situation, ready, situation.replicas)
+        "Reconciling", "True", reason, _progress_words(situation, ready, situation.replicas)
     )
 
 
@@ -101,6 +106,8 @@ def _previous_words(situation: Situation) -> str:
 
 def _progress_words(situation: Situation, ready: int, asked: int) -> str:
     words = f"{ready} of {asked} replicas are ready"
+    if situation.preparing:
+        return f"{words}; {situation.preparing}"
     fetching = sum(pod.phase == "Fetching" for pod in situation.pods)
     loading = sum(pod.phase == "Loading" for pod in situation.pods)
     waiting = sum(pod.phase == "Pending" for pod in situation.pods)

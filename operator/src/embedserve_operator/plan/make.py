@@ -7,9 +7,12 @@ from dataclasses import replace
 from embedserve_operator.api.status import HardwareStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.plan import conditions as words
+from embedserve_operator.plan.cache import cache_refusal, is_kept_claim, model_volume
 from embedserve_operator.plan.failures import worst
 from embedserve_operator.plan.outcome import Plan, PlannedStatus
+from embedserve_operator.plan.pins import pin_of, pins_in_use
 from embedserve_operator.plan.placement import matching_nodes, placement_failure
+from embedserve_operator.plan.preparation import Preparation, prepare
 from embedserve_operator.plan.refusals import refusal
 from embedserve_operator.plan.revision import revision_of
 from embedserve_operator.plan.rollout import Rollout, steer
@@ -27,7 +30,7 @@ from embedserve_operator.specs.configmap import config_map
 from embedserve_operator.specs.deployment import deployment, template_hash
 from embedserve_operator.specs.disruption import disruption_budget
 from embedserve_operator.specs.metadata import fingerprint_of, ref_of
-from embedserve_operator.specs.network_policy import fetches_over_network, network_policy
+from embedserve_operator.specs.network_policy import network_policy
 from embedserve_operator.specs.placement import demand
 from embedserve_operator.specs.runtime_config import source_words
 from embedserve_operator.specs.service import service
@@ -46,19 +49,35 @@ def make_plan(world: World, settings: RenderSettings) -> Plan:
     if refused is not None:
         serving = world.deployment(world.serving_revision or "")
         return Plan((), (), unchanged(world.resource, words.refused(refused, serving)))
+    refused = cache_refusal(world, spec, settings)
+    if refused is not None:
+        serving = world.deployment(world.serving_revision or "")
+        return Plan((), (), unchanged(world.resource, words.refused(refused, serving)))
     wanted = revision_of(spec)
+    volume = model_volume(world, spec)
+    prepared = prepare(world, spec, settings, volume)
     config = config_map(world.resource, spec, settings)
     pods = deployment(
-        world.resource, spec, settings, world.cluster, revision=wanted, config=config["metadata"]["name"]
+        world.resource,
+        spec,
+        settings,
+        world.cluster,
+        revision=wanted,
+        config=config["metadata"]["name"],
+        volume=volume,
     )
     replicas = replicas_now(world, spec, wanted)
-    rollout = steer(world, wanted=wanted, fingerprint=fingerprint_of(pods), replicas=replicas)
-    children = _children(world, spec, settings, rollout, config=config, pods=pods)
+    # What is not prepared cannot be complete.
+    fingerprint = fingerprint_of(pods) if prepared.ready else ""
+    rollout = steer(world, wanted=wanted, fingerprint=fingerprint, replicas=replicas)
+    children = _children(world, spec, settings, rollout, prepared, config=config, pods=pods)
     return Plan(
         children=children,
-        prune=_unwanted(world, children, rollout),
-        status=_status(world, spec, settings, rollout, wanted=pods, replicas=replicas),
-        hand_over=hand_over(world, spec, rollout),
+        prune=_unwanted(world, children, rollout, prepared),
+        status=_status(world, spec, settings, rollout, prepared, wanted=pods, replicas=replicas),
+        start=prepared.start,
+        remove=prepared.remove,
+        hand_over=hand_over(world, spec, rollout) if prepared.serves else None,
     )
 
 
@@ -67,21 +86,26 @@ def _children(
     spec: EmbeddingServiceSpec,
     settings: RenderSettings,
     rollout: Rollout,
+    prepared: Preparation,
     *,
     config: Manifest,
     pods: Manifest,
 ) -> tuple[Manifest, ...]:
     """In the order in which they need each other."""
     resource = world.resource
+    volume = model_volume(world, spec)
     # Pods of the revision that still serves may have to fetch again.
-    fetches = fetches_over_network(spec) or rollout.waits
+    fetches = (volume is None and spec.model.source.is_remote) or rollout.waits
+    by_job = volume is not None and not volume.is_filled
     found = (
+        *prepared.children,
         config,
-        network_policy(resource, spec, settings, fetches=fetches),
-        pods,
+        pin_of(world, spec, rollout.wanted, prepared.report),
+        network_policy(resource, spec, settings, fetches=fetches, by_job=by_job),
+        pods if prepared.serves else None,
         service(resource, spec.service, rollout.serving),
-        None if rollout.waits else autoscaler(resource, spec, rollout.wanted),
-        disruption_budget(resource, spec),
+        None if rollout.waits or not prepared.serves else autoscaler(resource, spec, rollout.wanted),
+        disruption_budget(resource, spec, volume),
         service_monitor(resource, spec) if world.cluster.service_monitors else None,
     )
     return tuple(child for child in found if child is not None)
@@ -92,6 +116,7 @@ def _status(
     spec: EmbeddingServiceSpec,
     settings: RenderSettings,
     rollout: Rollout,
+    prepared: Preparation,
     *,
     wanted: Manifest,
     replicas: int,
@@ -101,8 +126,8 @@ def _status(
         for pod in world.pods_of(rollout.wanted)
         if pod.template == template_hash(wanted) and pod.phase != "Ending"
     )
-    failure = None
-    if not rollout.complete and replicas > 0:
+    failure = prepared.failure
+    if failure is None and prepared.ready and not rollout.complete and replicas > 0:
         unplaced = placement_failure(spec, settings, world.cluster, pods)
         failure = worst(world.deployment(rollout.wanted), pods, unplaced)
     situation = words.Situation(
@@ -112,6 +137,7 @@ def _status(
         serving=world.deployment(rollout.serving),
         pods=pods,
         failure=failure,
+        preparing=prepared.words,
     )
     source = None if rollout.waits else source_words(spec.model.source)
     hardware = HardwareStatus(
@@ -120,20 +146,33 @@ def _status(
     scaling = scaling_condition(world, spec, rollout.serving)
     said = words.conditions(situation) + ((scaling,) if scaling is not None else ())
     return replace(
-        served(world, rollout.serving, source, hardware, said),
+        served(
+            world,
+            rollout.serving,
+            source,
+            hardware,
+            said,
+            fetched=None if rollout.waits else prepared.report,
+        ),
+        fetch=prepared.fetch,
+        conversion=prepared.conversion,
         autoscaling=autoscaling_status(world, spec, rollout.serving),
         at_maximum=at_maximum(world, rollout.serving),
     )
 
 
-def _unwanted(world: World, children: tuple[Manifest, ...], rollout: Rollout) -> tuple[Child, ...]:
+def _unwanted(
+    world: World, children: tuple[Manifest, ...], rollout: Rollout, prepared: Preparation
+) -> tuple[Child, ...]:
     """Existing children that are neither wanted nor still needed."""
     wanted = {ref_of(child) for child in children}
-    needed = _still_needed(world, rollout)
-    return tuple(child for child in world.children if child.ref not in wanted | needed)
+    needed = _still_needed(world, rollout, prepared)
+    return tuple(
+        child for child in world.children if child.ref not in wanted | needed and not is_kept_claim(child)
+    )
 
 
-def _still_needed(world: World, rollout: Rollout) -> frozenset[ChildRef]:
+def _still_needed(world: World, rollout: Rollout, prepared: Preparation) -> frozenset[ChildRef]:
     """The Deployment that serves meanwhile, and ConfigMaps that a pod mounts or may yet mount.
 
     Until the wanted Deployment is complete, an older ReplicaSet of it can still start pods, and those want
@@ -143,12 +182,18 @@ def _still_needed(world: World, rollout: Rollout) -> frozenset[ChildRef]:
     # The Service must have been seen to point at the wanted revision before what it pointed at goes.
     switched = world.serving_revision == rollout.wanted
     keep = rollout.serving if switched else world.serving_revision
-    kept = [found for found in world.deployments if found.revision == keep]
+    if prepared.clears:
+        keep = None
+    # One that waits for another fetch or conversion stays as it is meanwhile.
+    stay = {keep} if prepared.serves or prepared.clears else {keep, rollout.wanted}
+    kept = [found for found in world.deployments if found.revision in stay]
     needed |= {ChildRef("Deployment", found.name) for found in kept}
     if keep != rollout.wanted:
         # Its autoscaler has the same name, and goes on with it.
         needed |= {ChildRef("HorizontalPodAutoscaler", found.name) for found in kept if found.autoscaled}
     in_use = {pod.config for pod in world.pods} | {found.config for found in world.deployments}
+    in_use |= {found.config for found in world.jobs if found.state == "Running"}
+    needed |= pins_in_use(world)
     needed |= {
         child.ref
         for child in world.children

@@ -7,13 +7,15 @@ from typing import Literal
 
 from embedserve_operator.api.status import (
     AutoscalingStatus,
+    ConversionStatus,
     Endpoint,
+    FetchStatus,
     HardwareStatus,
     ServedModel,
     VectorSpace,
 )
 from embedserve_operator.wire import Manifest
-from embedserve_operator.world import Child
+from embedserve_operator.world import Child, JobFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class PlannedStatus:
     endpoint: Endpoint | None = None
     vector_space: VectorSpace | None = None
     model: ServedModel | None = None
+    fetch: FetchStatus | None = None
+    conversion: ConversionStatus | None = None
     hardware: HardwareStatus | None = None
     autoscaling: AutoscalingStatus | None = None
     at_maximum: bool = False
@@ -60,4 +64,8 @@ class Plan:
     prune: tuple[Child, ...]
     """Children that are wanted no longer."""
     status: PlannedStatus
+    start: tuple[Manifest, ...] = ()
+    """Jobs to be created, unless they exist by then."""
+    remove: tuple[JobFacts, ...] = ()
+    """Jobs to be deleted."""
     hand_over: HandOver | None = None

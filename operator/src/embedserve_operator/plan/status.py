@@ -15,21 +15,26 @@ def served(
     source: str | None,
     hardware: HardwareStatus,
     conditions: tuple[PlannedCondition, ...],
+    *,
+    fetched: ModelReport | None,
 ) -> PlannedStatus:
     """The status while `serving` is the revision that the Service selects.
 
-    `source` is where the wanted model comes from; None when another revision is served.
+    `source` is where the wanted model comes from, and `fetched` what a Job found out about it; None when another
+    revision is served.
     """
     deployment = world.deployment(serving)
     selection = ",".join(f"{key}={value}" for key, value in selector(world.resource, serving).items())
-    report = _report(world, serving)
+    report = _report(world, serving) or fetched
     model = _model(report, world.resource, selection, source)
+    spec = world.resource.spec
+    grpc = service.grpc_address(world.resource, spec.service) if spec is not None else None
     return PlannedStatus(
         conditions=conditions,
         replicas=deployment.replicas if deployment is not None else 0,
         ready_replicas=deployment.ready if deployment is not None else 0,
         selector=selection,
-        endpoint=Endpoint(url=service.url(world.resource)),
+        endpoint=Endpoint(url=service.url(world.resource), grpc=grpc),
         vector_space=_vector_space(report, world.resource, selection),
         model=model,
         hardware=hardware,
@@ -47,6 +52,8 @@ def unchanged(resource: Resource, conditions: tuple[PlannedCondition, ...]) -> P
         endpoint=status.endpoint,
         vector_space=status.vector_space,
         model=status.model,
+        fetch=status.fetch,
+        conversion=status.conversion,
         hardware=status.hardware,
     )
 

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.specs.deployment import fixed_replicas
-from embedserve_operator.specs.metadata import SERVICE_LABEL, fingerprinted, metadata
+from embedserve_operator.specs.metadata import SERVICE_LABEL, SERVING, TASK_LABEL, fingerprinted, metadata
+from embedserve_operator.specs.volume import ModelVolume
 from embedserve_operator.wire import Manifest
 from embedserve_operator.world import Resource
 
 
-def disruption_budget(resource: Resource, spec: EmbeddingServiceSpec) -> Manifest | None:
-    """The budget over all pods of the resource, whichever revision they are of; None when it is not wanted."""
+def disruption_budget(
+    resource: Resource, spec: EmbeddingServiceSpec, volume: ModelVolume | None = None
+) -> Manifest | None:
+    """The budget over all serving pods of the resource, whichever revision they are of; None when it is not wanted.
+
+    Pods that one volume holds on one node have none: a pod that was evicted could come up again only where the others
+    still are, and a drain that waits for it would never end.
+    """
+    if volume is not None and (volume.one_node or volume.one_pod):
+        return None
     fixed = fixed_replicas(spec)
     scaled = spec.autoscaling.max_replicas if spec.autoscaling is not None else 0
     if (scaled if fixed is None else fixed) < 2:
@@ -26,7 +35,7 @@ def disruption_budget(resource: Resource, spec: EmbeddingServiceSpec) -> Manifes
             "metadata": metadata(resource, resource.key.name),
             "spec": {
                 "maxUnavailable": 1,
-                "selector": {"matchLabels": {SERVICE_LABEL: resource.key.name}},
+                "selector": {"matchLabels": {SERVICE_LABEL: resource.key.name, TASK_LABEL: SERVING}},
                 # A pod that does not serve must not keep a node from being drained.
                 "unhealthyPodEvictionPolicy": "AlwaysAllow",
             },

@@ -14,8 +14,8 @@ MANAGED_BY, MANAGER = "app.kubernetes.io/managed-by", "embedserve-operator"
 """Label on every child, and its value."""
 CLAIM_LABEL = "embedserve.dev/claim"
 """On Jobs and on pods that mount a volume of models: mark of the claim."""
-TASK_LABEL = "app.kubernetes.io/component"
-"""On every child and pod: `runtime`, or the task of a Job."""
+TASK_LABEL, SERVING = "app.kubernetes.io/component", "runtime"
+"""On every child and pod: `runtime`, or the task of a Job and its pods."""
 JOB_NAME = "batch.kubernetes.io/job-name"
 """On the pods of a Job, put there by Kubernetes."""
 FINGERPRINT = "embedserve.dev/fingerprint"
@@ -34,7 +34,7 @@ def labels(resource: Resource, revision: str | None = None) -> dict[str, str]:
     """
     found = {
         "app.kubernetes.io/name": "embedserve",
-        "app.kubernetes.io/component": "runtime",
+        TASK_LABEL: SERVING,
         MANAGED_BY: MANAGER,
         SERVICE_LABEL: resource.key.name,
     }

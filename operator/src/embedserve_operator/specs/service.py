@@ -13,6 +13,7 @@ def service(resource: Resource, settings: ServiceSettings, revision: str) -> Man
     meta = metadata(resource, resource.key.name)
     fields = settings.as_wire()
     annotations = fields.pop("annotations", None)
+    grpc = fields.pop("grpcPort", None)
     if annotations:
         meta["annotations"] = annotations
     return fingerprinted(
@@ -30,13 +31,31 @@ def service(resource: Resource, settings: ServiceSettings, revision: str) -> Man
                         "protocol": "TCP",
                         "targetPort": "http",
                         "appProtocol": "http",
-                    }
+                    },
+                    *([] if grpc is None else [_grpc(grpc)]),
                 ],
             },
         }
     )
 
 
+def _grpc(port: int) -> Manifest:
+    return {
+        "name": "grpc",
+        "port": port,
+        "protocol": "TCP",
+        "targetPort": "grpc",
+        "appProtocol": "kubernetes.io/h2c",
+    }
+
+
 def url(resource: Resource) -> str:
     """Base URL inside the cluster."""
     return f"http://{resource.key.name}.{resource.key.namespace}.svc"
+
+
+def grpc_address(resource: Resource, settings: ServiceSettings) -> str | None:
+    """Host and port for gRPC inside the cluster; None without it."""
+    if settings.grpc_port is None:
+        return None
+    return f"{resource.key.name}.{resource.key.namespace}.svc:{settings.grpc_port}"
