@@ -47,17 +47,39 @@ class ModelSettings(_Group):
 
     source: str = Field(
         default="",
-        description="A local folder (absolute path, or one that exists) or a Hub repository (owner/name).",
+        description="A local folder (absolute path, or one that exists), a Hub repository (owner/name), the URL of an "
+        "archive (https://...), or a prefix of an S3-compatible bucket (s3://bucket/prefix).",
     )
     revision: str = Field(default="main", description="Branch, tag or commit of a Hub repository.")
+    refresh: str | None = Field(
+        default=None,
+        description="Any word. What a branch or a prefix stands for is looked up once and kept; another word looks it "
+        "up anew.",
+    )
+    sha256: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="SHA-256 of the archive, in hex; needed with an https:// source.",
+    )
+    s3_endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        description="Base URL of an S3-compatible server; None takes AWS_ENDPOINT_URL, else AWS itself. Keys come from "
+        "AWS_ACCESS_KEY_ID and its companions, or from the pod's role.",
+    )
     store: Path = Field(
         default=Path("~/.cache/embedserve"), description="Folder of the content-addressed model store."
     )
+    offline: bool = Field(
+        default=False, description="Take models from the store only; HF_HUB_OFFLINE=1 says the same."
+    )
     token: SecretStr | None = Field(
-        default=None, description="Hub token; only ever set through the environment."
+        default=None,
+        description="Bearer token for the Hub or the https:// source; only ever set through the environment.",
     )
     endpoint: str | None = Field(
-        default=None, description="Base URL of the Hub; without it the client library's own default is used."
+        default=None,
+        description="Base URL of the Hub; without it HF_ENDPOINT, or the client library's own default, is used.",
     )
     task: Literal["auto", "embed", "rerank", "classify", "sparse"] = Field(
         default="auto", description="What the model gives. `auto` takes what the model folder is for."
@@ -90,6 +112,25 @@ class ModelSettings(_Group):
         if not self.source:
             raise ValueError("model.source is missing: give a model folder or a Hub repository")
         return self
+
+    @model_validator(mode="after")
+    def _settings_fit_the_source(self) -> ModelSettings:
+        is_archive = self.source.startswith(("https://", "http://"))
+        if is_archive and self.sha256 is None:
+            raise ValueError(
+                f"model.sha256 is missing: {self.source} is only taken with the SHA-256 of its content"
+            )
+        if self.sha256 is not None and not is_archive:
+            raise ValueError(f"model.sha256 belongs to an https:// source, and model.source is {self.source}")
+        if self.s3_endpoint is not None and not self.source.startswith("s3://"):
+            raise ValueError(
+                f"model.s3_endpoint belongs to an s3:// source, and model.source is {self.source}"
+            )
+        return self
+
+    @property
+    def is_offline(self) -> bool:
+        return self.offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def _split_keys(value: object) -> object:
