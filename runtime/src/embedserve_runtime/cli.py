@@ -61,7 +61,12 @@ INSPECT_FLAGS = (
     *FLAGS,
     *(flag for flag in SERVE_FLAGS if flag[0] == "--max-batch-tokens"),
     ("--engine", ("engine", "kind"), str, "auto, onnx, torch or static (default: auto)"),
-    ("--precision", ("engine", "precision"), str, "auto, float32, bfloat16 or float16 (default: auto)"),
+    (
+        "--precision",
+        ("engine", "precision"),
+        str,
+        "auto, float32, bfloat16, float16 or int8 (default: auto)",
+    ),
 )
 
 

@@ -215,13 +215,48 @@ class EngineSettings(_Group):
         description="`auto` takes onnx where it can run the model, else torch if that is installed; static for "
         "tables of token vectors, which neither of the two runs.",
     )
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+    precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = Field(
         default="auto",
-        description="Of weights and products. `auto`: float32 on a CPU, 16 bit on a GPU. onnx has float32 only.",
+        description="Of weights and products. `auto`: on a CPU the fastest published variant of a converted artifact, "
+        "float32 without one; 16 bit on a GPU. onnx runs float32, and float16 and int8 from an artifact.",
     )
     threads: PositiveInt | None = Field(
         default=None, description="Compute threads; None takes the container's CPU quota, rounded up."
     )
+
+
+ConvertedPrecision = Literal["float32", "float16", "int8"]
+Share = Annotated[float, Field(ge=-1, le=1)]
+
+
+class ParitySettings(_Group):
+    """What a converted variant must reach against the plain float32 graph to be published."""
+
+    min_mean_cosine: Share = Field(
+        default=0.998, description="Least mean cosine of its vectors to float32's, over the corpus."
+    )
+    min_cosine: Share = Field(default=0.99, description="Least cosine of any of its vectors to float32's.")
+    min_rank_agreement: Share = Field(
+        default=0.99,
+        description="Least rank correlation (Spearman) of its scores with float32's: similarities of pairs of texts, "
+        "or what a reranker or classifier gives.",
+    )
+
+
+class OnnxSettings(_Group):
+    """Conversion into a stored ONNX artifact: what `embedserve convert` makes and `embedserve serve` takes."""
+
+    convert: Literal["Never", "IfNeeded", "Always"] = Field(
+        default="IfNeeded",
+        description="`IfNeeded`: `convert` makes an artifact unless the store has it, `serve` takes one that is there. "
+        "`Always`: `convert` makes it anew. `Never`: `convert` does nothing, `serve` writes its graph at start.",
+    )
+    precision: tuple[ConvertedPrecision, ...] | Literal["auto"] = Field(
+        default="auto",
+        description="Variants to make and try beside float32, which is always made. `auto`: all that can be faster "
+        "than float32 on this processor.",
+    )
+    parity: ParitySettings = ParitySettings()
 
 
 class TelemetrySettings(_Group):
@@ -259,6 +294,7 @@ class RuntimeConfig(BaseSettings):
     server: ServerSettings = ServerSettings()
     batching: BatchingSettings = BatchingSettings()
     engine: EngineSettings = EngineSettings()
+    onnx: OnnxSettings = OnnxSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level logged."
