@@ -10,7 +10,7 @@ Spec = dict[str, Any]
 
 SOURCE = {"huggingFace": {"repo": "a/b"}}
 VOLUME = {"volume": {"claimName": "models"}}
-ONE_SOURCE = "give exactly one source: one of huggingFace, volume and image"
+ONE_SOURCE = "give exactly one source: one of huggingFace, http, s3, volume and image"
 REPO = "repo must be OWNER/NAME as on the Hub, for example sentence-transformers/all-MiniLM-L6-v2"
 QUANTITY = "must be a Kubernetes quantity of zero or more, such as 500m, 2 or 4Gi"
 OWN_VARIABLE = "the operator sets HOME and every EMBEDSERVE_ variable itself: use the fields of spec"

@@ -8,8 +8,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from embedserve_operator.kinds import CLAIM
 from embedserve_operator.nodes import UNKNOWN_CLUSTER, ClusterFacts, NodeFacts, Taint
-from embedserve_operator.observe import observe
+from embedserve_operator.observe import VolumeSeen, observe
 from embedserve_operator.plan import Plan, PlannedCondition, make_plan
 from embedserve_operator.plan.revision import revision_of
 from embedserve_operator.settings import RenderSettings, RuntimeImage
@@ -121,9 +122,13 @@ class Cluster:
     children: tuple[Manifest, ...] = ()
     pods: tuple[Manifest, ...] = ()
     facts: ClusterFacts = UNKNOWN_CLUSTER
+    jobs: tuple[Manifest, ...] = ()
+    job_pods: tuple[Manifest, ...] = ()
+    claims: tuple[Manifest, ...] = ()
 
     def world(self) -> World:
-        return observe(self.resource, self.children, self.pods, self.facts)
+        volume = VolumeSeen(self.jobs, self.job_pods, self.claims)
+        return observe(self.resource, (*self.children, *self.claims), self.pods, self.facts, volume)
 
     def plan(self) -> Plan:
         return make_plan(self.world(), SETTINGS)
@@ -140,13 +145,20 @@ class Cluster:
         """After the plan was carried out, and nothing else happened."""
         plan = self.plan()
         pruned = {child.ref for child in plan.prune}
-        live = {(c["kind"], c["metadata"]["name"]): c for c in self.children}
+        live = {(c["kind"], c["metadata"]["name"]): c for c in (*self.children, *self.claims)}
         live = {ref: child for ref, child in live.items() if ref not in pruned}
         for child in plan.children:
             ref = (child["kind"], child["metadata"]["name"])
             before = live.get(ref, {})
             live[ref] = _stored(child, before)
-        return replace(self, children=tuple(live.values()))
+        removed = {job.name for job in plan.remove}
+        jobs = [job for job in self.jobs if job["metadata"]["name"] not in removed]
+        return replace(
+            self,
+            children=tuple(child for child in live.values() if child["kind"] != CLAIM),
+            claims=tuple(child for child in live.values() if child["kind"] == CLAIM),
+            jobs=(*jobs, *(_stored(job, {}) for job in plan.start)),
+        )
 
     def rolled_out(self, spec: Mapping[str, Any] | None = None) -> Self:
         """After the Deployment of a spec (the current one by default) became complete."""
@@ -192,6 +204,10 @@ class Cluster:
         found = observe({**self.resource, "spec": dict(spec or self.resource["spec"])}, (), ()).resource.spec
         assert found is not None
         return revision_of(found)
+
+    def config_files(self) -> list[str]:
+        """Names of the ConfigMaps that hold configuration files."""
+        return [name for name in self.names("ConfigMap") if not name.endswith("-pin")]
 
     def names(self, kind: str) -> list[str]:
         return sorted(c["metadata"]["name"] for c in self.children if c["kind"] == kind)

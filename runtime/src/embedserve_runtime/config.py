@@ -51,6 +51,11 @@ class ModelSettings(_Group):
         "archive (https://...), or a prefix of an S3-compatible bucket (s3://bucket/prefix).",
     )
     revision: str = Field(default="main", description="Branch, tag or commit of a Hub repository.")
+    commit: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{40}$",
+        description="Commit that the revision is known to stand for: fetched without asking the Hub what it is now.",
+    )
     refresh: str | None = Field(
         default=None,
         description="Any word. What a branch or a prefix stands for is looked up once and kept; another word looks it "

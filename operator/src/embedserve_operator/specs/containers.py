@@ -7,8 +7,8 @@ from typing import Any
 from embedserve_operator.api.sources import SecretKeyRef
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.settings import RenderSettings
-from embedserve_operator.specs.placement import accelerators, hardware_of, image_of
 from embedserve_operator.specs.pin import is_movable, pinned
+from embedserve_operator.specs.placement import accelerators, hardware_of, image_of
 from embedserve_operator.specs.runtime_config import (
     GRPC_PORT,
     MANAGEMENT_PORT,

@@ -32,9 +32,7 @@ def network_policy(
         selector["matchExpressions"] = [{"key": TASK_LABEL, "operator": "NotIn", "values": [FETCH]}]
     egress = _fetching(spec, settings) if fetches else []
     ingress = _ingress(spec, settings)
-    return _policy(
-        resource, spec, name=resource.key.name, selector=selector, ingress=ingress, egress=egress
-    )
+    return _policy(resource, spec, name=resource.key.name, selector=selector, ingress=ingress, egress=egress)
 
 
 def fetch_policy(resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings) -> Manifest | None:
