@@ -223,7 +223,7 @@ class Cluster:
 def _stored(child: Manifest, before: Manifest) -> Manifest:
     changed = before.get("spec") != child.get("spec")
     generation = before.get("metadata", {}).get("generation", 0) + changed
-    uid = f"uid-{child['kind']}-{child['metadata']['name']}"
+    uid = before.get("metadata", {}).get("uid") or f"uid-{child['kind']}-{child['metadata']['name']}"
     stored = {**deepcopy(child), "metadata": {**child["metadata"], "uid": uid, "generation": generation}}
     if "status" in before:
         stored["status"] = before["status"]
