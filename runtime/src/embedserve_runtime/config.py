@@ -134,6 +134,23 @@ class ModelSettings(_Group):
         return self
 
     @property
+    def s3_url(self) -> str | None:
+        """Base URL of the S3-compatible server; None is AWS itself."""
+        read = os.environ.get
+        return (
+            self.s3_endpoint
+            or read("AWS_ENDPOINT_URL_S3")
+            or read("AWS_ENDPOINT_URL")
+            or read("AWS_ENDPOINT")
+        )
+
+    @property
+    def certificate_file(self) -> Path | None:
+        """Certificates of authorities that are trusted in the place of the usual ones."""
+        file = os.environ.get("SSL_CERT_FILE")
+        return Path(file) if file else None
+
+    @property
     def is_offline(self) -> bool:
         return self.offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
 
