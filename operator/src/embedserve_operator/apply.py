@@ -10,9 +10,8 @@ from embedserve_operator.conflicts import Overrulings, applying_managers
 from embedserve_operator.drift import reason_to_apply
 from embedserve_operator.errors import ConflictError, RefusedError
 from embedserve_operator.kube import FIELD_MANAGER, SCALE_MANAGER, Kube
-from embedserve_operator.observe import controller_uid
 from embedserve_operator.plan import HandOver, Plan
-from embedserve_operator.specs.metadata import ref_of
+from embedserve_operator.specs.metadata import controller_uid, ref_of
 from embedserve_operator.store import Store
 from embedserve_operator.wire import Manifest, Received
 from embedserve_operator.world import ChildRef, Resource, World

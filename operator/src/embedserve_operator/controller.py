@@ -50,7 +50,13 @@ class Controller:
         received = self._store.resource(key)
         if received is None or dig(received, "metadata", "deletionTimestamp") is not None:
             return True  # the children go by their owner references
-        world = observe(received, self._store.children(key), self._store.pods(key), self._cluster.facts())
+        world = observe(
+            received,
+            self._store.children(key),
+            self._store.pods(key),
+            self._cluster.facts(),
+            self._store.volume(key),
+        )
         plan = make_plan(world, self._settings)
         refusal = await self._applier.apply(plan, world)
         await publish(

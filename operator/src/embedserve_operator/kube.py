@@ -20,7 +20,7 @@ from kubernetes.aio import client, config
 
 from embedserve_operator.api.types import API_VERSION, KIND
 from embedserve_operator.errors import ApiError, ConflictError, NotFoundError, RefusedError, UnavailableError
-from embedserve_operator.kinds import API_KINDS, POD, RESOURCE, ApiKind
+from embedserve_operator.kinds import API_KINDS, CLAIM, POD, RESOURCE, ApiKind
 from embedserve_operator.wire import Manifest, Received, dig, mappings, text
 from embedserve_operator.world import ChildRef, Key
 
@@ -113,7 +113,7 @@ class Kube:
             return
 
     async def existing_versions(self, kind: str, label: str) -> dict[str, str]:
-        """Resource version by UID of all objects of a kind, of those with a label unless it is our own kind."""
+        """Resource version by UID of all objects of a kind, of those with a label where only these are watched."""
         found = await self._list(kind, label, accept=_METADATA_ONLY)
         return {text(item, "metadata", "uid"): text(item, "metadata", "resourceVersion") for item in found}
 
@@ -163,7 +163,7 @@ class Kube:
 
     async def _list(self, kind: str, label: str, accept: str = "application/json") -> list[Received]:
         api = API_KINDS[kind]
-        query = {} if kind == RESOURCE or not api.namespaced else {"labelSelector": label}
+        query = {} if kind in (RESOURCE, CLAIM) or not api.namespaced else {"labelSelector": label}
         items: list[Received] = []
         for path in self._collections(api):
             items += mappings(await self._call("GET", path, query=query, accept=accept), "items")

@@ -144,6 +144,66 @@ class PodFacts:
     report: ModelReport | None
 
 
+JobTask = Literal["fetch", "convert"]
+JobState = Literal["Running", "Succeeded", "Failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class VariantReport:
+    """How a converted variant compares with plain float32."""
+
+    precision: str
+    published: bool
+    reason: str | None
+    """Why it is not published."""
+    mean_cosine: float | None
+    min_cosine: float | None
+    max_difference: float | None
+    rank_agreement: float | None
+    tokens_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionReport:
+    """What a conversion Job said about what it made."""
+
+    artifact: str | None
+    vector_space: str | None
+    chosen: str | None
+    """Precision that servers take by themselves."""
+    variants: tuple[VariantReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """The parts of a Job that decisions rest on."""
+
+    name: str
+    uid: str
+    task: JobTask
+    owner: str
+    """UID of the resource that it was made for."""
+    template: str
+    """Hash of the pod template that it was made from."""
+    config: str
+    """Name of the ConfigMap that its pods mount."""
+    state: JobState
+    failure: Failure | None
+    """What its youngest pod suffers from, or why it was given up."""
+    report: ModelReport | None = None
+    conversion: ConversionReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFacts:
+    """The parts of a PersistentVolumeClaim that decisions rest on."""
+
+    name: str
+    uid: str
+    access_modes: tuple[str, ...]
+    storage_class: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """Everything that `plan` may look at."""
@@ -156,6 +216,14 @@ class World:
     """Revision whose pods the Service selects; None before there was a Service."""
     pods: tuple[PodFacts, ...] = ()
     cluster: ClusterFacts = UNKNOWN_CLUSTER
+    jobs: tuple[JobFacts, ...] = ()
+    """Jobs on the claim that the resource uses, whichever resource they were made for."""
+    claims: tuple[ClaimFacts, ...] | None = ()
+    """The claim that the resource uses, if it exists; None where claims are not known."""
+
+    def job(self, name: str) -> JobFacts | None:
+        """The Job of that name, if it exists."""
+        return next((job for job in self.jobs if job.name == name), None)
 
     def child(self, ref: ChildRef) -> Child | None:
         """The child of that kind and name, if it exists."""
