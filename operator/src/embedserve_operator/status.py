@@ -73,6 +73,7 @@ def stamped(planned: PlannedStatus, resource: Resource, now: datetime) -> Embedd
         endpoint=planned.endpoint,
         vector_space=planned.vector_space,
         model=planned.model,
+        rollout=planned.rollout,
         hardware=planned.hardware,
         autoscaling=autoscaling,
     )

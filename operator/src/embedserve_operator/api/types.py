@@ -13,6 +13,7 @@ from pydantic import Field
 from embedserve_operator.api.base import LabelName, Model, ObjectName, PassedOn, PositiveQuantity, Quantity
 from embedserve_operator.api.network import Monitoring, NetworkPolicySettings, ServiceSettings
 from embedserve_operator.api.pods import PodSettings
+from embedserve_operator.api.rollouts import RolloutSettings
 from embedserve_operator.api.rules import Rule, between, exactly_one, matches
 
 GROUP = "embedserve.dev"
@@ -262,6 +263,8 @@ class EmbeddingServiceSpec(Model):
     """Number of pods; 1 when neither it nor autoscaling is given."""
     autoscaling: Autoscaling | None = None
     """Pods by load, instead of `replicas`."""
+    rollout: RolloutSettings = RolloutSettings()
+    """How the service passes from one vector space to another."""
     auth: Auth | None = None
     """API keys that requests must carry; without it none is asked for."""
     service: ServiceSettings = ServiceSettings()

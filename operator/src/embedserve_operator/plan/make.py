@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from embedserve_operator.api.status import HardwareStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.plan import conditions as words
-from embedserve_operator.plan.failures import worst
+from embedserve_operator.plan.failures import beside_another, mixed, unproved, worst
 from embedserve_operator.plan.outcome import Plan, PlannedStatus
 from embedserve_operator.plan.placement import matching_nodes, placement_failure
 from embedserve_operator.plan.refusals import refusal
 from embedserve_operator.plan.revision import revision_of
-from embedserve_operator.plan.rollout import Rollout, steer
+from embedserve_operator.plan.rollout import Rollout, Wanted, steer
 from embedserve_operator.plan.scaling import (
     at_maximum,
     autoscaling_status,
@@ -20,17 +20,20 @@ from embedserve_operator.plan.scaling import (
     replicas_now,
     scaling_condition,
 )
+from embedserve_operator.plan.spaces import space_of
 from embedserve_operator.plan.status import served, unchanged
+from embedserve_operator.plan.talks import labels, notices, questions
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.specs.autoscaler import autoscaler
 from embedserve_operator.specs.configmap import config_map
 from embedserve_operator.specs.deployment import deployment, template_hash
 from embedserve_operator.specs.disruption import disruption_budget
-from embedserve_operator.specs.metadata import fingerprint_of, ref_of
+from embedserve_operator.specs.metadata import fingerprint_of, ref_of, space_name
 from embedserve_operator.specs.network_policy import fetches_over_network, network_policy
 from embedserve_operator.specs.placement import demand
 from embedserve_operator.specs.runtime_config import source_words
-from embedserve_operator.specs.service import service
+from embedserve_operator.specs.service import service, space_service
+from embedserve_operator.specs.service import url as service_url
 from embedserve_operator.specs.service_monitor import service_monitor
 from embedserve_operator.wire import Manifest
 from embedserve_operator.world import Child, ChildRef, World
@@ -46,72 +49,105 @@ def make_plan(world: World, settings: RenderSettings) -> Plan:
     if refused is not None:
         serving = world.deployment(world.serving_revision or "")
         return Plan((), (), unchanged(world.resource, words.refused(refused, serving)))
-    wanted = revision_of(spec)
-    config = config_map(world.resource, spec, settings)
-    pods = deployment(
-        world.resource, spec, settings, world.cluster, revision=wanted, config=config["metadata"]["name"]
-    )
-    replicas = replicas_now(world, spec, wanted)
-    rollout = steer(world, wanted=wanted, fingerprint=fingerprint_of(pods), replicas=replicas)
-    children = _children(world, spec, settings, rollout, config=config, pods=pods)
+    made = _Made.of(world, spec, settings)
+    rollout = steer(world, spec, made.wanted)
+    children = _children(world, spec, settings, rollout, made)
+    ends = [one.until for one in rollout.kept]
     return Plan(
         children=children,
         prune=_unwanted(world, children, rollout),
-        status=_status(world, spec, settings, rollout, wanted=pods, replicas=replicas),
+        status=_status(world, spec, settings, rollout, made.wanted),
         hand_over=hand_over(world, spec, rollout),
+        labels=labels(world),
+        notices=notices(world, rollout),
+        questions=questions(world, rollout, made.wanted),
+        wake_after=max(1, min(ends) - world.now) if ends else None,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What the manifest's own revision consists of."""
+
+    config: Manifest
+    pods: Manifest
+    wanted: Wanted
+
+    @classmethod
+    def of(cls, world: World, spec: EmbeddingServiceSpec, settings: RenderSettings) -> _Made:
+        revision = revision_of(spec)
+        config = config_map(world.resource, spec, settings)
+        pods = deployment(
+            world.resource,
+            spec,
+            settings,
+            world.cluster,
+            revision=revision,
+            config=config["metadata"]["name"],
+            space=space_of(world, revision),
+        )
+        replicas = replicas_now(world, spec, revision)
+        return cls(config, pods, Wanted(revision, fingerprint_of(pods), template_hash(pods), replicas))
+
+
 def _children(
-    world: World,
-    spec: EmbeddingServiceSpec,
-    settings: RenderSettings,
-    rollout: Rollout,
-    *,
-    config: Manifest,
-    pods: Manifest,
+    world: World, spec: EmbeddingServiceSpec, settings: RenderSettings, rollout: Rollout, made: _Made
 ) -> tuple[Manifest, ...]:
-    """In the order in which they need each other."""
+    """In the order in which they need each other: what leads to a space's pods is there before the switch to them."""
     resource = world.resource
-    # Pods of the revision that still serves may have to fetch again.
-    fetches = fetches_over_network(spec) or rollout.waits
+    # Pods of the revisions that stay may have to fetch again.
+    fetches = fetches_over_network(spec) or rollout.waits or bool(rollout.kept)
+    takes_part = rollout.state != "Refused"
     found = (
-        config,
+        made.config if takes_part else None,
         network_policy(resource, spec, settings, fetches=fetches),
-        pods,
-        service(resource, spec.service, rollout.serving),
+        made.pods if takes_part else None,
+        *(
+            space_service(resource, spec.service, space, is_current=space == rollout.space)
+            for space in _living_spaces(rollout)
+        ),
+        service(resource, spec.service, rollout.serving, rollout.space),
         None if rollout.waits else autoscaler(resource, spec, rollout.wanted),
-        disruption_budget(resource, spec),
+        disruption_budget(resource, spec, resource.key.name, rollout.serving),
+        *(
+            disruption_budget(resource, spec, space_name(resource, one.former.space), one.former.revision)
+            for one in rollout.kept
+        ),
         service_monitor(resource, spec) if world.cluster.service_monitors else None,
     )
     return tuple(child for child in found if child is not None)
 
 
+def _living_spaces(rollout: Rollout) -> tuple[str, ...]:
+    """Those that have pods, or will have, each once."""
+    wanted = rollout.wanted_space if rollout.waits and rollout.state != "Refused" else None
+    found = (rollout.space, wanted, *(one.former.space for one in rollout.kept))
+    return tuple(dict.fromkeys(space for space in found if space is not None))
+
+
 def _status(
-    world: World,
-    spec: EmbeddingServiceSpec,
-    settings: RenderSettings,
-    rollout: Rollout,
-    *,
-    wanted: Manifest,
-    replicas: int,
+    world: World, spec: EmbeddingServiceSpec, settings: RenderSettings, rollout: Rollout, wanted: Wanted
 ) -> PlannedStatus:
     pods = tuple(
         pod
-        for pod in world.pods_of(rollout.wanted)
-        if pod.template == template_hash(wanted) and pod.phase != "Ending"
+        for pod in world.pods_of(wanted.revision)
+        if pod.template == wanted.template and pod.phase != "Ending"
     )
     failure = None
-    if not rollout.complete and replicas > 0:
+    if not rollout.complete and wanted.replicas > 0:
         unplaced = placement_failure(spec, settings, world.cluster, pods)
-        failure = worst(world.deployment(rollout.wanted), pods, unplaced)
+        failure = mixed(world, rollout) or worst(world.deployment(rollout.wanted), pods, unplaced)
+        failure = beside_another(failure, rollout)
+    elif rollout.state == "Checking":
+        failure = unproved(pods)
     situation = words.Situation(
         rollout=rollout,
-        replicas=replicas,
+        replicas=wanted.replicas,
         suspended=spec.suspend,
         serving=world.deployment(rollout.serving),
         pods=pods,
         failure=failure,
+        held_at=service_url(world.resource, rollout.wanted_space) if rollout.state == "Held" else "",
     )
     source = None if rollout.waits else source_words(spec.model.source)
     hardware = HardwareStatus(
@@ -120,7 +156,7 @@ def _status(
     scaling = scaling_condition(world, spec, rollout.serving)
     said = words.conditions(situation) + ((scaling,) if scaling is not None else ())
     return replace(
-        served(world, rollout.serving, source, hardware, said),
+        served(world, rollout, source, hardware, said),
         autoscaling=autoscaling_status(world, spec, rollout.serving),
         at_maximum=at_maximum(world, rollout.serving),
     )
@@ -134,7 +170,7 @@ def _unwanted(world: World, children: tuple[Manifest, ...], rollout: Rollout) ->
 
 
 def _still_needed(world: World, rollout: Rollout) -> frozenset[ChildRef]:
-    """The Deployment that serves meanwhile, and ConfigMaps that a pod mounts or may yet mount.
+    """The Deployments that serve meanwhile or are kept, and ConfigMaps that a pod mounts or may yet mount.
 
     Until the wanted Deployment is complete, an older ReplicaSet of it can still start pods, and those want
     their ConfigMap, whose name no longer stands in any Deployment. So ConfigMaps go only after completion.
@@ -148,6 +184,8 @@ def _still_needed(world: World, rollout: Rollout) -> frozenset[ChildRef]:
     if keep != rollout.wanted:
         # Its autoscaler has the same name, and goes on with it.
         needed |= {ChildRef("HorizontalPodAutoscaler", found.name) for found in kept if found.autoscaled}
+    back = {one.former.revision for one in rollout.kept}
+    needed |= {ChildRef("Deployment", found.name) for found in world.deployments if found.revision in back}
     in_use = {pod.config for pod in world.pods} | {found.config for found in world.deployments}
     needed |= {
         child.ref

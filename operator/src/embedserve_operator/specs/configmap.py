@@ -15,7 +15,7 @@ FILE_NAME = "runtime.yaml"
 
 def config_map(resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings) -> Manifest:
     """The ConfigMap of the wanted configuration."""
-    data = {FILE_NAME: runtime_yaml(spec, settings)}
+    data = {FILE_NAME: runtime_yaml(resource, spec, settings)}
     return fingerprinted(
         {
             "apiVersion": "v1",

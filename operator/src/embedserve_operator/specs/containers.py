@@ -7,7 +7,13 @@ from typing import Any
 from embedserve_operator.api.types import EmbeddingServiceSpec, SecretKeyRef
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.specs.placement import accelerators, hardware_of, image_of
-from embedserve_operator.specs.runtime_config import MANAGEMENT_PORT, SERVING_PORT, STORE_PATH, VOLUME_PATH
+from embedserve_operator.specs.runtime_config import (
+    MANAGEMENT_PORT,
+    PINNED_PORT,
+    SERVING_PORT,
+    STORE_PATH,
+    VOLUME_PATH,
+)
 from embedserve_operator.wire import Manifest
 
 CONFIG_VOLUME = "config"
@@ -38,6 +44,7 @@ def runtime_container(spec: EmbeddingServiceSpec, settings: RenderSettings) -> M
         **_resources(spec, settings, accelerated=True),
         "ports": [
             {"name": "http", "containerPort": SERVING_PORT, "protocol": "TCP"},
+            {"name": "pinned", "containerPort": PINNED_PORT, "protocol": "TCP"},
             {"name": "management", "containerPort": MANAGEMENT_PORT, "protocol": "TCP"},
         ],
         # Loading a large model takes minutes and must not get the pod killed: start-up and liveness ask

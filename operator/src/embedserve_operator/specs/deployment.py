@@ -14,6 +14,7 @@ from embedserve_operator.settings import RenderSettings
 from embedserve_operator.specs.containers import CONFIG_VOLUME, RUNTIME, fetch_container, runtime_container
 from embedserve_operator.specs.metadata import (
     SCALED_BY,
+    SPACE_LABEL,
     TEMPLATE_HASH,
     fingerprinted,
     labels,
@@ -52,14 +53,16 @@ def deployment(
     *,
     revision: str,
     config: str,
+    space: str | None,
 ) -> Manifest:
-    """The Deployment of a revision, mounting the ConfigMap named `config`."""
+    """The Deployment of a revision, mounting the ConfigMap named `config`. `space`: what it makes, when that is
+    known; the label is on the Deployment alone, since one on the template would restart the pods."""
     hardware = hardware_of(spec, settings)
     meta = metadata(resource, deployment_name(resource, revision), revision)
     replicas = fixed_replicas(spec)
     if replicas is None:
         meta["annotations"] = {SCALED_BY: "autoscaler"}
-    return fingerprinted(
+    made = fingerprinted(
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -81,6 +84,10 @@ def deployment(
             },
         }
     )
+    if space is not None:
+        # Not in the fingerprint: learning what the pods make does not change what runs.
+        made["metadata"]["labels"] = {**made["metadata"]["labels"], SPACE_LABEL: space}
+    return made
 
 
 def pod_template(

@@ -12,9 +12,12 @@ import yaml
 from embedserve_operator.api.types import Batching, EmbeddingServiceSpec, ModelSource
 from embedserve_operator.hardware import HardwareClass
 from embedserve_operator.settings import RenderSettings
+from embedserve_operator.world import Resource
 
 SERVING_PORT = 8080
 MANAGEMENT_PORT = 8081
+PINNED_PORT = 8082
+"""For what comes by a vector space's own name."""
 STORE_PATH = "/models"
 VOLUME_PATH = "/volume"
 ENDPOINT_DRAIN_SECONDS = 5
@@ -93,13 +96,15 @@ def _engine(spec: EmbeddingServiceSpec, hardware: HardwareClass) -> dict[str, An
     return {key: value for key, value in (("kind", kind), ("precision", precision)) if value != "auto"}
 
 
-def runtime_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
+def runtime_yaml(resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
     """Content of the configuration file."""
     server = _given(
         {
             "host": "0.0.0.0",
             "port": SERVING_PORT,
             "management_port": MANAGEMENT_PORT,
+            "pinned_port": PINNED_PORT,
+            "space_url": f"http://{resource.key.name}-{{space8}}.{resource.key.namespace}.svc",
             "served_model_name": spec.served_model_name or source_words(spec.model.source),
             "endpoint_drain_seconds": ENDPOINT_DRAIN_SECONDS,
             "shutdown_grace_seconds": grace_seconds(spec),
