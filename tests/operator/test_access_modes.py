@@ -1,4 +1,4 @@
-"""No pod ever waits for a volume that another pod holds, whatever its access modes, at every point of a service's life."""
+"""No pod ever waits for a volume that another pod holds, whatever its access modes, all through a service's life."""
 
 from __future__ import annotations
 

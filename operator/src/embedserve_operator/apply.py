@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from embedserve_operator.conflicts import Overrulings, applying_managers
 from embedserve_operator.drift import reason_to_apply
-from embedserve_operator.errors import ConflictError, RefusedError
-from embedserve_operator.kinds import JOB
+from embedserve_operator.errors import ConflictError, NotFoundError, RefusedError
+from embedserve_operator.kinds import JOB, POD
 from embedserve_operator.kube import FIELD_MANAGER, SCALE_MANAGER, Kube
-from embedserve_operator.plan import HandOver, Plan
-from embedserve_operator.specs.metadata import controller_uid, ref_of
+from embedserve_operator.plan import HandOver, Plan, PodLabel
+from embedserve_operator.specs.metadata import SPACE_LABEL, controller_uid, ref_of
 from embedserve_operator.store import Store
 from embedserve_operator.wire import Manifest, Received
 from embedserve_operator.world import ChildRef, Resource, World
@@ -53,6 +53,8 @@ class Applier:
             refusal = await self._apply_one(manifest, why, world, plan.hand_over)
             if refusal is not None:
                 return refusal
+        for label in plan.labels:
+            await self._label(label, world)
         for child in plan.prune:
             log.info("%s: delete %s: no longer wanted", world.resource.key, child.ref)
             await self._kube.delete(world.resource.key.namespace, child.ref, child.uid)
@@ -71,6 +73,21 @@ class Applier:
             except RefusedError as error:
                 return Refusal("ChildRefused", f"the API server refused {ref}: {error.message}")
         return None
+
+    async def _label(self, label: PodLabel, world: World) -> None:
+        """Beside the labels of its Deployment, and without a restart."""
+        key = world.resource.key
+        log.info("%s: label pod %s: %s", key, label.pod.name, label.space)
+        meta = {"name": label.pod.name, "namespace": key.namespace, "uid": label.pod.uid}
+        manifest = {
+            "apiVersion": "v1",
+            "kind": POD,
+            "metadata": {**meta, "labels": {SPACE_LABEL: label.space}},
+        }
+        try:
+            self._store.put(POD, await self._kube.apply(manifest, force=True))
+        except (ConflictError, NotFoundError):
+            return  # the pod is gone, or another one has its name
 
     async def _apply_one(
         self, manifest: Manifest, why: str, world: World, hand_over: HandOver | None

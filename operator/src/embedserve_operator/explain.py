@@ -20,7 +20,7 @@ _WHY = {
     "ConfigMap": "the runtime's configuration; its name carries the hash of its content",
     "NetworkPolicy": "who may reach the pods and what they may reach; spec.networkPolicy",
     "Deployment": "the pods of this revision",
-    "Service": "what clients call; switches to another revision in one write",
+    "Service": "what clients call; switches to another revision in one write; or one vector space by its own name",
     "HorizontalPodAutoscaler": "spec.autoscaling is given",
     "PodDisruptionBudget": "two or more pods are asked for; drains take one at a time",
     "ServiceMonitor": "spec.monitoring.serviceMonitor is given, and the cluster has the definition",

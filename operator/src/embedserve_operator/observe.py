@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -21,11 +21,22 @@ from embedserve_operator.specs.metadata import (
     REVISION_LABEL,
     SCALED_BY,
     SERVICE_LABEL,
+    SPACE_LABEL,
     controller_uid,
     own_claim,
 )
 from embedserve_operator.wire import Received, dig, mappings, number, text
-from embedserve_operator.world import AutoscalerFacts, Child, ChildRef, DeploymentFacts, Key, Resource, World
+from embedserve_operator.world import (
+    AutoscalerFacts,
+    Child,
+    ChildRef,
+    DeploymentFacts,
+    Key,
+    PodFacts,
+    Resource,
+    Said,
+    World,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +63,12 @@ def observe(
     pods: Iterable[Received],
     cluster: ClusterFacts = UNKNOWN_CLUSTER,
     volume: VolumeSeen | None = None,
+    *,
+    said: Mapping[str, Said] | None = None,
+    now: int = 0,
 ) -> World:
     """The world around a resource. Children that belong to somebody else are left out; `volume` is None where
-    nothing of volumes is known."""
+    nothing of volumes is known. `said`: by runs of pods."""
     read = read_resource(resource)
     own = sorted(
         (_child(child) for child in children if _is_own(child, read)),
@@ -70,11 +84,18 @@ def observe(
             _autoscaler(child.received) for child in own if child.ref.kind == "HorizontalPodAutoscaler"
         ),
         serving_revision=_serving_revision(read, service),
-        pods=tuple(sorted((read_pod(pod) for pod in pods), key=lambda pod: pod.name)),
+        pods=tuple(sorted((_pod(pod, said or {}) for pod in pods), key=lambda pod: pod.name)),
         cluster=cluster,
+        now=now,
         jobs=read_jobs(volume.jobs, volume.pods) if volume is not None else (),
         claims=tuple(read_claim(claim) for claim in volume.claims) if volume is not None else None,
     )
+
+
+def _pod(received: Received, said: Mapping[str, Said]) -> PodFacts:
+    facts = read_pod(received)
+    check, told = said.get(facts.run, Said())
+    return replace(facts, check=check, told=told)
 
 
 def _is_own(child: Received, resource: Resource) -> bool:
@@ -171,6 +192,7 @@ def _deployment(received: Received) -> DeploymentFacts:
         ready=number(status, "readyReplicas"),
         available=number(status, "availableReplicas"),
         autoscaled=bool(text(received, "metadata", "annotations", SCALED_BY)),
+        space=text(received, "metadata", "labels", SPACE_LABEL),
         creation_problem=creation_problem,
     )
 

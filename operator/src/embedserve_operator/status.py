@@ -75,6 +75,7 @@ def stamped(planned: PlannedStatus, resource: Resource, now: datetime) -> Embedd
         model=planned.model,
         fetch=planned.fetch,
         conversion=planned.conversion,
+        rollout=planned.rollout,
         hardware=planned.hardware,
         autoscaling=autoscaling,
     )

@@ -169,6 +169,18 @@ class ServerSettings(_Group):
         default=None,
         description="Own port for probes and metrics; None serves them on the serving port only.",
     )
+    pinned_port: Port | None = Field(
+        default=None,
+        description="Second serving port, for those who ask for this model's vector space by its own name: never "
+        "passed on; None leaves it off.",
+    )
+    space_url: str | None = Field(
+        default=None,
+        pattern=r"^http://[^/{}]*\{space8\}[^/{}]*$",
+        description="Base URL of a vector space's own name, with {space8} for the first 8 digits of its identity. "
+        "Requests on the serving port are passed there once the management port is told that the service's name "
+        "stands for another space. None passes none on.",
+    )
     grpc_port: Port | None = Field(
         default=None, description="Port for gRPC; None leaves it off, 0 takes a free one and logs it."
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import logging
 import os
 import signal
@@ -28,8 +29,9 @@ import uvloop
 
 from embedserve_runtime.api.app import management_app
 from embedserve_runtime.api.endpoint import Surroundings
-from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.errors import ConfigError, EmbedserveError, UnsupportedArchitecture
+from embedserve_runtime.config import RuntimeConfig, ServerSettings
+from embedserve_runtime.errors import ConfigError, EmbedserveError, NotReady, UnsupportedArchitecture
+from embedserve_runtime.frontends.listening import Ports
 from embedserve_runtime.frontends.own import OwnFrontEnd
 from embedserve_runtime.frontends.setup import (
     FrontEnd,
@@ -51,6 +53,7 @@ from embedserve_runtime.runner import Runner
 from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.termination import write_termination_message
@@ -93,15 +96,15 @@ def _run(config: RuntimeConfig) -> int:
     try:
         with contextlib.ExitStack() as stack:
             server = config.server
-            serving = _bind(server.host, server.port, server.http_workers)
+            ports = _ports_of(server)
             management = None
-            for sock in serving:
+            for sock in filter(None, itertools.chain.from_iterable(ports)):
                 stack.enter_context(contextlib.closing(sock))
             if server.management_port is not None:
                 (management,) = _bind(server.host, server.management_port)
                 stack.enter_context(contextlib.closing(management))
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
-                loop.run(_Process(config, serving, management).live())
+                loop.run(_Process(config, ports, management).live())
     except EmbedserveError as error:
         log.error(
             "cannot serve: %s", error.message, extra={"reason": error.reason, "retryable": error.retryable}
@@ -114,11 +117,9 @@ def _run(config: RuntimeConfig) -> int:
 class _Process:
     """One run of the server, from open ports to the last answer."""
 
-    def __init__(
-        self, config: RuntimeConfig, serving: list[socket.socket], management: socket.socket | None
-    ) -> None:
+    def __init__(self, config: RuntimeConfig, ports: list[Ports], management: socket.socket | None) -> None:
         self._config = config
-        self._serving = serving
+        self._ports = ports
         self._management = management
         self._readiness = Readiness()
         self._metrics = Metrics(request_series())
@@ -165,7 +166,8 @@ class _Process:
     def _manage(self, around: Surroundings) -> Server | None:
         if not self._management:
             return None
-        return Server(management_app(around), self._management, Watches(self._metrics.requests))
+        app = management_app(around, self._set_current)
+        return Server(app, self._management, Watches(self._metrics.requests))
 
     def _open_front(self, around: Surroundings) -> FrontEnd:
         server = self._setup.server
@@ -180,12 +182,14 @@ class _Process:
 
     def _open_http(self, around: Surroundings) -> FrontEnd:
         if self._setup.server.http_workers == 1:
-            return OwnFrontEnd(self._setup, self._serving[0], around, self._metrics)
-        return Workers(self._setup, self._serving, self._metrics)
+            return OwnFrontEnd(self._setup, self._ports[0], around, self._metrics)
+        return Workers(self._setup, self._ports, self._metrics)
 
     async def _serve(self) -> None:
         name = self._setup.model_name
-        log.info("listening, loading the model", extra={"address": _address(self._serving[0]), "model": name})
+        log.info(
+            "listening, loading the model", extra={"address": _address(self._ports[0].serving), "model": name}
+        )
         dispatcher = await self._start_dispatcher()
         if dispatcher is None:
             return
@@ -193,8 +197,9 @@ class _Process:
         self._metrics.ready(True)
         log.info(
             "ready on %s",
-            _address(self._serving[0]),
+            _address(self._ports[0].serving),
             extra={
+                "pinned": _address(self._ports[0].pinned) if self._ports[0].pinned else None,
                 "management": _address(self._management) if self._management else None,
                 "model": name,
                 "vector_space": self._vector_space,
@@ -222,7 +227,16 @@ class _Process:
         self._vector_space = card.vector_space
         self._metrics.model_loaded(card, loaded.max_batch_tokens, dispatcher)
         await self._front.open(Opening(card, limits), loaded.tokenizer, dispatcher)
+        self._open_service(card, loaded.tokenizer, dispatcher)
         return dispatcher
+
+    def _open_service(self, card: ModelCard, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
+        """For what this process answers beside HTTP's front ends: self-checks, and gRPC where it is on."""
+        try:
+            self._readiness.service()
+        except NotReady:  # the front ends are processes of their own, which have services of their own
+            service = EmbeddingService(card, tokenizer, dispatcher, self._setup.batching, time.perf_counter)
+            self._readiness.open(service)
 
     def _load(self) -> _Loaded:
         """On the loading thread."""
@@ -272,7 +286,17 @@ class _Process:
 
     def _move(self, phase: Phase, message: str) -> None:
         self._readiness.move(phase, message)
-        self._front.tell(Told(phase, message))
+        self._tell()
+
+    def _set_current(self, space: str) -> None:
+        if space != self._readiness.current_space:
+            self._readiness.current_space = space
+            log.info("the service's name stands for another vector space", extra={"vector_space": space})
+            self._tell()
+
+    def _tell(self) -> None:
+        readiness = self._readiness
+        self._front.tell(Told(readiness.phase, readiness.message, readiness.current_space))
 
     async def _page(self) -> bytes:
         return self._metrics.page()
@@ -282,6 +306,16 @@ class _Process:
         if hurry or self._stop.is_set():
             self._hurry.set()
         self._stop.set()
+
+
+def _ports_of(server: ServerSettings) -> list[Ports]:
+    """The sockets of each front end. Raises ConfigError."""
+    count = server.http_workers
+    serving = _bind(server.host, server.port, count)
+    if server.pinned_port is None:
+        return [Ports(sock, None) for sock in serving]
+    pinned = _bind(server.host, server.pinned_port, count)
+    return [Ports(*pair) for pair in zip(serving, pinned, strict=True)]
 
 
 def _bind(host: str, port: int, count: int = 1) -> list[socket.socket]:

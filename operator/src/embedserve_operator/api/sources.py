@@ -52,8 +52,8 @@ class HuggingFaceSource(Model):
             r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", "revision must be a commit, a tag or a branch, such as main"
         ),
     ] = "main"
-    """Commit, tag or branch. A commit keeps the vectors the same for ever; what a branch stands for is looked up once and
-    kept, until `model.refresh` changes."""
+    """Commit, tag or branch. A commit keeps the vectors the same for ever; what a branch stands for is looked up once
+    and kept, until `model.refresh` changes."""
     token_secret_ref: SecretKeyRef | None = None
     """Access token for private and gated repositories. Only the pods read it, the operator never does."""
     endpoint: Endpoint | None = None

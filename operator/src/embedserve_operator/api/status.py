@@ -36,13 +36,61 @@ class Endpoint(Model):
     """Host and port for gRPC inside the cluster; absent without it."""
 
 
+Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
+class PreviousSpace(Model):
+    """A vector space that was served before."""
+
+    id: str
+    """Identity."""
+    dimensions: int | None = None
+    """Length of a vector."""
+    revision: str
+    """Revision of the manifest that made it."""
+    size_bytes: int | None = None
+    """Size of its model's files."""
+    replaced_at: Moment
+    """When another one took the service's name."""
+    kept_until: Moment | None = None
+    """How long its pods stay; absent when they are gone."""
+    url: str | None = None
+    """Base URL of its own name, while its pods stay."""
+
+
 class VectorSpace(Model):
     """Which vectors are served. Vectors of different spaces must never be compared."""
 
-    id: str
-    """Identity: the same for all ways to make the same vectors, different otherwise."""
-    dimensions: int
+    id: str | None = None
+    """Identity: the same for all ways to make the same vectors, different otherwise. Absent while it is not known."""
+    dimensions: int | None = None
     """Length of a vector."""
+    revision: str | None = None
+    """Revision of the manifest that makes it: the end of its Deployment's name."""
+    since: Moment | None = None
+    """Since when it is served at the service's name."""
+    url: str | None = None
+    """Base URL of its own name, which never leads to another one."""
+    previous: Annotated[tuple[PreviousSpace, ...], Field(max_length=10)] = ()
+    """Spaces that were served before, the latest first."""
+
+
+class RolloutStatus(Model):
+    """The revision that the manifest asks for while another one is served."""
+
+    revision: str
+    """Revision: the end of its Deployment's name."""
+    state: Literal["Preparing", "Checking", "Held", "Refused"]
+    """Preparing: its pods come up. Checking: they prove that they make sound vectors. Held: ready, and waits for
+    spec.rollout.hold to be false. Refused: spec.rollout.onNewVectorSpace says so."""
+    vector_space: str | None = None
+    """Its identity, once it is known."""
+    dimensions: int | None = None
+    """Length of a vector."""
+    size_bytes: int | None = None
+    """Size of its model's files."""
+    url: str | None = None
+    """Base URL of its own name, once its vector space is known."""
 
 
 class ServedModel(Model):
@@ -178,6 +226,8 @@ class EmbeddingServiceStatus(Model):
     """How the model that the spec asks for comes into the cache; absent without one."""
     conversion: ConversionStatus | None = None
     """How it becomes an ONNX artifact; absent where it does not."""
+    rollout: RolloutStatus | None = None
+    """The revision that the manifest asks for; absent when it is the one that is served."""
     hardware: HardwareStatus | None = None
     """Where the pods may run."""
     autoscaling: AutoscalingStatus | None = None

@@ -14,6 +14,7 @@ from embedserve_operator.api.base import LabelName, Model, PassedOn, PositiveQua
 from embedserve_operator.api.cache import Cache, OnnxConversion
 from embedserve_operator.api.network import Monitoring, NetworkPolicySettings, ServiceSettings
 from embedserve_operator.api.pods import PodSettings
+from embedserve_operator.api.rollouts import RolloutSettings
 from embedserve_operator.api.rules import Rule, between, matches
 from embedserve_operator.api.sources import ModelSource, SecretKeyRef
 
@@ -210,6 +211,8 @@ class EmbeddingServiceSpec(Model):
     """Number of pods; 1 when neither it nor autoscaling is given."""
     autoscaling: Autoscaling | None = None
     """Pods by load, instead of `replicas`."""
+    rollout: RolloutSettings = RolloutSettings()
+    """How the service passes from one vector space to another."""
     auth: Auth | None = None
     """API keys that requests must carry; without it none is asked for."""
     service: ServiceSettings = ServiceSettings()

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from embedserve_operator.api.status import HardwareStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.plan import conditions as words
 from embedserve_operator.plan.cache import cache_refusal, is_kept_claim, model_volume
-from embedserve_operator.plan.failures import worst
+from embedserve_operator.plan.failures import beside_another, mixed, unproved, worst
 from embedserve_operator.plan.outcome import Plan, PlannedStatus
 from embedserve_operator.plan.pins import pin_of, pins_in_use
 from embedserve_operator.plan.placement import matching_nodes, placement_failure
 from embedserve_operator.plan.preparation import Preparation, prepare
 from embedserve_operator.plan.refusals import refusal
 from embedserve_operator.plan.revision import revision_of
-from embedserve_operator.plan.rollout import Rollout, steer
+from embedserve_operator.plan.rollout import Rollout, Wanted, steer
 from embedserve_operator.plan.scaling import (
     at_maximum,
     autoscaling_status,
@@ -23,20 +23,24 @@ from embedserve_operator.plan.scaling import (
     replicas_now,
     scaling_condition,
 )
+from embedserve_operator.plan.spaces import space_of
 from embedserve_operator.plan.status import served, unchanged
+from embedserve_operator.plan.talks import labels, notices, questions
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.specs.autoscaler import autoscaler
 from embedserve_operator.specs.configmap import config_map
 from embedserve_operator.specs.deployment import deployment, template_hash
 from embedserve_operator.specs.disruption import disruption_budget
-from embedserve_operator.specs.metadata import fingerprint_of, ref_of
+from embedserve_operator.specs.metadata import fingerprint_of, ref_of, space_name
 from embedserve_operator.specs.network_policy import network_policy
 from embedserve_operator.specs.placement import demand
 from embedserve_operator.specs.runtime_config import source_words
-from embedserve_operator.specs.service import service
+from embedserve_operator.specs.service import service, space_service
+from embedserve_operator.specs.service import url as service_url
 from embedserve_operator.specs.service_monitor import service_monitor
+from embedserve_operator.specs.volume import ModelVolume
 from embedserve_operator.wire import Manifest
-from embedserve_operator.world import Child, ChildRef, World
+from embedserve_operator.world import Child, ChildRef, Fetched, World
 
 
 def make_plan(world: World, settings: RenderSettings) -> Plan:
@@ -53,91 +57,133 @@ def make_plan(world: World, settings: RenderSettings) -> Plan:
     if refused is not None:
         serving = world.deployment(world.serving_revision or "")
         return Plan((), (), unchanged(world.resource, words.refused(refused, serving)))
-    wanted = revision_of(spec)
     volume = model_volume(world, spec)
     prepared = prepare(world, spec, settings, volume)
-    config = config_map(world.resource, spec, settings)
-    pods = deployment(
-        world.resource,
-        spec,
-        settings,
-        world.cluster,
-        revision=wanted,
-        config=config["metadata"]["name"],
-        volume=volume,
-    )
-    replicas = replicas_now(world, spec, wanted)
-    # What is not prepared cannot be complete.
-    fingerprint = fingerprint_of(pods) if prepared.ready else ""
-    rollout = steer(world, wanted=wanted, fingerprint=fingerprint, replicas=replicas)
-    children = _children(world, spec, settings, rollout, prepared, config=config, pods=pods)
+    if prepared.report is not None:
+        world = replace(world, fetched=Fetched(revision_of(spec), prepared.report))
+    made = _Made.of(world, spec, settings, volume, prepared)
+    rollout = steer(world, spec, made.wanted)
+    children = _children(world, spec, settings, rollout, made)
+    ends = [one.until for one in rollout.kept]
     return Plan(
         children=children,
         prune=_unwanted(world, children, rollout, prepared),
-        status=_status(world, spec, settings, rollout, prepared, wanted=pods, replicas=replicas),
-        start=prepared.start,
+        status=_status(world, spec, settings, rollout, made),
+        start=prepared.start if rollout.state != "Refused" else (),
         remove=prepared.remove,
         hand_over=hand_over(world, spec, rollout) if prepared.serves else None,
+        labels=labels(world),
+        notices=notices(world, rollout),
+        questions=questions(world, rollout, made.wanted),
+        wake_after=max(1, min(ends) - world.now) if ends else None,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What the manifest's own revision consists of."""
+
+    config: Manifest
+    pods: Manifest
+    wanted: Wanted
+    volume: ModelVolume | None
+    prepared: Preparation
+
+    @classmethod
+    def of(
+        cls,
+        world: World,
+        spec: EmbeddingServiceSpec,
+        settings: RenderSettings,
+        volume: ModelVolume | None,
+        prepared: Preparation,
+    ) -> _Made:
+        revision = revision_of(spec)
+        config = config_map(world.resource, spec, settings)
+        pods = deployment(
+            world.resource,
+            spec,
+            settings,
+            world.cluster,
+            revision=revision,
+            config=config["metadata"]["name"],
+            space=space_of(world, revision),
+            volume=volume,
+            report=prepared.report,
+        )
+        replicas = replicas_now(world, spec, revision)
+        # What is not prepared cannot be complete.
+        fingerprint = fingerprint_of(pods) if prepared.ready else ""
+        wanted = Wanted(revision, fingerprint, template_hash(pods), replicas)
+        return cls(config, pods, wanted, volume, prepared)
+
+
 def _children(
-    world: World,
-    spec: EmbeddingServiceSpec,
-    settings: RenderSettings,
-    rollout: Rollout,
-    prepared: Preparation,
-    *,
-    config: Manifest,
-    pods: Manifest,
+    world: World, spec: EmbeddingServiceSpec, settings: RenderSettings, rollout: Rollout, made: _Made
 ) -> tuple[Manifest, ...]:
-    """In the order in which they need each other."""
+    """In the order in which they need each other: what leads to a space's pods is there before the switch to them."""
     resource = world.resource
-    volume = model_volume(world, spec)
-    # Pods of the revision that still serves may have to fetch again.
-    fetches = (volume is None and spec.model.source.is_remote) or rollout.waits
+    prepared, volume = made.prepared, made.volume
+    # Pods of the revisions that stay may have to fetch again.
+    fetches = (volume is None and spec.model.source.is_remote) or rollout.waits or bool(rollout.kept)
     by_job = volume is not None and not volume.is_filled
+    takes_part = rollout.state != "Refused"
     found = (
         *prepared.children,
-        config,
-        pin_of(world, spec, rollout.wanted, prepared.report),
+        made.config if takes_part else None,
+        pin_of(world, spec, rollout.wanted),
         network_policy(resource, spec, settings, fetches=fetches, by_job=by_job),
-        pods if prepared.serves else None,
-        service(resource, spec.service, rollout.serving),
+        made.pods if takes_part and prepared.serves else None,
+        *(
+            space_service(resource, spec.service, space, is_current=space == rollout.space)
+            for space in _living_spaces(rollout)
+        ),
+        service(resource, spec.service, rollout.serving, rollout.space),
         None if rollout.waits or not prepared.serves else autoscaler(resource, spec, rollout.wanted),
-        disruption_budget(resource, spec, volume),
+        disruption_budget(resource, spec, resource.key.name, rollout.serving, volume),
+        *(
+            disruption_budget(
+                resource, spec, space_name(resource, one.former.space), one.former.revision, volume
+            )
+            for one in rollout.kept
+        ),
         service_monitor(resource, spec) if world.cluster.service_monitors else None,
     )
     return tuple(child for child in found if child is not None)
 
 
+def _living_spaces(rollout: Rollout) -> tuple[str, ...]:
+    """Those that have pods, or will have, each once."""
+    wanted = rollout.wanted_space if rollout.waits and rollout.state != "Refused" else None
+    found = (rollout.space, wanted, *(one.former.space for one in rollout.kept))
+    return tuple(dict.fromkeys(space for space in found if space is not None))
+
+
 def _status(
-    world: World,
-    spec: EmbeddingServiceSpec,
-    settings: RenderSettings,
-    rollout: Rollout,
-    prepared: Preparation,
-    *,
-    wanted: Manifest,
-    replicas: int,
+    world: World, spec: EmbeddingServiceSpec, settings: RenderSettings, rollout: Rollout, made: _Made
 ) -> PlannedStatus:
+    wanted, prepared = made.wanted, made.prepared
     pods = tuple(
         pod
-        for pod in world.pods_of(rollout.wanted)
-        if pod.template == template_hash(wanted) and pod.phase != "Ending"
+        for pod in world.pods_of(wanted.revision)
+        if pod.template == wanted.template and pod.phase != "Ending"
     )
     failure = prepared.failure
-    if failure is None and prepared.ready and not rollout.complete and replicas > 0:
+    if failure is None and prepared.ready and not rollout.complete and wanted.replicas > 0:
         unplaced = placement_failure(spec, settings, world.cluster, pods)
-        failure = worst(world.deployment(rollout.wanted), pods, unplaced)
+        failure = mixed(world, rollout) or worst(world.deployment(rollout.wanted), pods, unplaced)
+        failure = beside_another(failure, rollout)
+    elif rollout.state == "Checking":
+        failure = unproved(pods)
     situation = words.Situation(
         rollout=rollout,
-        replicas=replicas,
+        replicas=wanted.replicas,
         suspended=spec.suspend,
         serving=world.deployment(rollout.serving),
         pods=pods,
         failure=failure,
         preparing=prepared.words,
+        held_at=service_url(world.resource, rollout.wanted_space) if rollout.state == "Held" else "",
     )
     source = None if rollout.waits else source_words(spec.model.source)
     hardware = HardwareStatus(
@@ -146,14 +192,7 @@ def _status(
     scaling = scaling_condition(world, spec, rollout.serving)
     said = words.conditions(situation) + ((scaling,) if scaling is not None else ())
     return replace(
-        served(
-            world,
-            rollout.serving,
-            source,
-            hardware,
-            said,
-            fetched=None if rollout.waits else prepared.report,
-        ),
+        served(world, rollout, source, hardware, said),
         fetch=prepared.fetch,
         conversion=prepared.conversion,
         autoscaling=autoscaling_status(world, spec, rollout.serving),
@@ -173,7 +212,7 @@ def _unwanted(
 
 
 def _still_needed(world: World, rollout: Rollout, prepared: Preparation) -> frozenset[ChildRef]:
-    """The Deployment that serves meanwhile, and ConfigMaps that a pod mounts or may yet mount.
+    """The Deployments that serve meanwhile or are kept, and ConfigMaps that a pod mounts or may yet mount.
 
     Until the wanted Deployment is complete, an older ReplicaSet of it can still start pods, and those want
     their ConfigMap, whose name no longer stands in any Deployment. So ConfigMaps go only after completion.
@@ -191,6 +230,8 @@ def _still_needed(world: World, rollout: Rollout, prepared: Preparation) -> froz
     if keep != rollout.wanted:
         # Its autoscaler has the same name, and goes on with it.
         needed |= {ChildRef("HorizontalPodAutoscaler", found.name) for found in kept if found.autoscaled}
+    back = set() if prepared.clears else {one.former.revision for one in rollout.kept}
+    needed |= {ChildRef("Deployment", found.name) for found in world.deployments if found.revision in back}
     in_use = {pod.config for pod in world.pods} | {found.config for found in world.deployments}
     in_use |= {found.config for found in world.jobs if found.state == "Running"}
     needed |= pins_in_use(world)

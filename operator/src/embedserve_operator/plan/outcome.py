@@ -11,11 +11,12 @@ from embedserve_operator.api.status import (
     Endpoint,
     FetchStatus,
     HardwareStatus,
+    RolloutStatus,
     ServedModel,
     VectorSpace,
 )
 from embedserve_operator.wire import Manifest
-from embedserve_operator.world import Child, JobFacts
+from embedserve_operator.world import Child, JobFacts, PodFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class PlannedStatus:
     model: ServedModel | None = None
     fetch: FetchStatus | None = None
     conversion: ConversionStatus | None = None
+    rollout: RolloutStatus | None = None
     hardware: HardwareStatus | None = None
     autoscaling: AutoscalingStatus | None = None
     at_maximum: bool = False
@@ -53,6 +55,31 @@ class HandOver:
 
     deployment: str
     replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What a pod is to be told: the vector space that the service's name stands for."""
+
+    pod: PodFacts
+    space: str
+    must: bool
+    """Nothing may be written before the pod knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A pod that is to prove its vectors."""
+
+    pod: PodFacts
+
+
+@dataclass(frozen=True, slots=True)
+class PodLabel:
+    """The vector space that a pod is to be labelled with."""
+
+    pod: PodFacts
+    space: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +96,10 @@ class Plan:
     remove: tuple[JobFacts, ...] = ()
     """Jobs to be deleted."""
     hand_over: HandOver | None = None
+    labels: tuple[PodLabel, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    """In their order, before anything is written."""
+    questions: tuple[Question, ...] = ()
+    """After everything is written; the next pass sees the answers."""
+    wake_after: int | None = None
+    """Seconds after which another pass is due even if nothing happens."""

@@ -4,19 +4,19 @@ source changes, and with it the revision."""
 from __future__ import annotations
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.plan.spaces import report_of
 from embedserve_operator.specs.metadata import selector
 from embedserve_operator.specs.pin import KEY, is_commit, is_movable, pin, pin_name
 from embedserve_operator.wire import Manifest, text
-from embedserve_operator.world import ChildRef, ModelReport, World
+from embedserve_operator.world import ChildRef, World
 
 
-def pin_of(
-    world: World, spec: EmbeddingServiceSpec, revision: str, fetched: ModelReport | None
-) -> Manifest | None:
+def pin_of(world: World, spec: EmbeddingServiceSpec, revision: str) -> Manifest | None:
     """The pin of the wanted revision; None before a fetch, and where the source names a commit itself."""
     if not is_movable(spec):
         return None
-    commit = _known(world, revision) or _found(world, revision, fetched)
+    report = report_of(world, revision)
+    commit = _known(world, revision) or (report.revision or "" if report is not None else "")
     return pin(world.resource, revision, commit) if is_commit(commit) else None
 
 
@@ -29,11 +29,6 @@ def _known(world: World, revision: str) -> str:
     published = world.resource.status
     is_same = published.selector == selection and published.model is not None
     return (published.model.revision or "") if is_same and published.model is not None else ""
-
-
-def _found(world: World, revision: str, fetched: ModelReport | None) -> str:
-    reports = [fetched, *(pod.report for pod in world.pods_of(revision))]
-    return next((one.revision for one in reports if one is not None and one.revision), "")
 
 
 def pins_in_use(world: World) -> frozenset[ChildRef]:

@@ -15,7 +15,7 @@ FILE_NAME = "runtime.yaml"
 
 def config_map(resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings) -> Manifest:
     """The ConfigMap of the pods' configuration."""
-    return config_file(resource, runtime_yaml(spec, settings))
+    return config_file(resource, runtime_yaml(resource, spec, settings))
 
 
 def config_file(resource: Resource, content: str) -> Manifest:

@@ -12,6 +12,7 @@ from embedserve_operator.specs.placement import accelerators, hardware_of, image
 from embedserve_operator.specs.runtime_config import (
     GRPC_PORT,
     MANAGEMENT_PORT,
+    PINNED_PORT,
     SERVING_PORT,
     STORE_PATH,
     VOLUME_PATH,
@@ -79,6 +80,7 @@ def runtime_container(
         **_resources(spec, settings, accelerated=True),
         "ports": [
             {"name": "http", "containerPort": SERVING_PORT, "protocol": "TCP"},
+            {"name": "pinned", "containerPort": PINNED_PORT, "protocol": "TCP"},
             *(
                 [{"name": "grpc", "containerPort": GRPC_PORT, "protocol": "TCP"}]
                 if spec.service.grpc_port is not None

@@ -19,7 +19,9 @@ from embedserve_operator.specs.containers import (
     task_container,
 )
 from embedserve_operator.specs.metadata import (
+    FETCHED,
     SCALED_BY,
+    SPACE_LABEL,
     TEMPLATE_HASH,
     fingerprinted,
     labels,
@@ -29,8 +31,8 @@ from embedserve_operator.specs.metadata import (
 from embedserve_operator.specs.placement import hardware_of, placement
 from embedserve_operator.specs.runtime_config import ENDPOINT_DRAIN_SECONDS, grace_seconds
 from embedserve_operator.specs.volume import ModelVolume, group, pod_volume, together, volume_labels
-from embedserve_operator.wire import Manifest, short_hash
-from embedserve_operator.world import Resource
+from embedserve_operator.wire import Manifest, canonical, short_hash
+from embedserve_operator.world import ModelReport, Resource
 
 _USER = 65532
 _STOP_MARGIN_SECONDS = 5
@@ -59,9 +61,15 @@ def deployment(
     *,
     revision: str,
     config: str,
+    space: str | None,
     volume: ModelVolume | None = None,
+    report: ModelReport | None = None,
 ) -> Manifest:
-    """The Deployment of a revision, mounting the ConfigMap named `config` and the volume of models."""
+    """The Deployment of a revision, mounting the ConfigMap named `config` and the volume of models.
+
+    space: what it makes, when that is known; the label is on the Deployment alone, since one on the template would
+    restart the pods. report: what a Job has found out about the model on the volume.
+    """
     hardware = hardware_of(spec, settings)
     meta = metadata(resource, deployment_name(resource, revision), revision)
     replicas = fixed_replicas(spec)
@@ -69,7 +77,7 @@ def deployment(
     alone = volume is not None and volume.one_pod
     if replicas is None:
         meta["annotations"] = {SCALED_BY: "autoscaler"}
-    return fingerprinted(
+    made = fingerprinted(
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -88,11 +96,22 @@ def deployment(
                     },
                 },
                 "template": pod_template(
-                    resource, spec, settings, cluster, revision=revision, config=config, volume=volume
+                    resource,
+                    spec,
+                    settings,
+                    cluster,
+                    revision=revision,
+                    config=config,
+                    volume=volume,
+                    report=report,
                 ),
             },
         }
     )
+    if space is not None:
+        # Not in the fingerprint: learning what the pods make does not change what runs.
+        made["metadata"]["labels"] = {**made["metadata"]["labels"], SPACE_LABEL: space}
+    return made
 
 
 def pod_template(
@@ -104,6 +123,7 @@ def pod_template(
     revision: str,
     config: str,
     volume: ModelVolume | None,
+    report: ModelReport | None,
 ) -> Manifest:
     """The pod template, with the hash of itself, by which pods of an older template are told apart."""
     template: Manifest = {
@@ -116,10 +136,14 @@ def pod_template(
         },
         "spec": _pod(resource, spec, settings, cluster, revision=revision, config=config, volume=volume),
     }
+    given: Manifest = {**(spec.pod.annotations or {})}
+    if report is not None:
+        # Pods that fetch nothing have nothing to tell of it.
+        given[FETCHED] = canonical(report_wire(report))
     annotations = {
-        **(spec.pod.annotations or {}),
+        **given,
         "kubectl.kubernetes.io/default-container": RUNTIME,
-        TEMPLATE_HASH: short_hash([template, spec.pod.annotations or {}]),
+        TEMPLATE_HASH: short_hash([template, given]),
     }
     return {**template, "metadata": {**template["metadata"], "annotations": annotations}}
 
@@ -168,6 +192,19 @@ def _before(
     read_only = volume is not None
     fetch = task_container(resource, spec, settings, task=FETCH, revision=revision, read_only=read_only)
     return {"initContainers": [fetch]}
+
+
+def report_wire(report: ModelReport) -> Manifest:
+    """A report as the runtime writes it."""
+    found = {
+        "source": report.source,
+        "revision": report.revision,
+        "digest": report.digest,
+        "sizeBytes": report.size_bytes,
+        "dimensions": report.dimensions,
+        "vectorSpace": report.vector_space,
+    }
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def security_context(volume: ModelVolume | None) -> Manifest:

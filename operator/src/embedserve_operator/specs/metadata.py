@@ -18,12 +18,23 @@ TASK_LABEL, SERVING = "app.kubernetes.io/component", "runtime"
 """On every child and pod: `runtime`, or the task of a Job and its pods."""
 JOB_NAME = "batch.kubernetes.io/job-name"
 """On the pods of a Job, put there by Kubernetes."""
+SCRAPE_LABEL = "embedserve.dev/metrics"
+"""On Services by which pods are found for their metrics: each pod by one of them."""
+SPACE_LABEL = "embedserve.dev/vector-space"
+"""On Deployments, pods and Services, once it is known: identity of the vectors that they give."""
 FINGERPRINT = "embedserve.dev/fingerprint"
 """Annotation on children: hash of the manifest that they were applied from."""
 SCALED_BY = "embedserve.dev/scaled-by"
 """Annotation on Deployments whose number of pods an autoscaler decides."""
+FETCHED = "embedserve.dev/model"
+"""Annotation on pods that serve from a cache: what the fetch Job said about their model."""
 TEMPLATE_HASH = "embedserve.dev/template"
 """Annotation on pods: hash of the template that they were made from."""
+
+
+def space_name(resource: Resource, space: str) -> str:
+    """Name of what there is for one vector space: the resource's name, and the first digits of the identity."""
+    return f"{resource.key.name}-{space.removeprefix('vs1-')[:8]}"
 
 
 def labels(resource: Resource, revision: str | None = None) -> dict[str, str]:

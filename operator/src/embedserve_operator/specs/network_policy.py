@@ -1,5 +1,5 @@
-"""The NetworkPolicy: clients reach the serving port, monitoring the management port, and the pods reach only where
-their model comes from."""
+"""The NetworkPolicy: clients reach the serving ports, monitoring the management port, and the pods reach only each
+other and where their model comes from."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.specs.containers import FETCH
 from embedserve_operator.specs.metadata import SERVICE_LABEL, TASK_LABEL, fingerprinted, metadata
-from embedserve_operator.specs.runtime_config import GRPC_PORT, MANAGEMENT_PORT, SERVING_PORT
+from embedserve_operator.specs.runtime_config import GRPC_PORT, MANAGEMENT_PORT, PINNED_PORT, SERVING_PORT
 from embedserve_operator.wire import Manifest
 from embedserve_operator.world import Resource
 
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _PORTS = {"https": 443, "http": 80}
+_DNS: Manifest = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
 
 
 def network_policy(
@@ -30,8 +31,8 @@ def network_policy(
     selector: Manifest = {"matchLabels": {SERVICE_LABEL: resource.key.name}}
     if by_job:
         selector["matchExpressions"] = [{"key": TASK_LABEL, "operator": "NotIn", "values": [FETCH]}]
-    egress = _fetching(spec, settings) if fetches else []
-    ingress = _ingress(spec, settings)
+    egress = [*_passing_on(resource), *(_fetching(spec, settings) if fetches else ())]
+    ingress = _ingress(resource, spec, settings)
     return _policy(resource, spec, name=resource.key.name, selector=selector, ingress=ingress, egress=egress)
 
 
@@ -40,7 +41,7 @@ def fetch_policy(resource: Resource, spec: EmbeddingServiceSpec, settings: Rende
     # A dot is in no resource's name, so this is no other resource's policy.
     name = f"{resource.key.name}.{FETCH}"
     selector = {"matchLabels": {SERVICE_LABEL: resource.key.name, TASK_LABEL: FETCH}}
-    egress = _fetching(spec, settings) if spec.model.source.is_remote else []
+    egress = [_DNS, *_fetching(spec, settings)] if spec.model.source.is_remote else []
     return _policy(resource, spec, name=name, selector=selector, ingress=[], egress=egress)
 
 
@@ -71,11 +72,12 @@ def _policy(
     )
 
 
-def _ingress(spec: EmbeddingServiceSpec, settings: RenderSettings) -> list[Manifest]:
+def _ingress(resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings) -> list[Manifest]:
     # `from` is left out, not empty, where everybody may come: an empty list means the same, but reads like nobody.
     clients = list(spec.network_policy.clients or ())
-    ports = [_tcp(SERVING_PORT), *([] if spec.service.grpc_port is None else [_tcp(GRPC_PORT)])]
-    rules: list[Manifest] = [{"ports": ports, **({"from": clients} if clients else {})}]
+    grpc = [] if spec.service.grpc_port is None else [_tcp(GRPC_PORT)]
+    ports = [_tcp(SERVING_PORT), _tcp(PINNED_PORT), *grpc]
+    rules: list[Manifest] = [{"ports": ports, **({"from": [*clients, _own(resource)]} if clients else {})}]
     watchers = [
         {"namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: name}}}
         for name in settings.management_clients
@@ -85,10 +87,18 @@ def _ingress(spec: EmbeddingServiceSpec, settings: RenderSettings) -> list[Manif
     return rules
 
 
+def _own(resource: Resource) -> Manifest:
+    return {"podSelector": {"matchLabels": {SERVICE_LABEL: resource.key.name}}}
+
+
+def _passing_on(resource: Resource) -> list[Manifest]:
+    """DNS, and pods of another vector space, where requests by the name of that one are passed on to."""
+    return [_DNS, {"ports": [_tcp(PINNED_PORT)], "to": [_own(resource)]}]
+
+
 def _fetching(spec: EmbeddingServiceSpec, settings: RenderSettings) -> list[Manifest]:
-    """DNS, and the port of where the model comes from: a policy knows addresses and ports, no names."""
+    """The port of where the model comes from: a policy knows addresses and ports, no names."""
     source = spec.model.source
-    dns = {"ports": [{"port": 53, "protocol": "UDP"}, _tcp(53)]}
     if source.http is not None:
         url: str | None = source.http.url
     elif source.s3 is not None:
@@ -97,9 +107,9 @@ def _fetching(spec: EmbeddingServiceSpec, settings: RenderSettings) -> list[Mani
         given = source.hugging_face.endpoint if source.hugging_face is not None else None
         url = given or settings.hf_endpoint
     if url is None:
-        return [dns, {"ports": [_tcp(_PORTS["https"])]}]
+        return [{"ports": [_tcp(_PORTS["https"])]}]
     found = urlsplit(url)
-    return [dns, {"ports": [_tcp(found.port or _PORTS[found.scheme])]}]
+    return [{"ports": [_tcp(found.port or _PORTS[found.scheme])]}]
 
 
 def _tcp(port: int) -> Manifest:

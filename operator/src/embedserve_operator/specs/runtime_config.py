@@ -14,10 +14,13 @@ from embedserve_operator.api.sources import ModelSource
 from embedserve_operator.api.types import Batching, EmbeddingServiceSpec
 from embedserve_operator.hardware import HardwareClass
 from embedserve_operator.settings import RenderSettings
+from embedserve_operator.world import Resource
 
 SERVING_PORT = 8080
 MANAGEMENT_PORT = 8081
-GRPC_PORT = 8082
+PINNED_PORT = 8082
+"""For what comes by a vector space's own name."""
+GRPC_PORT = 8083
 STORE_PATH = "/models"
 VOLUME_PATH = "/volume"
 ENDPOINT_DRAIN_SECONDS = 5
@@ -148,7 +151,7 @@ def convert_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
     )
 
 
-def runtime_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
+def runtime_yaml(resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
     """Content of the configuration file of the pods. With a cache they take models from it and from nowhere else."""
     cached = spec.cache is not None
     server = _given(
@@ -157,6 +160,8 @@ def runtime_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
             "port": SERVING_PORT,
             "management_port": MANAGEMENT_PORT,
             "grpc_port": GRPC_PORT if spec.service.grpc_port is not None else None,
+            "pinned_port": PINNED_PORT,
+            "space_url": f"http://{resource.key.name}-{{space8}}.{resource.key.namespace}.svc",
             "served_model_name": spec.served_model_name or source_words(spec.model.source),
             "endpoint_drain_seconds": ENDPOINT_DRAIN_SECONDS,
             "shutdown_grace_seconds": grace_seconds(spec),

@@ -17,10 +17,10 @@ from grpc.aio import ServicerContext
 
 from embedserve_runtime.api.asgi import Exchange, Header
 from embedserve_runtime.api.body import LEAST_RESERVED
-from embedserve_runtime.api.common import Terms, result_headers, terms_of
+from embedserve_runtime.api.common import VECTOR_SPACE, Terms, result_headers, terms_of
 from embedserve_runtime.api.endpoint import Surroundings, request_id_of
 from embedserve_runtime.api.errors import CLIENT_GONE, GONE_CAUSE, INTERNAL, wire_of
-from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, Overloaded
+from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, NotReady, Overloaded
 from embedserve_runtime.rpc.statuses import status_of, trailers_of
 from embedserve_runtime.rpc.streams import in_order
 from embedserve_runtime.service import Effort, EmbeddingService
@@ -152,6 +152,7 @@ class Desk:
             self._around.keys.check(caller.headers)
             exchange = Exchange(caller.headers, b"", caller.request_id, facts)
             service = self._around.readiness.service()
+            self._check_current(caller)
             patience = time.perf_counter() + service.batching.request_timeout_seconds
             while True:
                 try:
@@ -167,6 +168,15 @@ class Desk:
             if answered.effort is None:
                 return _Done(answered.message, ())
             return _Done(answered.message, result_headers(exchange, service, answered.effort))
+
+    def _check_current(self, caller: _Caller) -> None:
+        """Raises NotReady. Calls that name a space in their metadata are answered, or refused for naming another."""
+        space = self._around.readiness.elsewhere()
+        if space is not None and VECTOR_SPACE not in caller.headers:
+            raise NotReady(
+                f"the service's name now stands for vector space {space}: connect anew, or ask for the one of before "
+                f"with the metadata {VECTOR_SPACE.decode()}"
+            )
 
     @contextmanager
     def _reserved(self, size: int) -> Iterator[None]:

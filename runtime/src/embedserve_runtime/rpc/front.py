@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
-from embedserve_runtime.errors import NotReady
 from embedserve_runtime.frontends.setup import FrontEnd, Opening, Setup, Told
 from embedserve_runtime.readiness import Readiness
 from embedserve_runtime.rpc.server import RpcServer
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
-from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.tokenizing import TextTokenizer
 
 log = logging.getLogger(__name__)
@@ -25,7 +22,6 @@ class RpcFrontEnd:
         self._readiness = readiness
         self._server = server
         self._http = http
-        self._service: EmbeddingService | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._telling = asyncio.create_task(self._server.start())
         log.info("listening for gRPC on %s", self._server.address)
@@ -43,13 +39,6 @@ class RpcFrontEnd:
 
     async def open(self, opening: Opening, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
         await self._http.open(opening, tokenizer, dispatcher)
-        try:
-            self._readiness.service()
-        except NotReady:  # HTTP is answered by processes of its own, which have services of their own
-            self._service = EmbeddingService(
-                opening.card, tokenizer, dispatcher, self._setup.batching, time.perf_counter
-            )
-            self._readiness.open(self._service)
 
     def stop(self) -> None:
         self._http.stop()
@@ -65,8 +54,6 @@ class RpcFrontEnd:
         if self._stopping:
             await self._stopping
         await self._http.close()
-        if self._service:
-            self._service.close()
 
     async def _tell_after(self, earlier: asyncio.Task[None]) -> None:
         await earlier

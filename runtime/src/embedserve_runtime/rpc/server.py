@@ -17,6 +17,9 @@ from embedserve_runtime.rpc.health import SERVICES, Health
 
 # Calls that may be open at a time, those that watch the health included; more where there is memory for them.
 LEAST_CALLS = 256
+# Then a client is asked to connect anew, and so gets to another replica, or to where the service's name leads by now.
+# Calls that are open go on.
+CONNECTION_AGE_MS = 300_000
 # The process ends its front ends itself, sooner than this.
 LONGEST_STOP_SECONDS = 86_400.0
 
@@ -34,6 +37,7 @@ class RpcServer:
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", most_bytes),
                 ("grpc.max_send_message_length", -1),
+                ("grpc.max_connection_age_ms", CONNECTION_AGE_MS),
             ),
             maximum_concurrent_rpcs=max(LEAST_CALLS, around.intake.max_pending_bytes // LEAST_RESERVED),
         )
