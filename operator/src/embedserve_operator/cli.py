@@ -1,4 +1,7 @@
-"""`embedserve-operator`: run, adapter, render, explain, crds. As `kubectl embedserve`: render, explain, crds."""
+"""`embedserve-operator`: run, adapter, in-use, render, explain, crds.
+
+As `kubectl embedserve`: render, explain, crds.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,12 @@ from pathlib import Path
 
 from embedserve_operator import __version__
 from embedserve_operator.api import crd
-from embedserve_operator.errors import ManifestError, SettingsError
+from embedserve_operator.errors import ApiError, ManifestError, SettingsError
 from embedserve_operator.nodes import UNKNOWN_CLUSTER
 from embedserve_operator.options import (
     adapter_settings,
     add_adapter_options,
+    add_in_use_options,
     add_render_options,
     add_run_options,
     render_settings,
@@ -45,6 +49,10 @@ def parser(program: str = "embedserve-operator") -> argparse.ArgumentParser:
         add_run_options(run)
         adapter = commands.add_parser("adapter", help="answer the autoscaler's questions about the pods")
         add_adapter_options(adapter)
+        in_use = commands.add_parser(
+            "in-use", help="print what services need of a claim's models, one name a line"
+        )
+        add_in_use_options(in_use)
     for name, what in (
         ("render", "print the children of the resources in a file, without a cluster"),
         ("explain", "say why the plan for the resources in a file is as it is, without a cluster"),
@@ -76,8 +84,10 @@ def _main(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> i
             return _run(options)
         if command == "adapter":
             return _adapter(options)
+        if command == "in-use":
+            return _in_use(options)
         sys.stdout.write(_shown(options))
-    except (ManifestError, SettingsError, OSError) as error:
+    except (ManifestError, SettingsError, ApiError, OSError) as error:
         sys.stderr.write(f"{parser.prog} {command}: {error}\n")
         return 1
     return 0
@@ -111,6 +121,19 @@ def _adapter(options: argparse.Namespace) -> int:
     settings = adapter_settings(options)
     _log(options.log_level)
     return asyncio.run(serve(settings))
+
+
+def _in_use(options: argparse.Namespace) -> int:
+    # As above.
+    from embedserve_operator.in_use import list_in_use
+
+    names = asyncio.run(list_in_use(options.namespace, options.claim, options.request_timeout))
+    content = "".join(f"{name}\n" for name in names)
+    if options.output is None:
+        sys.stdout.write(content)
+    else:
+        options.output.write_text(content, encoding="utf-8")
+    return 0
 
 
 def _log(level: str) -> None:

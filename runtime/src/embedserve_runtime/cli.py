@@ -251,6 +251,13 @@ def _add_gc(action: argparse.ArgumentParser) -> None:
         help="in use: a digest, an artifact's name, a commit, or a source with or without @revision; may be repeated",
     )
     action.add_argument(
+        "--keep-from",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="names in use as of --keep, one a line",
+    )
+    action.add_argument(
         "--only-keep",
         action="store_true",
         help="keep nothing but what --keep names and what is young; else all that was fetched by name is kept too",
