@@ -128,6 +128,8 @@ def _children(
     fetches = (volume is None and spec.model.source.is_remote) or rollout.waits or bool(rollout.kept)
     by_job = volume is not None and not volume.is_filled
     takes_part = rollout.state != "Refused"
+    # One that waits for another conversion goes on being scaled.
+    is_scaled = not rollout.waits and (prepared.serves or world.deployment(rollout.wanted) is not None)
     found = (
         *prepared.children,
         made.config if takes_part else None,
@@ -139,7 +141,7 @@ def _children(
             for space in _living_spaces(rollout)
         ),
         service(resource, spec.service, rollout.serving, rollout.space),
-        None if rollout.waits or not prepared.serves else autoscaler(resource, spec, rollout.wanted),
+        autoscaler(resource, spec, rollout.wanted) if is_scaled else None,
         disruption_budget(resource, spec, resource.key.name, rollout.serving, volume),
         *(
             disruption_budget(
