@@ -1,4 +1,4 @@
-"""Another model under the same name: the old one serves until the new one does."""
+"""Another model under the same name: nobody who asks notices but by the vectors, which are of one space at a time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import pytest
 
 from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
-from e2e.services import PATIENCE_S, Service, hub_spec
+from e2e.services import PATIENCE_S, Service, condition, hub_spec
+from e2e.spaces import CLIENTS, RATE, Watch, vector_at, watching
 
-MEAN = hub_spec(servedModelName="change")
-CLS = hub_spec(servedModelName="change", model={"pooling": "cls"})
-BROKEN = hub_spec("acme/missing", servedModelName="change")
+MEAN = hub_spec(servedModelName="change", replicas=2)
+CLS = hub_spec(servedModelName="change", replicas=2, model={"pooling": "cls"})
+BROKEN = hub_spec("acme/missing", servedModelName="change", replicas=2)
 TEXT = "The same words, another space."
 
 
@@ -20,7 +21,56 @@ def change(service: MakeService) -> Service:
     found = service("change")
     found.apply(MEAN)
     found.wait_serving()
+    found.embed("the way is open")
     return found
+
+
+def space_of(service: Service) -> str:
+    return str(service.get()["status"]["vectorSpace"]["id"])
+
+
+def check(watch: Watch, spaces: list[str], references: dict[str, list[float]]) -> None:
+    """No failure; every client passed through the spaces in this order; every answer has its space's vector."""
+    assert watch.failed == []
+    assert watch.answers > RATE
+    for client in range(CLIENTS):
+        assert watch.spaces_of(client) == spaces
+    for one in watch.seen:
+        assert one.vector == pytest.approx(references[one.space], abs=1e-5)
+
+
+def overlap(watch: Watch, old: str, new: str) -> float:
+    """Seconds from the first answer of the new space to the last request that still got the old one."""
+    first = min(one.until for one in watch.seen if one.space == new)
+    last = max(one.at for one in watch.seen if one.space == old)
+    return last - first
+
+
+def test_clients_get_one_space_and_then_the_other_and_the_way_back_is_short(change: Service) -> None:
+    old, at_old = vector_at(change, change.get()["status"]["vectorSpace"]["url"], TEXT)
+    with watching(change, TEXT) as there:
+        change.apply(CLS)
+        status = change.wait_serving()["status"]
+        new, at_new = vector_at(change, status["vectorSpace"]["url"], TEXT)
+        wait_until("the name leads to it", lambda: _by_name(change) == new, timeout_s=PATIENCE_S)
+    check(there, [old, new], {old: at_old, new: at_new})
+    print(f"{there.answers} answers, overlap of the spaces {overlap(there, old, new):.3f} s")
+    (previous,) = status["vectorSpace"]["previous"]
+    assert previous["id"] == old
+    still, at_still = vector_at(change, previous["url"], TEXT)
+    assert still == old, "still at its own name"
+    assert at_still == pytest.approx(at_old, abs=1e-5)
+    pods = {pod["metadata"]["uid"] for pod in change.pods()}
+    with watching(change, TEXT) as back:
+        change.apply(MEAN)
+        change.wait_serving()
+        wait_until("the name leads back", lambda: _by_name(change) == old, timeout_s=PATIENCE_S)
+    check(back, [new, old], {old: at_old, new: at_new})
+    assert {pod["metadata"]["uid"] for pod in change.pods()} == pods, "no pod was made or ended"
+
+
+def _by_name(service: Service) -> str:
+    return vector_at(service, service.get()["status"]["endpoint"]["url"], TEXT)[0]
 
 
 def test_a_broken_new_model_takes_nothing_away(change: Service) -> None:
@@ -36,22 +86,38 @@ def test_a_broken_new_model_takes_nothing_away(change: Service) -> None:
     assert change.embed(TEXT)[0] == pytest.approx(vector, abs=1e-5)
     change.apply(MEAN)
     change.wait_serving()
-    wait_until(
-        "the attempt is cleared away", lambda: len(change.children("deployments")) == 1, timeout_s=PATIENCE_S
-    )
+    # The other space of the test before may be kept, the attempt is not.
+    kept = {one["revision"] for one in before["vectorSpace"]["previous"]} | {
+        before["vectorSpace"]["revision"]
+    }
+    wait_until("the attempt is cleared away", lambda: _revisions(change) <= kept, timeout_s=PATIENCE_S)
 
 
-def test_a_new_vector_space_takes_over_in_one_piece(change: Service) -> None:
-    before = change.get()["status"]["vectorSpace"]["id"]
-    (old,) = change.embed(TEXT)
-    change.apply(CLS)
-    status = change.wait_serving()["status"]
-    assert status["vectorSpace"]["id"] != before
-    (new,) = change.embed(TEXT)
-    assert new != pytest.approx(old, abs=1e-2)
-    wait_until(
-        "the old Deployment is gone", lambda: len(change.children("deployments")) == 1, timeout_s=PATIENCE_S
+def _revisions(service: Service) -> set[str]:
+    return {one["metadata"]["labels"]["embedserve.dev/revision"] for one in service.children("deployments")}
+
+
+def test_a_held_space_is_reachable_at_its_own_name_only_and_takes_over_when_it_is_let_go(
+    change: Service,
+) -> None:
+    old = space_of(change)
+    held = {**CLS, "rollout": {"hold": True}}
+    change.apply(held)
+    found = change.wait_for(
+        "the new space is held",
+        lambda found: (c := condition(found, "Ready")) is not None and c["reason"] == "Held",
     )
-    change.apply(MEAN)
-    assert change.wait_serving()["status"]["vectorSpace"]["id"] == before, "the same model, the same space"
-    assert change.embed(TEXT)[0] == pytest.approx(old, abs=1e-5)
+    rollout = found["status"]["rollout"]
+    assert vector_at(change, rollout["url"], TEXT)[0] == rollout["vectorSpace"] != old
+    assert _by_name(change) == old
+    change.apply({**CLS, "rollout": {"hold": False, "keepPrevious": "0s"}})
+    assert change.wait_serving()["status"]["vectorSpace"]["id"] == rollout["vectorSpace"]
+    wait_until("nothing is kept", lambda: len(change.children("deployments")) == 1, timeout_s=PATIENCE_S)
+
+
+def test_a_change_of_the_vectors_is_refused_where_that_is_asked_for(change: Service) -> None:
+    old = space_of(change)
+    change.apply({**CLS, "rollout": {"onNewVectorSpace": "Refuse"}})
+    stalled = change.wait_condition("Stalled", "True", "VectorSpaceChange")
+    assert old in stalled["message"]
+    assert _by_name(change) == old
