@@ -1,4 +1,4 @@
-"""`embedserve-operator`: run, adapter, render, explain, crds. As `kubectl embedserve`: render, explain, crds."""
+"""`embedserve-operator`: run, adapter, render, explain, spaces, crds. As `kubectl embedserve` all but the first two."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import argparse
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from embedserve_operator import __version__
 from embedserve_operator.api import crd
-from embedserve_operator.errors import ManifestError, SettingsError
+from embedserve_operator.errors import ApiError, ManifestError, SettingsError
+from embedserve_operator.kinds import RESOURCE
 from embedserve_operator.nodes import UNKNOWN_CLUSTER
+from embedserve_operator.observe import read_resource
 from embedserve_operator.options import (
     adapter_settings,
     add_adapter_options,
@@ -22,6 +25,10 @@ from embedserve_operator.options import (
     run_settings,
 )
 from embedserve_operator.render import explained, read_cluster, render
+from embedserve_operator.spaces import table
+from embedserve_operator.world import ChildRef, Key
+
+_REQUEST_SECONDS = 20.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def plugin(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of the kubectl plugin: the commands that need no cluster."""
+    """Entry point of the kubectl plugin: the commands that are for users."""
     return _main(parser("kubectl embedserve"), arguments)
 
 
@@ -60,6 +67,11 @@ def parser(program: str = "embedserve-operator") -> argparse.ArgumentParser:
             metavar="FILE",
             help="what `kubectl get nodes,runtimeclasses -o yaml` printed; - reads stdin",
         )
+    spaces = commands.add_parser("spaces", help="list the vector spaces of a service in the cluster")
+    spaces.add_argument("name", metavar="NAME", help="name of the EmbeddingService")
+    spaces.add_argument(
+        "-n", "--namespace", default=None, help="its namespace (default: that of the kubeconfig's context)"
+    )
     crds = commands.add_parser("crds", help="print the CustomResourceDefinition")
     crds.add_argument("--chart-template", action="store_true", help="as the chart's template")
     return parser
@@ -76,8 +88,11 @@ def _main(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> i
             return _run(options)
         if command == "adapter":
             return _adapter(options)
+        if command == "spaces":
+            sys.stdout.write(asyncio.run(_spaces(options)))
+            return 0
         sys.stdout.write(_shown(options))
-    except (ManifestError, SettingsError, OSError) as error:
+    except (ApiError, ManifestError, SettingsError, OSError) as error:
         sys.stderr.write(f"{parser.prog} {command}: {error}\n")
         return 1
     return 0
@@ -111,6 +126,18 @@ def _adapter(options: argparse.Namespace) -> int:
     settings = adapter_settings(options)
     _log(options.log_level)
     return asyncio.run(serve(settings))
+
+
+async def _spaces(options: argparse.Namespace) -> str:
+    # As above.
+    from embedserve_operator.kube import Kube, current_namespace
+
+    key = Key(options.namespace or current_namespace(), options.name)
+    async with Kube(request_timeout=_REQUEST_SECONDS) as kube:
+        found = await kube.get(key.namespace, ChildRef(RESOURCE, key.name))
+    if found is None:
+        raise ManifestError(f"there is no EmbeddingService {key}")
+    return table(read_resource(found).status, int(time.time()))
 
 
 def _log(level: str) -> None:
