@@ -82,7 +82,8 @@ class Hub:
             return self._who(question.token)
         if found := INFO.fullmatch(url.path):
             name, revision = found["repository"], found["revision"] or DEFAULT_BRANCH
-            return _json(self._info(self._revision(name, revision, question.token)))
+            details = "blobs=true" in url.query.lower()
+            return _json(self._info(self._revision(name, revision, question.token), details=details))
         if found := TREE.fullmatch(url.path):
             revision = self._revision(found["repository"], found["revision"], question.token)
             return _json(
@@ -108,7 +109,7 @@ class Hub:
             raise Refusal(404, f"Invalid rev id: {unquote(name)}", "RevisionNotFound")
         return revision
 
-    def _info(self, revision: Revision) -> dict[str, object]:
+    def _info(self, revision: Revision, *, details: bool) -> dict[str, object]:
         return {
             "_id": revision.commit[:24],
             "id": revision.repository,
@@ -117,10 +118,10 @@ class Hub:
             "private": False,
             "gated": "manual" if revision.repository in self.access.gated else False,
             "disabled": False,
-            "tags": [],
+            "tags": ["license:apache-2.0"],
             "downloads": 0,
             "likes": 0,
-            "siblings": [{"rfilename": file.name} for file in revision.files],
+            "siblings": [_sibling(file, details=details) for file in revision.files],
         }
 
     def _resolve(self, revision: Revision, name: str, question: Question) -> Answer:
@@ -154,6 +155,15 @@ def _tree(revision: Revision, folder: str, recursive: bool) -> list[dict[str, ob
     if folder and not entries:
         raise Refusal(404, f"{folder} does not exist on {revision.branch}", "EntryNotFound")
     return entries
+
+
+def _sibling(file: StoredFile, *, details: bool) -> dict[str, object]:
+    entry: dict[str, object] = {"rfilename": file.name}
+    if details:
+        entry |= {"size": file.size, "blobId": file.blob_id}
+    if details and file.is_large:
+        entry["lfs"] = {"sha256": file.sha256, "size": file.size, "pointerSize": 135}
+    return entry
 
 
 def _tree_entry(file: StoredFile) -> dict[str, object]:

@@ -21,6 +21,9 @@ class FaultKind(StrEnum):
     BROKEN = "broken"
     """The connection closes after ``amount`` bytes of the content."""
 
+    CORRUPT = "corrupt"
+    """One byte of the content, the one at offset ``amount`` of what is sent (or its last), is another one."""
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -51,11 +54,11 @@ class Faults:
     def take(self, path: str, *, has_content: bool) -> Fault | None:
         """The oldest fault that concerns a request; uses it up once where it holds for a number of times.
 
-        Slow and broken transfers concern only requests that send a file's content: a HEAD uses none up.
+        Slow, broken and corrupt transfers concern only requests that send a file's content: a HEAD uses none up.
         """
         with self._lock:
             for place, fault in enumerate(self._faults):
-                of_content = fault.kind in (FaultKind.SLOW, FaultKind.BROKEN)
+                of_content = fault.kind in (FaultKind.SLOW, FaultKind.BROKEN, FaultKind.CORRUPT)
                 if not fnmatch.fnmatchcase(path, fault.path) or (of_content and not has_content):
                     continue
                 if fault.times is not None:

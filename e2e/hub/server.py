@@ -169,15 +169,24 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.kind is FaultKind.SLOW:
             step, pause_s = max(1, fault.amount // SLOW_STEPS_PER_SECOND), 1 / SLOW_STEPS_PER_SECOND
         position = content.start
+        wrong = None
+        if fault is not None and fault.kind is FaultKind.CORRUPT:
+            wrong = min(position + fault.amount, end - 1)
         with content.file.path.open("rb") as stream:
             stream.seek(position)
             while position < end:
                 chunk = stream.read(min(step, end - position))
+                if wrong is not None and position <= wrong < position + len(chunk):
+                    chunk = _with_another_byte(chunk, wrong - position)
                 self.wfile.write(chunk)
                 position += len(chunk)
                 if pause_s and self.server.owner.stopping.wait(pause_s):
                     break
         return position - content.start
+
+
+def _with_another_byte(chunk: bytes, place: int) -> bytes:
+    return chunk[:place] + bytes([chunk[place] ^ 0xFF]) + chunk[place + 1 :]
 
 
 def _json(value: object) -> Answer:

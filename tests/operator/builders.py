@@ -8,8 +8,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from embedserve_operator.kinds import CLAIM
 from embedserve_operator.nodes import UNKNOWN_CLUSTER, ClusterFacts, NodeFacts, Taint
-from embedserve_operator.observe import observe
+from embedserve_operator.observe import VolumeSeen, observe
 from embedserve_operator.plan import Plan, PlannedCondition, make_plan
 from embedserve_operator.plan.revision import revision_of
 from embedserve_operator.settings import RenderSettings, RuntimeImage
@@ -123,6 +124,9 @@ class Cluster:
     children: tuple[Manifest, ...] = ()
     pods: tuple[Manifest, ...] = ()
     facts: ClusterFacts = UNKNOWN_CLUSTER
+    jobs: tuple[Manifest, ...] = ()
+    job_pods: tuple[Manifest, ...] = ()
+    claims: tuple[Manifest, ...] = ()
     now: int = NOW
 
     def world(self) -> World:
@@ -133,7 +137,15 @@ class Cluster:
             for pod in before.pods
             if pod.phase == "Ready" and pod.report is not None
         }
-        return observe(self.resource, self.children, self.pods, self.facts, said=said, now=self.now)
+        return observe(
+            self.resource,
+            (*self.children, *self.claims),
+            self.pods,
+            self.facts,
+            VolumeSeen(self.jobs, self.job_pods, self.claims),
+            said=said,
+            now=self.now,
+        )
 
     def plan(self) -> Plan:
         return make_plan(self.world(), SETTINGS)
@@ -150,7 +162,7 @@ class Cluster:
         """After the plan was carried out, and nothing else happened."""
         plan = self.plan()
         pruned = {child.ref for child in plan.prune}
-        live = {(c["kind"], c["metadata"]["name"]): c for c in self.children}
+        live = {(c["kind"], c["metadata"]["name"]): c for c in (*self.children, *self.claims)}
         live = {ref: child for ref, child in live.items() if ref not in pruned}
         for child in plan.children:
             ref = (child["kind"], child["metadata"]["name"])
@@ -158,7 +170,15 @@ class Cluster:
             live[ref] = _stored(child, before)
         spaces = {label.pod.name: label.space for label in plan.labels}
         pods = tuple(_labelled(pod, spaces.get(pod["metadata"]["name"])) for pod in self.pods)
-        return replace(self, children=tuple(live.values()), pods=pods)
+        removed = {job.name for job in plan.remove}
+        jobs = [job for job in self.jobs if job["metadata"]["name"] not in removed]
+        return replace(
+            self,
+            children=tuple(child for child in live.values() if child["kind"] != CLAIM),
+            pods=pods,
+            claims=tuple(child for child in live.values() if child["kind"] == CLAIM),
+            jobs=(*jobs, *(_stored(job, {}) for job in plan.start)),
+        )
 
     def rolled_out(
         self, spec: Mapping[str, Any] | None = None, *, report: Mapping[str, Any] = REPORT
@@ -220,6 +240,10 @@ class Cluster:
         assert found is not None
         return revision_of(found)
 
+    def config_files(self) -> list[str]:
+        """Names of the ConfigMaps that hold configuration files."""
+        return [name for name in self.names("ConfigMap") if not name.endswith("-pin")]
+
     def names(self, kind: str) -> list[str]:
         return sorted(c["metadata"]["name"] for c in self.children if c["kind"] == kind)
 
@@ -242,7 +266,7 @@ def _labelled(received: Manifest, space: str | None) -> Manifest:
 def _stored(child: Manifest, before: Manifest) -> Manifest:
     changed = before.get("spec") != child.get("spec")
     generation = before.get("metadata", {}).get("generation", 0) + changed
-    uid = f"uid-{child['kind']}-{child['metadata']['name']}"
+    uid = before.get("metadata", {}).get("uid") or f"uid-{child['kind']}-{child['metadata']['name']}"
     stored = {**deepcopy(child), "metadata": {**child["metadata"], "uid": uid, "generation": generation}}
     if "status" in before:
         stored["status"] = before["status"]

@@ -123,10 +123,12 @@ def test_the_switch_is_one_write_and_the_old_deployment_outlives_it() -> None:
 
 def test_after_the_switch_nothing_of_the_old_model_is_left() -> None:
     after = serving().changed(SECOND).applied().rolled_out().applied().applied()
-    assert len(after.names("ConfigMap")) == 2, "its pods still run and mount it"
+    assert len(after.config_files()) == 2, "its pods still run and mount it"
     gone = after.rolled_out(SECOND)
     gone = type(gone)(gone.resource, gone.children, tuple(p for p in gone.pods if _is(p, gone, SECOND)))
-    assert len(gone.applied().names("ConfigMap")) == 1
+    assert len(gone.applied().config_files()) == 1
+    old = Cluster().revision(FIRST)
+    assert [name for name in gone.applied().names("ConfigMap") if old in name] == []
 
 
 def _is(pod: dict[str, Any], cluster: Cluster, spec: dict[str, Any]) -> bool:
@@ -194,8 +196,8 @@ def test_when_the_old_deployment_is_deleted_in_the_middle_nothing_is_left_to_wai
 
 def test_a_config_map_outlives_the_pods_of_the_older_template() -> None:
     cluster = serving().changed(hub_spec(REPO, batching={"maxBatchTokens": 64})).applied()
-    assert len(cluster.names("ConfigMap")) == 2
-    assert len(cluster.rolled_out().applied().names("ConfigMap")) == 1
+    assert len(cluster.config_files()) == 2
+    assert len(cluster.rolled_out().applied().config_files()) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from embedserve_operator.conflicts import Overrulings, applying_managers
 from embedserve_operator.drift import reason_to_apply
 from embedserve_operator.errors import ConflictError, NotFoundError, RefusedError
-from embedserve_operator.kinds import POD
+from embedserve_operator.kinds import JOB, POD
 from embedserve_operator.kube import FIELD_MANAGER, SCALE_MANAGER, Kube
 from embedserve_operator.plan import HandOver, Plan, PodLabel
 from embedserve_operator.specs.metadata import SPACE_LABEL, controller_uid, ref_of
@@ -40,6 +40,11 @@ class Applier:
 
     async def apply(self, plan: Plan, world: World) -> Refusal | None:
         """Carry a plan out. The first refusal ends it: what comes later rests on what comes before."""
+        for job in plan.remove:
+            ref = ChildRef(JOB, job.name)
+            log.info("%s: delete %s: another try, or no longer wanted", world.resource.key, ref)
+            await self._kube.delete(world.resource.key.namespace, ref, job.uid)
+            self._store.drop_uid(JOB, job.uid)
         for manifest in plan.children:
             why = reason_to_apply(manifest, world.child(ref_of(manifest)))
             if why is None:
@@ -54,6 +59,19 @@ class Applier:
             log.info("%s: delete %s: no longer wanted", world.resource.key, child.ref)
             await self._kube.delete(world.resource.key.namespace, child.ref, child.uid)
             self._store.drop(child.ref.kind, child.received)
+        return await self._start(plan, world)
+
+    async def _start(self, plan: Plan, world: World) -> Refusal | None:
+        """Create Jobs. One that is there by now was made for another service, and does as well."""
+        for manifest in plan.start:
+            ref = ref_of(manifest)
+            log.info("%s: create %s", world.resource.key, ref)
+            try:
+                self._store.put(JOB, await self._kube.create(manifest))
+            except ConflictError:
+                log.info("%s: %s exists already", world.resource.key, ref)
+            except RefusedError as error:
+                return Refusal("ChildRefused", f"the API server refused {ref}: {error.message}")
         return None
 
     async def _label(self, label: PodLabel, world: World) -> None:

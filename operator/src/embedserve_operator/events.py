@@ -9,6 +9,7 @@ from embedserve_operator.api.types import API_VERSION, KIND
 from embedserve_operator.plan.conditions import (
     CHECKING,
     HELD,
+    PREPARING,
     PREVIOUS_SERVING,
     PROGRESSING,
     SCALED_TO_ZERO,
@@ -20,7 +21,7 @@ from embedserve_operator.wire import Manifest, short_hash
 from embedserve_operator.world import Resource
 
 _EXPECTED = frozenset(
-    {CHECKING, HELD, PREVIOUS_SERVING, PROGRESSING, SCALED_TO_ZERO, SCALING, SERVING, SUSPENDED}
+    {CHECKING, HELD, PREPARING, PREVIOUS_SERVING, PROGRESSING, SCALED_TO_ZERO, SCALING, SERVING, SUSPENDED}
 )
 _LONGEST_MESSAGE = 1000
 

@@ -24,7 +24,9 @@ def read_jobs(jobs: Iterable[Received], pods: Iterable[Received]) -> tuple[JobFa
     by_job: dict[str, list[Received]] = {}
     for pod in pods:
         by_job.setdefault(text(pod, "metadata", "labels", JOB_NAME), []).append(pod)
-    found = [_job(job, by_job.get(text(job, "metadata", "name"), [])) for job in jobs]
+    # One that is being deleted is in nobody's way any more.
+    there = [job for job in jobs if dig(job, "metadata", "deletionTimestamp") is None]
+    found = [_job(job, by_job.get(text(job, "metadata", "name"), [])) for job in there]
     return tuple(sorted(found, key=lambda job: job.name))
 
 

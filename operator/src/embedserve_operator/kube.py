@@ -76,6 +76,15 @@ class Kube:
             content_type=APPLY,
         )
 
+    async def create(self, manifest: Manifest) -> Received:
+        """Create an object; ConflictError when one of that name exists."""
+        return await self._call(
+            "POST",
+            API_KINDS[manifest["kind"]].path(manifest["metadata"]["namespace"]),
+            query={"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"},
+            body=manifest,
+        )
+
     async def delete(self, namespace: str, ref: ChildRef, uid: str) -> None:
         """Delete the child with that UID; one that is gone, or another of the same name, is left alone."""
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from embedserve_operator.specs.containers import CONFIG_VOLUME, FETCH, RUNTIME
-from embedserve_operator.specs.metadata import REVISION_LABEL, SPACE_LABEL, TEMPLATE_HASH
+from embedserve_operator.specs.metadata import FETCHED, REVISION_LABEL, SPACE_LABEL, TEMPLATE_HASH
 from embedserve_operator.wire import Received, dig, mappings, number, text
 from embedserve_operator.world import Failure, ModelReport, PodFacts, PodPhase
 
@@ -47,12 +47,18 @@ def read_pod(pod: Received) -> PodFacts:
         config=mounted_config(dig(pod, "spec")),
         phase=phase,
         failure=None if phase in ("Ready", "Ending") else failure_of(pod),
-        report=model_report(result_of(pod, FETCH)),
+        report=model_report(result_of(pod, FETCH)) or _told_report(pod),
         uid=text(pod, "metadata", "uid"),
         address=text(pod, "status", "podIP"),
         run=f"{text(pod, 'metadata', 'uid')}/{_restarts(pod)}",
         space_label=text(pod, "metadata", "labels", SPACE_LABEL),
     )
+
+
+def _told_report(pod: Received) -> ModelReport | None:
+    """What the Job said that filled the pod's cache."""
+    said = text(pod, "metadata", "annotations", FETCHED)
+    return model_report({"model": _json(said)}) if said else None
 
 
 def _restarts(pod: Received) -> int:

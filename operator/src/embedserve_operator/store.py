@@ -103,6 +103,11 @@ class Store:
         self._forget(kind, key, text(received, "metadata", "uid"))
         return key
 
+    def drop_uid(self, kind: str, uid: str) -> None:
+        """Forget an object of which only its UID is at hand."""
+        for key in [key for key, found in self._objects[kind].items() if uid in found]:
+            self._forget(kind, key, uid)
+
     def forget_missing(self, kind: str, existing: frozenset[str], known_before: frozenset[str]) -> list[Key]:
         """Forget objects that were known before a list was asked for and are not in it."""
         missing = [

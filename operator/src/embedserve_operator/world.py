@@ -242,6 +242,14 @@ class ClaimFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a Job has found out about the model of a revision, before and beside what its pods say."""
+
+    revision: str
+    report: ModelReport
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """Everything that `plan` may look at."""
 
@@ -259,6 +267,9 @@ class World:
     """Jobs on the claim that the resource uses, whichever resource they were made for."""
     claims: tuple[ClaimFacts, ...] | None = ()
     """The claim that the resource uses, if it exists; None where claims are not known."""
+
+    fetched: Fetched | None = None
+    """Of the revision that the spec asks for; filled in once the plan has looked at the Jobs."""
 
     def job(self, name: str) -> JobFacts | None:
         """The Job of that name, if it exists."""

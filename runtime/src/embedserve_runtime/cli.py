@@ -1,4 +1,4 @@
-"""The `embedserve` command: serve, fetch, inspect.
+"""The `embedserve` command: serve, fetch, inspect, store.
 
 Results go to standard output, logs and errors to standard error. Exit code 0, 1 (could not be done, with the reason)
 or 2 (wrong usage).
@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from embedserve_runtime import __version__
-from embedserve_runtime.config import RuntimeConfig, load_config
+from embedserve_runtime.config import ModelSettings, RuntimeConfig, load_config
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.model.card import ModelCard, read_card
-from embedserve_runtime.model.sources import LocatedModel, fetch_model, open_model
+from embedserve_runtime.model.sources import LocatedModel, fetch_model, note_identity, open_model
+from embedserve_runtime.model.sources.progress import Progress
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.termination import write_termination_message, write_termination_result
 
@@ -61,14 +65,22 @@ INSPECT_FLAGS = (
     *FLAGS,
     *(flag for flag in SERVE_FLAGS if flag[0] == "--max-batch-tokens"),
     ("--engine", ("engine", "kind"), str, "auto, onnx, torch or static (default: auto)"),
-    ("--precision", ("engine", "precision"), str, "auto, float32, bfloat16 or float16 (default: auto)"),
+    (
+        "--precision",
+        ("engine", "precision"),
+        str,
+        "auto, float32, bfloat16, float16 or int8 (default: auto)",
+    ),
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the command; returns the exit code."""
     arguments = vars(_parser().parse_args(argv))
-    command, file = arguments.pop("command"), arguments.pop("config")
+    command = arguments.pop("command")
+    if command == "store":
+        return _store(arguments)
+    file = arguments.pop("config")
     as_json = arguments.pop("json", False)
     termination_log = RuntimeConfig.model_fields["termination_log"].default
     try:
@@ -96,12 +108,31 @@ def _serve(config: RuntimeConfig) -> int:
 
 
 def _fetch(config: RuntimeConfig) -> int:
-    located = fetch_model(config.model)
-    card = read_card(located.folder, located.revision, config.model)
+    progress = Progress()
+    with (
+        _ended_by_sigterm(),
+        progress.told(),
+        progress.served(config.server.host, config.server.management_port),
+    ):
+        located = fetch_model(config.model, progress)
+        progress.enter("reading")
+        card = read_card(located.folder, located.revision, config.model)
+    note_identity(config.model, located, card.vector_space)
     result = {"model": fetched(card, located)}
     write_termination_result(config.termination_log, result)
     print(json.dumps(result, indent=2))
     return 0
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """The first process of a container is not ended by the signal otherwise; ended so, a fetch leaves its staging
+    folder to the next one at once."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _inspect(config: RuntimeConfig, *, as_json: bool) -> int:
@@ -114,6 +145,16 @@ def _inspect(config: RuntimeConfig, *, as_json: bool) -> int:
     return 0
 
 
+def _store(arguments: Mapping[str, Any]) -> int:
+    from embedserve_runtime import storing
+
+    try:
+        return storing.run(arguments, sys.stdout)
+    except EmbedserveError as error:
+        print(f"embedserve: {error.reason}: {error.message}", file=sys.stderr)
+        return 1
+
+
 def fetched(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
     """What the operator learns from a fetch: the contract of its status fields."""
     return {
@@ -123,6 +164,7 @@ def fetched(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
         "sizeBytes": located.size,
         "dimensions": card.pipeline.dimensions,
         "vectorSpace": card.vector_space,
+        "outputs": card.output_names,
     }
 
 
@@ -152,7 +194,66 @@ def _parser() -> argparse.ArgumentParser:
                 "model.source", nargs="?", default=argparse.SUPPRESS, metavar="DIR_OR_REPO", help="as --model"
             )
             command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    _add_store(commands.add_parser("store", help="list, check or clean the model store"))
     return parser
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    default = ModelSettings.model_fields["store"].default
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, summary in (
+        ("list", "print the models and artifacts of the store"),
+        ("verify", "read every file and compare it with its SHA-256; exits with 1 where one differs"),
+        ("gc", "remove what nothing refers to"),
+    ):
+        action = actions.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        action.add_argument(
+            "--store", type=Path, default=default, help=f"folder of the store (default: {default})"
+        )
+        match name:
+            case "list":
+                action.add_argument("--json", action="store_true", help="print JSON instead of a table")
+            case "verify":
+                action.add_argument(
+                    "--remove",
+                    action="store_true",
+                    help="remove what is damaged, so that it is fetched again",
+                )
+            case _:
+                _add_gc(action)
+
+
+def _add_gc(action: argparse.ArgumentParser) -> None:
+    action.add_argument(
+        "--keep",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="in use: a digest, an artifact's name, a commit, or a source with or without @revision; may be repeated",
+    )
+    action.add_argument(
+        "--only-keep",
+        action="store_true",
+        help="keep nothing but what --keep names and what is young; else all that was fetched by name is kept too",
+    )
+    action.add_argument(
+        "--older-than",
+        type=duration_s,
+        default="24h",
+        metavar="AGE",
+        help="remove only what nobody has fetched for so long: 90s, 30m, 24h, 7d (default: 24h)",
+    )
+    action.add_argument(
+        "--dry-run", action="store_true", help="print what would be removed, and remove nothing"
+    )
+
+
+def duration_s(text: str) -> float:
+    """Seconds of `90s`, `30m`, `24h`, `7d`. Raises ValueError."""
+    found = re.fullmatch(r"(\d+)([smhd])", text)
+    if found is None:
+        raise ValueError(text)
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 def _nested(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

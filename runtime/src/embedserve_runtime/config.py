@@ -47,17 +47,44 @@ class ModelSettings(_Group):
 
     source: str = Field(
         default="",
-        description="A local folder (absolute path, or one that exists) or a Hub repository (owner/name).",
+        description="A local folder (absolute path, or one that exists), a Hub repository (owner/name), the URL of an "
+        "archive (https://...), or a prefix of an S3-compatible bucket (s3://bucket/prefix).",
     )
     revision: str = Field(default="main", description="Branch, tag or commit of a Hub repository.")
+    commit: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{40}$",
+        description="Commit that the revision is known to stand for: fetched without asking the Hub what it is now.",
+    )
+    refresh: str | None = Field(
+        default=None,
+        description="Any word. What a branch or a prefix stands for is looked up once and kept; another word looks it "
+        "up anew.",
+    )
+    sha256: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="SHA-256 of the archive, in hex; needed with an https:// source.",
+    )
+    s3_endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        description="Base URL of an S3-compatible server; None takes AWS_ENDPOINT_URL, else AWS itself. Keys come from "
+        "AWS_ACCESS_KEY_ID and its companions, or from the pod's role.",
+    )
     store: Path = Field(
         default=Path("~/.cache/embedserve"), description="Folder of the content-addressed model store."
     )
+    offline: bool = Field(
+        default=False, description="Take models from the store only; HF_HUB_OFFLINE=1 says the same."
+    )
     token: SecretStr | None = Field(
-        default=None, description="Hub token; only ever set through the environment."
+        default=None,
+        description="Bearer token for the Hub or the https:// source; only ever set through the environment.",
     )
     endpoint: str | None = Field(
-        default=None, description="Base URL of the Hub; without it the client library's own default is used."
+        default=None,
+        description="Base URL of the Hub; without it HF_ENDPOINT, or the client library's own default, is used.",
     )
     task: Literal["auto", "embed", "rerank", "classify", "sparse"] = Field(
         default="auto", description="What the model gives. `auto` takes what the model folder is for."
@@ -90,6 +117,42 @@ class ModelSettings(_Group):
         if not self.source:
             raise ValueError("model.source is missing: give a model folder or a Hub repository")
         return self
+
+    @model_validator(mode="after")
+    def _settings_fit_the_source(self) -> ModelSettings:
+        is_archive = self.source.startswith(("https://", "http://"))
+        if is_archive and self.sha256 is None:
+            raise ValueError(
+                f"model.sha256 is missing: {self.source} is only taken with the SHA-256 of its content"
+            )
+        if self.sha256 is not None and not is_archive:
+            raise ValueError(f"model.sha256 belongs to an https:// source, and model.source is {self.source}")
+        if self.s3_endpoint is not None and not self.source.startswith("s3://"):
+            raise ValueError(
+                f"model.s3_endpoint belongs to an s3:// source, and model.source is {self.source}"
+            )
+        return self
+
+    @property
+    def s3_url(self) -> str | None:
+        """Base URL of the S3-compatible server; None is AWS itself."""
+        read = os.environ.get
+        return (
+            self.s3_endpoint
+            or read("AWS_ENDPOINT_URL_S3")
+            or read("AWS_ENDPOINT_URL")
+            or read("AWS_ENDPOINT")
+        )
+
+    @property
+    def certificate_file(self) -> Path | None:
+        """Certificates of authorities that are trusted in the place of the usual ones."""
+        file = os.environ.get("SSL_CERT_FILE")
+        return Path(file) if file else None
+
+    @property
+    def is_offline(self) -> bool:
+        return self.offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def _split_keys(value: object) -> object:
@@ -186,13 +249,48 @@ class EngineSettings(_Group):
         description="`auto` takes onnx where it can run the model, else torch if that is installed; static for "
         "tables of token vectors, which neither of the two runs.",
     )
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+    precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = Field(
         default="auto",
-        description="Of weights and products. `auto`: float32 on a CPU, 16 bit on a GPU. onnx has float32 only.",
+        description="Of weights and products. `auto`: on a CPU the fastest published variant of a converted artifact, "
+        "float32 without one; 16 bit on a GPU. onnx runs float32, and float16 and int8 from an artifact.",
     )
     threads: PositiveInt | None = Field(
         default=None, description="Compute threads; None takes the container's CPU quota, rounded up."
     )
+
+
+ConvertedPrecision = Literal["float32", "float16", "int8"]
+Share = Annotated[float, Field(ge=-1, le=1)]
+
+
+class ParitySettings(_Group):
+    """What a converted variant must reach against the plain float32 graph to be published."""
+
+    min_mean_cosine: Share = Field(
+        default=0.998, description="Least mean cosine of its vectors to float32's, over the corpus."
+    )
+    min_cosine: Share = Field(default=0.99, description="Least cosine of any of its vectors to float32's.")
+    min_rank_agreement: Share = Field(
+        default=0.99,
+        description="Least rank correlation (Spearman) of its scores with float32's: similarities of pairs of texts, "
+        "or what a reranker or classifier gives.",
+    )
+
+
+class OnnxSettings(_Group):
+    """Conversion into a stored ONNX artifact: what `embedserve convert` makes and `embedserve serve` takes."""
+
+    convert: Literal["Never", "IfNeeded", "Always"] = Field(
+        default="IfNeeded",
+        description="`IfNeeded`: `convert` makes an artifact unless the store has it, `serve` takes one that is there. "
+        "`Always`: `convert` makes it anew. `Never`: `convert` does nothing, `serve` writes its graph at start.",
+    )
+    precision: tuple[ConvertedPrecision, ...] | Literal["auto"] = Field(
+        default="auto",
+        description="Variants to make and try beside float32, which is always made. `auto`: all that can be faster "
+        "than float32 on this processor.",
+    )
+    parity: ParitySettings = ParitySettings()
 
 
 class TelemetrySettings(_Group):
@@ -230,6 +328,7 @@ class RuntimeConfig(BaseSettings):
     server: ServerSettings = ServerSettings()
     batching: BatchingSettings = BatchingSettings()
     engine: EngineSettings = EngineSettings()
+    onnx: OnnxSettings = OnnxSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level logged."

@@ -3,13 +3,20 @@
     EmbedserveError                 reason (CamelCase, becomes a condition's reason), message, retryable
     ├── ConfigError                 the settings are wrong
     ├── ModelError                  the model cannot be served; a restart will not help
-    │   ├── ModelNotFound           repository, revision or folder does not exist
+    │   ├── ModelNotFound           repository, archive, bucket or folder does not exist
+    │   │   └── RevisionNotFound    the repository exists, its branch, tag or commit does not (any more)
     │   ├── ModelAccessDenied       gated or private, and the token is absent or not allowed
     │   ├── ModelFileMissing        the folder lacks a file that is needed
     │   ├── ModelInvalid            a file is there and cannot be used
-    │   └── UnsupportedArchitecture no family, no ONNX file to fall back to
+    │   ├── UnsupportedArchitecture no family, no ONNX file to fall back to
+    │   └── HashMismatch            what arrives is not what its checksum says, at every try
     ├── FrontEndFailure             a process that speaks HTTP cannot be kept running
     ├── SourceUnavailable           the hub or the network failed; trying again may help
+    ├── CertificateUntrusted        the source's certificate is not trusted here
+    ├── VolumeError                 the store's volume cannot take the model
+    │   ├── VolumeFull
+    │   ├── VolumeReadOnly
+    │   └── VolumePermissionDenied  the volume belongs to another user or group
     └── RequestError                one request is wrong or cannot be taken now
         ├── EmptyInput
         ├── InvalidInput
@@ -56,6 +63,10 @@ class ModelNotFound(ModelError):
     reason = "ModelNotFound"
 
 
+class RevisionNotFound(ModelNotFound):
+    reason = "RevisionNotFound"
+
+
 class ModelAccessDenied(ModelError):
     reason = "ModelAccessDenied"
 
@@ -72,9 +83,36 @@ class UnsupportedArchitecture(ModelError):
     reason = "UnsupportedArchitecture"
 
 
+class HashMismatch(ModelError):
+    reason = "HashMismatch"
+
+
 class SourceUnavailable(EmbedserveError):
     reason = "SourceUnavailable"
     retryable = True
+
+
+class CertificateUntrusted(EmbedserveError):
+    reason = "CertificateUntrusted"
+
+
+class VolumeError(EmbedserveError):
+    reason = "VolumeError"
+    retryable = True
+
+
+class VolumeFull(VolumeError):
+    reason = "VolumeFull"
+
+
+class VolumeReadOnly(VolumeError):
+    reason = "VolumeReadOnly"
+    retryable = False
+
+
+class VolumePermissionDenied(VolumeError):
+    reason = "VolumePermissionDenied"
+    retryable = False
 
 
 class FrontEndFailure(EmbedserveError):

@@ -11,11 +11,10 @@ from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.loading import choose_engine, engine_reasons
 from embedserve_runtime.model.architecture import Encoder, Experts, Layer
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead, Task
+from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead
 from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import LocatedModel
 from embedserve_runtime.model.static import StaticTable
-from embedserve_runtime.results import Output
 
 # Tokens of a batch that activations are estimated for while the budget is still to be measured.
 TYPICAL_BUDGET = 16_384
@@ -42,7 +41,7 @@ def described(card: ModelCard, located: LocatedModel, config: RuntimeConfig) -> 
         "vocabulary": encoder.embeddings.vocabulary,
         "task": card.task,
         "labels": list(card.head.labels) if isinstance(card.head, ClassifierHead) else None,
-        "outputs": outputs_of(card),
+        "outputs": card.output_names,
         "fullDimensions": card.pipeline.full_dimensions,
         "pooling": _pooling(card),
         "denseLayers": len(card.pipeline.dense),
@@ -53,19 +52,6 @@ def described(card: ModelCard, located: LocatedModel, config: RuntimeConfig) -> 
         "engines": {kind: reason or "yes" for kind, reason in _engines(card).items()},
         "memory": _memory(card, config),
     }
-
-
-def outputs_of(card: ModelCard) -> list[str]:
-    """What requests can ask for, in the words of the API."""
-    logits = "score" if card.task is Task.RERANK else "labels"
-    names = {
-        Output.DENSE: "dense",
-        Output.SPARSE: "sparse",
-        Output.MULTI_VECTOR: "multiVector",
-        Output.LOGITS: logits,
-        Output.HIDDEN: "hidden",
-    }
-    return [name for output, name in names.items() if output in card.outputs]
 
 
 def _kind(card: ModelCard) -> str:

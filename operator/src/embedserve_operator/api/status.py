@@ -32,6 +32,8 @@ class Endpoint(Model):
 
     url: str
     """Base URL inside the cluster."""
+    grpc: str | None = None
+    """Host and port for gRPC inside the cluster; absent without it."""
 
 
 Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
@@ -104,6 +106,76 @@ class ServedModel(Model):
     """Size of the model's files."""
 
 
+class JobStatus(Model):
+    """A Job, and what came of it; it stays here when the Job is gone."""
+
+    job: str
+    """Name of the Job. It stands for what the Job works on: another model has another one."""
+    state: Literal["Running", "Succeeded", "Failed"]
+    """Failed is final, until the resource changes."""
+    template: str
+    """Hash of the pods that were tried."""
+    generation: int
+    """Generation of the resource that they were tried for."""
+    reason: str | None = None
+    """Why it failed, as one word."""
+    message: str | None = None
+    """Why it failed, in words."""
+
+
+class FetchStatus(JobStatus):
+    """How the model that the spec asks for comes into the cache."""
+
+    source: str | None = None
+    """Repository, URL or folder that it came from."""
+    revision: str | None = None
+    """Commit that the source resolved to."""
+    digest: str | None = None
+    """Digest of the model's files."""
+    size_bytes: int | None = None
+    """Size of the model's files."""
+    dimensions: int | None = None
+    """Length of a vector."""
+    vector_space: str | None = None
+    """Identity of its vector space."""
+
+
+class VariantStatus(Model):
+    """A converted variant against plain float32."""
+
+    precision: str
+    """float32, float16 or int8."""
+    published: bool
+    """Whether it may be served."""
+    reason: str | None = None
+    """Why it may not."""
+    mean_cosine: float | None = None
+    """Mean cosine of its vectors to float32's."""
+    min_cosine: float | None = None
+    """Least cosine."""
+    max_difference: float | None = None
+    """Largest difference of a component."""
+    rank_agreement: float | None = None
+    """Rank correlation of its scores with float32's."""
+    tokens_per_second: float | None = None
+    """Speed on the node that converted."""
+
+
+class ConversionStatus(JobStatus):
+    """How the model becomes an ONNX artifact."""
+
+    artifact: str | None = None
+    """Name of the artifact in the cache."""
+    vector_space: str | None = None
+    """Identity of its vector space: that of the model."""
+    chosen: str | None = None
+    """Variant that is served unless `model.precision` names another: the fastest that passed."""
+    fallback: str | None = None
+    """Why something slower is served than was asked for; absent where nothing is."""
+    variants: tuple[VariantStatus, ...] = ()
+    """What was measured."""
+
+
 class HardwareStatus(Model):
     """Where the pods may run."""
 
@@ -150,6 +222,10 @@ class EmbeddingServiceStatus(Model):
     """Which vectors are served."""
     model: ServedModel | None = None
     """The model that is served now."""
+    fetch: FetchStatus | None = None
+    """How the model that the spec asks for comes into the cache; absent without one."""
+    conversion: ConversionStatus | None = None
+    """How it becomes an ONNX artifact; absent where it does not."""
     rollout: RolloutStatus | None = None
     """The revision that the manifest asks for; absent when it is the one that is served."""
     hardware: HardwareStatus | None = None

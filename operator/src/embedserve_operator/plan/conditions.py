@@ -15,6 +15,7 @@ from embedserve_operator.world import DeploymentFacts, Failure, PodFacts
 CHECKING = "Checking"
 HELD = "Held"
 INVALID_SPEC = "InvalidSpec"
+PREPARING = "PreparingModel"
 PREVIOUS_SERVING = "PreviousRevisionServing"
 PROGRESSING = "Progressing"
 SCALED_TO_ZERO = "ScaledToZero"
@@ -35,6 +36,8 @@ class Situation:
     pods: tuple[PodFacts, ...]
     """Pods of the wanted template."""
     failure: Failure | None
+    preparing: str = ""
+    """What the pods still have to wait for, in words; empty when they need not."""
     held_at: str = ""
     """Where the new vector space is reachable while it is held back."""
 
@@ -80,7 +83,8 @@ def _ready(situation: Situation) -> PlannedCondition:
         return PlannedCondition("Ready", "True", *_serving_words(situation, plainly))
     if situation.failure is not None and not situation.rollout.waits:
         return PlannedCondition("Ready", "False", situation.failure.reason, situation.failure.message)
-    return PlannedCondition("Ready", "False", PROGRESSING, _progress_words(situation, available, asked))
+    reason = PREPARING if situation.preparing else PROGRESSING
+    return PlannedCondition("Ready", "False", reason, _progress_words(situation, available, asked))
 
 
 def _way(situation: Situation) -> PlannedCondition:
@@ -96,8 +100,9 @@ def _way(situation: Situation) -> PlannedCondition:
         said = f"{proved} of {len(situation.pods)} new pods have proved their vectors"
         return PlannedCondition("Reconciling", "True", CHECKING, said)
     ready = sum(pod.phase == "Ready" for pod in situation.pods)
+    reason = PREPARING if situation.preparing else PROGRESSING
     return PlannedCondition(
-        "Reconciling", "True", PROGRESSING, _progress_words(situation, ready, situation.replicas)
+        "Reconciling", "True", reason, _progress_words(situation, ready, situation.replicas)
     )
 
 
@@ -137,6 +142,8 @@ def _previous_words(situation: Situation) -> str:
 
 def _progress_words(situation: Situation, ready: int, asked: int) -> str:
     words = f"{ready} of {asked} replicas are ready"
+    if situation.preparing:
+        return f"{words}; {situation.preparing}"
     fetching = sum(pod.phase == "Fetching" for pod in situation.pods)
     loading = sum(pod.phase == "Loading" for pod in situation.pods)
     waiting = sum(pod.phase == "Pending" for pod in situation.pods)

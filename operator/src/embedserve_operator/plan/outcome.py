@@ -7,14 +7,16 @@ from typing import Literal
 
 from embedserve_operator.api.status import (
     AutoscalingStatus,
+    ConversionStatus,
     Endpoint,
+    FetchStatus,
     HardwareStatus,
     RolloutStatus,
     ServedModel,
     VectorSpace,
 )
 from embedserve_operator.wire import Manifest
-from embedserve_operator.world import Child, PodFacts
+from embedserve_operator.world import Child, JobFacts, PodFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class PlannedStatus:
     endpoint: Endpoint | None = None
     vector_space: VectorSpace | None = None
     model: ServedModel | None = None
+    fetch: FetchStatus | None = None
+    conversion: ConversionStatus | None = None
     rollout: RolloutStatus | None = None
     hardware: HardwareStatus | None = None
     autoscaling: AutoscalingStatus | None = None
@@ -87,6 +91,10 @@ class Plan:
     prune: tuple[Child, ...]
     """Children that are wanted no longer."""
     status: PlannedStatus
+    start: tuple[Manifest, ...] = ()
+    """Jobs to be created, unless they exist by then."""
+    remove: tuple[JobFacts, ...] = ()
+    """Jobs to be deleted."""
     hand_over: HandOver | None = None
     labels: tuple[PodLabel, ...] = ()
     notices: tuple[Notice, ...] = ()

@@ -46,6 +46,8 @@ def space_of(world: World, revision: str) -> str | None:
         said = [pod.space for pod in group if pod.space is not None]
         if said:
             return before if before in said else said[0]
+    if before is None and world.fetched is not None and world.fetched.revision == revision:
+        return world.fetched.report.vector_space
     return before
 
 
@@ -63,9 +65,11 @@ def _known_before(world: World, revision: str) -> str | None:
 
 
 def report_of(world: World, revision: str) -> ModelReport | None:
-    """What the pods of a revision say about their model; those that serve are asked first."""
+    """What the pods of a revision say about their model; those that serve are asked first. Before there are pods, what
+    a Job said."""
     pods = sorted(world.pods_of(revision), key=lambda pod: (pod.phase != "Ready", pod.name))
-    return next((pod.report for pod in pods if pod.report is not None), None)
+    fetched = world.fetched.report if world.fetched and world.fetched.revision == revision else None
+    return next((pod.report for pod in pods if pod.report is not None), fetched)
 
 
 def dimensions_of(world: World, revision: str) -> int | None:

@@ -35,12 +35,14 @@ def served(
     selection = ",".join(f"{key}={value}" for key, value in selector(world.resource, serving).items())
     report = report_of(world, serving)
     model = _model(report, world.resource, selection, source)
+    spec = world.resource.spec
+    grpc = service.grpc_address(world.resource, spec.service) if spec is not None else None
     return PlannedStatus(
         conditions=conditions,
         replicas=deployment.replicas if deployment is not None else 0,
         ready_replicas=deployment.ready if deployment is not None else 0,
         selector=selection,
-        endpoint=Endpoint(url=service.url(world.resource)),
+        endpoint=Endpoint(url=service.url(world.resource), grpc=grpc),
         vector_space=_vector_space(world, rollout),
         rollout=_rollout(world, rollout),
         model=model,
@@ -60,6 +62,8 @@ def unchanged(resource: Resource, conditions: tuple[PlannedCondition, ...]) -> P
         vector_space=status.vector_space,
         rollout=status.rollout,
         model=status.model,
+        fetch=status.fetch,
+        conversion=status.conversion,
         hardware=status.hardware,
     )
 

@@ -14,8 +14,8 @@ MANAGED_BY, MANAGER = "app.kubernetes.io/managed-by", "embedserve-operator"
 """Label on every child, and its value."""
 CLAIM_LABEL = "embedserve.dev/claim"
 """On Jobs and on pods that mount a volume of models: mark of the claim."""
-TASK_LABEL = "app.kubernetes.io/component"
-"""On every child and pod: `runtime`, or the task of a Job."""
+TASK_LABEL, SERVING = "app.kubernetes.io/component", "runtime"
+"""On every child and pod: `runtime`, or the task of a Job and its pods."""
 JOB_NAME = "batch.kubernetes.io/job-name"
 """On the pods of a Job, put there by Kubernetes."""
 SCRAPE_LABEL = "embedserve.dev/metrics"
@@ -26,6 +26,8 @@ FINGERPRINT = "embedserve.dev/fingerprint"
 """Annotation on children: hash of the manifest that they were applied from."""
 SCALED_BY = "embedserve.dev/scaled-by"
 """Annotation on Deployments whose number of pods an autoscaler decides."""
+FETCHED = "embedserve.dev/model"
+"""Annotation on pods that serve from a cache: what the fetch Job said about their model."""
 TEMPLATE_HASH = "embedserve.dev/template"
 """Annotation on pods: hash of the template that they were made from."""
 
@@ -43,7 +45,7 @@ def labels(resource: Resource, revision: str | None = None) -> dict[str, str]:
     """
     found = {
         "app.kubernetes.io/name": "embedserve",
-        "app.kubernetes.io/component": "runtime",
+        TASK_LABEL: SERVING,
         MANAGED_BY: MANAGER,
         SERVICE_LABEL: resource.key.name,
     }

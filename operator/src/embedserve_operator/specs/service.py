@@ -26,11 +26,24 @@ def service(resource: Resource, settings: ServiceSettings, revision: str, space:
     """The Service of the resource's name, steering to the pods of a revision, which make vectors of `space`."""
     fields = settings.as_wire()
     annotations = fields.pop("annotations", None)
+    grpc = fields.pop("grpcPort", None)
     made = _service(resource, resource.key.name, space, fields, selector(resource, revision), port="http")
     made["metadata"]["labels"][SCRAPE_LABEL] = "true"
     if annotations:
         made["metadata"]["annotations"] = annotations
+    if grpc is not None:
+        made["spec"]["ports"].append(_grpc(grpc))
     return fingerprinted(made)
+
+
+def _grpc(port: int) -> Manifest:
+    return {
+        "name": "grpc",
+        "port": port,
+        "protocol": "TCP",
+        "targetPort": "grpc",
+        "appProtocol": "kubernetes.io/h2c",
+    }
 
 
 def space_service(resource: Resource, settings: ServiceSettings, space: str, *, is_current: bool) -> Manifest:
@@ -62,3 +75,10 @@ def url(resource: Resource, space: str | None = None) -> str:
     """Base URL inside the cluster; with a space, of that space's own name."""
     name = resource.key.name if space is None else space_name(resource, space)
     return f"http://{name}.{resource.key.namespace}.svc"
+
+
+def grpc_address(resource: Resource, settings: ServiceSettings) -> str | None:
+    """Host and port for gRPC inside the cluster; None without it."""
+    if settings.grpc_port is None:
+        return None
+    return f"{resource.key.name}.{resource.key.namespace}.svc:{settings.grpc_port}"

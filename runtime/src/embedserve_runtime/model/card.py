@@ -104,6 +104,19 @@ class ModelCard:
         return made
 
     @property
+    def output_names(self) -> list[str]:
+        """What requests can ask for, in the words of the API."""
+        logits = "score" if self.task is Task.RERANK else "labels"
+        names = {
+            Output.DENSE: "dense",
+            Output.SPARSE: "sparse",
+            Output.MULTI_VECTOR: "multiVector",
+            Output.LOGITS: logits,
+            Output.HIDDEN: "hidden",
+        }
+        return [name for output, name in names.items() if output in self.outputs]
+
+    @property
     def main_output(self) -> Output:
         """What the model is for."""
         order = (Output.DENSE, Output.LOGITS, Output.SPARSE, Output.MULTI_VECTOR)

@@ -1,0 +1,172 @@
+"""Archives of a model folder at a URL: fetched as one file, compared with their SHA-256, then read."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from lzma import LZMAError
+from pathlib import Path, PurePosixPath
+from typing import IO
+from urllib.parse import urlsplit
+
+from embedserve_runtime.config import ModelSettings
+from embedserve_runtime.errors import (
+    EmbedserveError,
+    ModelAccessDenied,
+    ModelInvalid,
+    ModelNotFound,
+    SourceUnavailable,
+)
+from embedserve_runtime.model.sources.remote import Check, Listing, RemoteFile, Request
+from embedserve_runtime.model.sources.selection import is_safe
+from embedserve_runtime.model.store.volume import make_folder, need_bytes
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+MOST_FILES = 10_000
+KINDS = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".zip")
+# What the readers raise for content that is not what the name says.
+_UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, zstd.ZstdError, EOFError)
+
+
+class ArchiveSource:
+    """One archive. Its only file is the archive itself."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        """Raises ModelInvalid for a kind of archive that is not read."""
+        self._url = settings.source
+        self._sha256 = settings.sha256 or ""
+        self._token = settings.token.get_secret_value() if settings.token is not None else None
+        self.name = PurePosixPath(urlsplit(settings.source).path).name
+        if not self.name.endswith(KINDS):
+            raise ModelInvalid(
+                f"model.source: {settings.source} is not an archive that can be read: its name must end in "
+                f"{', '.join(KINDS)}"
+            )
+
+    def listing(self) -> Listing:
+        return Listing(self._sha256, (RemoteFile(self.name, None, Check("sha256", self._sha256)),))
+
+    def request(self, file: RemoteFile) -> Request:
+        del file
+        return Request(self._url, {"Authorization": f"Bearer {self._token}"} if self._token else {})
+
+    def explain(self, status: int, headers: Mapping[str, str], file: RemoteFile) -> EmbedserveError:
+        del headers, file
+        if status in (404, 410):
+            return ModelNotFound(f"{self._url} does not exist: HTTP {status}")
+        if status in (401, 403):
+            return ModelAccessDenied(f"{self._url} may not be read: HTTP {status}; set a token that may")
+        if status == 412:
+            return SourceUnavailable(f"{self._url} was changed while it was fetched: try again")
+        return SourceUnavailable(f"{self._url} answered HTTP {status}")
+
+    def vouches(self, headers: Mapping[str, str]) -> bool:
+        del headers
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One file of an archive. path: below the model's folder; size: once unpacked; open: its content, read once."""
+
+    path: str
+    size: int
+    open: Callable[[], IO[bytes]]
+
+
+def unpack(archive: Path, folder: Path) -> list[str]:
+    """Write the archive's files into `folder`, and give their paths.
+
+    A single folder at the top of the archive is left out. Raises ModelInvalid for what cannot be read, links, paths
+    that lead out of the folder and more than 10,000 files; VolumeFull where the content has no room.
+    """
+    top = _top(archive)
+    paths: list[str] = []
+    for member in _members(archive):
+        path = member.path.removeprefix(f"{top}/") if top else member.path
+        if len(paths) >= MOST_FILES:
+            raise ModelInvalid(f"{archive.name} has more than {MOST_FILES} files")
+        need_bytes(folder, member.size)
+        target = folder / path
+        make_folder(target.parent)
+        with _readable(archive), member.open() as content, target.open("wb") as file:
+            shutil.copyfileobj(content, file, 1 << 20)
+        paths.append(path)
+    return paths
+
+
+def _top(archive: Path) -> str | None:
+    """The folder that everything in the archive is in."""
+    tops = {member.path.partition("/")[0] if "/" in member.path else None for member in _members(archive)}
+    return tops.pop() if len(tops) == 1 else None
+
+
+def _members(archive: Path) -> Iterator[Member]:
+    """The regular files, in the archive's order."""
+    with _readable(archive):
+        yield from _zip_members(archive) if archive.name.endswith(".zip") else _tar_members(archive)
+
+
+def _tar_members(archive: Path) -> Iterator[Member]:
+    with _tar(archive) as tar:
+        for entry in tar:
+            if entry.isdir():
+                continue
+            path = _checked(archive, entry.name)
+            if not entry.isreg():
+                raise ModelInvalid(f"{archive.name}: {path} is a link or a device; pack the files themselves")
+            yield Member(path, entry.size, partial(_content, tar, entry))
+
+
+def _zip_members(archive: Path) -> Iterator[Member]:
+    with zipfile.ZipFile(archive) as content:
+        for entry in content.infolist():
+            if entry.is_dir():
+                continue
+            path = _checked(archive, entry.filename)
+            if entry.external_attr >> 28 not in (0, 8):  # the file type of Unix: none said, or a regular file
+                raise ModelInvalid(f"{archive.name}: {path} is a link or a device; pack the files themselves")
+            yield Member(path, entry.file_size, partial(content.open, entry))
+
+
+@contextmanager
+def _tar(archive: Path) -> Iterator[tarfile.TarFile]:
+    if not archive.name.endswith(".zst"):
+        with tarfile.open(archive, "r:*") as tar:
+            yield tar
+        return
+    with zstd.ZstdFile(archive) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+        yield tar
+
+
+def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
+    content = tar.extractfile(entry)
+    if content is None:
+        raise ModelInvalid(f"{entry.name} is not a regular file")
+    return content
+
+
+def _checked(archive: Path, path: str) -> str:
+    plain = path.removeprefix("./")
+    if not is_safe(plain):
+        raise ModelInvalid(f"{archive.name}: the path {path!r} leads out of the model's folder")
+    return str(PurePosixPath(plain))
+
+
+@contextmanager
+def _readable(archive: Path) -> Iterator[None]:
+    try:
+        yield
+    except _UNREADABLE as error:
+        raise ModelInvalid(f"{archive.name} cannot be read as its name says: {error}") from error

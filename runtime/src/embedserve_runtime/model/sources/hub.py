@@ -1,0 +1,141 @@
+"""Repositories of a Hugging Face compatible hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+# Read by the client library when it is imported: nothing is reported about us, and logs get no progress bars.
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+import httpx2  # the client library's own HTTP library: its transport errors come through unwrapped
+from huggingface_hub import HfApi, ModelInfo, hf_hub_url
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.hf_api import RepoSibling
+
+from embedserve_runtime.config import ModelSettings
+from embedserve_runtime.errors import (
+    EmbedserveError,
+    ModelAccessDenied,
+    ModelFileMissing,
+    ModelNotFound,
+    RevisionNotFound,
+    SourceUnavailable,
+)
+from embedserve_runtime.model.sources.remote import Check, Listing, RemoteFile, Request, connection_error
+
+LICENCE_TAG = "license:"
+
+
+class HubSource:
+    """One repository at one revision. After `listing` files are read at the commit that it found."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        self._settings = settings
+        self._commit = settings.commit or settings.revision
+
+    def listing(self) -> Listing:
+        """Raises ModelNotFound, RevisionNotFound, ModelAccessDenied, SourceUnavailable or CertificateUntrusted."""
+        settings = self._settings
+        with _hub_errors(settings):
+            api = HfApi(endpoint=settings.endpoint, token=self._token or False)
+            info = api.model_info(settings.source, revision=self._commit, files_metadata=True)
+        self._commit = info.sha or self._commit
+        return Listing(
+            commit=self._commit,
+            files=tuple(_file(sibling) for sibling in info.siblings or []),
+            licence=_licence(info),
+        )
+
+    def request(self, file: RemoteFile) -> Request:
+        settings = self._settings
+        url = hf_hub_url(settings.source, file.path, revision=self._commit, endpoint=settings.endpoint)
+        return Request(url, {"Authorization": f"Bearer {self._token}"} if self._token else {})
+
+    def explain(self, status: int, headers: Mapping[str, str], file: RemoteFile) -> EmbedserveError:
+        name = self._settings.source
+        code = headers.get("x-error-code")
+        if code == "GatedRepo" or status in (401, 403):
+            return gated(self._settings) if code == "GatedRepo" else _refused(name, status)
+        if code == "RevisionNotFound":
+            return RevisionNotFound(f"repository {name} has no commit {self._commit} any more")
+        if status in (404, 410):
+            return ModelFileMissing(
+                f"repository {name} lists {file.path} and does not have it: HTTP {status}"
+            )
+        return SourceUnavailable(f"the hub answered HTTP {status} for {file.path} of repository {name}")
+
+    def vouches(self, headers: Mapping[str, str]) -> bool:
+        del headers
+        return True
+
+    @property
+    def _token(self) -> str | None:
+        token = self._settings.token
+        return token.get_secret_value() if token is not None else None
+
+
+def too_many_requests(error: BaseException | None) -> Mapping[str, str] | None:
+    """Headers of an answer 429 that an error was made of."""
+    if isinstance(error, HfHubHTTPError) and error.response.status_code == 429:
+        return error.response.headers
+    return None
+
+
+def gated(settings: ModelSettings) -> ModelAccessDenied:
+    hint = "the token given has no access to it" if settings.token else "no token is given"
+    return ModelAccessDenied(
+        f"repository {settings.source} is gated and {hint}: accept its terms on the hub and set a token that may read "
+        "it"
+    )
+
+
+def _refused(name: str, status: int) -> ModelAccessDenied:
+    return ModelAccessDenied(f"the hub refuses repository {name} (HTTP {status}): check the token")
+
+
+def _file(sibling: RepoSibling) -> RemoteFile:
+    """Large files have a SHA-256, the others git's name of their content; a mirror may tell neither."""
+    if sibling.lfs is not None:
+        return RemoteFile(sibling.rfilename, sibling.lfs.size, Check("sha256", sibling.lfs.sha256))
+    check = Check("git", sibling.blob_id) if sibling.blob_id else None
+    return RemoteFile(sibling.rfilename, sibling.size, check)
+
+
+def _licence(info: ModelInfo) -> str | None:
+    tags = (tag for tag in info.tags or [] if tag.startswith(LICENCE_TAG))
+    return next((tag.removeprefix(LICENCE_TAG) for tag in tags), None)
+
+
+@contextmanager
+def _hub_errors(settings: ModelSettings) -> Iterator[None]:
+    """The one table from the client library's errors to ours; most specific first."""
+    name = settings.source
+    try:
+        yield
+    except GatedRepoError as error:
+        raise gated(settings) from error
+    except RevisionNotFoundError as error:
+        raise RevisionNotFound(f"repository {name} has no revision {settings.revision!r}") from error
+    except RepositoryNotFoundError as error:
+        hint = "" if settings.token else ", or it is private and no token is given"
+        raise ModelNotFound(f"repository {name} does not exist on the hub{hint}") from error
+    except HFValidationError as error:
+        raise ModelNotFound(
+            f"{name!r} is neither a folder that exists nor a repository name (owner/name)"
+        ) from error
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            raise _refused(name, status) from error
+        raise SourceUnavailable(f"the hub answered HTTP {status} for repository {name}") from error
+    except (httpx2.HTTPError, ConnectionError, TimeoutError) as error:
+        raise connection_error(f"repository {name} on the hub", error) from error

@@ -1,0 +1,102 @@
+"""From the settings to a folder with the model's files: where it lies, from the store, or fetched into it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from embedserve_runtime.config import ModelSettings
+from embedserve_runtime.errors import ModelNotFound, SourceUnavailable
+from embedserve_runtime.model.sources.fetching import fetch_into
+from embedserve_runtime.model.sources.hosts import Patience
+from embedserve_runtime.model.sources.progress import Progress
+from embedserve_runtime.model.store import Name, Reference, Store
+
+LOGGER = logging.getLogger(__name__)
+LOCAL_REVISION = "local"
+REMOTE = ("https://", "http://", "s3://")
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedModel:
+    """A model folder on this machine. revision: the commit, or "local"; digest: of its files, None when local."""
+
+    folder: Path
+    revision: str
+    digest: str | None
+    size: int
+
+
+def open_model(settings: ModelSettings) -> LocatedModel:
+    """The folder of the model: local, else from the store, else fetched into it.
+
+    What is in the store is compared by size and taken without asking anyone; that works on a read-only mount and
+    offline. Raises ModelError, SourceUnavailable, CertificateUntrusted or VolumeError.
+    """
+    return _opened(settings, None, None)
+
+
+def fetch_model(
+    settings: ModelSettings, progress: Progress | None = None, patience: Patience | None = None
+) -> LocatedModel:
+    """As `open_model`, and notes in the store that the model is wanted, which keeps `store gc` from it."""
+    located = _opened(settings, progress, patience)
+    if located.digest is not None:
+        Store(settings.store).note_use(
+            Reference(name=name_of(settings), commit=located.revision, digest=located.digest)
+        )
+    return located
+
+
+def note_identity(settings: ModelSettings, located: LocatedModel, vector_space: str) -> None:
+    """Write into the model's manifest which vectors it gives under these settings."""
+    if located.digest is not None:
+        reference = Reference(name=name_of(settings), commit=located.revision, digest=located.digest)
+        Store(settings.store).note_use(reference, vector_space)
+
+
+def name_of(settings: ModelSettings) -> Name:
+    """What the store keeps the model under: all that decides which files it has."""
+    is_hub = not settings.source.startswith(REMOTE)
+    return Name(
+        source=settings.source,
+        revision=settings.revision if is_hub else settings.sha256 or settings.s3_url or "",
+        variant=settings.onnx_file,
+        refresh=settings.refresh,
+    )
+
+
+def _opened(settings: ModelSettings, progress: Progress | None, patience: Patience | None) -> LocatedModel:
+    local = _local(settings.source)
+    if local is not None:
+        return local
+    store, name = Store(settings.store), name_of(settings)
+    reference = store.find(name)
+    if reference is None:
+        damage = store.damage(name)
+        if settings.is_offline:
+            raise SourceUnavailable(
+                f"{settings.source} at {settings.revision} cannot be taken from the store {settings.store}: {damage}; "
+                "offline mode is set, so it is not fetched: run `embedserve fetch` with the same settings online"
+            )
+        LOGGER.info("not in the store", extra={"source": settings.source, "problem": damage})
+        reference = fetch_into(store, name, settings, progress or Progress(), patience or Patience())
+    return LocatedModel(
+        folder=store.folder(reference.digest),
+        revision=reference.commit,
+        digest=reference.digest,
+        size=store.manifest(reference.digest).size,
+    )
+
+
+def _local(source: str) -> LocatedModel | None:
+    if source.startswith(REMOTE):
+        return None
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        return LocatedModel(folder=folder.resolve(), revision=LOCAL_REVISION, digest=None, size=size)
+    if folder.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
+        raise ModelNotFound(f"model folder {source} does not exist or is not a folder")
+    return None

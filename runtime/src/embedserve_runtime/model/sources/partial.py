@@ -1,0 +1,241 @@
+"""One file on its way: which of its bytes are on the disk, and the hash of those from its start.
+
+Beside the content lies a note of what is done, written after the content it speaks of, so that the next process goes
+on from there. The hash is made while the file grows, by a reader that follows the bytes without a gap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from embedserve_runtime.model.sources.remote import RemoteFile
+from embedserve_runtime.model.store.manifest import StoredFile
+from embedserve_runtime.model.store.volume import make_folder
+
+SEGMENT = 32 << 20
+NOTE_EVERY = 8 << 20
+CHUNK = 1 << 20
+CONTENT, NOTES = "content", "notes"
+
+
+class Hash(Protocol):
+    """What `hashlib` makes."""
+
+    def update(self, content: bytes, /) -> None: ...
+
+    def hexdigest(self) -> str: ...
+
+
+@dataclass(slots=True)
+class Segment:
+    """Bytes from `start` to before `end`; the first `done` of them are here. end: None while it is not known."""
+
+    start: int
+    end: int | None
+    done: int = 0
+
+    @property
+    def position(self) -> int:
+        return self.start + self.done
+
+    @property
+    def is_done(self) -> bool:
+        return self.end is not None and self.position >= self.end
+
+
+class Partial:
+    """State of one file. Segments are written by one thread each; the hash is made by one thread."""
+
+    def __init__(self, folder: Path, file: RemoteFile) -> None:
+        """Goes on from what an earlier process left in `folder`, if that was of the same content."""
+        self.file = file
+        self.path = folder / CONTENT / file.path
+        self.size = file.size
+        self.resolved: str | None = None
+        """Where the last answer came from, if that was after a redirect."""
+        self.attempts = 1
+        self.is_checked = True
+        self._note = folder / NOTES / f"{hashlib.sha256(file.path.encode()).hexdigest()}.json"
+        self._lock = threading.RLock()
+        self._since_note = 0
+        make_folder(self.path.parent)
+        make_folder(self._note.parent)
+        self.segments = self._noted() or _segments(file.size)
+        self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._hashed = 0
+        self._sha256 = hashlib.sha256()
+        self._other: Hash | None = None
+
+    @property
+    def done(self) -> int:
+        return sum(segment.done for segment in self.segments)
+
+    @property
+    def is_done(self) -> bool:
+        with self._lock:
+            return self.size is not None and all(segment.is_done for segment in self.segments)
+
+    @property
+    def unfinished(self) -> list[Segment]:
+        with self._lock:
+            return [segment for segment in self.segments if not segment.is_done]
+
+    @property
+    def is_hashed(self) -> bool:
+        return self.is_done and self._hashed == self.size
+
+    def learn_size(self, size: int) -> None:
+        """The source did not say the size before; the segments after the first are new."""
+        with self._lock:
+            if self.size is None:
+                self.size = size
+                first = self.segments[0]
+                self.segments = [first, *_segments(size)[1:]]
+                first.end = min(SEGMENT, size)
+
+    def make_whole(self, segment: Segment, size: int | None) -> None:
+        """The source gives no parts: this segment becomes all of the file, from the start."""
+        with self._lock:
+            self.size = size if size is not None else self.size
+            segment.start, segment.end, segment.done = 0, self.size, 0
+            self.segments = [segment]
+            self._start_hash()
+
+    def has(self, segment: Segment) -> bool:
+        with self._lock:
+            return any(each is segment for each in self.segments)
+
+    def end_at(self, segment: Segment) -> None:
+        """The content ended here, and nothing else had said where."""
+        with self._lock:
+            segment.end = self.size = segment.position
+
+    def write(self, segment: Segment, content: bytes) -> None:
+        """Raises OSError."""
+        view = memoryview(content)
+        while view:
+            written = os.pwrite(self._handle, view, segment.position)
+            segment.done += written
+            view = view[written:]
+        self._since_note += len(content)
+        if self._since_note >= NOTE_EVERY:
+            self.take_note()
+
+    def take_note(self) -> None:
+        """Write down what is here, after it is here. Raises OSError."""
+        with self._lock:
+            self._since_note = 0
+            if self.file.check is None:
+                os.fdatasync(self._handle)  # nothing else would notice a hole that a crash of the node leaves
+            note = {
+                "version": self._version,
+                "size": self.size,
+                "done": [each.done for each in self.segments],
+            }
+            temporary = self._note.with_suffix(".new")
+            temporary.write_text(json.dumps(note), encoding="utf-8")
+            temporary.replace(self._note)
+
+    def hash_on(self) -> None:
+        """Hash what follows without a gap and is not hashed yet. Raises OSError."""
+        if self.size is None:
+            return  # git's hash begins with the size
+        if self._other is None and self.file.check is not None and self.file.check.kind != "sha256":
+            self._other = _hasher(self.file.check.kind, self.size)
+        until = self._without_gap()
+        while self._hashed < until:
+            content = os.pread(self._handle, min(CHUNK, until - self._hashed), self._hashed)
+            if not content:
+                raise OSError(f"{self.path} is shorter than what was written to it")
+            self._sha256.update(content)
+            if self._other is not None:
+                self._other.update(content)
+            self._hashed += len(content)
+
+    def mismatch(self) -> str | None:
+        """Of a file that is hashed: what its content hashes to, if the source says otherwise."""
+        check = self.file.check
+        found = (self._sha256 if self._other is None else self._other).hexdigest()
+        return found if self.is_checked and check is not None and found != check.value else None
+
+    def finish(self) -> StoredFile:
+        """Have the disk hold the content. Raises OSError."""
+        os.fsync(self._handle)
+        self.close()
+        return StoredFile(path=self.file.path, size=self.size or 0, sha256=self._sha256.hexdigest())
+
+    def restart(self) -> None:
+        """Forget the content: the hash says that it is wrong. Raises OSError."""
+        with self._lock:
+            self._note.unlink(missing_ok=True)
+            os.ftruncate(self._handle, 0)
+            self.attempts += 1
+            self.resolved = None
+            self.segments = _segments(self.size)
+            self._start_hash()
+
+    def leave(self) -> None:
+        """Close the file; what is here is noted for the next process, where it can be."""
+        if self._handle >= 0:
+            with contextlib.suppress(OSError):
+                self.take_note()
+            self.close()
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    @property
+    def _version(self) -> str:
+        return self.file.check.value if self.file.check is not None else self.file.etag or ""
+
+    def _start_hash(self) -> None:
+        self._hashed = 0
+        self._sha256 = hashlib.sha256()
+        self._other = None
+
+    def _without_gap(self) -> int:
+        with self._lock:
+            for segment in self.segments:
+                if not segment.is_done:
+                    return segment.position
+            return self.size or 0
+
+    def _noted(self) -> list[Segment] | None:
+        """What a note says, if it speaks of the same content and of bytes that the file has."""
+        try:
+            note = json.loads(self._note.read_bytes())
+            length = self.path.stat().st_size
+            segments = _segments(int(note["size"]))
+            for segment, done in zip(segments, note["done"], strict=True):
+                segment.done = int(done)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        fits = note["version"] == self._version != "" and self.file.size in (None, note["size"])
+        holds = all(each.position <= min(length, each.end or 0) for each in segments if each.done)
+        if not (fits and holds):
+            return None
+        self.size = int(note["size"])
+        return segments
+
+
+def _segments(size: int | None) -> list[Segment]:
+    if size is None:
+        return [Segment(0, None)]
+    return [Segment(start, min(start + SEGMENT, size)) for start in range(0, max(size, 1), SEGMENT)]
+
+
+def _hasher(kind: str, size: int) -> Hash:
+    if kind == "md5":
+        return hashlib.md5(usedforsecurity=False)
+    digest = hashlib.sha1(usedforsecurity=False)
+    digest.update(b"blob %d\0" % size)
+    return digest

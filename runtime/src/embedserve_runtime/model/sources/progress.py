@@ -1,0 +1,149 @@
+"""How far a fetch is: counted by the threads that fetch, told in the log and, where wanted, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+LOGGER = logging.getLogger(__name__)
+EVERY_S = 5.0
+WINDOW_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """bytes_done: of bytes_total, files that were there before included; bytes_per_second: over the last 20 s;
+    seconds_remaining: None where the rate is not known yet. phase: what is being done, as one word."""
+
+    phase: str = "resolving"
+    bytes_done: int = 0
+    bytes_total: int = 0
+    bytes_per_second: int = 0
+    seconds_remaining: int | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """In the spelling of the resource's status: bytesDone, bytesTotal, bytesPerSecond, secondsRemaining."""
+        return {_camel(name): value for name, value in asdict(self).items()}
+
+
+class Progress:
+    """Safe to use from any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._phase = State().phase
+        self._done = 0
+        self._total = 0
+        self._seen: deque[tuple[float, int]] = deque([(clock(), 0)])
+        self._arrived = 0
+
+    def enter(self, phase: str) -> None:
+        with self._lock:
+            self._phase = phase
+        LOGGER.info(phase, extra={"progress": self.state().as_json()})
+
+    def expect(self, count: int) -> None:
+        """So many bytes more belong to the model."""
+        with self._lock:
+            self._total += count
+
+    def had(self, count: int) -> None:
+        """So many bytes were there already; negative where what was counted has to be fetched again."""
+        with self._lock:
+            self._done += count
+
+    def arrived(self, count: int) -> None:
+        with self._lock:
+            self._done += count
+            self._arrived += count
+
+    def state(self) -> State:
+        now = self._clock()
+        with self._lock:
+            if now > self._seen[-1][0]:
+                self._seen.append((now, self._arrived))
+            while len(self._seen) > 2 and now - self._seen[0][0] > WINDOW_S:
+                self._seen.popleft()
+            (since, before), (until, after) = self._seen[0], self._seen[-1]
+            rate = (after - before) / (until - since) if until > since else 0.0
+            left = max(0, self._total - self._done)
+            return State(
+                self._phase, self._done, self._total, int(rate), round(left / rate) if rate > 0 else None
+            )
+
+    @contextmanager
+    def told(self, every_s: float = EVERY_S) -> Iterator[None]:
+        """A line in the log that often, with the state in its field `progress`."""
+        ended = threading.Event()
+
+        def tell() -> None:
+            while not ended.wait(every_s):
+                state = self.state()
+                LOGGER.info(state.phase, extra={"progress": state.as_json()})
+
+        teller = threading.Thread(target=tell, name="fetch-progress", daemon=True)
+        teller.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            teller.join()
+
+    @contextmanager
+    def served(self, host: str, port: int | None) -> Iterator[None]:
+        """`GET /progress` answers with the state; not served where the port is None or cannot be had."""
+        if port is None:
+            yield
+            return
+        try:
+            server = _Server((host, port), self)
+        except OSError as error:
+            LOGGER.warning("progress is not served", extra={"port": port, "error": str(error)})
+            yield
+            return
+        thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="progress-port", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], progress: Progress) -> None:
+        self.progress = progress
+        super().__init__(address, _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = 5
+
+    def do_GET(self) -> None:
+        known = self.path == "/progress"
+        body = json.dumps(self.server.progress.state().as_json()).encode() if known else b""
+        self.send_response(200 if known else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Probes are not worth a line."""
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.title() for word in others)

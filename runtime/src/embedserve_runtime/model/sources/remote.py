@@ -1,0 +1,96 @@
+"""What a source offers, in one form for all of them."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import httpx2
+
+from embedserve_runtime.errors import CertificateUntrusted, EmbedserveError, SourceUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a file's content must hash to, in hex. git: SHA-1 as git names a file's content."""
+
+    kind: Literal["sha256", "git", "md5"]
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One file of a source.
+
+    path: relative, with slashes. size: None where the source does not say. etag: sent as If-Match, so that parts of two
+    versions are never mixed.
+    """
+
+    path: str
+    size: int | None = None
+    check: Check | None = None
+    etag: str | None = None
+
+    @property
+    def sha256(self) -> str | None:
+        return self.check.value if self.check is not None and self.check.kind == "sha256" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A source as it is now. commit: what pins it; licence: as the source names it."""
+
+    commit: str
+    files: tuple[RemoteFile, ...]
+    licence: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """Where files are listed and read."""
+
+    def listing(self) -> Listing:
+        """Raises ModelError, SourceUnavailable or CertificateUntrusted."""
+
+    def request(self, file: RemoteFile) -> Request:
+        """How its content is asked for; asked anew for each part, so that signatures do not age."""
+
+    def explain(self, status: int, headers: Mapping[str, str], file: RemoteFile) -> EmbedserveError:
+        """What an answer that cannot be tried again means."""
+
+    def vouches(self, headers: Mapping[str, str]) -> bool:
+        """Whether a file's check holds for the content that follows these headers."""
+
+
+def connection_error(name: str, error: BaseException) -> EmbedserveError:
+    """A transport error in our words. name: what was asked, for the message."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(cause):
+            return untrusted(name, str(error))
+        cause = cause.__cause__ or cause.__context__
+    return SourceUnavailable(f"{name} cannot be reached: {str(error) or type(error).__name__}")
+
+
+def untrusted(name: str, said: str) -> CertificateUntrusted:
+    return CertificateUntrusted(
+        f"{name} has a certificate that is not trusted here ({said}): set SSL_CERT_FILE to a file with the "
+        "certificates of its authority"
+    )
+
+
+def http_client(connect_s: float, read_s: float, connections: int) -> httpx2.Client:
+    """Proxies and SSL_CERT_FILE are taken from the environment; content comes as it is stored."""
+    return httpx2.Client(
+        timeout=httpx2.Timeout(read_s, connect=connect_s, pool=None),
+        limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),
+        headers={"Accept-Encoding": "identity", "User-Agent": "embedserve"},
+        follow_redirects=True,
+    )

@@ -1,0 +1,121 @@
+"""Prefixes of S3-compatible servers. Keys, region and role come from the environment, as every S3 client takes them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import ClientConfig, S3Store
+
+from embedserve_runtime.config import ModelSettings
+from embedserve_runtime.errors import (
+    ConfigError,
+    EmbedserveError,
+    ModelAccessDenied,
+    ModelFileMissing,
+    ModelNotFound,
+    SourceUnavailable,
+)
+from embedserve_runtime.model.sources.remote import Check, Listing, RemoteFile, Request, untrusted
+
+SIGNED_FOR = timedelta(minutes=15)
+MOST_OBJECTS = 10_000
+_MD5 = re.compile(r"[0-9a-f]{32}")
+
+
+class S3Source:
+    """The objects under one prefix. They are read by signed URLs, with the ETag that the listing gave."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        """Raises ConfigError."""
+        url = urlsplit(settings.source)
+        self._name = settings.source
+        self._prefix = url.path.strip("/")
+        if not url.netloc:
+            raise ConfigError(f"model.source: {settings.source} names no bucket; write s3://bucket/prefix")
+        self._store = S3Store(
+            url.netloc,
+            prefix=self._prefix or None,
+            config={"endpoint": settings.s3_endpoint} if settings.s3_endpoint else {},
+            client_options=_client_options(settings),
+            retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=60)},
+        )
+
+    def listing(self) -> Listing:
+        """Raises ModelNotFound, ModelAccessDenied, SourceUnavailable or CertificateUntrusted."""
+        files = []
+        try:
+            for page in obstore.list(self._store):
+                files += [_file(entry["path"], entry["size"], entry["e_tag"]) for entry in page]
+                if len(files) > MOST_OBJECTS:
+                    raise ModelNotFound(
+                        f"{self._name} has more than {MOST_OBJECTS} objects: name the prefix of one model"
+                    )
+        except (BaseError, OSError) as error:
+            raise self._explained(error) from error
+        if not files:
+            raise ModelNotFound(f"{self._name} has no objects: check the bucket and the prefix")
+        listed = "".join(
+            f"{file.path}\0{file.size}\0{file.etag}\n" for file in sorted(files, key=lambda one: one.path)
+        )
+        return Listing(hashlib.sha256(listed.encode()).hexdigest()[:40], tuple(files))
+
+    def request(self, file: RemoteFile) -> Request:
+        try:
+            return Request(obstore.sign(self._store, "GET", file.path, SIGNED_FOR))
+        except (BaseError, OSError) as error:
+            raise self._explained(error) from error
+
+    def explain(self, status: int, headers: Mapping[str, str], file: RemoteFile) -> EmbedserveError:
+        del headers
+        if status in (401, 403):
+            return ModelAccessDenied(
+                f"{self._name} may not be read with these keys: {file.path}: HTTP {status}"
+            )
+        if status in (404, 410):
+            return ModelFileMissing(f"{self._name} lists {file.path} and does not have it: HTTP {status}")
+        if status == 412:
+            return SourceUnavailable(f"{self._name}: {file.path} was changed while it was fetched: try again")
+        return SourceUnavailable(f"{self._name}: {file.path}: HTTP {status}")
+
+    def vouches(self, headers: Mapping[str, str]) -> bool:
+        """With a customer's or a KMS key the ETag is not the MD5 of the content."""
+        by_key = headers.get("x-amz-server-side-encryption", "").startswith("aws:kms")
+        return not by_key and "x-amz-server-side-encryption-customer-algorithm" not in headers
+
+    def _explained(self, error: Exception) -> EmbedserveError:
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+            return ModelAccessDenied(
+                f"{self._name} may not be listed with these keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of a "
+                f"user that may read and list it ({_first_line(error)})"
+            )
+        if isinstance(error, FileNotFoundError):
+            return ModelNotFound(f"{self._name}: no such bucket ({_first_line(error)})")
+        if "invalid peer certificate" in str(error):
+            return untrusted(self._name, _first_line(error))
+        return SourceUnavailable(f"{self._name} cannot be listed: {_first_line(error)}")
+
+
+def _file(path: str, size: int, etag: str | None) -> RemoteFile:
+    """The ETag of what was sent in one part is its MD5."""
+    bare = (etag or "").strip('"')
+    return RemoteFile(path, size, Check("md5", bare) if _MD5.fullmatch(bare) else None, etag)
+
+
+def _client_options(settings: ModelSettings) -> ClientConfig:
+    options: ClientConfig = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(seconds=60)}
+    if (settings.s3_url or "").startswith("http://"):
+        options["allow_http"] = True
+    if settings.certificate_file is not None:
+        options["root_certificate"] = settings.certificate_file.read_bytes()
+    return options
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

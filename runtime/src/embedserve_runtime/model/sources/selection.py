@@ -1,0 +1,67 @@
+"""Which files of a source a model needs: decided from their names, and from the small ones among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+
+from embedserve_runtime.errors import ModelFileMissing
+from embedserve_runtime.model.heads.bge_m3 import FILES as BGE_M3_FILES
+from embedserve_runtime.model.onnx_file import read_declared
+from embedserve_runtime.model.pickles import ADVICE, can_read
+
+# What a model folder needs; weights in other formats, exports and documents stay where they are.
+SMALL = ("*.json", "*.txt", "*.model", "chat_template.jinja", *BGE_M3_FILES)
+WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
+MODULE_WEIGHTS = ("*/model.safetensors",)
+UNWANTED = ("onnx/*", "openvino/*")
+
+
+def is_safe(path: str) -> bool:
+    """Whether a path of a source stays inside of the folder that it is written to."""
+    parts = PurePosixPath(path).parts
+    return (
+        bool(parts)
+        and not path.startswith("/")
+        and "\\" not in path
+        and "\0" not in path
+        and ".." not in parts
+    )
+
+
+def description_files(names: Iterable[str]) -> list[str]:
+    """What says how a model is run, and weights that belong to modules of their own."""
+    return [
+        name
+        for name in names
+        if any(fnmatch(name, pattern) for pattern in (*SMALL, *MODULE_WEIGHTS))
+        and not any(fnmatch(name, pattern) for pattern in UNWANTED)
+    ]
+
+
+def weight_files(names: Sequence[str]) -> list[str]:
+    """Safetensors, and pickles that none stands in for.
+
+    Raises ModelFileMissing where pickles are needed and cannot be read.
+    """
+    return [name for name in names if any(fnmatch(name, pattern) for pattern in WEIGHTS)] + _pickles(names)
+
+
+def external_files(folder: Path, graph: str) -> list[str]:
+    """Files that hold weights of an ONNX file, by their paths in the source. Raises ModelInvalid."""
+    return [str(PurePosixPath(graph).parent / name) for name in read_declared(folder / graph).external]
+
+
+def _pickles(names: Sequence[str]) -> list[str]:
+    folders = {PurePosixPath(name).parent for name in names if name.endswith(".safetensors")}
+    needed = [
+        name
+        for name in names
+        if fnmatch(PurePosixPath(name).name, "pytorch_model*.bin")
+        and PurePosixPath(name).parent not in folders
+        and not any(fnmatch(name, pattern) for pattern in UNWANTED)
+    ]
+    if needed and not can_read():
+        raise ModelFileMissing(f"the repository has {', '.join(needed)} and no safetensors for it: {ADVICE}")
+    return needed

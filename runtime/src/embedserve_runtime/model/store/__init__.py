@@ -1,0 +1,26 @@
+"""The content-addressed model store: one folder that holds models by the digest of what is in them.
+
+    blobs/<sha256>            every file once, read-only
+    models/<digest>/          files/: hard links into blobs under the files' own names; manifest.json: what they are
+    artifacts/<hash>/         what was made from a model (ONNX graphs), with a manifest.json
+    refs/<key>.json           a source and revision as asked for -> the commit and the digest
+    staging/<key>.<time>.*    what a writer builds; renamed into its place when it is whole
+
+There are no locks, which some network file systems only pretend to have: each writer has a folder of its own and ends
+with one rename, so a reader sees all of a model or nothing, and of two writers one model stays.
+"""
+
+from embedserve_runtime.model.store.manifest import Manifest, Name, Reference, StoredFile
+from embedserve_runtime.model.store.publishing import find_folder, publish_folder
+from embedserve_runtime.model.store.store import Arrived, Store
+
+__all__ = [
+    "Arrived",
+    "Manifest",
+    "Name",
+    "Reference",
+    "Store",
+    "StoredFile",
+    "find_folder",
+    "publish_folder",
+]

@@ -1,0 +1,48 @@
+"""Every file of a store read and compared with its SHA-256."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from embedserve_runtime.model.store.garbage import KINDS
+from embedserve_runtime.model.store.manifest import damaged_by_hash, file_sha256, read_manifest
+from embedserve_runtime.model.store.publishing import withdraw
+from embedserve_runtime.model.store.staging import FILES, staged
+from embedserve_runtime.model.store.volume import volume_errors
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """path: relative to the store; problem: in words."""
+
+    path: str
+    problem: str
+
+
+def find_damage(root: Path) -> Iterator[Damage]:
+    """Models, artifacts and files that are not what they were written as. Raises VolumeError."""
+    with volume_errors(root):
+        for kind in KINDS:
+            for folder in sorted((root / kind).glob("*")):
+                manifest = read_manifest(folder)
+                files = folder / FILES if kind == "models" else folder
+                problem = "no manifest" if manifest is None else damaged_by_hash(files, manifest)
+                if problem is not None:
+                    yield Damage(f"{kind}/{folder.name}", problem)
+        for blob in sorted((root / "blobs").glob("*")):
+            found = file_sha256(blob)
+            if found != blob.name:
+                yield Damage(f"blobs/{blob.name}", f"its SHA-256 is {found}")
+
+
+def remove_damaged(root: Path, damages: list[Damage]) -> None:
+    """Take damaged folders and files away, so that the next fetch brings them. Raises VolumeError."""
+    with volume_errors(root), staged(root, "verify") as staging:
+        for damage in damages:
+            path = root / damage.path
+            if path.is_dir():
+                withdraw(staging, path)
+            else:
+                path.unlink(missing_ok=True)

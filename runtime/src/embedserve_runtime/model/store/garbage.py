@@ -1,0 +1,169 @@
+"""What of a store nobody needs: decided from what is there, then removed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from embedserve_runtime.model.store.manifest import (
+    MANIFEST,
+    Manifest,
+    Reference,
+    read_manifest,
+    read_reference,
+)
+from embedserve_runtime.model.store.publishing import Kind, withdraw
+from embedserve_runtime.model.store.staging import staged, sweep
+from embedserve_runtime.model.store.volume import volume_errors
+
+KINDS: tuple[Kind, ...] = ("models", "artifacts")
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A model or an artifact. name: of its folder; manifest: None where it is not whole; age_s: since it was wanted."""
+
+    kind: Kind
+    name: str
+    manifest: Manifest | None
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """One file of `blobs`. age_s: since it was written."""
+
+    sha256: str
+    size: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    key: str
+    reference: Reference
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What is in a store."""
+
+    folders: tuple[Folder, ...]
+    blobs: tuple[Blob, ...]
+    pointers: tuple[Pointer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What is in use: what a name of `names` stands for (a digest, an artifact's name, a commit, a source with or
+    without `@revision`); with `references`, what any reference of the store stands for; what was wanted or written in
+    the last `younger_than_s` seconds."""
+
+    names: Collection[str]
+    references: bool
+    younger_than_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """What may go, in the order in which it goes."""
+
+    pointers: tuple[Pointer, ...]
+    folders: tuple[Folder, ...]
+    blobs: tuple[Blob, ...]
+
+
+def garbage_of(contents: Contents, keep: Keep) -> Garbage:
+    """What none of the kept names stands for, and is old enough.
+
+    An artifact stays with the model that it was made from; a file stays with each folder that has it.
+    """
+    recent = keep.younger_than_s
+    named = {_bare(name) for name in keep.names}
+    wanted = [
+        pointer
+        for pointer in contents.pointers
+        if keep.references or pointer.age_s < recent or _is_named(pointer.reference, named)
+    ]
+    digests = {pointer.reference.digest for pointer in wanted} | named
+    kept = {
+        folder.name
+        for folder in contents.folders
+        if folder.kind == "models" and (folder.age_s < recent or folder.name in digests)
+    }
+    gone = tuple(folder for folder in contents.folders if not _stays(folder, kept, named, recent))
+    needed = {
+        file.sha256
+        for folder in contents.folders
+        if folder not in gone and folder.manifest is not None
+        for file in folder.manifest.files
+    }
+    return Garbage(
+        pointers=tuple(pointer for pointer in contents.pointers if pointer.reference.digest not in kept),
+        folders=gone,
+        blobs=tuple(blob for blob in contents.blobs if blob.sha256 not in needed and blob.age_s >= recent),
+    )
+
+
+def contents_of(root: Path, now: float) -> Contents:
+    """now: seconds since the epoch, which ages are counted from. Raises VolumeError."""
+    with volume_errors(root):
+        # In the order opposite to that in which a writer makes them: what is pointed at has been listed too.
+        pointers = tuple(
+            Pointer(path.stem, reference, now - path.stat().st_mtime)
+            for path in sorted((root / "refs").glob("*.json"))
+            if (reference := read_reference(path)) is not None
+        )
+        folders = tuple(_folders(root, now))
+        blobs = tuple(
+            Blob(path.name, path.stat().st_size, now - path.stat().st_mtime)
+            for path in sorted((root / "blobs").glob("*"))
+        )
+        return Contents(folders, blobs, pointers)
+
+
+def remove(root: Path, garbage: Garbage, abandoned_after_s: float) -> None:
+    """Remove it, and what dead writers left that long ago. Raises VolumeError."""
+    with volume_errors(root), staged(root, "gc") as staging:
+        for pointer in garbage.pointers:
+            (root / "refs" / f"{pointer.key}.json").unlink(missing_ok=True)
+        for folder in garbage.folders:
+            withdraw(staging, root / folder.kind / folder.name)
+        for blob in garbage.blobs:
+            _unlink_blob(root / "blobs" / blob.sha256)
+    with volume_errors(root):
+        sweep(root, abandoned_after_s)
+
+
+def _unlink_blob(path: Path) -> None:
+    """A writer that has just linked it to a new model has it under a second name: then it stays."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_nlink == 1:
+            path.unlink()
+
+
+def _stays(folder: Folder, kept_models: Collection[str], named: Collection[str], recent: float) -> bool:
+    if folder.kind == "models":
+        return folder.name in kept_models
+    made_from = folder.manifest.made_from if folder.manifest is not None else None
+    is_of_kept = made_from is not None and _bare(made_from) in kept_models
+    return folder.age_s < recent or folder.name in named or is_of_kept
+
+
+def _is_named(reference: Reference, named: Collection[str]) -> bool:
+    name = reference.name
+    return name.source in named or f"{name.source}@{name.revision}" in named or reference.commit in named
+
+
+def _folders(root: Path, now: float) -> Iterator[Folder]:
+    for kind in KINDS:
+        for path in sorted((root / kind).glob("*")):
+            told = path / MANIFEST if (path / MANIFEST).exists() else path
+            yield Folder(kind, path.name, read_manifest(path), now - told.stat().st_mtime)
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("sha256:")

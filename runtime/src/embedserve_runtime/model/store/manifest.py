@@ -1,0 +1,134 @@
+"""What the store writes beside its files, and how what lies there is compared with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+MANIFEST = "manifest.json"
+CHUNK = 1 << 20
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class StoredFile(_Stored):
+    """One file: path relative to its folder, size in bytes, SHA-256 in hex."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class Manifest(_Stored):
+    """What a folder is made of; files are in the order of their paths.
+
+    source, revision, commit: where it was fetched from first. licence: as the source names it. vector_spaces: the
+    identities that were found when it was fetched. made_from: digest of the model that an artifact was made from.
+    """
+
+    files: tuple[StoredFile, ...]
+    source: str | None = None
+    revision: str | None = None
+    commit: str | None = None
+    licence: str | None = None
+    vector_spaces: tuple[str, ...] = ()
+    made_from: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the list of files; where they came from is not in it."""
+        canonical = json.dumps(
+            [file.model_dump() for file in self.files], sort_keys=True, separators=(",", ":")
+        )
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+class Name(_Stored):
+    """What a model was asked for by. variant: what else of the settings decides which files are taken."""
+
+    source: str
+    revision: str
+    variant: str | None = None
+    refresh: str | None = None
+
+    @property
+    def key(self) -> str:
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+
+class Reference(_Stored):
+    """What a name stands for: the commit that it was resolved to, and the digest of the model."""
+
+    name: Name
+    commit: str
+    digest: str
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """None where there is none that can be read: the folder is not whole."""
+    try:
+        return Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValidationError):
+        return None
+
+
+def read_reference(path: Path) -> Reference | None:
+    """None where there is none that can be read."""
+    try:
+        return Reference.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def damaged_by_size(folder: Path, manifest: Manifest) -> str | None:
+    """The first file that is not there or has another size than the manifest says, in words."""
+    for file in manifest.files:
+        try:
+            size = (folder / file.path).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{file.path} is missing"
+        if size != file.size:
+            return f"{file.path} has {size} bytes and should have {file.size}"
+    return None
+
+
+def damaged_by_hash(folder: Path, manifest: Manifest) -> str | None:
+    """As `damaged_by_size`, and the content is read and compared too."""
+    for file in manifest.files:
+        if (wrong := damaged_by_size(folder, manifest.model_copy(update={"files": (file,)}))) is not None:
+            return wrong
+        found = file_sha256(folder / file.path)
+        if found != file.sha256:
+            return f"{file.path} has SHA-256 {found} and should have {file.sha256}"
+    return None
+
+
+def describe(folder: Path) -> tuple[StoredFile, ...]:
+    """The files under `folder`, read and hashed, without a manifest at its top."""
+    return tuple(
+        StoredFile(path=path, size=(folder / path).stat().st_size, sha256=file_sha256(folder / path))
+        for path in sorted(_paths(folder))
+        if path != MANIFEST
+    )
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _paths(folder: Path) -> Iterator[str]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            yield str(PurePosixPath((Path(parent) / name).relative_to(folder)))

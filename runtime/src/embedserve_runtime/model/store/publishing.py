@@ -1,0 +1,93 @@
+"""Folders that appear as a whole: built in staging, described by a manifest, renamed into their place."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from embedserve_runtime.errors import VolumeError
+from embedserve_runtime.model.store.manifest import (
+    MANIFEST,
+    Manifest,
+    damaged_by_size,
+    describe,
+    read_manifest,
+)
+from embedserve_runtime.model.store.staging import Staging, staged
+from embedserve_runtime.model.store.volume import make_folder, sync, volume_errors
+
+Kind = Literal["models", "artifacts"]
+_TRIES = 10
+_TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
+
+
+def publish_folder(
+    root: Path, kind: Kind, name: str, fill: Callable[[Path], None], *, made_from: str | None = None
+) -> Path:
+    """Have `root/kind/name` hold what `fill` writes into the empty folder that it is given; gives that path.
+
+    Readers see all of it or nothing. A folder that is there and whole stays, and `fill` is not called; of several
+    writers at once one wins and the others' work is dropped. A manifest with size and SHA-256 of each file is written
+    beside the files. made_from: digest of the model that this was made from; `store gc` keeps it as long as that.
+    What `fill` raises comes through, OSError as VolumeError, and nothing appears.
+    """
+    target = root / kind / name
+    if find_folder(root, kind, name) is not None:
+        return target
+    with volume_errors(root), staged(root, f"{kind}-{name}") as staging:
+        building = staging.folder / "building"
+        make_folder(building)
+        fill(building)
+        files = describe(building)
+        for file in files:
+            sync(building / file.path)
+            (building / file.path).chmod(0o444)
+        place(staging, building, target, Manifest(files=files, made_from=made_from))
+    return target
+
+
+def find_folder(root: Path, kind: Kind, name: str) -> Path | None:
+    """`root/kind/name` if it is there and every file has the size that its manifest says. Writes nothing."""
+    folder = root / kind / name
+    manifest = read_manifest(folder)
+    return folder if manifest is not None and damaged_by_size(folder, manifest) is None else None
+
+
+def place(staging: Staging, building: Path, target: Path, manifest: Manifest, inside: str = ".") -> None:
+    """Rename `building` to `target`, the manifest with it.
+
+    inside: folder below `target` that the manifest's paths start from. A target that is there is left if it is whole
+    and else replaced; `building` is dropped then. Raises VolumeError where others put a damaged one there at each try.
+    """
+    temporary = building / MANIFEST
+    temporary.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    sync(temporary)
+    make_folder(target.parent)
+    for _ in range(_TRIES):
+        staging.check()
+        try:
+            building.rename(target)
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+        else:
+            return
+        found = read_manifest(target)
+        if found is not None and damaged_by_size(target / inside, found) is None:
+            shutil.rmtree(building)
+            return
+        withdraw(staging, target)
+    raise VolumeError(f"model.store: {target} is taken again and again by folders that are not whole")
+
+
+def withdraw(staging: Staging, target: Path) -> None:
+    """Take a folder away at once; who has its files open keeps them."""
+    aside = staging.temporary()
+    try:
+        target.rename(aside)
+    except FileNotFoundError:
+        return  # another one was faster
+    shutil.rmtree(aside, ignore_errors=True)

@@ -1,0 +1,173 @@
+"""Staging folders: where a writer builds what it then renames into its place.
+
+Their names are unique, so writers never share one. A name begins with a key (what is written) and the time: of two
+writers of one thing the earlier goes on and the later may wait for it. What a dead writer left is taken over by the
+next writer of the same key (a download goes on where it ended), and removed by any writer after an hour.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from embedserve_runtime.errors import SourceUnavailable
+from embedserve_runtime.model.store.volume import make_folder
+from embedserve_runtime.model.store.writers import Heartbeat, read_card
+
+STAGING = "staging"
+FILES = "files"
+ABANDONED_AFTER_S = 3600.0
+WATCH_S = 0.2
+_PROBE = ".now-"
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """This writer's own folder. files: what is taken over by the next one when this one dies."""
+
+    folder: Path
+    heartbeat: Heartbeat
+
+    @property
+    def files(self) -> Path:
+        return self.folder / FILES
+
+    def check(self) -> None:
+        """Raises SourceUnavailable when another process has taken this folder over."""
+        if self.heartbeat.lost.is_set():
+            raise SourceUnavailable(
+                f"another process took {self.folder} over, since this one had been silent for long: try again"
+            )
+
+    def temporary(self) -> Path:
+        """A path that nobody else has."""
+        return self.folder / uuid.uuid4().hex
+
+
+@contextmanager
+def staged(root: Path, key: str) -> Iterator[Staging]:
+    """A new staging folder for `key`, with the files that dead writers of it left.
+
+    Removed at the end; after an error its files are kept for the next one.
+    """
+    parent = root / STAGING
+    make_folder(parent)
+    folder = parent / f"{key}.{time.time_ns():020d}.{uuid.uuid4().hex[:8]}"
+    make_folder(folder)
+    heartbeat = Heartbeat(folder)
+    staging = Staging(folder, heartbeat)
+    try:
+        _take_over(staging, key)
+        make_folder(staging.files)
+        sweep(root, ABANDONED_AFTER_S)
+        yield staging
+    except BaseException:
+        _leave(staging)
+        raise
+    heartbeat.stop(release=False)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def live_writer(root: Path, key: str) -> Path | None:
+    """The folder of the first live writer of a key."""
+    return min((path for path in _folders(root) if _key(path) == key and not _is_dead(path)), default=None)
+
+
+def earlier_writer(root: Path, own: Staging) -> Path | None:
+    """The folder of a live writer of the same key that began before this one."""
+    key = _key(own.folder)
+    others = sorted(
+        path
+        for path in _folders(root)
+        if _key(path) == key and path.name < own.folder.name and not _is_dead(path)
+    )
+    return others[0] if others else None
+
+
+def wait_for(writer: Path) -> None:
+    """Return once the writer has ended: its folder is gone, or it is dead."""
+    while writer.exists() and not _is_dead(writer):
+        time.sleep(WATCH_S)
+
+
+def sweep(root: Path, older_than_s: float) -> list[Path]:
+    """Remove what dead writers left and none took over for so long; gives the folders that were removed."""
+    removed = []
+    for path in _folders(root):
+        if _is_dead(path) and _silence(path) >= older_than_s:
+            shutil.rmtree(path, ignore_errors=True)
+            removed.append(path)
+    for probe in (root / STAGING).glob(f"{_PROBE}*"):
+        probe.unlink(missing_ok=True)
+    return removed
+
+
+def _leave(staging: Staging) -> None:
+    """Keep what a next writer can go on from; all else is removed."""
+    has_files = staging.files.is_dir() and any(staging.files.iterdir())
+    staging.heartbeat.stop(release=has_files)
+    if not has_files:
+        shutil.rmtree(staging.folder, ignore_errors=True)
+        return
+    for path in staging.folder.iterdir():
+        if path.is_dir() and path != staging.files:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _take_over(staging: Staging, key: str) -> None:
+    """Of several dead writers' files the largest are taken, the others removed. Two that try: one rename works."""
+    dead = [
+        path
+        for path in _folders(staging.folder.parent.parent)
+        if path != staging.folder and _key(path) == key
+    ]
+    left = sorted(
+        (path for path in dead if _is_dead(path)), key=lambda path: _bytes_in(path / FILES), reverse=True
+    )
+    for path in left:
+        if not staging.files.exists():
+            # Fails where another one takes it in this moment, or there is nothing.
+            with contextlib.suppress(OSError):
+                (path / FILES).rename(staging.files)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _folders(root: Path) -> list[Path]:
+    parent = root / STAGING
+    return [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+
+
+def _is_dead(folder: Path) -> bool:
+    try:
+        writer, _ = read_card(folder)
+        # Without a card the writer is about to write it, or died in that moment.
+        return writer.is_dead(_silence(folder)) if writer else _silence(folder) > ABANDONED_AFTER_S
+    except FileNotFoundError:
+        return True
+
+
+def _silence(folder: Path) -> float:
+    """Seconds since the writer was heard of, by the file server's clock: that of a file written now."""
+    probe = folder.parent / f"{_PROBE}{uuid.uuid4().hex}"
+    try:
+        _, heard = read_card(folder)
+        probe.touch()
+        return probe.stat().st_mtime - heard
+    except FileNotFoundError:
+        return 0.0
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
+
+
+def _key(folder: Path) -> str:
+    return folder.name.partition(".")[0]

@@ -1,0 +1,158 @@
+"""Models in the store: found by what they were asked for by, added from a staging folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from embedserve_runtime.model.store.manifest import (
+    MANIFEST,
+    Manifest,
+    Name,
+    Reference,
+    StoredFile,
+    damaged_by_size,
+    file_sha256,
+    read_manifest,
+    read_reference,
+)
+from embedserve_runtime.model.store.publishing import place
+from embedserve_runtime.model.store.staging import FILES, Staging
+from embedserve_runtime.model.store.volume import (
+    link_or_copy,
+    make_folder,
+    no_links,
+    sync,
+    volume_errors,
+    write_whole,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A file whose content was read and hashed: `stored.path` in the model, `file` in a staging folder or `blobs`."""
+
+    stored: StoredFile
+    file: Path
+
+
+class Store:
+    """One root folder. Looking things up writes nothing, so it works on a read-only mount."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.expanduser()
+
+    def find(self, name: Name) -> Reference | None:
+        """What the name stands for, if every file of that model is there with its size."""
+        return None if self.damage(name) is not None else self._reference(name)
+
+    def damage(self, name: Name) -> str | None:
+        """Why the model of this name cannot be used, in words; None where it can."""
+        reference = self._reference(name)
+        if reference is None:
+            return "it is not there"
+        manifest = read_manifest(self._model(reference.digest))
+        if manifest is None:
+            return "its manifest is missing"
+        return damaged_by_size(self.folder(reference.digest), manifest)
+
+    def folder(self, digest: str) -> Path:
+        """The folder with the model's files."""
+        return self._model(digest) / FILES
+
+    def manifest(self, digest: str) -> Manifest:
+        """Raises FileNotFoundError where there is no such model."""
+        manifest = read_manifest(self._model(digest))
+        if manifest is None:
+            raise FileNotFoundError(self._model(digest) / MANIFEST)
+        return manifest
+
+    def references(self) -> Iterator[Reference]:
+        for path in sorted((self.root / "refs").glob("*.json")):
+            if (found := read_reference(path)) is not None:
+                yield found
+
+    def blob(self, sha256: str, size: int | None) -> Path | None:
+        """A file that the store has already, read and compared: a damaged one is not used again."""
+        path = self.root / "blobs" / sha256
+        try:
+            good = size in (None, path.stat().st_size) and file_sha256(path) == sha256
+        except FileNotFoundError:
+            return None
+        return path if good else None
+
+    def add(
+        self, staging: Staging, files: Sequence[Arrived], name: Name, commit: str, licence: str | None
+    ) -> Reference:
+        """Make a model of the files, and point the name at it. Raises VolumeError."""
+        ordered = sorted(files, key=lambda file: file.stored.path)
+        manifest = Manifest(
+            files=tuple(file.stored for file in ordered),
+            source=name.source,
+            revision=name.revision,
+            commit=commit,
+            licence=licence,
+        )
+        reference = Reference(name=name, commit=commit, digest=manifest.digest)
+        with volume_errors(self.root):
+            building = staging.folder / "building"
+            shutil.rmtree(building, ignore_errors=True)
+            make_folder(building / FILES)
+            for file in ordered:
+                self._put(file, building / FILES / file.stored.path)
+            place(staging, building, self._model(manifest.digest), manifest, FILES)
+            self.point(staging, reference)
+        return reference
+
+    def point(self, staging: Staging, reference: Reference) -> None:
+        """Have a name stand for a model; the last of several writers is right."""
+        path = self.root / "refs" / f"{reference.name.key}.json"
+        make_folder(path.parent)
+        write_whole(path, reference.model_dump_json(indent=1).encode() + b"\n", staging.temporary())
+
+    def note_use(self, reference: Reference, vector_space: str | None = None) -> None:
+        """Say that a model is wanted now, which keeps `gc` from it for a while, and which identity it has here.
+
+        Only a note: where the store cannot be written it is left out.
+        """
+        try:
+            os.utime(self.root / "refs" / f"{reference.name.key}.json")
+            os.utime(self._model(reference.digest) / MANIFEST)
+            manifest = self.manifest(reference.digest)
+            if vector_space is None or vector_space in manifest.vector_spaces:
+                return
+            noted = manifest.model_copy(update={"vector_spaces": (*manifest.vector_spaces, vector_space)})
+            path = self._model(reference.digest) / MANIFEST
+            content = noted.model_dump_json(indent=1).encode() + b"\n"
+            write_whole(path, content, path.with_name(f".{MANIFEST}.{os.getpid()}"))
+        except OSError:
+            return
+
+    def _put(self, arrived: Arrived, target: Path) -> None:
+        """One file under its blob's name and in the model. Without links it is in the model alone, and only once."""
+        make_folder(target.parent)
+        sha256 = arrived.stored.sha256
+        blob = self.root / "blobs" / sha256
+        make_folder(blob.parent)
+        if arrived.file == blob or self.blob(sha256, arrived.stored.size) is not None:
+            link_or_copy(blob, target)
+            return
+        sync(arrived.file)
+        arrived.file.chmod(0o444)
+        try:
+            os.link(arrived.file, target)
+        except OSError as error:
+            if not no_links(error):
+                raise
+            arrived.file.replace(target)
+        else:
+            arrived.file.replace(blob)
+
+    def _reference(self, name: Name) -> Reference | None:
+        return read_reference(self.root / "refs" / f"{name.key}.json")
+
+    def _model(self, digest: str) -> Path:
+        return self.root / "models" / digest
