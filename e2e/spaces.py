@@ -109,6 +109,8 @@ def watching(service: Service, text: str) -> Iterator[Watch]:
             counts: dict[int, int] = {}
             said: dict[str, Any]
             for line in process.stdout.read().splitlines():
+                if line.startswith("command terminated"):
+                    continue  # by the line before
                 said = json.loads(line) if line.startswith("{") else {"failed": line}
                 if "failed" in said:
                     watch.failed.append(str(said["failed"]))
