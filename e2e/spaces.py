@@ -29,7 +29,7 @@ def say(**what):
         print(json.dumps(what), flush=True)
 def ask(number):
     keeps = number % 2 == 0
-    connection, last, count, due = http.client.HTTPConnection(host, timeout=60), None, 0, time.monotonic()
+    connection, before, count, due = http.client.HTTPConnection(host, timeout=60), None, 0, time.monotonic()
     while True:
         started = time.time()
         try:
@@ -42,11 +42,16 @@ def ask(number):
             say(client=number, failed=f"{type(error).__name__}: {error}")
             connection.close()
         else:
-            got = [answer.headers["X-Embedserve-Vector-Space"], json.loads(content)[0]]
             count += 1
-            if got[0] != last or count % 10 == 0:
-                say(client=number, at=started, until=time.time(), space=got[0], vector=got[1][:8], count=count)
-                last = got[0]
+            space, vector = answer.headers["X-Embedserve-Vector-Space"], json.loads(content)[0][:8]
+            got = dict(client=number, at=started, until=time.time(), space=space, vector=vector, count=count)
+            if before is None or before["space"] != space:
+                if before is not None:
+                    say(**before)
+                say(**got)
+            elif count % 10 == 0:
+                say(**got)
+            before = got
         if not keeps:
             connection.close()
         due += clients / rate
@@ -70,7 +75,7 @@ class Seen:
 
 @dataclass
 class Watch:
-    """What the clients got: the first answer of each space, and every tenth. Known after they have ended."""
+    """What the clients got: first and last answer of each space, and every tenth. Known after they have ended."""
 
     seen: list[Seen] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
