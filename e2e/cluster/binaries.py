@@ -49,6 +49,9 @@ LOCAL_PATH = GoBuild("local-path-provisioner", "tool", "under 1 minute")
 # Nodes and pods that exist only as objects, for placement and scale.
 KWOK = GoBuild("kwok", "tool", "about 2 minutes")
 
+# An S3 server on a folder, for tests of models that lie on one; no part of the cluster.
+S3 = GoBuild("versitygw", "tool", "about 1 minute")
+
 # Kubernetes first: the others share most of its compiled packages.
 BUILDS = (KUBERNETES, COREDNS, HELM, LOCAL_PATH, KWOK)
 
@@ -62,6 +65,11 @@ def build_binaries(layout: Layout, progress: Progress) -> dict[str, Path]:
 def build_helm(layout: Layout, progress: Progress) -> Path:
     """helm alone, for what needs no cluster."""
     return _build(HELM, _compiler(), layout, progress) / "helm"
+
+
+def build_s3(layout: Layout, progress: Progress) -> Path:
+    """The S3 server alone."""
+    return _build(S3, _compiler(), layout, progress) / "versitygw"
 
 
 def _compiler() -> str:

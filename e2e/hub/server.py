@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import ssl
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,19 +38,30 @@ class HubServer:
     """
 
     def __init__(
-        self, root: Path, access: Access | None = None, host: str = "127.0.0.1", port: int = 0
+        self,
+        root: Path,
+        access: Access | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.faults = Faults()
         self.hub = Hub(Repositories(root), access or Access())
         self.stopping = threading.Event()
         self._requests: list[SeenRequest] = []
         self._server = _Server((host, port), self)
+        self._scheme = "http" if tls is None else "https"
+        if tls is not None:
+            # Without the handshake here each handler makes it in its own thread.
+            self._server.socket = tls.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._thread = threading.Thread(target=self.serve, name="hub", daemon=True)
 
     @property
     def url(self) -> str:
         host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
+        return f"{self._scheme}://{host!s}:{port}"
 
     @property
     def requests(self) -> tuple[SeenRequest, ...]:
@@ -120,6 +133,11 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == FAULTS_PATH:
             self.server.owner.faults.clear()
         self._send(Answer(204 if self.path == FAULTS_PATH else 404))
+
+    def handle(self) -> None:
+        """A client that does not trust the certificate, or is killed, is no error of the server."""
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            super().handle()
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Requests are kept in ``HubServer.requests`` instead of on standard error."""

@@ -1,4 +1,7 @@
-"""`embedserve-operator`: run, adapter, render, explain, spaces, crds. As `kubectl embedserve` all but the first two."""
+"""`embedserve-operator`: run, adapter, in-use, render, explain, spaces, crds.
+
+As `kubectl embedserve`: render, explain, spaces, crds.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from embedserve_operator.observe import read_resource
 from embedserve_operator.options import (
     adapter_settings,
     add_adapter_options,
+    add_in_use_options,
     add_render_options,
     add_run_options,
     render_settings,
@@ -52,6 +56,10 @@ def parser(program: str = "embedserve-operator") -> argparse.ArgumentParser:
         add_run_options(run)
         adapter = commands.add_parser("adapter", help="answer the autoscaler's questions about the pods")
         add_adapter_options(adapter)
+        in_use = commands.add_parser(
+            "in-use", help="print what services need of a claim's models, one name a line"
+        )
+        add_in_use_options(in_use)
     for name, what in (
         ("render", "print the children of the resources in a file, without a cluster"),
         ("explain", "say why the plan for the resources in a file is as it is, without a cluster"),
@@ -91,6 +99,8 @@ def _main(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> i
         if command == "spaces":
             sys.stdout.write(asyncio.run(_spaces(options)))
             return 0
+        if command == "in-use":
+            return _in_use(options)
         sys.stdout.write(_shown(options))
     except (ApiError, ManifestError, SettingsError, OSError) as error:
         sys.stderr.write(f"{parser.prog} {command}: {error}\n")
@@ -138,6 +148,19 @@ async def _spaces(options: argparse.Namespace) -> str:
     if found is None:
         raise ManifestError(f"there is no EmbeddingService {key}")
     return table(read_resource(found).status, int(time.time()))
+
+
+def _in_use(options: argparse.Namespace) -> int:
+    # As above.
+    from embedserve_operator.in_use import list_in_use
+
+    names = asyncio.run(list_in_use(options.namespace, options.claim, options.request_timeout))
+    content = "".join(f"{name}\n" for name in names)
+    if options.output is None:
+        sys.stdout.write(content)
+    else:
+        options.output.write_text(content, encoding="utf-8")
+    return 0
 
 
 def _log(level: str) -> None:

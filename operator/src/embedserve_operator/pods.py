@@ -47,7 +47,7 @@ def read_pod(pod: Received) -> PodFacts:
         config=mounted_config(dig(pod, "spec")),
         phase=phase,
         failure=None if phase in ("Ready", "Ending") else failure_of(pod),
-        report=model_report(result_of(pod, FETCH)) or _told_report(pod),
+        report=model_report(result_of(pod, FETCH)) or told_report(pod),
         uid=text(pod, "metadata", "uid"),
         address=text(pod, "status", "podIP"),
         run=f"{text(pod, 'metadata', 'uid')}/{_restarts(pod)}",
@@ -55,8 +55,8 @@ def read_pod(pod: Received) -> PodFacts:
     )
 
 
-def _told_report(pod: Received) -> ModelReport | None:
-    """What the Job said that filled the pod's cache."""
+def told_report(pod: Any) -> ModelReport | None:
+    """What the Job said that filled the cache of a pod, or of the pods of a template."""
     said = text(pod, "metadata", "annotations", FETCHED)
     return model_report({"model": _json(said)}) if said else None
 

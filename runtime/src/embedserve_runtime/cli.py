@@ -1,4 +1,4 @@
-"""The `embedserve` command: serve, fetch, inspect, store.
+"""The `embedserve` command: serve, fetch, convert, inspect, store.
 
 Results go to standard output, logs and errors to standard error. Exit code 0, 1 (could not be done, with the reason)
 or 2 (wrong usage).
@@ -60,6 +60,7 @@ SERVE_FLAGS: tuple[tuple[str, tuple[str, str], type, str], ...] = (
     ),
     ("--threads", ("engine", "threads"), int, "compute threads (default: the CPU quota)"),
 )
+CONVERT_FLAGS = (*FLAGS, *(flag for flag in SERVE_FLAGS if flag[0] == "--threads"))
 # What the memory that is needed depends on, besides the model.
 INSPECT_FLAGS = (
     *FLAGS,
@@ -92,6 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _serve(config)
             case "fetch":
                 return _fetch(config)
+            case "convert":
+                return _convert(config)
             case _:
                 return _inspect(config, as_json=as_json)
     except EmbedserveError as error:
@@ -135,6 +138,17 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _convert(config: RuntimeConfig) -> int:
+    # Imported here, since the engine's libraries would double the start-up time of the other commands.
+    from embedserve_runtime.conversion.converting import convert
+
+    with _ended_by_sigterm():
+        result = {"conversion": convert(config)}
+    write_termination_result(config.termination_log, result)
+    print(json.dumps(result, indent=2))
+    return 0
+
+
 def _inspect(config: RuntimeConfig, *, as_json: bool) -> int:
     # Imported here, since only this command of the short ones needs to know the engines.
     from embedserve_runtime.inspecting import described, table
@@ -175,6 +189,11 @@ def _parser() -> argparse.ArgumentParser:
     for name, summary, flags in (
         ("serve", "serve a model over HTTP", FLAGS + SERVE_FLAGS),
         ("fetch", "bring a model into the store and print what it is", FLAGS),
+        (
+            "convert",
+            "write a model as ONNX into the store, in precisions that are tried first",
+            CONVERT_FLAGS,
+        ),
         (
             "inspect",
             "print what a model is, what it gives, what runs it and how much it needs",
@@ -230,6 +249,13 @@ def _add_gc(action: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME",
         help="in use: a digest, an artifact's name, a commit, or a source with or without @revision; may be repeated",
+    )
+    action.add_argument(
+        "--keep-from",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="names in use as of --keep, one a line",
     )
     action.add_argument(
         "--only-keep",

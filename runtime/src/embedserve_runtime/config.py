@@ -145,6 +145,14 @@ class ModelSettings(_Group):
         )
 
     @property
+    def s3_public_url(self) -> str | None:
+        """Base URL that objects are read from without keys, where AWS_SKIP_SIGNATURE asks for that."""
+        if os.environ.get("AWS_SKIP_SIGNATURE", "").lower() != "true":
+            return None
+        region = os.environ.get("AWS_REGION", "us-east-1")
+        return (self.s3_url or f"https://s3.{region}.amazonaws.com").rstrip("/")
+
+    @property
     def certificate_file(self) -> Path | None:
         """Certificates of authorities that are trusted in the place of the usual ones."""
         file = os.environ.get("SSL_CERT_FILE")

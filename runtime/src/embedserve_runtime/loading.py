@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -11,11 +13,12 @@ from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import Engine
 from embedserve_runtime.engines.onnx import graph as onnx_graph
+from embedserve_runtime.engines.onnx.artifacts import find_artifact, inputs_of
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.shipped import GraphRunner, ShippedEngine
 from embedserve_runtime.engines.static import StaticRunner
 from embedserve_runtime.engines.torch import support as torch_support
-from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.heads.classification import Classifier
 from embedserve_runtime.heads.dense import DenseHead, DenseWeights
 from embedserve_runtime.heads.layers import LoadedLayer
@@ -39,6 +42,8 @@ from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner
 
+LOGGER = logging.getLogger(__name__)
+
 
 def load_runner(config: RuntimeConfig) -> Runner:
     """Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
@@ -50,9 +55,40 @@ def load_runner(config: RuntimeConfig) -> Runner:
     if isinstance(card.body, ShippedGraph):
         return _graph_runner(card, card.body, config.engine)
     checkpoint = Checkpoint.open(card.encoder_folder)
-    return runner_on(
-        open_engine(card.encoder, Weights(card.encoder, checkpoint), config.engine), card, checkpoint
-    )
+    engine: Engine | None = _converted(card, config)
+    if engine is None:
+        engine = open_engine(card.encoder, Weights(card.encoder, checkpoint), config.engine)
+    LOGGER.info("engine loaded", extra={"precision": engine.precision})
+    return runner_on(engine, replace(card, precision=engine.precision), checkpoint)
+
+
+def _converted(card: ModelCard, config: RuntimeConfig) -> OnnxEngine | None:
+    """The engine of an artifact in the store; None where there is none that can be used, or it is not to be."""
+    chosen = converted_file(card, config)
+    if chosen is None:
+        return None
+    file, precision = chosen
+    try:
+        engine = OnnxEngine.load(card.encoder, file, precision, config.engine.threads or usable_cpus())
+    except ModelInvalid as error:
+        LOGGER.warning("the converted model is not used", extra={"error": error.message})
+        return None
+    LOGGER.info("converted model taken from the store", extra={"file": str(file)})
+    return engine
+
+
+def converted_file(card: ModelCard, config: RuntimeConfig) -> tuple[Path, str] | None:
+    """The graph that would be run out of the store, and its precision. Raises UnsupportedArchitecture."""
+    if choose_engine(card.encoder, config.engine) != "onnx" or config.onnx.convert == "Never":
+        return None
+    artifact = find_artifact(config.model.store.expanduser(), inputs_of(card, config.onnx).name)
+    precision = "float32" if artifact is None else artifact.serving(config.engine.precision)
+    if config.engine.precision not in ("auto", precision):
+        LOGGER.warning(
+            "no variant of this precision is published, float32 is run; `embedserve convert` makes and tries them",
+            extra={"asked": config.engine.precision},
+        )
+    return None if artifact is None else (artifact.file(precision), precision)
 
 
 def runner_on(engine: Engine, card: ModelCard, checkpoint: Checkpoint) -> Runner:
@@ -112,7 +148,7 @@ def open_engine(encoder: Encoder, weights: Weights, settings: EngineSettings) ->
     """The engine that the settings ask for, with the weights loaded. Raises UnsupportedArchitecture."""
     threads = settings.threads or usable_cpus()
     if choose_engine(encoder, settings) == "onnx":
-        return OnnxEngine(encoder, weights, threads)
+        return OnnxEngine.build(encoder, weights, threads)
     # Imported here: torch is an extra, and importing it takes longer than loading a small model.
     from embedserve_runtime.engines.torch.engine import TorchEngine
 
@@ -128,6 +164,8 @@ def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
     reasons = dict(engine_reasons(encoder))
     if settings.precision in {"bfloat16", "float16"}:
         reasons["onnx"] = reasons["onnx"] or f"it runs in float32, and {settings.precision} is asked for"
+    if settings.precision == "int8":
+        reasons["torch"] = reasons["torch"] or "it has no 8-bit products"
     asked = list(reasons) if settings.kind == "auto" else [settings.kind]
     able = next((kind for kind in asked if reasons[kind] is None), None)
     if able is None:

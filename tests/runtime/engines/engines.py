@@ -25,7 +25,7 @@ class EngineKind:
 
 
 def _onnx(encoder: Encoder, weights: Weights) -> Engine:
-    return OnnxEngine(encoder, weights, threads=2)
+    return OnnxEngine.build(encoder, weights, threads=2)
 
 
 def _torch(encoder: Encoder, weights: Weights) -> Engine:

@@ -196,8 +196,11 @@ def _put_together(
 
 def _is_over(found: Step, spec: EmbeddingServiceSpec) -> bool:
     """Whether pods need not wait for it: a model that could not be converted is served as it is."""
+    if found.state == "Succeeded":
+        return True
     insists = spec.onnx is not None and spec.onnx.convert == "Always"
-    return found.state == "Succeeded" or (found.task == "convert" and found.state == "Failed" and not insists)
+    is_vain = found.failure is not None and not found.failure.heals
+    return found.task == "convert" and is_vain and not insists
 
 
 def _unwanted(world: World, wanted: tuple[str, ...]) -> tuple[JobFacts, ...]:

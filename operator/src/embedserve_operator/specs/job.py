@@ -5,6 +5,7 @@ They run where the service's pods may run: of some volumes the first pod decides
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
@@ -18,8 +19,9 @@ from embedserve_operator.specs.volume import ModelVolume, together, volume_label
 from embedserve_operator.wire import Manifest, short_hash
 from embedserve_operator.world import JobTask, Resource
 
-BACKOFF_LIMIT = 8
-"""Further tries after the first; the pauses between them grow from 10 s to 6 min, half an hour in all."""
+BACKOFF_LIMITS: Mapping[JobTask, int] = {"fetch": 8, "convert": 2}
+"""Further tries after the first; the pauses between them grow from 10 s to 6 min. A source may be away for half an
+hour; a conversion that has failed twice will fail again."""
 KEPT_SECONDS = 3600
 """A Job that has ended stays for so long, with its log. What came of it is in the status."""
 _LONGEST_CLAIM = 40
@@ -65,7 +67,7 @@ def job(
         "kind": "Job",
         "metadata": meta,
         "spec": {
-            "backoffLimit": BACKOFF_LIMIT,
+            "backoffLimit": BACKOFF_LIMITS[task],
             "ttlSecondsAfterFinished": KEPT_SECONDS,
             # A drained node is no failure.
             "podFailurePolicy": {

@@ -153,7 +153,7 @@ class TeiRoutes:
         info = InfoBody(
             model_id=card.source,
             model_sha=card.revision,
-            model_dtype="float32",
+            model_dtype=card.precision,
             served_model_name=self._name,
             model_type=_model_type(card),
             max_concurrent_requests=limits.queue_inputs,

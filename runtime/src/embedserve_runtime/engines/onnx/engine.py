@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
@@ -9,7 +12,7 @@ from numpy.typing import NDArray
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.grouping import group
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_types
-from embedserve_runtime.engines.onnx.session import PROVIDERS, RUN_ERRORS, session_options
+from embedserve_runtime.engines.onnx.session import PROVIDERS, RUN_ERRORS, load_session, session_options
 from embedserve_runtime.engines.onnx.spool import spooled
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Encoder
@@ -23,23 +26,33 @@ MOST_PAIRS = 1_048_576
 class OnnxEngine:
     """One ONNX Runtime session. `forward` may be called from any thread, one at a time."""
 
-    def __init__(self, encoder: Encoder, weights: Weights, threads: int) -> None:
-        """Build the graph and load it. threads: compute threads of the session, the calling one included."""
+    def __init__(self, encoder: Encoder, session: onnxruntime.InferenceSession, precision: str) -> None:
+        """session: of a graph as `graph.build` writes it. precision: the name of its weights' and products'."""
         self.padding = 0
+        self.precision = precision
+        self._session = session
         self._hidden_size = encoder.hidden_size
         has_terms = any(layer.attention.disentangled for layer in encoder.layers)
         self._most_pairs = MOST_PAIRS if has_terms else None
         self._token_types = encoder.embeddings.token_types
         self._takes_types = takes_types(encoder)
+
+    @classmethod
+    def build(cls, encoder: Encoder, weights: Weights, threads: int) -> OnnxEngine:
+        """Write the graph and load it. threads: compute threads of the session, the calling one included."""
         model, initializers = build(encoder, weights)
         options = session_options(threads)
         with spooled(model, initializers) as folder:
             options.add_session_config_entry(
                 "session.model_external_initializers_file_folder_path", str(folder)
             )
-            self._session = onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=PROVIDERS
-            )
+            session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS)
+        return cls(encoder, session, "float32")
+
+    @classmethod
+    def load(cls, encoder: Encoder, file: Path, precision: str, threads: int) -> OnnxEngine:
+        """Load a graph of `encoder` from a file. Raises ModelInvalid when ONNX Runtime cannot."""
+        return cls(encoder, load_session(file, threads), precision)
 
     @property
     def hidden_size(self) -> int:
@@ -47,14 +60,18 @@ class OnnxEngine:
 
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
+        (hidden,) = self.probe(batch, [OUTPUT])
+        return hidden
+
+    def probe(self, batch: PackedBatch, outputs: Sequence[str]) -> list[FloatArray]:
+        """Outputs of the graph by their names. Raises EngineFailure."""
         batch.check_types(self._token_types)
         try:
-            (hidden,) = self._session.run([OUTPUT], self._feeds(batch))
+            return self._session.run(list(outputs), self._feeds(batch))  # type: ignore[no-any-return]  # onnxruntime has no types
         except RUN_ERRORS as error:
             raise EngineFailure(
                 f"ONNX Runtime failed on a batch of {batch.tokens} tokens: {error}"
             ) from error
-        return hidden  # type: ignore[no-any-return]  # onnxruntime has no types
 
     def _feeds(self, batch: PackedBatch) -> dict[str, NDArray[np.generic]]:
         groups = group(batch, self._hidden_size, self._most_pairs)

@@ -75,7 +75,7 @@ def build(encoder: Encoder, weights: Weights) -> tuple[onnx.ModelProto, Arrays]:
             [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["tokens", encoder.hidden_size])],
             initializer=[
                 *(numpy_helper.from_array(value, name) for name, value in small.items()),
-                *(_external(name, value) for name, value in large.items()),
+                *(declared(name, value) for name, value in large.items()),
             ],
         ),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(FUSED, 1)],
@@ -187,8 +187,9 @@ def _attention_branch(parts: Parts, hidden: str, layer: Layer, encoder: Encoder,
     return parts.pending_product(attended, f"{name}.attention.output", layer.attention.output_bias)
 
 
-def _external(name: str, value: NDArray[np.generic]) -> TensorProto:
-    """A declaration without bytes, which are put into a file later."""
-    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=value.shape)
+def declared(name: str, value: NDArray[np.generic]) -> TensorProto:
+    """An initialiser without bytes, which are put into a file later."""
+    kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+    tensor = TensorProto(name=name, data_type=kind, dims=value.shape)
     tensor.data_location = TensorProto.EXTERNAL
     return tensor

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, Fail, InvalidArgument, RuntimeException
+
+from embedserve_runtime.errors import ModelInvalid
 
 # What a run can raise; the library's exceptions have no common base.
 RUN_ERRORS = (EPFail, Fail, InvalidArgument, RuntimeException)
@@ -19,3 +23,11 @@ def session_options(threads: int) -> onnxruntime.SessionOptions:
     # Spinning threads burn the CPU quota of the container while the engine is idle between batches.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
+
+
+def load_session(file: Path, threads: int) -> onnxruntime.InferenceSession:
+    """The session of an ONNX file. Raises ModelInvalid when ONNX Runtime cannot load it."""
+    try:
+        return onnxruntime.InferenceSession(str(file), session_options(threads), providers=PROVIDERS)
+    except Exception as error:  # its exceptions have no common base, and every file can fail in its own way
+        raise ModelInvalid(f"{file} cannot be loaded by ONNX Runtime: {error}") from error

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.grouping import padded_sizes
-from embedserve_runtime.engines.onnx.session import PROVIDERS, RUN_ERRORS, session_options
-from embedserve_runtime.errors import EngineFailure, ModelInvalid
+from embedserve_runtime.engines.onnx.session import RUN_ERRORS, load_session
+from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.onnx_file import Element, Value
 from embedserve_runtime.model.shipped import CACHE_PREFIX, ShippedGraph
@@ -36,15 +35,9 @@ class ShippedEngine:
         """Raises ModelInvalid when ONNX Runtime cannot load the file."""
         self._graph = graph
         self.padding = 0
+        self.precision = "float32"  # of what it gives; the file's own may be any
         self._hidden_size = hidden_size
-        try:
-            self._session = onnxruntime.InferenceSession(
-                str(graph.file), session_options(threads), providers=PROVIDERS
-            )
-        except (
-            Exception
-        ) as error:  # its exceptions have no common base, and every file can fail in its own way
-            raise ModelInvalid(f"{graph.file} cannot be loaded by ONNX Runtime: {error}") from error
+        self._session = load_session(graph.file, threads)
 
     @property
     def hidden_size(self) -> int:

@@ -1,4 +1,4 @@
-"""Weights of a graph that we wrote, in a file from which ONNX Runtime maps them.
+"""Weights of a graph that we wrote, in a file from which ONNX Runtime maps them: for a moment, or kept.
 
 Handed over as arrays they would be in memory twice: once as they are, once packed for the products. From a file the
 library maps one tensor, packs it and lets go of the map. Those that it does not pack stay mapped after the file's
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def spooled(model: onnx.ModelProto, arrays: dict[str, NDArray[np.generic]]) -> I
     size = sum(array.nbytes for array in arrays.values())
     try:
         with tempfile.TemporaryDirectory(prefix="embedserve-") as folder:
-            _write(Path(folder) / FILE, model, arrays)
+            write_weights(Path(folder) / FILE, model, drained(arrays))
             yield Path(folder)
     except OSError as error:
         raise ConfigError(
@@ -41,15 +41,22 @@ def spooled(model: onnx.ModelProto, arrays: dict[str, NDArray[np.generic]]) -> I
         ) from error
 
 
-def _write(path: Path, model: onnx.ModelProto, arrays: dict[str, NDArray[np.generic]]) -> None:
+def drained(arrays: dict[str, NDArray[np.generic]]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    """The arrays by name, each let go of once the next one is asked for."""
+    for name in list(arrays):
+        yield name, arrays.pop(name)
+
+
+def write_weights(
+    path: Path, model: onnx.ModelProto, arrays: Iterable[tuple[str, NDArray[np.generic]]]
+) -> None:
+    """Write arrays into the file and have the initialisers of `model` that bear their names point there."""
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     with path.open("wb") as file:
-        for tensor in model.graph.initializer:
-            array = arrays.pop(tensor.name, None)
-            if array is None:
-                continue
+        for name, array in arrays:
             # A map begins at a page.
             offset = file.seek(-file.tell() % mmap.ALLOCATIONGRANULARITY, 1)
             file.write(np.ascontiguousarray(array).data)
-            del tensor.external_data[:]
-            for key, value in (("location", FILE), ("offset", offset), ("length", array.nbytes)):
-                tensor.external_data.add(key=key, value=str(value))
+            del tensors[name].external_data[:]
+            for key, value in (("location", path.name), ("offset", offset), ("length", array.nbytes)):
+                tensors[name].external_data.add(key=key, value=str(value))

@@ -89,6 +89,10 @@ class TorchEngine:
     def hidden_size(self) -> int:
         return self._encoder.hidden_size
 
+    @property
+    def precision(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
     def prepare(self, head: RowHead | None, most_tokens: int | None = None) -> None:
         """Capture the CUDA graphs, with `head` at their end. most_tokens: of a batch, None where that is not known."""
         self._head = head

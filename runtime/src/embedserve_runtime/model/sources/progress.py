@@ -98,21 +98,24 @@ class Progress:
             teller.join()
 
     @contextmanager
-    def served(self, host: str, port: int | None) -> Iterator[None]:
-        """`GET /progress` answers with the state; not served where the port is None or cannot be had."""
+    def served(self, host: str, port: int | None) -> Iterator[int | None]:
+        """`GET /progress` answers with the state, on the port that is given on; None where there is none to be had.
+
+        port: 0 takes a free one.
+        """
         if port is None:
-            yield
+            yield None
             return
         try:
             server = _Server((host, port), self)
         except OSError as error:
             LOGGER.warning("progress is not served", extra={"port": port, "error": str(error)})
-            yield
+            yield None
             return
         thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="progress-port", daemon=True)
         thread.start()
         try:
-            yield
+            yield server.server_address[1]
         finally:
             server.shutdown()
             server.server_close()

@@ -6,11 +6,12 @@ import hashlib
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
 
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import ClientConfig, S3Store
+from obstore.store import S3Store
 
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import (
@@ -23,9 +24,17 @@ from embedserve_runtime.errors import (
 )
 from embedserve_runtime.model.sources.remote import Check, Listing, RemoteFile, Request, untrusted
 
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig
+
 SIGNED_FOR = timedelta(minutes=15)
 MOST_OBJECTS = 10_000
 _MD5 = re.compile(r"[0-9a-f]{32}")
+# Of the library's message: the body of the server's answer, and its status.
+_CODE = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
+_STATUS = re.compile(r"status code: (\d{3})")
+_DENIED = ("401", "403")
+_KEY_CODE = re.compile(r"AccessDenied|AccessKey|Signature|Token|User")
 
 
 class S3Source:
@@ -36,6 +45,8 @@ class S3Source:
         url = urlsplit(settings.source)
         self._name = settings.source
         self._prefix = url.path.strip("/")
+        # Nobody's keys, nothing to sign with: the plain address of what is public.
+        self._public = f"{settings.s3_public_url}/{url.netloc}" if settings.s3_public_url else None
         if not url.netloc:
             raise ConfigError(f"model.source: {settings.source} names no bucket; write s3://bucket/prefix")
         self._store = S3Store(
@@ -43,7 +54,7 @@ class S3Source:
             prefix=self._prefix or None,
             config={"endpoint": settings.s3_endpoint} if settings.s3_endpoint else {},
             client_options=_client_options(settings),
-            retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=60)},
+            retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=60)},
         )
 
     def listing(self) -> Listing:
@@ -66,6 +77,8 @@ class S3Source:
         return Listing(hashlib.sha256(listed.encode()).hexdigest()[:40], tuple(files))
 
     def request(self, file: RemoteFile) -> Request:
+        if self._public is not None:
+            return Request(f"{self._public}/{quote(f'{self._prefix}/{file.path}'.lstrip('/'))}")
         try:
             return Request(obstore.sign(self._store, "GET", file.path, SIGNED_FOR))
         except (BaseError, OSError) as error:
@@ -89,16 +102,23 @@ class S3Source:
         return not by_key and "x-amz-server-side-encryption-customer-algorithm" not in headers
 
     def _explained(self, error: Exception) -> EmbedserveError:
-        if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        """The server's own code decides where it gives one; servers differ in their statuses."""
+        said = str(error)
+        code, status = _CODE.search(said), _STATUS.search(said)
+        words = f"{code[1]}: {code[2]}" if code is not None else _first_line(said)
+        denied = isinstance(error, PermissionDeniedError | UnauthenticatedError) or (
+            status and status[1] in _DENIED
+        )
+        if denied or (code is not None and _KEY_CODE.search(code[1])):
             return ModelAccessDenied(
-                f"{self._name} may not be listed with these keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of a "
-                f"user that may read and list it ({_first_line(error)})"
+                f"{self._name} may not be listed with these keys ({words}): set AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY of a user that may list and read it"
             )
-        if isinstance(error, FileNotFoundError):
-            return ModelNotFound(f"{self._name}: no such bucket ({_first_line(error)})")
-        if "invalid peer certificate" in str(error):
-            return untrusted(self._name, _first_line(error))
-        return SourceUnavailable(f"{self._name} cannot be listed: {_first_line(error)}")
+        if code is not None and code[1] == "NoSuchBucket":
+            return ModelNotFound(f"{self._name}: {words}")
+        if "invalid peer certificate" in said:
+            return untrusted(self._name, _first_line(said))
+        return SourceUnavailable(f"{self._name} cannot be listed: {words}")
 
 
 def _file(path: str, size: int, etag: str | None) -> RemoteFile:
@@ -116,6 +136,5 @@ def _client_options(settings: ModelSettings) -> ClientConfig:
     return options
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+def _first_line(said: str) -> str:
+    return next((line.strip() for line in said.splitlines() if line.strip()), "no reason is given")

@@ -11,7 +11,7 @@ with one rename, so a reader sees all of a model or nothing, and of two writers 
 """
 
 from embedserve_runtime.model.store.manifest import Manifest, Name, Reference, StoredFile
-from embedserve_runtime.model.store.publishing import find_folder, publish_folder
+from embedserve_runtime.model.store.publishing import find_folder, is_sound, publish_folder, remove_folder
 from embedserve_runtime.model.store.store import Arrived, Store
 
 __all__ = [
@@ -22,5 +22,7 @@ __all__ = [
     "Store",
     "StoredFile",
     "find_folder",
+    "is_sound",
     "publish_folder",
+    "remove_folder",
 ]

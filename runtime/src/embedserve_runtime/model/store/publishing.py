@@ -12,6 +12,7 @@ from embedserve_runtime.errors import VolumeError
 from embedserve_runtime.model.store.manifest import (
     MANIFEST,
     Manifest,
+    damaged_by_hash,
     damaged_by_size,
     describe,
     read_manifest,
@@ -54,6 +55,20 @@ def find_folder(root: Path, kind: Kind, name: str) -> Path | None:
     folder = root / kind / name
     manifest = read_manifest(folder)
     return folder if manifest is not None and damaged_by_size(folder, manifest) is None else None
+
+
+def remove_folder(root: Path, kind: Kind, name: str) -> None:
+    """Take `root/kind/name` away if it is there, so that the next `publish_folder` makes it anew."""
+    target = root / kind / name
+    if target.exists():
+        with volume_errors(root), staged(root, f"{kind}-{name}") as staging:
+            withdraw(staging, target)
+
+
+def is_sound(folder: Path) -> bool:
+    """Whether every file has the content that the manifest says. Reads all of it."""
+    manifest = read_manifest(folder)
+    return manifest is not None and damaged_by_hash(folder, manifest) is None
 
 
 def place(staging: Staging, building: Path, target: Path, manifest: Manifest, inside: str = ".") -> None:

@@ -1,0 +1,93 @@
+"""A variant's results against float32's, in numbers, and whether they are good enough. Pure functions on arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedserve_runtime.config import ParitySettings
+from embedserve_runtime.engines.base import FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observed:
+    """What a variant made of the corpus. vectors: (texts, dimensions). scores: (kinds, numbers), of each kind what is
+    compared by rank: similarities of all pairs of texts, or what each label of a classifier gives."""
+
+    vectors: FloatArray
+    scores: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """mean_cosine, min_cosine: of a text's two vectors. max_difference: of any number of the vectors. rank_agreement:
+    Spearman's correlation of the scores, of the kind where it is least."""
+
+    mean_cosine: float
+    min_cosine: float
+    max_difference: float
+    rank_agreement: float
+
+
+def similarities(vectors: FloatArray) -> FloatArray:
+    """Inner products of all pairs of rows, each once: (rows * (rows - 1) / 2,)."""
+    products: FloatArray = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
+    return products
+
+
+def compare(reference: Observed, found: Observed) -> Parity:
+    """Results that are not finite compare as the worst there is."""
+    if not (np.isfinite(found.vectors).all() and np.isfinite(found.scores).all()):
+        return Parity(-1.0, -1.0, float(np.finfo(np.float32).max), -1.0)
+    found_cosines = cosines(reference.vectors, found.vectors)
+    return Parity(
+        float(found_cosines.mean()),
+        float(found_cosines.min()),
+        float(np.abs(reference.vectors - found.vectors).max()),
+        min(rank_correlation(want, have) for want, have in zip(reference.scores, found.scores, strict=True)),
+    )
+
+
+def cosines(one: FloatArray, other: FloatArray) -> NDArray[np.float64]:
+    """Of each row with the row of the other. Two rows of zeros are equal: 1; one of them: 0."""
+    left, right = one.astype(np.float64), other.astype(np.float64)
+    sizes = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    products = (left * right).sum(axis=1) / np.where(sizes == 0, 1, sizes)
+    both_empty = ~left.any(axis=1) & ~right.any(axis=1)
+    result: NDArray[np.float64] = np.where(
+        both_empty, 1.0, np.where(sizes == 0, 0.0, np.minimum(products, 1))
+    )
+    return result
+
+
+def rank_correlation(one: FloatArray, other: FloatArray) -> float:
+    """Spearman's: Pearson's correlation of the ranks, equal numbers sharing theirs. 1 where neither side varies, 0
+    where one does not."""
+    ranks = [_ranks(values) for values in (one, other)]
+    spread = [float(np.std(values)) for values in ranks]
+    if min(spread) == 0:
+        return 1.0 if max(spread) == 0 else 0.0
+    centred = [values - values.mean() for values in ranks]
+    return float(np.mean(centred[0] * centred[1]) / (spread[0] * spread[1]))
+
+
+def shortfalls(parity: Parity, floor: ParitySettings) -> str:
+    """What is below the floor, in words; empty where nothing is."""
+    limits = (
+        ("mean cosine", parity.mean_cosine, floor.min_mean_cosine),
+        ("min cosine", parity.min_cosine, floor.min_cosine),
+        ("rank agreement", parity.rank_agreement, floor.min_rank_agreement),
+    )
+    return ", ".join(
+        f"{name} {value:.5f} is below {least:g}" for name, value, least in limits if value < least
+    )
+
+
+def _ranks(values: FloatArray) -> NDArray[np.float64]:
+    """From 1; equal numbers get the mean of their places."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks: NDArray[np.float64] = ((last - counts + 1 + last) / 2)[places]
+    return ranks

@@ -1,0 +1,52 @@
+"""Which integer arithmetic the processor has: what decides how fast and how exact 8-bit products are on it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+CPU_INFO = Path("/proc/cpuinfo")
+
+# The best first: the name that we give, and the flag of /proc/cpuinfo that it needs.
+X86 = (
+    ("amx-int8", "amx_int8"),
+    ("avx512-vnni", "avx512_vnni"),
+    ("avx-vnni", "avx_vnni"),
+    ("avx512", "avx512bw"),
+    ("avx2", "avx2"),
+)
+ARM = (("i8mm", "i8mm"), ("dotprod", "asimddp"))
+# Without these, products of 8 bit add two terms in 16 bit and may overflow there.
+WIDE_SUMS = frozenset({"amx-int8", "avx512-vnni", "avx-vnni", "i8mm", "dotprod", "neon"})
+
+
+def instruction_set() -> str:
+    """Name of this machine's, `x86-64/avx512-vnni` for example."""
+    try:
+        text = CPU_INFO.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    return name_of(platform.machine(), flags_in(text))
+
+
+def flags_in(cpu_info: str) -> frozenset[str]:
+    """Flags of the first processor: the line `flags` on x86, `Features` on ARM."""
+    for line in cpu_info.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def name_of(machine: str, flags: AbstractSet[str]) -> str:
+    if machine in ("x86_64", "AMD64"):
+        return f"x86-64/{next((name for name, flag in X86 if flag in flags), 'sse')}"
+    if machine in ("aarch64", "arm64"):
+        return f"arm64/{next((name for name, flag in ARM if flag in flags), 'neon')}"
+    return machine
+
+
+def sums_exactly(instructions: str) -> bool:
+    """Whether its 8-bit products add up without overflow whatever the weights are."""
+    return instructions.rpartition("/")[2] in WIDE_SUMS

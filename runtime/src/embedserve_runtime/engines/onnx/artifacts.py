@@ -1,0 +1,134 @@
+"""Converted models in the store: what decides one, how it is found, which of its variants runs.
+
+    artifacts/<name>/manifest.json        of the store: size and SHA-256 of each file
+    artifacts/<name>/inputs.json          what the name is the hash of
+    artifacts/<name>/report.json          how each variant compared with float32, and its speed
+    artifacts/<name>/<precision>/model.onnx, weights     the variants that are published
+
+Equal inputs give equal graphs, byte by byte. Only the report differs, since it has times in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from embedserve_runtime.config import OnnxSettings, ParitySettings
+from embedserve_runtime.cpu_features import instruction_set
+from embedserve_runtime.engines.onnx.graph import OPSET, OUTPUT
+from embedserve_runtime.engines.onnx.nodes import FUSED
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.store import find_folder
+
+log = logging.getLogger(__name__)
+
+MODEL_FILE = "model.onnx"
+WEIGHTS_FILE = "weights"
+INPUTS_FILE = "inputs.json"
+REPORT_FILE = "report.json"
+KIND: Final = "artifacts"
+# Raised with each change of what the same inputs give.
+CONVERTER_VERSION = "1"
+PLAIN = "float32"
+# What `onnx.precision: auto` tries. float16 weights take less room and are not faster on any CPU.
+AUTOMATIC = ("int8",)
+OPERATORS = f"ai.onnx {OPSET}, {FUSED} 1"
+
+
+class _Json(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class Inputs(_Json):
+    """All that decides what an artifact is. encoder: digest of the description that the graph is written from."""
+
+    vector_space: str
+    encoder: str
+    outputs: tuple[str, ...]
+    operators: str
+    variants: tuple[str, ...]
+    floor: ParitySettings
+    instruction_set: str
+    converter: str
+
+    @property
+    def name(self) -> str:
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:32]
+
+
+class Variant(_Json):
+    """One precision and how it did. reason: why it is not published, empty if it is."""
+
+    precision: str
+    published: bool
+    reason: str
+    mean_cosine: float
+    min_cosine: float
+    max_difference: float
+    rank_agreement: float
+    tokens_per_second: float
+
+
+class Report(_Json):
+    """chosen: the fastest variant of those that are published."""
+
+    chosen: str
+    variants: tuple[Variant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A converted model that is whole."""
+
+    name: str
+    folder: Path
+    report: Report
+
+    def file(self, precision: str) -> Path:
+        return self.folder / precision / MODEL_FILE
+
+    def serving(self, asked: str) -> str:
+        """The precision to run when `asked` is the setting: the fastest for `auto`, float32 for one that is not
+        published."""
+        if asked == "auto":
+            return self.report.chosen
+        published = {variant.precision for variant in self.report.variants if variant.published}
+        return asked if asked in published else PLAIN
+
+
+def inputs_of(card: ModelCard, settings: OnnxSettings) -> Inputs:
+    """On this machine: which arithmetic it has decides numbers and speed of the variants."""
+    asked = AUTOMATIC if settings.precision == "auto" else settings.precision
+    return Inputs(
+        vector_space=card.vector_space,
+        encoder=hashlib.sha256(repr(card.encoder).encode()).hexdigest(),
+        outputs=(OUTPUT,),
+        operators=OPERATORS,
+        variants=(PLAIN, *sorted(set(asked) - {PLAIN})),
+        floor=settings.parity,
+        instruction_set=instruction_set(),
+        converter=CONVERTER_VERSION,
+    )
+
+
+def find_artifact(root: Path, name: str) -> Artifact | None:
+    """The artifact if it is there and whole; files are compared with the manifest by their size. A damaged one is
+    logged and not used."""
+    folder = root / KIND / name
+    try:
+        if not folder.exists():
+            return None
+        if find_folder(root, KIND, name) is None:
+            log.warning("the converted model is damaged and not used", extra={"folder": str(folder)})
+            return None
+        report = Report.model_validate_json((folder / REPORT_FILE).read_bytes())
+    except (OSError, ValidationError) as error:
+        log.warning("the converted model is not used", extra={"folder": str(folder), "error": str(error)})
+        return None
+    return Artifact(name, folder, report)
