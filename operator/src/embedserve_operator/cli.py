@@ -87,24 +87,20 @@ def parser(program: str = "embedserve-operator") -> argparse.ArgumentParser:
 
 def _main(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
     options = parser.parse_args(arguments)
-    command: str = options.command
     try:
-        if command == "crds":
-            sys.stdout.write(crd.as_chart_template() if options.chart_template else crd.as_yaml())
-            return 0
-        if command == "run":
-            return _run(options)
-        if command == "adapter":
-            return _adapter(options)
-        if command == "spaces":
-            sys.stdout.write(asyncio.run(_spaces(options)))
-            return 0
-        if command == "in-use":
-            return _in_use(options)
-        sys.stdout.write(_shown(options))
+        return _COMMANDS[options.command](options)
     except (ApiError, ManifestError, SettingsError, OSError) as error:
-        sys.stderr.write(f"{parser.prog} {command}: {error}\n")
+        sys.stderr.write(f"{parser.prog} {options.command}: {error}\n")
         return 1
+
+
+def _crds(options: argparse.Namespace) -> int:
+    sys.stdout.write(crd.as_chart_template() if options.chart_template else crd.as_yaml())
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    sys.stdout.write(_shown(options))
     return 0
 
 
@@ -138,7 +134,12 @@ def _adapter(options: argparse.Namespace) -> int:
     return asyncio.run(serve(settings))
 
 
-async def _spaces(options: argparse.Namespace) -> str:
+def _spaces(options: argparse.Namespace) -> int:
+    sys.stdout.write(asyncio.run(_table(options)))
+    return 0
+
+
+async def _table(options: argparse.Namespace) -> str:
     # As above.
     from embedserve_operator.kube import Kube, current_namespace
 
@@ -167,6 +168,17 @@ def _log(level: str) -> None:
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+
+
+_COMMANDS = {
+    "adapter": _adapter,
+    "crds": _crds,
+    "explain": _show,
+    "in-use": _in_use,
+    "render": _show,
+    "run": _run,
+    "spaces": _spaces,
+}
 
 
 if __name__ == "__main__":
