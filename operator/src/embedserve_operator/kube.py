@@ -236,6 +236,15 @@ def _content(status: int, body: bytes) -> Received:
     raise ApiError(message, status=status)
 
 
+def current_namespace() -> str:
+    """That of the kubeconfig's current context."""
+    try:
+        _, current = config.list_kube_config_contexts()
+    except config.ConfigException:
+        return "default"
+    return text(current, "context", "namespace") or "default"
+
+
 _load_kube_config: Callable[..., Awaitable[Any]] = config.load_kube_config
 
 

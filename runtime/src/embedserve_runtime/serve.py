@@ -178,7 +178,7 @@ class _Process:
         from embedserve_runtime.rpc.server import RpcServer
 
         rpc = RpcServer(around, self._setup.model_name, server.host, server.grpc_port)
-        return RpcFrontEnd(self._setup, around.readiness, rpc, self._open_http(around))
+        return RpcFrontEnd(around.readiness, rpc, self._open_http(around))
 
     def _open_http(self, around: Surroundings) -> FrontEnd:
         if self._setup.server.http_workers == 1:
