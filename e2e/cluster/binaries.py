@@ -51,6 +51,8 @@ KWOK = GoBuild("kwok", "tool", "about 2 minutes")
 
 # An S3 server on a folder, for tests of models that lie on one; no part of the cluster.
 S3 = GoBuild("versitygw", "tool", "about 1 minute")
+# Autoscaling by somebody else; built only by the test that wants it.
+KEDA = GoBuild("keda", "tool", "about 15 minutes")
 
 # Kubernetes first: the others share most of its compiled packages.
 BUILDS = (KUBERNETES, COREDNS, HELM, LOCAL_PATH, KWOK)
@@ -70,6 +72,17 @@ def build_helm(layout: Layout, progress: Progress) -> Path:
 def build_s3(layout: Layout, progress: Progress) -> Path:
     """The S3 server alone."""
     return _build(S3, _compiler(), layout, progress) / "versitygw"
+
+
+def build_keda(layout: Layout, progress: Progress) -> Path:
+    """The folder with KEDA's operator and its metrics server."""
+    return _build(KEDA, _compiler(), layout, progress)
+
+
+def module_folder(build: GoBuild, module: str) -> Path:
+    """Where the sources of a module lie that was built: its manifests are installed as they are."""
+    words = ["go", "list", "-m", "-f", "{{.Dir}}", module]
+    return Path(run(words, folder=build.source, environment={**os.environ, "GOWORK": "off"}).strip())
 
 
 def _compiler() -> str:

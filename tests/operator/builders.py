@@ -128,6 +128,7 @@ class Cluster:
     job_pods: tuple[Manifest, ...] = ()
     claims: tuple[Manifest, ...] = ()
     now: int = NOW
+    settings: RenderSettings = SETTINGS
 
     def world(self) -> World:
         """Pods that are ready have proved their vectors."""
@@ -148,7 +149,7 @@ class Cluster:
         )
 
     def plan(self) -> Plan:
-        return make_plan(self.world(), SETTINGS)
+        return make_plan(self.world(), self.settings)
 
     def conditions(self) -> dict[str, PlannedCondition]:
         return {condition.type: condition for condition in self.plan().status.conditions}
@@ -261,6 +262,17 @@ def _labelled(received: Manifest, space: str | None) -> Manifest:
         return received
     labels = {**received["metadata"]["labels"], SPACE_LABEL: space}
     return {**received, "metadata": {**received["metadata"], "labels": labels}}
+
+
+def with_pods(cluster: Cluster, count: int, *, only: str = "") -> Cluster:
+    """After an autoscaler wrote a number; to the Deployment of one revision or to all."""
+    children = [
+        {**c, "spec": {**c["spec"], "replicas": count}}
+        if c["kind"] == "Deployment" and c["metadata"]["name"].endswith(only)
+        else c
+        for c in cluster.children
+    ]
+    return replace(cluster, children=tuple(children))
 
 
 def _stored(child: Manifest, before: Manifest) -> Manifest:

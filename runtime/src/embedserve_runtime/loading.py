@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,21 +45,29 @@ from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner
 LOGGER = logging.getLogger(__name__)
 
 
-def load_runner(config: RuntimeConfig) -> Runner:
-    """Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
+def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
+    """One for each device. Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
     if isinstance(card.body, StaticTable):
         check_static(config.engine)
-        return StaticRunner(card, card.body, card.body.tensors())
+        return [StaticRunner(card, card.body, card.body.tensors())]
     if isinstance(card.body, ShippedGraph):
-        return _graph_runner(card, card.body, config.engine)
+        return [_graph_runner(card, card.body, config.engine)]
     checkpoint = Checkpoint.open(card.encoder_folder)
-    engine: Engine | None = _converted(card, config)
-    if engine is None:
-        engine = open_engine(card.encoder, Weights(card.encoder, checkpoint), config.engine)
-    LOGGER.info("engine loaded", extra={"precision": engine.precision})
-    return runner_on(engine, replace(card, precision=engine.precision), checkpoint)
+    converted = _converted(card, config)
+    engines: Sequence[Engine] = (
+        [converted]
+        if converted is not None
+        else open_engines(card.encoder, Weights(card.encoder, checkpoint), config.engine)
+    )
+    LOGGER.info("engine loaded", extra={"precision": engines[0].precision})
+    return [runner_on(engine, replace(card, precision=engine.precision), checkpoint) for engine in engines]
+
+
+def load_runner(config: RuntimeConfig) -> Runner:
+    """The first of `load_runners`, for who needs no more."""
+    return load_runners(config)[0]
 
 
 def _converted(card: ModelCard, config: RuntimeConfig) -> OnnxEngine | None:
@@ -144,15 +152,24 @@ def _head_layers(head: Head | TokenHead, card: ModelCard, checkpoint: Checkpoint
     return LoadedLayer.all_of(head.layers, tensors)
 
 
-def open_engine(encoder: Encoder, weights: Weights, settings: EngineSettings) -> Engine:
-    """The engine that the settings ask for, with the weights loaded. Raises UnsupportedArchitecture."""
+def open_engines(encoder: Encoder, weights: Weights, settings: EngineSettings) -> Sequence[Engine]:
+    """The engine that the settings ask for, once a device, with the weights loaded.
+
+    Raises UnsupportedArchitecture, and ConfigError for devices that are not there.
+    """
     threads = settings.threads or usable_cpus()
     if choose_engine(encoder, settings) == "onnx":
-        return OnnxEngine.build(encoder, weights, threads)
+        return [OnnxEngine.build(encoder, weights, threads)]
     # Imported here: torch is an extra, and importing it takes longer than loading a small model.
+    from embedserve_runtime.engines.torch.devices import devices
     from embedserve_runtime.engines.torch.engine import TorchEngine
 
-    return TorchEngine.on_the_best_device(encoder, weights, settings.precision, threads)
+    return [
+        TorchEngine.opened(
+            encoder, weights, device, settings.precision, threads, attention=settings.attention
+        )
+        for device in devices(settings.devices)
+    ]
 
 
 def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
@@ -162,10 +179,16 @@ def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
             f"engine.kind: static is for tables of token vectors, this is a {encoder.family} encoder; set it to auto"
         )
     reasons = dict(engine_reasons(encoder))
-    if settings.precision in {"bfloat16", "float16"}:
+    if settings.precision not in {"auto", "float32", "int8"}:
         reasons["onnx"] = reasons["onnx"] or f"it runs in float32, and {settings.precision} is asked for"
-    if settings.precision == "int8":
-        reasons["torch"] = reasons["torch"] or "it has no 8-bit products"
+    if settings.attention != "auto":
+        reasons["onnx"] = (
+            reasons["onnx"] or f"it has one attention, and engine.attention asks for {settings.attention}"
+        )
+    if settings.devices not in {"auto", 1}:
+        reasons["onnx"] = (
+            reasons["onnx"] or f"it runs on the CPU, and engine.devices asks for {settings.devices}"
+        )
     asked = list(reasons) if settings.kind == "auto" else [settings.kind]
     able = next((kind for kind in asked if reasons[kind] is None), None)
     if able is None:
@@ -181,6 +204,7 @@ def check_static(settings: EngineSettings) -> None:
             f"engine.kind: {settings.kind} runs the layers of an encoder, a static embedding model has none; "
             "set it to auto or static"
         )
+    _check_is_alone(settings, "a static embedding model")
     if settings.precision not in ("auto", "float32"):
         raise UnsupportedArchitecture(
             f"engine.precision: a static embedding model sums in float32, {settings.precision} is asked for"
@@ -193,10 +217,20 @@ def check_graph(settings: EngineSettings) -> None:
         raise UnsupportedArchitecture(
             f"engine.kind: {settings.kind} does not run ONNX files; set it to auto or onnx, or unset model.onnx_file"
         )
+    _check_is_alone(settings, "an ONNX file")
     if settings.precision != "auto":
         raise UnsupportedArchitecture(
             "engine.precision: an ONNX file has its precision in itself; choose the file by model.onnx_file instead"
         )
+
+
+def _check_is_alone(settings: EngineSettings, what: str) -> None:
+    """Raises UnsupportedArchitecture for settings that are for encoders on torch only."""
+    for name, value in (("attention", settings.attention), ("devices", settings.devices)):
+        if value not in ("auto", 1):
+            raise UnsupportedArchitecture(
+                f"engine.{name}: {value} is for encoders on the torch engine, this is {what}; set it to auto"
+            )
 
 
 def engine_reasons(encoder: Encoder) -> Mapping[str, str | None]:

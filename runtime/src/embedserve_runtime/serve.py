@@ -20,8 +20,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -29,9 +29,9 @@ import uvloop
 
 from embedserve_runtime.api.app import management_app
 from embedserve_runtime.api.endpoint import Surroundings
-from embedserve_runtime.config import RuntimeConfig, ServerSettings
-from embedserve_runtime.errors import ConfigError, EmbedserveError, NotReady, UnsupportedArchitecture
-from embedserve_runtime.frontends.listening import Ports
+from embedserve_runtime.config import RuntimeConfig
+from embedserve_runtime.errors import EmbedserveError, NotReady, UnsupportedArchitecture
+from embedserve_runtime.frontends.listening import Ports, address_of, bind, ports_of
 from embedserve_runtime.frontends.own import OwnFrontEnd
 from embedserve_runtime.frontends.setup import (
     FrontEnd,
@@ -45,7 +45,7 @@ from embedserve_runtime.frontends.setup import (
 )
 from embedserve_runtime.frontends.supervisor import Workers
 from embedserve_runtime.httpd.server import Server
-from embedserve_runtime.loading import load_runner
+from embedserve_runtime.loading import load_runners
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.readiness import Phase, Readiness
@@ -66,14 +66,13 @@ T = TypeVar("T")
 CALIBRATION_SECONDS = 10.0
 # After the grace period requests are failed as JSON; this is what writing those answers may take.
 LAST_ANSWERS_SECONDS = 5.0
-BACKLOG = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     """What the loading thread hands over."""
 
-    runner: Runner
+    runners: Sequence[Runner]
     tokenizer: TextTokenizer
     max_batch_tokens: int
     calibration: Calibration | None
@@ -96,12 +95,12 @@ def _run(config: RuntimeConfig) -> int:
     try:
         with contextlib.ExitStack() as stack:
             server = config.server
-            ports = _ports_of(server)
+            ports = ports_of(server)
             management = None
             for sock in filter(None, itertools.chain.from_iterable(ports)):
                 stack.enter_context(contextlib.closing(sock))
             if server.management_port is not None:
-                (management,) = _bind(server.host, server.management_port)
+                (management,) = bind(server.host, server.management_port)
                 stack.enter_context(contextlib.closing(management))
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
                 loop.run(_Process(config, ports, management).live())
@@ -188,7 +187,8 @@ class _Process:
     async def _serve(self) -> None:
         name = self._setup.model_name
         log.info(
-            "listening, loading the model", extra={"address": _address(self._ports[0].serving), "model": name}
+            "listening, loading the model",
+            extra={"address": address_of(self._ports[0].serving), "model": name},
         )
         dispatcher = await self._start_dispatcher()
         if dispatcher is None:
@@ -197,10 +197,10 @@ class _Process:
         self._metrics.ready(True)
         log.info(
             "ready on %s",
-            _address(self._ports[0].serving),
+            address_of(self._ports[0].serving),
             extra={
-                "pinned": _address(self._ports[0].pinned) if self._ports[0].pinned else None,
-                "management": _address(self._management) if self._management else None,
+                "pinned": address_of(self._ports[0].pinned) if self._ports[0].pinned else None,
+                "management": address_of(self._management) if self._management else None,
                 "model": name,
                 "vector_space": self._vector_space,
                 "max_batch_tokens": dispatcher.limits.batch_tokens,
@@ -219,42 +219,55 @@ class _Process:
             loading.cancel()
             return None
         loaded = loading.result()
-        batching, card = self._config.batching, loaded.runner.card
+        batching, runners = self._config.batching, loaded.runners
+        card, engines = runners[0].card, [runner.engine for runner in runners]
         limits = Limits(loaded.max_batch_tokens, batching.max_queue_tokens, batching.max_queue_inputs)
-        dispatcher = Dispatcher(loaded.runner, limits, clock=time.perf_counter, observer=self._front.observer)
+        dispatcher = Dispatcher(runners, limits, clock=time.perf_counter, observer=self._front.observer)
         if loaded.calibration:
             dispatcher.learn_rate(loaded.calibration.tokens_per_second)
         self._vector_space = card.vector_space
-        self._metrics.model_loaded(card, loaded.max_batch_tokens, dispatcher)
-        await self._front.open(Opening(card, limits), loaded.tokenizer, dispatcher)
-        self._open_service(card, loaded.tokenizer, dispatcher)
+        self._metrics.model_loaded(card, loaded.max_batch_tokens, dispatcher, runners)
+        opening = Opening(card, limits, engines)
+        await self._front.open(opening, loaded.tokenizer, dispatcher)
+        self._open_service(opening, loaded.tokenizer, dispatcher)
         return dispatcher
 
-    def _open_service(self, card: ModelCard, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
+    def _open_service(self, opening: Opening, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
         """For what this process answers beside HTTP's front ends: self-checks, and gRPC where it is on."""
         try:
             self._readiness.service()
         except NotReady:  # the front ends are processes of their own, which have services of their own
-            service = EmbeddingService(card, tokenizer, dispatcher, self._setup.batching, time.perf_counter)
+            service = EmbeddingService(
+                opening.card,
+                tokenizer,
+                dispatcher,
+                self._setup.batching,
+                time.perf_counter,
+                engines=opening.engines,
+            )
             self._readiness.open(service)
 
     def _load(self) -> _Loaded:
         """On the loading thread."""
         started = time.perf_counter()
-        runner = load_runner(self._config)
-        card = runner.card
+        runners = load_runners(self._config)
+        card = runners[0].card
         _check_served(card)
         tokenizer = TextTokenizer.from_card(card)
-        log.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3)})
+        engines = [asdict(runner.engine) for runner in runners]
+        log.info(
+            "model loaded", extra={"seconds": round(time.perf_counter() - started, 3), "engines": engines}
+        )
         self._loop.call_soon_threadsafe(self._move, Phase.WARMING_UP, "the engine is warming up")
         vocabulary_size = tokenizer.vocabulary_size
-        run = partial(runner.run, wanted=card.main_output)
-        warm_up(run, max_length=card.max_length, vocabulary_size=vocabulary_size)
+        runs = [partial(runner.run, wanted=card.main_output) for runner in runners]
+        for run in runs:
+            warm_up(run, max_length=card.max_length, vocabulary_size=vocabulary_size)
         calibration = None
         budget = self._config.batching.max_batch_tokens
         if budget == "auto":
             calibration = calibrate(
-                run,
+                runs[0],
                 max_length=card.max_length,
                 vocabulary_size=vocabulary_size,
                 seconds=CALIBRATION_SECONDS,
@@ -266,7 +279,7 @@ class _Process:
         # What is alive now stays alive: later collections need not look at it.
         gc.collect()
         gc.freeze()
-        return _Loaded(runner, tokenizer, budget, calibration)
+        return _Loaded(runners, tokenizer, budget, calibration)
 
     async def _wind_down(self, dispatcher: Dispatcher) -> None:
         settings = self._config.server
@@ -306,51 +319,6 @@ class _Process:
         if hurry or self._stop.is_set():
             self._hurry.set()
         self._stop.set()
-
-
-def _ports_of(server: ServerSettings) -> list[Ports]:
-    """The sockets of each front end. Raises ConfigError."""
-    count = server.http_workers
-    serving = _bind(server.host, server.port, count)
-    if server.pinned_port is None:
-        return [Ports(sock, None) for sock in serving]
-    pinned = _bind(server.host, server.pinned_port, count)
-    return [Ports(*pair) for pair in zip(serving, pinned, strict=True)]
-
-
-def _bind(host: str, port: int, count: int = 1) -> list[socket.socket]:
-    """Listening sockets on one port; the kernel spreads connections over several by a hash of their addresses.
-
-    Raises ConfigError.
-    """
-    first = _listening(host, port, shared=False)
-    if count == 1:
-        return [first]
-    # Bound alone first: sockets that share a port would quietly share it with those of another server too.
-    port = first.getsockname()[1]
-    first.close()
-    return [_listening(host, port, shared=True) for _ in range(count)]
-
-
-def _listening(host: str, port: int, *, shared: bool) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if shared:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        sock.bind((host, port))
-        sock.listen(BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    sock.setblocking(False)
-    return sock
-
-
-def _address(sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _in_daemon_thread(name: str, function: Callable[[], T]) -> asyncio.Future[T]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from embedserve_operator.api.status import HardwareStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.kinds import SCALED_OBJECT, SERVICE_MONITOR
 from embedserve_operator.plan import conditions as words
 from embedserve_operator.plan.cache import cache_refusal, is_kept_claim, model_volume
 from embedserve_operator.plan.failures import beside_another, mixed, unproved, worst
@@ -21,13 +22,13 @@ from embedserve_operator.plan.scaling import (
     autoscaling_status,
     hand_over,
     replicas_now,
+    scalers,
     scaling_condition,
 )
 from embedserve_operator.plan.spaces import space_of
 from embedserve_operator.plan.status import served, unchanged
 from embedserve_operator.plan.talks import labels, notices, questions
 from embedserve_operator.settings import RenderSettings
-from embedserve_operator.specs.autoscaler import autoscaler
 from embedserve_operator.specs.configmap import config_map
 from embedserve_operator.specs.deployment import deployment, template_hash
 from embedserve_operator.specs.disruption import disruption_budget
@@ -141,7 +142,7 @@ def _children(
             for space in _living_spaces(rollout)
         ),
         service(resource, spec.service, rollout.serving, rollout.space),
-        autoscaler(resource, spec, rollout.wanted) if is_scaled else None,
+        *(scalers(world, spec, settings, rollout.wanted) if is_scaled else ()),
         disruption_budget(resource, spec, resource.key.name, rollout.serving, volume),
         *(
             disruption_budget(
@@ -149,7 +150,7 @@ def _children(
             )
             for one in rollout.kept
         ),
-        service_monitor(resource, spec) if world.cluster.service_monitors else None,
+        service_monitor(resource, spec) if SERVICE_MONITOR in world.cluster.optional_kinds else None,
     )
     return tuple(child for child in found if child is not None)
 
@@ -181,6 +182,7 @@ def _status(
         rollout=rollout,
         replicas=wanted.replicas,
         suspended=spec.suspend,
+        autoscaled=spec.autoscaling is not None,
         serving=world.deployment(rollout.serving),
         pods=pods,
         failure=failure,
@@ -191,7 +193,7 @@ def _status(
     hardware = HardwareStatus(
         class_=spec.hardware.class_, matching_nodes=matching_nodes(demand(spec, settings), world.cluster)
     )
-    scaling = scaling_condition(world, spec, rollout.serving)
+    scaling = scaling_condition(world, spec, settings, rollout.serving)
     said = words.conditions(situation) + ((scaling,) if scaling is not None else ())
     return replace(
         served(world, rollout, source, hardware, said),
@@ -231,7 +233,12 @@ def _still_needed(world: World, rollout: Rollout, prepared: Preparation) -> froz
     needed |= {ChildRef("Deployment", found.name) for found in kept}
     if keep != rollout.wanted:
         # Its autoscaler has the same name, and goes on with it.
-        needed |= {ChildRef("HorizontalPodAutoscaler", found.name) for found in kept if found.autoscaled}
+        needed |= {
+            ChildRef(kind, found.name)
+            for found in kept
+            if found.autoscaled
+            for kind in ("HorizontalPodAutoscaler", SCALED_OBJECT)
+        }
     back = set() if prepared.clears else {one.former.revision for one in rollout.kept}
     needed |= {ChildRef("Deployment", found.name) for found in world.deployments if found.revision in back}
     in_use = {pod.config for pod in world.pods} | {found.config for found in world.deployments}

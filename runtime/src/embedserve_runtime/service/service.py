@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar, TypeVarTuple
 import numpy as np
 
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import FloatArray, Int32Array, Tokens, TokenSequence
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, Tokens, TokenSequence
 from embedserve_runtime.errors import (
     BatchTooLarge,
     EmptyInput,
@@ -75,7 +75,11 @@ class EmbeddingService:
         dispatcher: Submits,
         batching: BatchingSettings,
         clock: Callable[[], float],
+        *,
+        engines: Sequence[EngineFacts],
     ) -> None:
+        """engines: that `dispatcher` runs on, for who asks."""
+        self.engines = engines
         self.card = card
         self.dispatcher = dispatcher
         self.batching = batching

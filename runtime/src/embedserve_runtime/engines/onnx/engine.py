@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.engines.grouping import group
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_types
 from embedserve_runtime.engines.onnx.session import PROVIDERS, RUN_ERRORS, load_session, session_options
@@ -26,8 +26,12 @@ MOST_PAIRS = 1_048_576
 class OnnxEngine:
     """One ONNX Runtime session. `forward` may be called from any thread, one at a time."""
 
+    # On a CPU the system ends a process that takes too much.
+    out_of_memory = 0
+
     def __init__(self, encoder: Encoder, session: onnxruntime.InferenceSession, precision: str) -> None:
         """session: of a graph as `graph.build` writes it. precision: the name of its weights' and products'."""
+        self.facts = EngineFacts("onnx", "cpu", precision)
         self.padding = 0
         self.precision = precision
         self._session = session
