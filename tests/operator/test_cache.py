@@ -282,7 +282,6 @@ class TestConversion:
         assert again.conditions()["Ready"].status == "True"
         assert again.conditions()["Reconciling"].reason == "PreparingModel"
 
-
     def test_pods_go_on_being_scaled_while_it_is_made_anew(self) -> None:
         scaling: dict[str, Any] = {"autoscaling": {"maxReplicas": 4}}
         cluster = serving(cached(onnx=INT8, **scaling))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
-from embedserve_runtime.engines.onnx.artifacts import WEIGHTS_FILE
+from embedserve_runtime.engines.onnx.artifacts import WEIGHTS_FILE, Artifact, Variant
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.loading import choose_engine, converted_file, engine_reasons
+from embedserve_runtime.loading import choose_engine, chosen_variant, engine_reasons
 from embedserve_runtime.model.architecture import Encoder, Experts, Layer
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead
@@ -20,7 +19,7 @@ from embedserve_runtime.model.static import StaticTable
 
 # Tokens of a batch that activations are estimated for while the budget is still to be measured.
 TYPICAL_BUDGET = 16_384
-BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
 UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
 
@@ -105,8 +104,9 @@ def _memory(card: ModelCard, config: RuntimeConfig) -> Mapping[str, Any]:
             weights = size * _parameters(card)
             activations = size * activation_numbers(card.encoder, tokens, card.max_length)
             if (stored := _converted(card, config)) is not None:
-                file, precision = stored
-                weights = (file.parent / WEIGHTS_FILE).stat().st_size
+                artifact, variant = stored
+                precision = variant.precision
+                weights = artifact.file(precision).with_name(WEIGHTS_FILE).stat().st_size
     return {
         "precision": precision,
         "weightsBytes": weights,
@@ -115,20 +115,20 @@ def _memory(card: ModelCard, config: RuntimeConfig) -> Mapping[str, Any]:
     }
 
 
-def _converted(card: ModelCard, config: RuntimeConfig) -> tuple[Path, str] | None:
-    """Graph and precision of the artifact in the store that would be run, None where there is none."""
+def _converted(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Variant] | None:
+    """What would be run out of the store, None where there is nothing."""
     if card.body is not None:
         return None
     try:
-        return converted_file(card, config)
+        return chosen_variant(card, config)
     except UnsupportedArchitecture:
         return None
 
 
 def _artifact(card: ModelCard, config: RuntimeConfig) -> str | None:
-    """Name of that artifact."""
+    """Name of the artifact that would be run."""
     stored = _converted(card, config)
-    return None if stored is None else stored[0].parent.parent.name
+    return None if stored is None else stored[0].name
 
 
 def _precision(encoder: Encoder, settings: EngineSettings) -> tuple[str, int]:

@@ -85,10 +85,10 @@ def test_a_published_variant_is_served_with_the_identity_of_its_source(config_of
     want = embed(plain, TEXTS)
     for precision in ("float32", "int8"):
         runner = load_runner(config_of(precision=["int8", "float16"], engine={"precision": precision}))
-        assert (runner.card.precision, runner.card.vector_space) == (precision, plain.card.vector_space)
+        assert (runner.facts.precision, runner.card.vector_space) == (precision, plain.card.vector_space)
         is_equal = bool(np.abs(embed(runner, TEXTS) - want).max() <= TINY_MODEL_MAX_ABS_DIFF)
         assert is_equal is (precision == "float32")
-    assert load_runner(config).card.precision == result["chosen"], "auto takes the fastest"
+    assert load_runner(config).facts.precision == result["chosen"], "auto takes the fastest"
 
 
 def test_the_same_inputs_give_the_same_bytes(config_of: ConfigOf) -> None:
@@ -121,7 +121,7 @@ def test_a_variant_below_the_floor_is_not_published_and_float32_is_served(
     assert "is below 1" in int8["reason"]
     assert not (folder_of(config, result) / "int8").exists()
     with caplog.at_level(logging.WARNING):
-        assert load_runner(config).card.precision == "float32"
+        assert load_runner(config).facts.precision == "float32"
     assert "no variant of this precision is published" in caplog.text
 
 

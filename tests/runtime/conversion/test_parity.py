@@ -84,9 +84,7 @@ def test_results_that_are_not_finite_are_below_every_floor(value: float) -> None
     ("parity", "want"),
     [
         pytest.param(Parity(0.998, 0.99, 1.0, 0.99), "", id="at the floor"),
-        pytest.param(
-            Parity(0.9979, 0.99, 0.1, 0.99), "mean cosine 0.99790 is below 0.998", id="mean cosine"
-        ),
+        pytest.param(Parity(0.9979, 0.99, 0.1, 0.99), "mean cosine 0.99790 is below 0.998", id="mean cosine"),
         pytest.param(Parity(1.0, 0.98, 0.1, 1.0), "min cosine 0.98000 is below 0.99", id="least cosine"),
         pytest.param(
             Parity(1.0, 0.9, 0.1, 0.5),
