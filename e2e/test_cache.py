@@ -50,7 +50,7 @@ def _scale_hub(kubectl: Kubectl, replicas: int) -> None:
         kubectl.wait_for("the hub is back", where, deployment_available, timeout_s=PATIENCE_S)
         return
     pods = ("pods", "--namespace", HUB_NAMESPACE, "--selector", "app=hub")
-    wait_until("the hub is gone", lambda: not (kubectl.get(*pods) or {})["items"], timeout_s=PATIENCE_S)
+    wait_until("the hub is gone", lambda: not (kubectl.get(*pods) or {}).get("items"), timeout_s=PATIENCE_S)
 
 
 def got(client: ClientPod, url: str) -> Any:
@@ -66,7 +66,7 @@ def fetched_bytes(client: ClientPod) -> int:
 
 def jobs(kubectl: Kubectl, namespace: str, task: str) -> list[Object]:
     words = ("jobs", "--namespace", namespace, "--selector", f"app.kubernetes.io/component={task}")
-    return list((kubectl.get(*words) or {})["items"])
+    return list((kubectl.get(*words) or {}).get("items", []))
 
 
 def on_store(shared: str, **more: Any) -> Object:

@@ -282,6 +282,14 @@ class TestConversion:
         assert again.conditions()["Ready"].status == "True"
         assert again.conditions()["Reconciling"].reason == "PreparingModel"
 
+    def test_pods_go_on_being_scaled_while_it_is_made_anew(self) -> None:
+        scaling: dict[str, Any] = {"autoscaling": {"maxReplicas": 4}}
+        cluster = serving(cached(onnx=INT8, **scaling))
+        floors = {"parity": {"minCosine": 0.999}}
+        again = started(cluster.changed(cached(onnx={**INT8, **floors}, **scaling)))
+        assert running(again)
+        assert again.names("HorizontalPodAutoscaler") == again.names("Deployment")
+
 
 class TestSharedClaim:
     """Two services, one claim."""

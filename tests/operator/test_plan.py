@@ -56,6 +56,12 @@ def test_what_the_pods_report_is_published() -> None:
     assert (status.replicas, status.ready_replicas) == (1, 1)
 
 
+def test_the_address_for_grpc_is_published_where_there_is_one() -> None:
+    endpoint = serving(hub_spec(REPO, service={"grpcPort": 9090})).plan().status.endpoint
+    assert endpoint is not None
+    assert endpoint.grpc == "docs.search.svc:9090"
+
+
 def test_model_and_space_stay_said_while_the_only_pod_is_replaced() -> None:
     cluster = serving().started()
     status = cluster.plan().status

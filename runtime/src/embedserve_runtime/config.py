@@ -260,8 +260,8 @@ class EngineSettings(_Group):
     precision: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] = Field(
         default="auto",
         description="Of weights and products. `auto`: on a CPU the fastest published variant of a converted artifact, "
-        "float32 without one; 16 bit on a GPU. onnx runs float32, and float16 and int8 from an artifact. fp8 and int8 "
-        "with torch: products in 8 bit on a GPU, if the vectors stay close enough to those in 16 bit.",
+        "float32 without one; 16 bit on a GPU. onnx runs float32, and int8 out of an artifact. fp8 and int8 on a GPU: "
+        "products in 8 bit, if the vectors stay close enough to those in 16 bit.",
     )
     attention: Literal["auto", "fused", "varlen", "grouped"] = Field(
         default="auto",

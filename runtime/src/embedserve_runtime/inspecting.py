@@ -7,8 +7,9 @@ from math import prod
 from typing import Any
 
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
+from embedserve_runtime.engines.onnx.artifacts import WEIGHTS_FILE, Artifact, Variant
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.loading import choose_engine, engine_reasons
+from embedserve_runtime.loading import choose_engine, chosen_variant, engine_reasons
 from embedserve_runtime.model.architecture import Encoder, Experts, Layer
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead
@@ -18,7 +19,7 @@ from embedserve_runtime.model.static import StaticTable
 
 # Tokens of a batch that activations are estimated for while the budget is still to be measured.
 TYPICAL_BUDGET = 16_384
-BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
+BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
 UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
 
@@ -50,6 +51,7 @@ def described(card: ModelCard, located: LocatedModel, config: RuntimeConfig) -> 
         "prompts": dict(card.prompts),
         "defaultPrompt": card.default_prompt,
         "engines": {kind: reason or "yes" for kind, reason in _engines(card).items()},
+        "artifact": _artifact(card, config),
         "memory": _memory(card, config),
     }
 
@@ -101,12 +103,32 @@ def _memory(card: ModelCard, config: RuntimeConfig) -> Mapping[str, Any]:
             precision, size = _precision(card.encoder, config.engine)
             weights = size * _parameters(card)
             activations = size * activation_numbers(card.encoder, tokens, card.max_length)
+            if (stored := _converted(card, config)) is not None:
+                artifact, variant = stored
+                precision = variant.precision
+                weights = artifact.file(precision).with_name(WEIGHTS_FILE).stat().st_size
     return {
         "precision": precision,
         "weightsBytes": weights,
         "activationsBytes": activations,
         "batchTokens": tokens,
     }
+
+
+def _converted(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Variant] | None:
+    """What would be run out of the store, None where there is nothing."""
+    if card.body is not None:
+        return None
+    try:
+        return chosen_variant(card, config)
+    except UnsupportedArchitecture:
+        return None
+
+
+def _artifact(card: ModelCard, config: RuntimeConfig) -> str | None:
+    """Name of the artifact that would be run."""
+    stored = _converted(card, config)
+    return None if stored is None else stored[0].name
 
 
 def _precision(encoder: Encoder, settings: EngineSettings) -> tuple[str, int]:
@@ -180,6 +202,8 @@ def _rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         ],
     )
     yield "Engines", [f"{kind}: {reason}" for kind, reason in facts["engines"].items()]
+    if facts["artifact"] is not None:
+        yield "Converted", [f"artifact {facts['artifact']}, runs in {facts['memory']['precision']}"]
     yield "Memory", [_memory_line(facts["memory"])]
     yield "Vector space", [facts["vectorSpace"]]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import Engine
 from embedserve_runtime.engines.onnx import graph as onnx_graph
-from embedserve_runtime.engines.onnx.artifacts import find_artifact, inputs_of
+from embedserve_runtime.engines.onnx.artifacts import Artifact, Variant, find_artifact, inputs_of
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.shipped import GraphRunner, ShippedEngine
 from embedserve_runtime.engines.static import StaticRunner
@@ -55,14 +54,10 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
     if isinstance(card.body, ShippedGraph):
         return [_graph_runner(card, card.body, config.engine)]
     checkpoint = Checkpoint.open(card.encoder_folder)
-    converted = _converted(card, config)
-    engines: Sequence[Engine] = (
-        [converted]
-        if converted is not None
-        else open_engines(card.encoder, Weights(card.encoder, checkpoint), config.engine)
-    )
-    LOGGER.info("engine loaded", extra={"precision": engines[0].precision})
-    return [runner_on(engine, replace(card, precision=engine.precision), checkpoint) for engine in engines]
+    engines: Sequence[Engine] | None = _converted(card, config)
+    if engines is None:
+        engines = open_engines(card.encoder, Weights(card.encoder, checkpoint), config.engine)
+    return [runner_on(engine, card, checkpoint) for engine in engines]
 
 
 def load_runner(config: RuntimeConfig) -> Runner:
@@ -70,33 +65,36 @@ def load_runner(config: RuntimeConfig) -> Runner:
     return load_runners(config)[0]
 
 
-def _converted(card: ModelCard, config: RuntimeConfig) -> OnnxEngine | None:
+def _converted(card: ModelCard, config: RuntimeConfig) -> list[OnnxEngine] | None:
     """The engine of an artifact in the store; None where there is none that can be used, or it is not to be."""
-    chosen = converted_file(card, config)
+    chosen = chosen_variant(card, config)
     if chosen is None:
         return None
-    file, precision = chosen
+    artifact, variant = chosen
+    file, threads = artifact.file(variant.precision), config.engine.threads or usable_cpus()
     try:
-        engine = OnnxEngine.load(card.encoder, file, precision, config.engine.threads or usable_cpus())
+        engine = OnnxEngine.load(card.encoder, file, variant.precision, threads, variant.min_cosine)
     except ModelInvalid as error:
         LOGGER.warning("the converted model is not used", extra={"error": error.message})
         return None
     LOGGER.info("converted model taken from the store", extra={"file": str(file)})
-    return engine
+    return [engine]
 
 
-def converted_file(card: ModelCard, config: RuntimeConfig) -> tuple[Path, str] | None:
-    """The graph that would be run out of the store, and its precision. Raises UnsupportedArchitecture."""
-    if choose_engine(card.encoder, config.engine) != "onnx" or config.onnx.convert == "Never":
+def chosen_variant(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Variant] | None:
+    """What would be run out of the store. Raises UnsupportedArchitecture."""
+    if choose_engine(card.encoder, config.engine) != "onnx":
         return None
-    artifact = find_artifact(config.model.store.expanduser(), inputs_of(card, config.onnx).name)
-    precision = "float32" if artifact is None else artifact.serving(config.engine.precision)
-    if config.engine.precision not in ("auto", precision):
+    artifact, asked = None, config.engine.precision
+    if config.onnx.convert != "Never":
+        artifact = find_artifact(config.model.store.expanduser(), inputs_of(card, config.onnx).name)
+    variant = None if artifact is None else artifact.serving(asked)
+    if asked not in ("auto", "float32" if variant is None else variant.precision):
         LOGGER.warning(
             "no variant of this precision is published, float32 is run; `embedserve convert` makes and tries them",
-            extra={"asked": config.engine.precision},
+            extra={"asked": asked},
         )
-    return None if artifact is None else (artifact.file(precision), precision)
+    return None if artifact is None or variant is None else (artifact, variant)
 
 
 def runner_on(engine: Engine, card: ModelCard, checkpoint: Checkpoint) -> Runner:

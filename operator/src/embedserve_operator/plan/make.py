@@ -129,6 +129,8 @@ def _children(
     fetches = (volume is None and spec.model.source.is_remote) or rollout.waits or bool(rollout.kept)
     by_job = volume is not None and not volume.is_filled
     takes_part = rollout.state != "Refused"
+    # One that waits for another conversion goes on being scaled.
+    is_scaled = not rollout.waits and (prepared.serves or world.deployment(rollout.wanted) is not None)
     found = (
         *prepared.children,
         made.config if takes_part else None,
@@ -140,7 +142,7 @@ def _children(
             for space in _living_spaces(rollout)
         ),
         service(resource, spec.service, rollout.serving, rollout.space),
-        *(() if rollout.waits or not prepared.serves else scalers(world, spec, settings, rollout.wanted)),
+        *(scalers(world, spec, settings, rollout.wanted) if is_scaled else ()),
         disruption_budget(resource, spec, resource.key.name, rollout.serving, volume),
         *(
             disruption_budget(

@@ -36,7 +36,7 @@ def observe(
     )
     probe = folder / PROBE_FILE
     probe.write_bytes(model.SerializeToString())
-    engine = OnnxEngine(encoder, load_session(probe, threads), "float32")
+    engine = OnnxEngine(encoder, load_session(probe, threads))
     probe.unlink()
     collected = {value: _Collected() for value in values}
     step = max(1, sum(map(len, texts)) // ROWS)

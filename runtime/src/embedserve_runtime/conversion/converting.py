@@ -121,7 +121,7 @@ class Maker:
         self._trial = Trial(card, sequences_of(card, parity_texts()))
 
     def fill(self, folder: Path) -> None:
-        """Write all that is published, and the report."""
+        """Write all that is published, and the report. float32 always is."""
         (folder / INPUTS_FILE).write_text(self._inputs.model_dump_json(by_alias=True, indent=1) + "\n")
         self._write_float(folder / PLAIN)
         reference = self._try(folder, PLAIN)
@@ -184,7 +184,7 @@ class Maker:
 
     def _judged(self, reference: Tried, tried: Tried, precision: str) -> Variant:
         parity = compare(reference.observed, tried.observed)
-        reason = shortfalls(parity, self._inputs.floor)
+        reason = "" if precision == PLAIN else shortfalls(parity, self._inputs.floor)
         return Variant(
             precision=precision,
             published=not reason,

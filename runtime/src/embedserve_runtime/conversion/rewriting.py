@@ -35,7 +35,7 @@ Named = tuple[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product with a matrix of the model. value: what is multiplied; weight: name of the matrix (columns, outputs)."""
+    """A product with a matrix of the model. value: what is multiplied; weight: the matrix (columns, outputs)."""
 
     value: str
     weight: str

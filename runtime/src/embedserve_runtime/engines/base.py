@@ -160,11 +160,6 @@ class Engine(Protocol):
     def hidden_size(self) -> int: ...
 
     @property
-    def precision(self) -> str:
-        """Of weights and products: `float32`, `bfloat16`, `float16` or `int8`."""
-        ...
-
-    @property
     def padding(self) -> int:
         """Positions that the last forward computed beside the real tokens, to give sequences one length."""
         ...

@@ -72,7 +72,6 @@ class ModelCard:
     query: how queries are treated; None where it is as documents.
     token_heads: what is made of each token beside a dense vector.
     pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
-    precision: of the encoder's products, as they are run: "float32" until an engine is chosen.
     body: what runs instead of the layers that `encoder` describes; of the encoder then only the sizes hold.
     """
 
@@ -92,7 +91,6 @@ class ModelCard:
     query: StaticQuery | None = None
     encoder_path: str = ""
     pair_types: bool = False
-    precision: str = "float32"
     body: Body | None = None
 
     @property

@@ -93,13 +93,12 @@ class Artifact:
     def file(self, precision: str) -> Path:
         return self.folder / precision / MODEL_FILE
 
-    def serving(self, asked: str) -> str:
-        """The precision to run when `asked` is the setting: the fastest for `auto`, float32 for one that is not
+    def serving(self, asked: str) -> Variant:
+        """The variant to run when `asked` is the setting: the fastest for `auto`, float32 for one that is not
         published."""
-        if asked == "auto":
-            return self.report.chosen
-        published = {variant.precision for variant in self.report.variants if variant.published}
-        return asked if asked in published else PLAIN
+        wanted = self.report.chosen if asked == "auto" else asked
+        published = {variant.precision: variant for variant in self.report.variants if variant.published}
+        return published.get(wanted) or published[PLAIN]
 
 
 def inputs_of(card: ModelCard, settings: OnnxSettings) -> Inputs:

@@ -29,11 +29,16 @@ class OnnxEngine:
     # On a CPU the system ends a process that takes too much.
     out_of_memory = 0
 
-    def __init__(self, encoder: Encoder, session: onnxruntime.InferenceSession, precision: str) -> None:
-        """session: of a graph as `graph.build` writes it. precision: the name of its weights' and products'."""
-        self.facts = EngineFacts("onnx", "cpu", precision)
+    def __init__(
+        self,
+        encoder: Encoder,
+        session: onnxruntime.InferenceSession,
+        precision: str = "float32",
+        parity: float | None = None,
+    ) -> None:
+        """session: of a graph as `graph.build` writes it. precision, parity: see `EngineFacts`."""
         self.padding = 0
-        self.precision = precision
+        self.facts = EngineFacts("onnx", "cpu", precision, parity=parity)
         self._session = session
         self._hidden_size = encoder.hidden_size
         has_terms = any(layer.attention.disentangled for layer in encoder.layers)
@@ -51,12 +56,14 @@ class OnnxEngine:
                 "session.model_external_initializers_file_folder_path", str(folder)
             )
             session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS)
-        return cls(encoder, session, "float32")
+        return cls(encoder, session)
 
     @classmethod
-    def load(cls, encoder: Encoder, file: Path, precision: str, threads: int) -> OnnxEngine:
+    def load(
+        cls, encoder: Encoder, file: Path, precision: str, threads: int, parity: float | None = None
+    ) -> OnnxEngine:
         """Load a graph of `encoder` from a file. Raises ModelInvalid when ONNX Runtime cannot."""
-        return cls(encoder, load_session(file, threads), precision)
+        return cls(encoder, load_session(file, threads), precision, parity)
 
     @property
     def hidden_size(self) -> int:

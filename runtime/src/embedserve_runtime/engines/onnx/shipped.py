@@ -39,7 +39,6 @@ class ShippedEngine:
         """Raises ModelInvalid when ONNX Runtime cannot load the file."""
         self._graph = graph
         self.padding = 0
-        self.precision = "float32"  # of what it gives; the file's own may be any
         self._hidden_size = hidden_size
         self._session = load_session(graph.file, threads)
 

@@ -95,10 +95,6 @@ class TorchEngine:
         return self._encoder.hidden_size
 
     @property
-    def precision(self) -> str:
-        return str(self.dtype).removeprefix("torch.")
-
-    @property
     def facts(self) -> EngineFacts:
         return EngineFacts("torch", name_of(self.device), str(self.dtype).removeprefix("torch."), self.kernel)
 

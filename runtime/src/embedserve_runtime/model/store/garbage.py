@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,14 +114,13 @@ def contents_of(root: Path, now: float) -> Contents:
     with volume_errors(root):
         # In the order opposite to that in which a writer makes them: what is pointed at has been listed too.
         pointers = tuple(
-            Pointer(path.stem, reference, now - path.stat().st_mtime)
-            for path in sorted((root / "refs").glob("*.json"))
+            Pointer(path.stem, reference, now - state.st_mtime)
+            for path, state in _looked_at(root / "refs")
             if (reference := read_reference(path)) is not None
         )
         folders = tuple(_folders(root, now))
         blobs = tuple(
-            Blob(path.name, path.stat().st_size, now - path.stat().st_mtime)
-            for path in sorted((root / "blobs").glob("*"))
+            Blob(path.name, state.st_size, now - state.st_mtime) for path, state in _looked_at(root / "blobs")
         )
         return Contents(folders, blobs, pointers)
 
@@ -160,9 +160,18 @@ def _is_named(reference: Reference, named: Collection[str]) -> bool:
 
 def _folders(root: Path, now: float) -> Iterator[Folder]:
     for kind in KINDS:
-        for path in sorted((root / kind).glob("*")):
-            told = path / MANIFEST if (path / MANIFEST).exists() else path
-            yield Folder(kind, path.name, read_manifest(path), now - told.stat().st_mtime)
+        for path, state in _looked_at(root / kind):
+            told = state
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                told = (path / MANIFEST).stat()
+            yield Folder(kind, path.name, read_manifest(path), now - told.st_mtime)
+
+
+def _looked_at(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """What is in a folder; what another process takes away in this moment is left out."""
+    for path in sorted(folder.glob("*")):
+        with contextlib.suppress(FileNotFoundError):
+            yield path, path.stat()
 
 
 def _bare(name: str) -> str:

@@ -8,6 +8,7 @@ next writer of the same key (a download goes on where it ended), and removed by 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import time
 import uuid
@@ -166,7 +167,13 @@ def _silence(folder: Path) -> float:
 
 
 def _bytes_in(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
+    """Another writer may be taking them in this moment: what is gone counts for nothing."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += (Path(parent) / name).stat().st_size
+    return total
 
 
 def _key(folder: Path) -> str:

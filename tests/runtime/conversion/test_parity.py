@@ -1,0 +1,97 @@
+"""The numbers by which a variant is judged, and the judgement."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from embedserve_runtime.config import ParitySettings
+from embedserve_runtime.conversion.parity import (
+    Observed,
+    Parity,
+    compare,
+    cosines,
+    rank_correlation,
+    shortfalls,
+    similarities,
+)
+from embedserve_runtime.engines.base import FloatArray
+
+SOURCE = np.random.default_rng(0)
+
+
+def numbers(*values: float) -> FloatArray:
+    return np.array(values, dtype=np.float32)
+
+
+def observed(vectors: FloatArray) -> Observed:
+    return Observed(vectors, similarities(vectors)[None])
+
+
+@pytest.mark.parametrize("levels", [5, 1000], ids=["many equal numbers", "few"])
+def test_rank_correlation_is_that_of_scipy(levels: int) -> None:
+    one, other = SOURCE.integers(0, levels, size=(2, 300)).astype(np.float32)
+    other = other + one
+    assert rank_correlation(one, other) == pytest.approx(stats.spearmanr(one, other).statistic, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "want"),
+    [
+        pytest.param((1, 2, 3), (10, 20, 21), 1, id="the same order"),
+        pytest.param((1, 2, 3), (3, 2, 1), -1, id="the other order"),
+        pytest.param((1, 1, 1), (2, 2, 2), 1, id="neither varies"),
+        pytest.param((1, 2, 3), (2, 2, 2), 0, id="one does not vary"),
+    ],
+)
+def test_rank_correlation(one: tuple[float, ...], other: tuple[float, ...], want: float) -> None:
+    assert rank_correlation(numbers(*one), numbers(*other)) == pytest.approx(want)
+
+
+def test_cosines_of_empty_rows() -> None:
+    one = np.array([[1, 0], [0, 0], [0, 0], [3, 4]], dtype=np.float32)
+    other = np.array([[1, 1], [0, 0], [1, 0], [6, 8]], dtype=np.float32)
+    assert cosines(one, other).tolist() == pytest.approx([2**-0.5, 1, 0, 1])
+
+
+def test_similarities_are_those_of_each_pair_once() -> None:
+    vectors = np.array([[1, 0], [0, 1], [2, 3]], dtype=np.float32)
+    assert similarities(vectors).tolist() == [0, 2, 3]
+
+
+def test_equal_results_compare_as_equal() -> None:
+    one = observed(SOURCE.normal(size=(9, 5)).astype(np.float32))
+    assert compare(one, one) == Parity(pytest.approx(1), pytest.approx(1), 0, pytest.approx(1))
+
+
+def test_the_least_rank_agreement_of_all_labels_counts() -> None:
+    vectors = np.eye(3, dtype=np.float32)
+    one = Observed(vectors, np.array([[1, 2, 3], [1, 2, 3]], dtype=np.float32))
+    other = Observed(vectors, np.array([[1, 2, 3], [3, 2, 1]], dtype=np.float32))
+    assert compare(one, other).rank_agreement == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_results_that_are_not_finite_are_below_every_floor(value: float) -> None:
+    reference = observed(np.eye(3, dtype=np.float32))
+    found = Observed(np.full((3, 3), value, dtype=np.float32), reference.scores)
+    floor = ParitySettings(min_mean_cosine=-0.5, min_cosine=-0.5, min_rank_agreement=-0.5)
+    assert shortfalls(compare(reference, found), floor).count("is below") == 3
+
+
+@pytest.mark.parametrize(
+    ("parity", "want"),
+    [
+        pytest.param(Parity(0.998, 0.99, 1.0, 0.99), "", id="at the floor"),
+        pytest.param(Parity(0.9979, 0.99, 0.1, 0.99), "mean cosine 0.99790 is below 0.998", id="mean cosine"),
+        pytest.param(Parity(1.0, 0.98, 0.1, 1.0), "min cosine 0.98000 is below 0.99", id="least cosine"),
+        pytest.param(
+            Parity(1.0, 0.9, 0.1, 0.5),
+            "min cosine 0.90000 is below 0.99, rank agreement 0.50000 is below 0.99",
+            id="several",
+        ),
+    ],
+)
+def test_what_is_below_the_default_floor_is_named(parity: Parity, want: str) -> None:
+    assert shortfalls(parity, ParitySettings()) == want

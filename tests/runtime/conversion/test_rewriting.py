@@ -1,0 +1,80 @@
+"""Graphs of every family in other precisions against their float32 graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+
+from embedserve_runtime.conversion.calibration import observe
+from embedserve_runtime.conversion.parity import cosines
+from embedserve_runtime.conversion.quantizing import Blocks, best_static
+from embedserve_runtime.conversion.rewriting import FloatGraph, Named, eight_bit, half_weights, write_model
+from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.engines.onnx.graph import build
+from embedserve_runtime.engines.onnx.spool import drained
+from embedserve_runtime.model import families
+from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from tests.runtime.engines import cases
+from tests.runtime.engines.case import Case
+from tests.support.tolerances import EIGHT_BIT_MIN_COSINE, HALF_WEIGHTS_MIN_COSINE
+
+Rewritten = tuple[onnx.ModelProto, Iterator[Named]]
+# The first row of each family: what makes the others differ is not touched here.
+CASES = tuple({case.name.split(",")[0]: case for case in reversed(cases.CASES)}.values())
+
+
+def static(graph: FloatGraph, folder: Path, case: Case) -> Rewritten:
+    encoder = families.describe(folder.parent)
+    seen = observe(folder, encoder, graph.products(), case.sequences(), threads=1)
+    forms = {name: best_static(graph.read(name), inputs, 127)[0] for name, inputs in seen.items()}
+    assert len(forms) >= 4
+    return eight_bit(graph, forms, 127)
+
+
+def blocks(graph: FloatGraph, folder: Path, case: Case) -> Rewritten:
+    del folder, case
+    return eight_bit(graph, {product.weight: Blocks(32) for product in graph.products()}, 127)
+
+
+def half(graph: FloatGraph, folder: Path, case: Case) -> Rewritten:
+    del folder, case
+    return half_weights(graph)
+
+
+REWRITERS: dict[str, tuple[Callable[[FloatGraph, Path, Case], Rewritten], float]] = {
+    "static": (static, EIGHT_BIT_MIN_COSINE),
+    "blocks": (blocks, EIGHT_BIT_MIN_COSINE),
+    "half": (half, HALF_WEIGHTS_MIN_COSINE),
+}
+
+
+@pytest.mark.parametrize("rewriter", REWRITERS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_hidden_states_stay_close(case: Case, rewriter: str, tmp_path: Path) -> None:
+    case.build(tmp_path)
+    encoder = families.describe(tmp_path)
+    model, arrays = build(encoder, Weights(encoder, Checkpoint.open(tmp_path)))
+    write_model(tmp_path / "float32", model, drained(arrays), {})
+    rewrite, least = REWRITERS[rewriter]
+    graph = FloatGraph(tmp_path / "float32")
+    write_model(tmp_path / rewriter, *rewrite(graph, tmp_path / "float32", case), {})
+    want, have = (
+        OnnxEngine.load(encoder, tmp_path / name / "model.onnx", name, threads=1).forward(case.batch())
+        for name in ("float32", rewriter)
+    )
+    found = cosines(want, have)
+    assert found.min() >= least
+    assert found.min() < 1, "another precision gives other numbers"
+
+
+def test_a_graph_names_its_operators_and_what_it_is(tmp_path: Path) -> None:
+    cases.BERT[0].build(tmp_path)
+    encoder = families.describe(tmp_path)
+    model, arrays = build(encoder, Weights(encoder, Checkpoint.open(tmp_path)))
+    write_model(tmp_path / "float32", model, drained(arrays), {"embedserve.precision": "float32"})
+    written = onnx.load(str(tmp_path / "float32" / "model.onnx"))
+    assert {one.domain: one.version for one in written.opset_import} == {"": 21, "com.microsoft": 1}
+    assert {one.key: one.value for one in written.metadata_props} == {"embedserve.precision": "float32"}

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from embedserve_runtime.cpu_features import flags_in, instruction_set, name_of, sums_exactly
+
+X86 = "processor\t: 0\nmodel name\t: x\nflags\t\t: fpu avx2 avx512bw avx512_vnni\n\nprocessor\t: 1\nflags\t\t: fpu\n"
+ARM = "processor\t: 0\nFeatures\t: fp asimd asimddp i8mm\nCPU implementer\t: 0x41\n"
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "want_name", "want_exact"),
+    [
+        pytest.param("x86_64", {"avx2", "avx512bw", "avx512_vnni"}, "x86-64/avx512-vnni", True, id="Zen 4"),
+        pytest.param("x86_64", {"amx_int8", "avx512_vnni"}, "x86-64/amx-int8", True, id="Sapphire Rapids"),
+        pytest.param("x86_64", {"avx2", "avx_vnni"}, "x86-64/avx-vnni", True, id="Alder Lake"),
+        pytest.param("x86_64", {"avx2", "avx512bw"}, "x86-64/avx512", False, id="Skylake"),
+        pytest.param("x86_64", {"avx2"}, "x86-64/avx2", False, id="Haswell"),
+        pytest.param("AMD64", set(), "x86-64/sse", False, id="older"),
+        pytest.param("aarch64", {"asimddp", "i8mm"}, "arm64/i8mm", True, id="Neoverse V1"),
+        pytest.param("arm64", {"asimddp"}, "arm64/dotprod", True, id="Neoverse N1"),
+        pytest.param("aarch64", {"asimd"}, "arm64/neon", True, id="Cortex-A72"),
+        pytest.param("riscv64", set(), "riscv64", False, id="another one"),
+    ],
+)
+def test_a_machine_is_named_by_its_best_integer_arithmetic(
+    machine: str, flags: set[str], want_name: str, want_exact: bool
+) -> None:
+    name = name_of(machine, flags)
+    assert (name, sums_exactly(name)) == (want_name, want_exact)
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        pytest.param(X86, {"fpu", "avx2", "avx512bw", "avx512_vnni"}, id="x86"),
+        pytest.param(ARM, {"fp", "asimd", "asimddp", "i8mm"}, id="ARM"),
+        pytest.param("", set(), id="nothing"),
+    ],
+)
+def test_flags_are_those_of_the_first_processor(text: str, want: set[str]) -> None:
+    assert flags_in(text) == want
+
+
+def test_this_machine_has_a_name_that_does_not_change() -> None:
+    assert instruction_set() == instruction_set()
