@@ -73,9 +73,9 @@ class Controller:
         await publish(
             plan.status, refusal, resource=world.resource, now=now, kube=self._kube, store=self._store
         )
-        if refusal is not None or heard != "All":
-            return False
-        return await self._go_on(key, plan)
+        # A pod that does not hear keeps nobody from proving its vectors.
+        went_on = refusal is None and await self._go_on(key, plan)
+        return went_on and heard == "All"
 
     async def _go_on(self, key: Key, plan: Plan) -> bool:
         """What leads to a further pass: answers of pods, and the time."""
