@@ -30,7 +30,7 @@ print("begun", flush=True)
 for _ in range(threads):
     threading.Thread(target=ask).start()
 """
-_END = """
+END = """
 import os, pathlib, signal, sys
 for entry in pathlib.Path("/proc").iterdir():
     if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -67,6 +67,6 @@ def asking(service: Service, *, threads: int = 1, text: str = "still here") -> I
             yield load
         finally:
             # What runs in the pod has to end; the command here ends with it.
-            kubectl(*where, "python3", "-c", _END, mark)
+            kubectl(*where, "python3", "-c", END, mark)
             for line in process.stdout.read().splitlines():
                 (load.failed if line.startswith("failed") else load.asked).append(line)

@@ -106,16 +106,15 @@ def test_scaling_adds_a_pod_and_restarts_none(life: Service, kubectl: Kubectl) -
 
 @pytest.mark.parametrize("kind", ["services", "configmaps", "deployments", "networkpolicies"])
 def test_a_deleted_child_comes_back(life: Service, kubectl: Kubectl, kind: str) -> None:
-    before = life.child(kind)
-    kubectl("delete", kind, before["metadata"]["name"], "--namespace", life.namespace)
+    before = {child["metadata"]["name"]: child["metadata"]["uid"] for child in life.children(kind)}
+    for name in before:
+        kubectl("delete", kind, name, "--namespace", life.namespace)
 
-    def is_back() -> bool:
-        found = life.children(kind)
-        return [c["metadata"]["name"] for c in found] == [before["metadata"]["name"]] and (
-            found[0]["metadata"]["uid"] != before["metadata"]["uid"]
-        )
+    def are_back() -> bool:
+        found = {child["metadata"]["name"]: child["metadata"]["uid"] for child in life.children(kind)}
+        return found.keys() == before.keys() and not set(found.values()) & set(before.values())
 
-    wait_until(f"{kind} {before['metadata']['name']} is back", is_back, timeout_s=PATIENCE_S)
+    wait_until(f"{kind} {', '.join(before)} are back", are_back, timeout_s=PATIENCE_S)
     life.wait_serving()
 
 
@@ -140,7 +139,7 @@ def test_a_pass_asks_for_nothing_that_is_right_already(life: Service, kubectl: K
     for _ in range(2):
         # The Service's return shows that passes were made.
         kubectl("delete", "service", "life", "--namespace", life.namespace)
-        wait_until("the Service is back", lambda: bool(life.children("services")), timeout_s=PATIENCE_S)
+        wait_until("the Service is back", lambda: len(life.children("services")) == 2, timeout_s=PATIENCE_S)
     after = _applies(kubectl)
     assert (after["deployments"], after["configmaps"]) == (applies["deployments"], applies["configmaps"])
     assert after["services"] == applies["services"] + 2
@@ -161,7 +160,7 @@ def test_a_suspended_service_keeps_its_name_and_nothing_else(life: Service) -> N
     life.apply({**SPEC, "suspend": True})
     life.wait_condition("Ready", "False", "Suspended")
     wait_until("no pod runs", lambda: not life.pods(), timeout_s=PATIENCE_S)
-    assert len(life.children("services", "deployments")) == 2
+    assert len(life.children("services", "deployments")) == 3, "the vector space has a Service too"
     life.apply(SPEC)
     life.wait_serving()
 

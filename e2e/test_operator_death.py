@@ -40,7 +40,7 @@ def test_killed_in_the_middle_of_a_model_change_it_completes_the_change(
     changing = service("changing")
     changing.apply(hub_spec())
     before = changing.wait_serving()["status"]["vectorSpace"]["id"]
-    changing.apply(hub_spec(model={"pooling": "cls"}))
+    changing.apply(hub_spec(model={"pooling": "cls"}, rollout={"keepPrevious": "0s"}))
     wait_until(
         "the new Deployment exists", lambda: len(changing.children("deployments")) == 2, timeout_s=PATIENCE_S
     )

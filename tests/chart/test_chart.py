@@ -19,6 +19,8 @@ from embedserve_operator.kinds import API_KINDS, CHILD_KINDS, CLUSTER_KINDS, OPT
 from embedserve_operator.options import adapter_settings, render_settings, run_settings
 from embedserve_operator.settings import KedaSettings
 from embedserve_operator.specs.autoscaler import METRICS
+from embedserve_operator.specs.metadata import CLAIM_LABEL, claim_mark
+from embedserve_runtime.cli import _parser as runtime_parser
 from tests.chart.conftest import CHART, Helm
 from tests.operator.expected import assert_golden
 
@@ -62,6 +64,22 @@ def test_the_operator_understands_every_flag_that_the_chart_gives(template: Temp
         assert render_settings(options).images["cpu"].reference == options.runtime_image
 
 
+def test_what_cleans_a_claim_is_started_as_it_understands_and_where_the_claim_is(template: Template) -> None:
+    (cron, *_) = objects(template("--values", str(ALL_VALUES)), "CronJob")
+    pod = cron["spec"]["jobTemplate"]["spec"]["template"]
+    (in_use,), (clean,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
+    options = parser().parse_args(in_use["args"])
+    assert (options.namespace, options.claim) == (cron["metadata"]["namespace"], "models")
+    understood = runtime_parser().parse_args(clean["args"])
+    assert understood.keep_from == options.output
+    assert understood.only_keep is True
+    assert understood.older_than == 30 * 86400
+    mark = {CLAIM_LABEL: claim_mark("models")}
+    assert mark.items() <= pod["metadata"]["labels"].items()
+    (term,) = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["labelSelector"]["matchLabels"] == mark
+
+
 def test_rights_are_the_least_that_work(template: Template) -> None:
     rendered = template()
     rules = [
@@ -97,6 +115,10 @@ def test_the_operator_may_lead_by_the_lease_that_it_is_told_of(template: Templat
         pytest.param(("--set", "hardwareClasses.X.cpus=1"), "propertyName 'X'", id="a class with a capital"),
         pytest.param(
             ("--set", "runtime.image.architectures={riscv64}"), "architectures", id="an unknown architecture"
+        ),
+        pytest.param(("--set", "storeGc.olderThan=week"), "olderThan", id="an age in words"),
+        pytest.param(
+            ("--set", "storeGc.claims[0].claimName=models"), "namespace", id="a claim in no namespace"
         ),
         pytest.param(
             ("--set", "serviceAccount.create=false"), "serviceAccount.name", id="no service account"
@@ -158,6 +180,7 @@ def test_every_kind_that_the_operator_makes_or_watches_is_one_that_it_may(templa
         }
         needed = {"list"} if kind in OPTIONAL_KINDS else {"list", "watch"}
         needed |= {"get", "create", "patch", "delete"} if kind in CHILD_KINDS else set()
+        needed |= {"patch"} if kind == POD else set()  # of labels
         assert verbs == needed, kind
 
 

@@ -10,6 +10,7 @@ import yaml
 from embedserve_operator.render import render
 from embedserve_operator.specs.runtime_config import (
     ENDPOINT_DRAIN_SECONDS,
+    GRPC_PORT,
     MANAGEMENT_PORT,
     SERVING_PORT,
 )
@@ -34,11 +35,45 @@ def configs(manifest: Path, folder: Path) -> list[RuntimeConfig]:
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)
 def test_every_rendered_configuration_starts_the_runtime(manifest: Path, tmp_path: Path) -> None:
     for config in configs(manifest, tmp_path):
+        assert config.model.store == Path("/models")
         server = config.server
+        if not server.model_fields_set:
+            continue  # of a Job
         assert (server.port, server.management_port) == (SERVING_PORT, MANAGEMENT_PORT)
         assert server.endpoint_drain_seconds == ENDPOINT_DRAIN_SECONDS
         assert server.shutdown_grace_seconds >= 30
-        assert config.model.store == Path("/models")
+
+
+def test_pods_with_a_cache_ask_nobody_and_only_the_fetch_does(tmp_path: Path) -> None:
+    found = configs(MANIFEST_FOLDER / "cache-converted.yaml", tmp_path)
+    fetch, convert, serve = found
+    assert [config.model.offline for config in found] == [False, True, True]
+    assert convert.onnx == serve.onnx
+    assert (serve.onnx.convert, serve.onnx.precision) == ("IfNeeded", ("int8",))
+    floors = serve.onnx.parity
+    assert (floors.min_mean_cosine, floors.min_cosine, floors.min_rank_agreement) == (0.999, 0.98, 0.95)
+    assert {config.model.source for config in found} == {fetch.model.source}
+
+
+def test_nothing_that_others_have_converted_is_taken_unasked(tmp_path: Path) -> None:
+    _, serve = configs(MANIFEST_FOLDER / "cache-claim.yaml", tmp_path)
+    assert serve.onnx.convert == "Never"
+
+
+def test_other_sources_arrive(tmp_path: Path) -> None:
+    (http,) = configs(MANIFEST_FOLDER / "source-http.yaml", tmp_path)
+    (s3,) = configs(MANIFEST_FOLDER / "source-s3.yaml", tmp_path)
+    (mirror,) = configs(MANIFEST_FOLDER / "source-mirror.yaml", tmp_path)
+    assert http.model.source == "https://models.example:8443/minilm.tar.gz"
+    assert http.model.sha256 == "0123456789abcdef" * 4
+    assert (s3.model.source, s3.model.s3_endpoint) == ("s3://models/minilm", "http://minio.storage.svc:9000")
+    assert s3.model.refresh == "2026-11-28"
+    assert (mirror.model.endpoint, mirror.model.onnx_file) == ("https://mirror.example", "onnx/model.onnx")
+
+
+def test_the_port_for_grpc_arrives(tmp_path: Path) -> None:
+    (config,) = configs(MANIFEST_FOLDER / "service-grpc.yaml", tmp_path)
+    assert config.server.grpc_port == GRPC_PORT
 
 
 def test_every_field_of_the_resource_arrives(tmp_path: Path) -> None:

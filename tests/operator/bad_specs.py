@@ -9,8 +9,9 @@ from typing import Any
 Spec = dict[str, Any]
 
 SOURCE = {"huggingFace": {"repo": "a/b"}}
+SHA256 = "0123456789abcdef" * 4
 VOLUME = {"volume": {"claimName": "models"}}
-ONE_SOURCE = "give exactly one source: one of huggingFace, volume and image"
+ONE_SOURCE = "give exactly one source: one of huggingFace, http, s3, volume and image"
 REPO = "repo must be OWNER/NAME as on the Hub, for example sentence-transformers/all-MiniLM-L6-v2"
 QUANTITY = "must be a Kubernetes quantity of zero or more, such as 500m, 2 or 4Gi"
 OWN_VARIABLE = "the operator sets HOME and every EMBEDSERVE_ variable itself: use the fields of spec"
@@ -44,6 +45,22 @@ def _volume(**fields: Any) -> Spec:
 
 def _image(reference: str) -> Spec:
     return {"model": {"source": {"image": {"reference": reference}}}}
+
+
+def _http(url: str = "https://models.example/minilm.tar.gz", sha256: str = SHA256, **fields: Any) -> Spec:
+    return {"model": {"source": {"http": {"url": url, "sha256": sha256, **fields}}}}
+
+
+def _s3(uri: str = "s3://models/minilm", **fields: Any) -> Spec:
+    return {"model": {"source": {"s3": {"uri": uri, **fields}}}}
+
+
+def _cache(**fields: Any) -> Spec:
+    return with_(cache=fields)
+
+
+def _onnx(cache: Spec | None = None, **fields: Any) -> Spec:
+    return with_(onnx=fields, **({} if cache is None else {"cache": cache}))
 
 
 def _limits(**fields: Any) -> Spec:
@@ -90,6 +107,58 @@ BAD: dict[str, Bad] = {
         _image("registry.example/model"), "reference must name an image with a tag or digest"
     ),
     "an image with a blank": Bad(_image("model :1"), "reference must name an image with a tag or digest"),
+    "a mirror without a scheme": Bad(_hub(endpoint="hub.example"), "must be a base URL such as https://"),
+    "a mirror with a password": Bad(_hub(endpoint="https://me:secret@hub.example"), "without a password"),
+    "an archive without its sum": _schema(
+        {"model": {"source": {"http": {"url": "https://models.example/m.tar"}}}},
+        "http.sha256: Required value",
+    ),
+    "an archive with a short sum": Bad(
+        _http(sha256="abc"), "must be the archive's SHA-256: 64 lower-case hex"
+    ),
+    "an archive by FTP": Bad(_http("ftp://models.example/m.tar"), "must be the URL of an archive"),
+    "an archive's host alone": Bad(_http("https://models.example"), "must be the URL of an archive"),
+    "a whole bucket": Bad(_s3("s3://models"), "must be s3://BUCKET/PREFIX"),
+    "a bucket in capitals": Bad(_s3("s3://Models/minilm"), "must be s3://BUCKET/PREFIX"),
+    "keys of S3 by value": _schema(_s3(accessKey="x"), 'unknown field "spec.model.source.s3.accessKey"'),
+    "an S3 server without a scheme": Bad(_s3(endpoint="minio:9000"), "must be a base URL such as https://"),
+    "an ONNX file that is none": Bad(
+        with_(model={"onnxFile": "model.bin"}), "must be the path of an ONNX file"
+    ),
+    "an ONNX file outside": Bad(with_(model={"onnxFile": "../a.onnx"}), "must be the path of an ONNX file"),
+    "an empty refresh": _schema(with_(model={"refresh": ""}), "should be at least 1 chars long"),
+    "int8 from nowhere": Bad(with_(model={"precision": "int8"}), "int8 is made by conversion; add onnx"),
+    "an empty cache": Bad(_cache(), "give exactly one of volume and claimName"),
+    "two caches": Bad(
+        _cache(volume={"size": "1Gi"}, claimName="models"), "give exactly one of volume and claimName"
+    ),
+    "a volume without a size": _schema(_cache(volume={}), "cache.volume.size: Required value"),
+    "a volume of no size": Bad(_cache(volume={"size": "0Gi"}), "must be a Kubernetes quantity above zero"),
+    "a volume that is read only": Bad(
+        _cache(volume={"size": "1Gi"}, readOnly=True), "readOnly needs claimName"
+    ),
+    "an unknown access mode": _schema(
+        _cache(volume={"size": "1Gi", "accessModes": ["ReadOnlyMany"]}), 'supported values: "ReadWriteOnce"'
+    ),
+    "no access mode": _schema(
+        _cache(volume={"size": "1Gi", "accessModes": []}), "should have at least 1 items"
+    ),
+    "an unknown end of a claim": _schema(
+        _cache(volume={"size": "1Gi", "whenDeleted": "Ask"}), 'supported values: "Retain", "Delete"'
+    ),
+    "a claim's name with a slash": Bad(_cache(claimName="a/b"), OBJECT_NAME),
+    "conversion without a cache": Bad(_onnx(convert="Always"), "needs a cache that can be written to"),
+    "conversion into a filled cache": Bad(
+        _onnx({"claimName": "models", "readOnly": True}, convert="Always"),
+        "needs a cache that can be written",
+    ),
+    "an unknown time of conversion": _schema(_onnx(convert="Maybe"), 'supported values: "Never"'),
+    "an unknown variant": _schema(_onnx(precision="int4"), 'supported values: "auto"'),
+    "a floor above one": Bad(_onnx(parity={"minCosine": 1.1}), "must be between 0 and 1; leave it out"),
+    "a gRPC port that is HTTP's": Bad(
+        with_(service={"grpcPort": 80}), "must be between 1 and 65535 and not 80"
+    ),
+    "a gRPC port beyond all": Bad(with_(service={"grpcPort": 70000}), "must be between 1 and 65535"),
     "a negative budget": Bad(
         with_(batching={"maxBatchTokens": -1}),
         "must be between 1 and 10000000; leave it out to let the runtime measure the best value",
@@ -200,6 +269,16 @@ GOOD: dict[str, Spec] = {
     "the least": with_(),
     "a volume": _volume(path="encoders/minilm"),
     "an image by digest": _image("registry.example/model@sha256:0123"),
+    "a mirror": _hub(endpoint="https://hub.example/mirror"),
+    "an archive": _http(tokenSecretRef={"name": "web", "key": "token"}),
+    "a bucket's prefix": _s3(endpoint="http://minio.storage.svc:9000", secretRef={"name": "keys"}),
+    "a refreshed branch": with_(model={"refresh": "2026-11-28", "onnxFile": "onnx/model.onnx"}),
+    "a volume of its own": _cache(volume={"size": "20Gi", "storageClassName": "fast"}),
+    "a shared claim": _cache(claimName="models"),
+    "conversion with floors": _onnx(
+        {"volume": {"size": 1000000000}}, precision="int8", parity={"minCosine": 1, "minMeanCosine": 0.999}
+    ),
+    "a port for gRPC": with_(service={"grpcPort": 9090}),
     "limits": _limits(cpu=2, memory="4Gi"),
     "no replicas": with_(replicas=0),
     "an autoscaler": with_(autoscaling={"maxReplicas": 4}),

@@ -8,15 +8,16 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from embedserve_operator.kinds import CLAIM
 from embedserve_operator.nodes import UNKNOWN_CLUSTER, ClusterFacts, NodeFacts, Taint
-from embedserve_operator.observe import observe
+from embedserve_operator.observe import VolumeSeen, observe
 from embedserve_operator.plan import Plan, PlannedCondition, make_plan
 from embedserve_operator.plan.revision import revision_of
 from embedserve_operator.settings import RenderSettings, RuntimeImage
-from embedserve_operator.specs.metadata import REVISION_LABEL
+from embedserve_operator.specs.metadata import REVISION_LABEL, SPACE_LABEL
 from embedserve_operator.status import stamped
 from embedserve_operator.wire import Manifest
-from embedserve_operator.world import World
+from embedserve_operator.world import PodCheck, Said, World
 from tests.operator.moments import NOON
 
 SETTINGS = RenderSettings(
@@ -28,6 +29,7 @@ SETTINGS = RenderSettings(
     management_clients=("embedserve-system", "monitoring"),
 )
 UID = "11111111-1111-1111-1111-111111111111"
+NOW = int(NOON.timestamp())
 REPO = "sentence-transformers/all-MiniLM-L6-v2"
 OTHER_REPO = "sentence-transformers/paraphrase-MiniLM-L3-v2"
 REPORT = {
@@ -101,13 +103,14 @@ def failed(
     }
 
 
-def ready(of: Manifest) -> Manifest:
+def ready(of: Manifest, report: Mapping[str, Any] = REPORT) -> Manifest:
     """The pod once it serves."""
     found = deepcopy(of)
     found["status"] = {
         "phase": "Running",
+        "podIP": "10.0.0.1",
         "conditions": [{"type": "Ready", "status": "True"}],
-        "initContainerStatuses": [fetched()],
+        "initContainerStatuses": [fetched(report)],
         "containerStatuses": [{"name": "runtime", "state": {"running": {}}}],
     }
     return found
@@ -121,10 +124,29 @@ class Cluster:
     children: tuple[Manifest, ...] = ()
     pods: tuple[Manifest, ...] = ()
     facts: ClusterFacts = UNKNOWN_CLUSTER
+    jobs: tuple[Manifest, ...] = ()
+    job_pods: tuple[Manifest, ...] = ()
+    claims: tuple[Manifest, ...] = ()
+    now: int = NOW
     settings: RenderSettings = SETTINGS
 
     def world(self) -> World:
-        return observe(self.resource, self.children, self.pods, self.facts)
+        """Pods that are ready have proved their vectors."""
+        before = observe(self.resource, self.children, self.pods)
+        said = {
+            pod.run: Said(PodCheck(pod.report.vector_space, pod.report.dimensions, ""))
+            for pod in before.pods
+            if pod.phase == "Ready" and pod.report is not None
+        }
+        return observe(
+            self.resource,
+            (*self.children, *self.claims),
+            self.pods,
+            self.facts,
+            VolumeSeen(self.jobs, self.job_pods, self.claims),
+            said=said,
+            now=self.now,
+        )
 
     def plan(self) -> Plan:
         return make_plan(self.world(), self.settings)
@@ -141,16 +163,39 @@ class Cluster:
         """After the plan was carried out, and nothing else happened."""
         plan = self.plan()
         pruned = {child.ref for child in plan.prune}
-        live = {(c["kind"], c["metadata"]["name"]): c for c in self.children}
+        live = {(c["kind"], c["metadata"]["name"]): c for c in (*self.children, *self.claims)}
         live = {ref: child for ref, child in live.items() if ref not in pruned}
         for child in plan.children:
             ref = (child["kind"], child["metadata"]["name"])
             before = live.get(ref, {})
             live[ref] = _stored(child, before)
-        return replace(self, children=tuple(live.values()))
+        spaces = {label.pod.name: label.space for label in plan.labels}
+        pods = tuple(_labelled(pod, spaces.get(pod["metadata"]["name"])) for pod in self.pods)
+        removed = {job.name for job in plan.remove}
+        jobs = [job for job in self.jobs if job["metadata"]["name"] not in removed]
+        return replace(
+            self,
+            children=tuple(child for child in live.values() if child["kind"] != CLAIM),
+            pods=pods,
+            claims=tuple(child for child in live.values() if child["kind"] == CLAIM),
+            jobs=(*jobs, *(_stored(job, {}) for job in plan.start)),
+        )
 
-    def rolled_out(self, spec: Mapping[str, Any] | None = None) -> Self:
-        """After the Deployment of a spec (the current one by default) became complete."""
+    def rolled_out(
+        self, spec: Mapping[str, Any] | None = None, *, report: Mapping[str, Any] = REPORT
+    ) -> Self:
+        """After the Deployment of a spec (the current one by default) became complete, its Service of the vector space
+        is there, and its pods are labelled with it."""
+        found = self._with_pods(spec, report)
+        there = found.names("Service")
+        made = [
+            _stored(child, {})
+            for child in found.plan().children
+            if child["kind"] == "Service" and child["metadata"]["name"] not in there
+        ]
+        return replace(found, children=(*found.children, *made))
+
+    def _with_pods(self, spec: Mapping[str, Any] | None, report: Mapping[str, Any]) -> Self:
         revision = self.revision(spec)
         children, pods = [], [p for p in self.pods if _revision(p) != revision]
         for child in self.children:
@@ -158,8 +203,10 @@ class Cluster:
                 children.append(child)
                 continue
             replicas = child["spec"].get("replicas", 1)
-            children.append(_with_status(child, replicas, replicas))
-            pods += [ready(made) for made in _pods_of(child, replicas)]
+            children.append(_labelled(_with_status(child, replicas, replicas), report["vectorSpace"]))
+            pods += [
+                _labelled(ready(made, report), report["vectorSpace"]) for made in _pods_of(child, replicas)
+            ]
         return replace(self, children=tuple(children), pods=tuple(pods))
 
     def started(self, *statuses: Manifest, spec: Mapping[str, Any] | None = None, **status: Any) -> Self:
@@ -194,15 +241,27 @@ class Cluster:
         assert found is not None
         return revision_of(found)
 
+    def config_files(self) -> list[str]:
+        """Names of the ConfigMaps that hold configuration files."""
+        return [name for name in self.names("ConfigMap") if not name.endswith("-pin")]
+
     def names(self, kind: str) -> list[str]:
         return sorted(c["metadata"]["name"] for c in self.children if c["kind"] == kind)
 
     def service_revision(self) -> str:
         """The revision that the Service selects."""
-        service = next(c for c in self.children if c["kind"] == "Service")
+        name = self.resource["metadata"]["name"]
+        service = next(c for c in self.children if c["kind"] == "Service" and c["metadata"]["name"] == name)
         found = service["spec"]["selector"][REVISION_LABEL]
         assert isinstance(found, str)
         return found
+
+
+def _labelled(received: Manifest, space: str | None) -> Manifest:
+    if space is None:
+        return received
+    labels = {**received["metadata"]["labels"], SPACE_LABEL: space}
+    return {**received, "metadata": {**received["metadata"], "labels": labels}}
 
 
 def with_pods(cluster: Cluster, count: int, *, only: str = "") -> Cluster:
@@ -219,7 +278,7 @@ def with_pods(cluster: Cluster, count: int, *, only: str = "") -> Cluster:
 def _stored(child: Manifest, before: Manifest) -> Manifest:
     changed = before.get("spec") != child.get("spec")
     generation = before.get("metadata", {}).get("generation", 0) + changed
-    uid = f"uid-{child['kind']}-{child['metadata']['name']}"
+    uid = before.get("metadata", {}).get("uid") or f"uid-{child['kind']}-{child['metadata']['name']}"
     stored = {**deepcopy(child), "metadata": {**child["metadata"], "uid": uid, "generation": generation}}
     if "status" in before:
         stored["status"] = before["status"]

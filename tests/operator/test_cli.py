@@ -1,4 +1,4 @@
-"""The commands that need no cluster."""
+"""The commands, but for those that run for ever."""
 
 from __future__ import annotations
 

@@ -74,7 +74,10 @@ def test_an_addition_of_others_is_left_alone(kind: str, change: Callable[[Any], 
     ("kind", "change", "want"),
     [
         pytest.param(
-            "Deployment", lambda live: live["spec"].update(replicas=5), "changed spec.replicas", id="scaled"
+            "Deployment",
+            lambda live: live["spec"].update(replicas=5),
+            "spec.replicas is not as it should be",
+            id="scaled",
         ),
         pytest.param(
             "Deployment", lambda live: _container(live).update(image="evil"), "[runtime].image", id="image"

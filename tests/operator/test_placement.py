@@ -139,7 +139,9 @@ def test_without_nodes_only_the_scheduler_is_asked() -> None:
 
 
 def test_a_service_that_serves_is_not_disturbed_by_what_becomes_of_the_nodes() -> None:
-    serving = cluster(hub_spec(), ClusterFacts(nodes=(node("plain"),))).applied().rolled_out().published()
+    serving = (
+        cluster(hub_spec(), ClusterFacts(nodes=(node("plain"),))).applied().rolled_out().applied().published()
+    )
     emptied = replace(serving, facts=ClusterFacts(nodes=()))
     assert set(emptied.conditions()) == {"Ready"}
     assert emptied.conditions()["Ready"].status == "True"

@@ -25,7 +25,7 @@ UNAVAILABLE = failed("SourceUnavailable", "the Hub does not answer", retryable=T
 
 def serving(spec: dict[str, Any] = FIRST) -> Cluster:
     """A service that runs as asked for."""
-    return Cluster(resource(spec)).applied().rolled_out().published()
+    return Cluster(resource(spec)).applied().rolled_out().applied().published()
 
 
 def test_a_new_resource_gets_its_children_in_the_order_they_need_each_other() -> None:
@@ -54,6 +54,12 @@ def test_what_the_pods_report_is_published() -> None:
     assert status.endpoint is not None
     assert status.endpoint.url == "http://docs.search.svc"
     assert (status.replicas, status.ready_replicas) == (1, 1)
+
+
+def test_the_address_for_grpc_is_published_where_there_is_one() -> None:
+    endpoint = serving(hub_spec(REPO, service={"grpcPort": 9090})).plan().status.endpoint
+    assert endpoint is not None
+    assert endpoint.grpc == "docs.search.svc:9090"
 
 
 def test_model_and_space_stay_said_while_the_only_pod_is_replaced() -> None:
@@ -123,10 +129,12 @@ def test_the_switch_is_one_write_and_the_old_deployment_outlives_it() -> None:
 
 def test_after_the_switch_nothing_of_the_old_model_is_left() -> None:
     after = serving().changed(SECOND).applied().rolled_out().applied().applied()
-    assert len(after.names("ConfigMap")) == 2, "its pods still run and mount it"
+    assert len(after.config_files()) == 2, "its pods still run and mount it"
     gone = after.rolled_out(SECOND)
     gone = type(gone)(gone.resource, gone.children, tuple(p for p in gone.pods if _is(p, gone, SECOND)))
-    assert len(gone.applied().names("ConfigMap")) == 1
+    assert len(gone.applied().config_files()) == 1
+    old = Cluster().revision(FIRST)
+    assert [name for name in gone.applied().names("ConfigMap") if old in name] == []
 
 
 def _is(pod: dict[str, Any], cluster: Cluster, spec: dict[str, Any]) -> bool:
@@ -194,8 +202,8 @@ def test_when_the_old_deployment_is_deleted_in_the_middle_nothing_is_left_to_wai
 
 def test_a_config_map_outlives_the_pods_of_the_older_template() -> None:
     cluster = serving().changed(hub_spec(REPO, batching={"maxBatchTokens": 64})).applied()
-    assert len(cluster.names("ConfigMap")) == 2
-    assert len(cluster.rolled_out().applied().names("ConfigMap")) == 1
+    assert len(cluster.config_files()) == 2
+    assert len(cluster.rolled_out().applied().config_files()) == 1
 
 
 @pytest.mark.parametrize(
@@ -271,10 +279,10 @@ def test_a_service_with_monitoring_gets_its_monitor_only_where_there_is_such_a_k
 def test_nobody_fetches_over_the_network_when_the_model_is_on_a_volume() -> None:
     spec = {"model": {"source": {"volume": {"claimName": "models"}}}}
     (policy,) = [c for c in Cluster(resource(spec)).plan().children if c["kind"] == "NetworkPolicy"]
-    assert policy["spec"]["egress"] == []
+    assert [rule["ports"][0]["port"] for rule in policy["spec"]["egress"]] == [53, 8082], "DNS and each other"
     waits = serving().changed(spec).applied().started()
     (policy,) = [c for c in waits.plan().children if c["kind"] == "NetworkPolicy"]
-    assert policy["spec"]["egress"] != [], "pods of the model before may have to fetch again"
+    assert len(policy["spec"]["egress"]) == 3, "pods of the model before may have to fetch again"
 
 
 def test_the_budget_comes_with_the_second_pod_and_goes_with_it() -> None:

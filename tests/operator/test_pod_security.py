@@ -14,9 +14,10 @@ from tests.operator.builders import SETTINGS
 MANIFESTS = sorted((Path(__file__).parent / "manifests").glob("*.yaml"))
 
 
-def pod_specs(manifest: Path) -> list[Any]:
+def pod_specs(manifest: Path, *kinds: str) -> list[Any]:
     children = yaml.safe_load_all(render(manifest.read_text(encoding="utf-8"), SETTINGS))
-    return [child["spec"]["template"]["spec"] for child in children if child["kind"] == "Deployment"]
+    wanted = kinds or ("Deployment", "Job")
+    return [child["spec"]["template"]["spec"] for child in children if child["kind"] in wanted]
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)
@@ -27,7 +28,7 @@ def test_pods_are_restricted(manifest: Path) -> None:
         assert spec["automountServiceAccountToken"] is False
         allowed = {"configMap", "csi", "emptyDir", "image", "persistentVolumeClaim", "secret"}
         assert all(allowed & volume.keys() for volume in spec["volumes"])
-        for container in [*spec["initContainers"], *spec["containers"]]:
+        for container in [*spec.get("initContainers", ()), *spec["containers"]]:
             context = container["securityContext"]
             assert context["allowPrivilegeEscalation"] is False
             assert context["readOnlyRootFilesystem"] is True
@@ -37,10 +38,13 @@ def test_pods_are_restricted(manifest: Path) -> None:
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)
 def test_a_stop_leaves_time_to_drain_and_to_finish(manifest: Path) -> None:
     children = list(yaml.safe_load_all(render(manifest.read_text(encoding="utf-8"), SETTINGS)))
-    configs = [
-        yaml.safe_load(c["data"]["runtime.yaml"])["server"] for c in children if c["kind"] == "ConfigMap"
-    ]
-    for spec, server in zip(pod_specs(manifest), configs, strict=True):
+    configs = {
+        c["metadata"]["name"]: yaml.safe_load(c["data"]["runtime.yaml"])
+        for c in children
+        if c["kind"] == "ConfigMap"
+    }
+    for spec in pod_specs(manifest, "Deployment"):
+        server = configs[spec["volumes"][0]["configMap"]["name"]]["server"]
         needed = server["endpoint_drain_seconds"] + server["shutdown_grace_seconds"]
         assert spec["terminationGracePeriodSeconds"] > needed
 

@@ -25,7 +25,15 @@ def test_manifest_gives_exactly_the_reviewed_children(manifest: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["class-hopper", "class-blackwell-rtx", "accelerators-mig", "autoscaled", "service-monitor"]
+    "name",
+    [
+        "class-hopper",
+        "class-blackwell-rtx",
+        "accelerators-mig",
+        "autoscaled",
+        "service-monitor",
+        "cache-converted",
+    ],
 )
 def test_explain_says_exactly_the_reviewed_words(name: str) -> None:
     manifest = (HERE / "manifests" / f"{name}.yaml").read_text(encoding="utf-8")

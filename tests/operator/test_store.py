@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from embedserve_operator.specs.metadata import claim_mark
 from embedserve_operator.store import Store
 from embedserve_operator.world import Key
 
@@ -48,6 +49,55 @@ def test_objects_know_their_kind_although_items_of_a_list_do_not() -> None:
     store = Store()
     store.put("Deployment", deployment("1"))
     assert [child["kind"] for child in store.children(KEY)] == ["Deployment"]
+
+
+def around(name: str, uid: str, **labels: str) -> dict[str, Any]:
+    meta = {"namespace": "search", "name": name, "uid": uid, "resourceVersion": "1", "labels": labels}
+    return {"metadata": meta}
+
+
+def service(name: str, cache: dict[str, Any], namespace: str = "search") -> dict[str, Any]:
+    meta = {"namespace": namespace, "name": name, "uid": f"uid-{namespace}-{name}", "resourceVersion": "1"}
+    return {"metadata": meta, "spec": {"cache": cache}}
+
+
+def test_what_is_around_a_claim_concerns_all_that_use_it() -> None:
+    store, shared, own = Store(), {"claimName": "models"}, {"volume": {"size": "1Gi"}}
+    for found in (
+        service("first", shared),
+        service("second", shared),
+        service("docs", own),
+        service("far", shared, namespace="chat"),
+    ):
+        store.put("EmbeddingService", found)
+    job = around("models-fetch-1", "j", **{"embedserve.dev/claim": claim_mark("models")})
+    pod = around(
+        "models-fetch-1-x",
+        "p",
+        **{
+            "embedserve.dev/claim": claim_mark("models"),
+            "embedserve.dev/service": "first",
+            "batch.kubernetes.io/job-name": "models-fetch-1",
+        },
+    )
+    users = [Key("search", "first"), Key("search", "second")]
+    for kind, one in (("Job", job), ("Pod", pod), ("PersistentVolumeClaim", around("models", "c"))):
+        assert store.concerned(kind, one) == users
+        store.put(kind, one)
+    assert store.concerned("PersistentVolumeClaim", around("docs-models", "d")) == [Key("search", "docs")]
+    for key in users:
+        seen = store.volume(key)
+        assert [len(list(found)) for found in (seen.jobs, seen.pods, seen.claims)] == [1, 1, 1]
+        assert list(store.pods(key)) == [], "pods of Jobs serve nobody"
+    assert [list(found) for found in (store.volume(Key("search", "docs")).jobs,)] == [[]]
+
+
+def test_a_job_that_was_deleted_is_forgotten_before_its_event_comes() -> None:
+    store = Store()
+    store.put("EmbeddingService", service("first", {"claimName": "models"}))
+    store.put("Job", around("models-fetch-1", "j", **{"embedserve.dev/claim": claim_mark("models")}))
+    store.drop_uid("Job", "j")
+    assert list(store.volume(Key("search", "first")).jobs) == []
 
 
 def test_nothing_is_kept_of_a_resource_that_is_gone() -> None:

@@ -68,6 +68,20 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{- define "embedserve.gcLabels" -}}
+app.kubernetes.io/name: {{ include "embedserve.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: store-gc
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "embedserve.gcSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
 {{- /* Who has versions of the custom metrics API beside us, as far as helm can see the cluster. */ -}}
 {{- define "embedserve.foreignMetrics" -}}
 {{- range (lookup "apiregistration.k8s.io/v1" "APIService" "" "").items }}

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from embedserve_operator.conflicts import Overrulings, applying_managers
 from embedserve_operator.drift import reason_to_apply
-from embedserve_operator.errors import ConflictError, RefusedError
+from embedserve_operator.errors import ConflictError, NotFoundError, RefusedError
+from embedserve_operator.kinds import JOB, POD
 from embedserve_operator.kube import FIELD_MANAGER, SCALE_MANAGER, Kube
-from embedserve_operator.observe import controller_uid
-from embedserve_operator.plan import HandOver, Plan
-from embedserve_operator.specs.metadata import ref_of
+from embedserve_operator.plan import HandOver, Plan, PodLabel
+from embedserve_operator.specs.metadata import SPACE_LABEL, controller_uid, ref_of
 from embedserve_operator.store import Store
 from embedserve_operator.wire import Manifest, Received
 from embedserve_operator.world import ChildRef, Resource, World
@@ -40,6 +40,11 @@ class Applier:
 
     async def apply(self, plan: Plan, world: World) -> Refusal | None:
         """Carry a plan out. The first refusal ends it: what comes later rests on what comes before."""
+        for job in plan.remove:
+            ref = ChildRef(JOB, job.name)
+            log.info("%s: delete %s: another try, or no longer wanted", world.resource.key, ref)
+            await self._kube.delete(world.resource.key.namespace, ref, job.uid)
+            self._store.drop_uid(JOB, job.uid)
         for manifest in plan.children:
             why = reason_to_apply(manifest, world.child(ref_of(manifest)))
             if why is None:
@@ -48,11 +53,41 @@ class Applier:
             refusal = await self._apply_one(manifest, why, world, plan.hand_over)
             if refusal is not None:
                 return refusal
+        for label in plan.labels:
+            await self._label(label, world)
         for child in plan.prune:
             log.info("%s: delete %s: no longer wanted", world.resource.key, child.ref)
             await self._kube.delete(world.resource.key.namespace, child.ref, child.uid)
             self._store.drop(child.ref.kind, child.received)
+        return await self._start(plan, world)
+
+    async def _start(self, plan: Plan, world: World) -> Refusal | None:
+        """Create Jobs. One that is there by now was made for another service, and does as well."""
+        for manifest in plan.start:
+            ref = ref_of(manifest)
+            log.info("%s: create %s", world.resource.key, ref)
+            try:
+                self._store.put(JOB, await self._kube.create(manifest))
+            except ConflictError:
+                log.info("%s: %s exists already", world.resource.key, ref)
+            except RefusedError as error:
+                return Refusal("ChildRefused", f"the API server refused {ref}: {error.message}")
         return None
+
+    async def _label(self, label: PodLabel, world: World) -> None:
+        """Beside the labels of its Deployment, and without a restart."""
+        key = world.resource.key
+        log.info("%s: label pod %s: %s", key, label.pod.name, label.space)
+        meta = {"name": label.pod.name, "namespace": key.namespace, "uid": label.pod.uid}
+        manifest = {
+            "apiVersion": "v1",
+            "kind": POD,
+            "metadata": {**meta, "labels": {SPACE_LABEL: label.space}},
+        }
+        try:
+            self._store.put(POD, await self._kube.apply(manifest, force=True))
+        except (ConflictError, NotFoundError):
+            return  # the pod is gone, or another one has its name
 
     async def _apply_one(
         self, manifest: Manifest, why: str, world: World, hand_over: HandOver | None

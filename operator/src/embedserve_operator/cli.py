@@ -1,4 +1,7 @@
-"""`embedserve-operator`: run, adapter, render, explain, crds. As `kubectl embedserve`: render, explain, crds."""
+"""`embedserve-operator`: run, adapter, in-use, render, explain, spaces, crds.
+
+As `kubectl embedserve`: render, explain, spaces, crds.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,30 @@ import argparse
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from embedserve_operator import __version__
 from embedserve_operator.api import crd
-from embedserve_operator.errors import ManifestError, SettingsError
+from embedserve_operator.errors import ApiError, ManifestError, SettingsError
+from embedserve_operator.kinds import RESOURCE
 from embedserve_operator.nodes import UNKNOWN_CLUSTER
+from embedserve_operator.observe import read_resource
 from embedserve_operator.options import (
     adapter_settings,
     add_adapter_options,
+    add_in_use_options,
     add_render_options,
     add_run_options,
     render_settings,
     run_settings,
 )
 from embedserve_operator.render import explained, read_cluster, render
+from embedserve_operator.spaces import table
+from embedserve_operator.world import ChildRef, Key
+
+_REQUEST_SECONDS = 20.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def plugin(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of the kubectl plugin: the commands that need no cluster."""
+    """Entry point of the kubectl plugin: the commands that are for users."""
     return _main(parser("kubectl embedserve"), arguments)
 
 
@@ -45,6 +56,10 @@ def parser(program: str = "embedserve-operator") -> argparse.ArgumentParser:
         add_run_options(run)
         adapter = commands.add_parser("adapter", help="answer the autoscaler's questions about the pods")
         add_adapter_options(adapter)
+        in_use = commands.add_parser(
+            "in-use", help="print what services need of a claim's models, one name a line"
+        )
+        add_in_use_options(in_use)
     for name, what in (
         ("render", "print the children of the resources in a file, without a cluster"),
         ("explain", "say why the plan for the resources in a file is as it is, without a cluster"),
@@ -60,6 +75,11 @@ def parser(program: str = "embedserve-operator") -> argparse.ArgumentParser:
             metavar="FILE",
             help="what `kubectl get nodes,runtimeclasses -o yaml` printed; - reads stdin",
         )
+    spaces = commands.add_parser("spaces", help="list the vector spaces of a service in the cluster")
+    spaces.add_argument("name", metavar="NAME", help="name of the EmbeddingService")
+    spaces.add_argument(
+        "-n", "--namespace", default=None, help="its namespace (default: that of the kubeconfig's context)"
+    )
     crds = commands.add_parser("crds", help="print the CustomResourceDefinition")
     crds.add_argument("--chart-template", action="store_true", help="as the chart's template")
     return parser
@@ -67,19 +87,20 @@ def parser(program: str = "embedserve-operator") -> argparse.ArgumentParser:
 
 def _main(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
     options = parser.parse_args(arguments)
-    command: str = options.command
     try:
-        if command == "crds":
-            sys.stdout.write(crd.as_chart_template() if options.chart_template else crd.as_yaml())
-            return 0
-        if command == "run":
-            return _run(options)
-        if command == "adapter":
-            return _adapter(options)
-        sys.stdout.write(_shown(options))
-    except (ManifestError, SettingsError, OSError) as error:
-        sys.stderr.write(f"{parser.prog} {command}: {error}\n")
+        return _COMMANDS[options.command](options)
+    except (ApiError, ManifestError, SettingsError, OSError) as error:
+        sys.stderr.write(f"{parser.prog} {options.command}: {error}\n")
         return 1
+
+
+def _crds(options: argparse.Namespace) -> int:
+    sys.stdout.write(crd.as_chart_template() if options.chart_template else crd.as_yaml())
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    sys.stdout.write(_shown(options))
     return 0
 
 
@@ -113,10 +134,51 @@ def _adapter(options: argparse.Namespace) -> int:
     return asyncio.run(serve(settings))
 
 
+def _spaces(options: argparse.Namespace) -> int:
+    sys.stdout.write(asyncio.run(_table(options)))
+    return 0
+
+
+async def _table(options: argparse.Namespace) -> str:
+    # As above.
+    from embedserve_operator.kube import Kube, current_namespace
+
+    key = Key(options.namespace or current_namespace(), options.name)
+    async with Kube(request_timeout=_REQUEST_SECONDS) as kube:
+        found = await kube.get(key.namespace, ChildRef(RESOURCE, key.name))
+    if found is None:
+        raise ManifestError(f"there is no EmbeddingService {key}")
+    return table(read_resource(found).status, int(time.time()))
+
+
+def _in_use(options: argparse.Namespace) -> int:
+    # As above.
+    from embedserve_operator.in_use import list_in_use
+
+    names = asyncio.run(list_in_use(options.namespace, options.claim, options.request_timeout))
+    content = "".join(f"{name}\n" for name in names)
+    if options.output is None:
+        sys.stdout.write(content)
+    else:
+        options.output.write_text(content, encoding="utf-8")
+    return 0
+
+
 def _log(level: str) -> None:
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+
+
+_COMMANDS = {
+    "adapter": _adapter,
+    "crds": _crds,
+    "explain": _show,
+    "in-use": _in_use,
+    "render": _show,
+    "run": _run,
+    "spaces": _spaces,
+}
 
 
 if __name__ == "__main__":

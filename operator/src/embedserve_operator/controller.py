@@ -10,7 +10,8 @@ from embedserve_operator.apply import Applier
 from embedserve_operator.errors import ApiError
 from embedserve_operator.kube import Kube
 from embedserve_operator.observe import observe
-from embedserve_operator.plan import make_plan
+from embedserve_operator.plan import Plan, make_plan
+from embedserve_operator.pod_calls import PodCalls
 from embedserve_operator.queue import WorkQueue
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.status import publish
@@ -33,6 +34,7 @@ class Controller:
         store: Store,
         cluster: ClusterStore,
         queue: WorkQueue[Key],
+        calls: PodCalls,
         *,
         settings: RenderSettings,
         now: Callable[[], datetime],
@@ -43,25 +45,48 @@ class Controller:
         self._queue = queue
         self._settings = settings
         self._now = now
+        self._calls = calls
         self._applier = Applier(kube, store)
 
     async def reconcile(self, key: Key) -> bool:
         """One pass: observe, plan, apply, status. False when it should be repeated after a pause."""
         received = self._store.resource(key)
         if received is None or dig(received, "metadata", "deletionTimestamp") is not None:
+            self._calls.forget(key)
             return True  # the children go by their owner references
-        world = observe(received, self._store.children(key), self._store.pods(key), self._cluster.facts())
+        now = self._now()
+        world = observe(
+            received,
+            self._store.children(key),
+            self._store.pods(key),
+            self._cluster.facts(),
+            self._store.volume(key),
+            said=self._calls.said(key),
+            now=int(now.timestamp()),
+        )
+        self._calls.forget(key, but=frozenset(pod.run for pod in world.pods))
         plan = make_plan(world, self._settings)
+        heard = await self._calls.tell(key, plan.notices)
+        if heard == "TooFew":
+            return False
         refusal = await self._applier.apply(plan, world)
         await publish(
-            plan.status,
-            refusal,
-            resource=world.resource,
-            now=self._now(),
-            kube=self._kube,
-            store=self._store,
+            plan.status, refusal, resource=world.resource, now=now, kube=self._kube, store=self._store
         )
-        return refusal is None
+        # A pod that does not hear keeps nobody from proving its vectors.
+        went_on = refusal is None and await self._go_on(key, plan)
+        return went_on and heard == "All"
+
+    async def _go_on(self, key: Key, plan: Plan) -> bool:
+        """What leads to a further pass: answers of pods, and the time."""
+        if plan.wake_after is not None:
+            self._queue.add_later(key, plan.wake_after)
+        if not plan.questions:
+            return True
+        passed = await self._calls.ask(key, plan.questions)
+        if passed:
+            self._queue.add(key)
+        return passed
 
     async def work(self, on_turn: Callable[[], None]) -> None:
         """Take keys and bring them further, for ever. Nothing that one resource causes may end the worker."""

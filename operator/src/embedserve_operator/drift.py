@@ -34,7 +34,7 @@ def reason_to_apply(wanted: Manifest, child: Child | None) -> str | None:
     if child.fingerprint != fingerprint_of(wanted):
         return "it should be different"
     path = first_difference(wanted, child.received)
-    return f"somebody changed {path}" if path is not None else None
+    return f"{path} is not as it should be" if path is not None else None
 
 
 def first_difference(wanted: Any, live: Any, path: str = "", *, whole: bool = False) -> str | None:

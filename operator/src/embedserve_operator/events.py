@@ -7,6 +7,9 @@ from datetime import datetime
 from embedserve_operator.api.status import Condition, EmbeddingServiceStatus
 from embedserve_operator.api.types import API_VERSION, KIND
 from embedserve_operator.plan.conditions import (
+    CHECKING,
+    HELD,
+    PREPARING,
     PREVIOUS_SERVING,
     PROGRESSING,
     SCALED_TO_ZERO,
@@ -17,7 +20,9 @@ from embedserve_operator.plan.scaling import SCALING
 from embedserve_operator.wire import Manifest, short_hash
 from embedserve_operator.world import Resource
 
-_EXPECTED = frozenset({PREVIOUS_SERVING, PROGRESSING, SCALED_TO_ZERO, SCALING, SERVING, SUSPENDED})
+_EXPECTED = frozenset(
+    {CHECKING, HELD, PREPARING, PREVIOUS_SERVING, PROGRESSING, SCALED_TO_ZERO, SCALING, SERVING, SUSPENDED}
+)
 _LONGEST_MESSAGE = 1000
 
 

@@ -8,6 +8,7 @@ from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kinds import SCALED_OBJECT, SERVICE_MONITOR
 from embedserve_operator.nodes import ClusterFacts, match
 from embedserve_operator.plan import Plan
+from embedserve_operator.plan.cache import cache_refusal, model_volume
 from embedserve_operator.plan.placement import offers
 from embedserve_operator.plan.refusals import refusal
 from embedserve_operator.plan.revision import declared
@@ -20,8 +21,10 @@ from embedserve_operator.world import World
 _WHY = {
     "ConfigMap": "the runtime's configuration; its name carries the hash of its content",
     "NetworkPolicy": "who may reach the pods and what they may reach; spec.networkPolicy",
+    "PersistentVolumeClaim": "where models are kept; spec.cache.volume",
+    "Job": "fills the cache; its name carries the hash of what it works on, and it is run once",
     "Deployment": "the pods of this revision",
-    "Service": "what clients call; switches to another revision in one write",
+    "Service": "what clients call; switches to another revision in one write; or one vector space by its own name",
     "HorizontalPodAutoscaler": "spec.autoscaling is given",
     "ScaledObject": "spec.autoscaling is given, and KEDA decides",
     "PodDisruptionBudget": "two or more pods are asked for; drains take one at a time",
@@ -34,11 +37,12 @@ def explain(world: World, plan: Plan, settings: RenderSettings) -> str:
     spec = world.resource.spec
     if spec is None:
         return f"{world.resource.key}: {world.resource.problem}\n"
-    refused = refusal(spec, settings)
+    refused = refusal(spec, settings) or cache_refusal(world, spec, settings)
     lines = [f"EmbeddingService {world.resource.key}", ""]
     if refused is not None:
         return "\n".join([*lines, f"refused: {refused.reason}", f"  {refused.message}", ""])
     lines += _hardware(spec, settings, world.cluster)
+    lines += _cache(world, spec)
     lines += _revision(spec, plan)
     lines += _absent(spec, settings, world.cluster)
     return "\n".join(lines)
@@ -65,6 +69,24 @@ def _hardware(spec: EmbeddingServiceSpec, settings: RenderSettings, cluster: Clu
     yield ""
 
 
+def _cache(world: World, spec: EmbeddingServiceSpec) -> Iterator[str]:
+    volume = model_volume(world, spec)
+    if volume is None:
+        yield "no cache: each pod fetches the model for itself"
+    else:
+        where = (
+            "one pod"
+            if volume.one_pod
+            else "the pods of one node"
+            if volume.one_node
+            else "pods of all nodes"
+        )
+        yield f"cache: claim {volume.claim}, for {where}"
+        if volume.is_filled:
+            yield "  it holds the model: nothing is fetched"
+    yield ""
+
+
 def _revision(spec: EmbeddingServiceSpec, plan: Plan) -> Iterator[str]:
     yield "the revision is the hash of what declares the vectors:"
     for key, value in declared(spec).items():
@@ -72,7 +94,7 @@ def _revision(spec: EmbeddingServiceSpec, plan: Plan) -> Iterator[str]:
         yield f"  {key}: {' '.join(str(part) for part in parts if part is not None) or 'not given'}"
     yield ""
     yield "children, in the order in which they are applied:"
-    for child in plan.children:
+    for child in (*plan.children, *plan.start):
         yield f"  {ref_of(child)}{_detail(child)}: {_WHY[child['kind']]}"
     yield ""
 

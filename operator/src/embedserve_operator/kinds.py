@@ -32,6 +32,8 @@ class ApiKind:
 
 RESOURCE = KIND
 POD = "Pod"
+JOB = "Job"
+CLAIM = "PersistentVolumeClaim"
 NODE = "Node"
 RUNTIME_CLASS = "RuntimeClass"
 SERVICE_MONITOR = "ServiceMonitor"
@@ -46,8 +48,10 @@ API_KINDS: Mapping[str, ApiKind] = MappingProxyType(
         "Deployment": ApiKind("apps", "v1", "deployments"),
         "Event": ApiKind("", "v1", "events"),
         "HorizontalPodAutoscaler": ApiKind("autoscaling", "v2", "horizontalpodautoscalers"),
+        JOB: ApiKind("batch", "v1", "jobs"),
         "Lease": ApiKind("coordination.k8s.io", "v1", "leases"),
         "NetworkPolicy": ApiKind("networking.k8s.io", "v1", "networkpolicies"),
+        CLAIM: ApiKind("", "v1", "persistentvolumeclaims"),
         "PodDisruptionBudget": ApiKind("policy", "v1", "poddisruptionbudgets"),
         "Service": ApiKind("", "v1", "services"),
         POD: ApiKind("", "v1", "pods"),
@@ -68,6 +72,10 @@ WATCHED_CHILDREN = (
 OPTIONAL_KINDS = (SERVICE_MONITOR, SCALED_OBJECT)
 """They are not watched, since their definitions may be absent; they are listed from time to time."""
 CHILD_KINDS = (*WATCHED_CHILDREN, *OPTIONAL_KINDS)
+CLAIM_KINDS = (JOB, CLAIM)
+"""What is around a volume of models; both may concern several resources."""
+LABELLED_KINDS = (*WATCHED_CHILDREN, POD, JOB)
+"""What is watched only where it carries the label of a service. Claims may be anybody's."""
 CLUSTER_KINDS = (NODE, RUNTIME_CLASS)
 
 

@@ -20,7 +20,7 @@ from kubernetes.aio import client, config
 
 from embedserve_operator.api.types import API_VERSION, KIND
 from embedserve_operator.errors import ApiError, ConflictError, NotFoundError, RefusedError, UnavailableError
-from embedserve_operator.kinds import API_KINDS, POD, RESOURCE, ApiKind
+from embedserve_operator.kinds import API_KINDS, CLAIM, POD, RESOURCE, ApiKind
 from embedserve_operator.wire import Manifest, Received, dig, mappings, text
 from embedserve_operator.world import ChildRef, Key
 
@@ -76,6 +76,15 @@ class Kube:
             content_type=APPLY,
         )
 
+    async def create(self, manifest: Manifest) -> Received:
+        """Create an object; ConflictError when one of that name exists."""
+        return await self._call(
+            "POST",
+            API_KINDS[manifest["kind"]].path(manifest["metadata"]["namespace"]),
+            query={"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"},
+            body=manifest,
+        )
+
     async def delete(self, namespace: str, ref: ChildRef, uid: str) -> None:
         """Delete the child with that UID; one that is gone, or another of the same name, is left alone."""
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
@@ -113,7 +122,7 @@ class Kube:
             return
 
     async def existing_versions(self, kind: str, label: str) -> dict[str, str]:
-        """Resource version by UID of all objects of a kind, of those with a label unless it is our own kind."""
+        """Resource version by UID of all objects of a kind, of those with a label where only these are watched."""
         found = await self._list(kind, label, accept=_METADATA_ONLY)
         return {text(item, "metadata", "uid"): text(item, "metadata", "resourceVersion") for item in found}
 
@@ -163,7 +172,7 @@ class Kube:
 
     async def _list(self, kind: str, label: str, accept: str = "application/json") -> list[Received]:
         api = API_KINDS[kind]
-        query = {} if kind == RESOURCE or not api.namespaced else {"labelSelector": label}
+        query = {} if kind in (RESOURCE, CLAIM) or not api.namespaced else {"labelSelector": label}
         items: list[Received] = []
         for path in self._collections(api):
             items += mappings(await self._call("GET", path, query=query, accept=accept), "items")
@@ -225,6 +234,15 @@ def _content(status: int, body: bytes) -> Received:
     if status >= HTTPStatus.TOO_MANY_REQUESTS or dig(found, "kind") is None:
         raise UnavailableError(message, status=status)
     raise ApiError(message, status=status)
+
+
+def current_namespace() -> str:
+    """That of the kubeconfig's current context."""
+    try:
+        _, current = config.list_kube_config_contexts()
+    except config.ConfigException:
+        return "default"
+    return text(current, "context", "namespace") or "default"
 
 
 _load_kube_config: Callable[..., Awaitable[Any]] = config.load_kube_config

@@ -2,19 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from embedserve_operator.api.status import EmbeddingServiceStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.kinds import SCALED_OBJECT
+from embedserve_operator.jobs import read_claim, read_jobs
+from embedserve_operator.kinds import CLAIM, SCALED_OBJECT
 from embedserve_operator.nodes import UNKNOWN_CLUSTER, ClusterFacts, NodeFacts, Taint
 from embedserve_operator.pods import mounted_config, read_pod
-from embedserve_operator.specs.metadata import FINGERPRINT, REVISION_LABEL, SCALED_BY
+from embedserve_operator.specs.metadata import (
+    FINGERPRINT,
+    MANAGED_BY,
+    MANAGER,
+    REVISION_LABEL,
+    SCALED_BY,
+    SERVICE_LABEL,
+    SPACE_LABEL,
+    controller_uid,
+    own_claim,
+)
 from embedserve_operator.wire import Received, dig, mappings, number, text
-from embedserve_operator.world import AutoscalerFacts, Child, ChildRef, DeploymentFacts, Key, Resource, World
+from embedserve_operator.world import (
+    AutoscalerFacts,
+    Child,
+    ChildRef,
+    DeploymentFacts,
+    Key,
+    PodFacts,
+    Resource,
+    Said,
+    World,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeSeen:
+    """What the watches have seen around the claim of a resource."""
+
+    jobs: Iterable[Received] = ()
+    pods: Iterable[Received] = ()
+    """Of those Jobs."""
+    claims: Iterable[Received] = ()
+
+
+def claim_name(resource: Received) -> str | None:
+    """Name of the claim that a resource keeps its models on; None when it has none."""
+    name = text(resource, "metadata", "name")
+    if dig(resource, "spec", "cache", "volume") is not None:
+        return own_claim(name)
+    return text(resource, "spec", "cache", "claimName") or None
 
 
 def observe(
@@ -22,12 +62,17 @@ def observe(
     children: Iterable[Received],
     pods: Iterable[Received],
     cluster: ClusterFacts = UNKNOWN_CLUSTER,
+    volume: VolumeSeen | None = None,
+    *,
+    said: Mapping[str, Said] | None = None,
+    now: int = 0,
 ) -> World:
-    """The world around a resource. Children that belong to somebody else are left out."""
+    """The world around a resource. Children that belong to somebody else are left out; `volume` is None where
+    nothing of volumes is known. `said`: by runs of pods."""
     read = read_resource(resource)
     everything = list(children)
     own = sorted(
-        (_child(child) for child in everything if controller_uid(child) == read.uid),
+        (_child(child) for child in everything if _is_own(child, read)),
         key=lambda child: child.ref,
     )
     scaled = [child.uid for child in own if child.ref.kind == SCALED_OBJECT]
@@ -39,8 +84,30 @@ def observe(
         deployments=deployments,
         autoscalers=tuple(_autoscaler(found) for found in everything if _scales(found, {read.uid, *scaled})),
         serving_revision=_serving_revision(read, service),
-        pods=tuple(sorted((read_pod(pod) for pod in pods), key=lambda pod: pod.name)),
+        pods=tuple(sorted((_pod(pod, said or {}) for pod in pods), key=lambda pod: pod.name)),
         cluster=cluster,
+        now=now,
+        jobs=read_jobs(volume.jobs, volume.pods) if volume is not None else (),
+        claims=tuple(read_claim(claim) for claim in volume.claims) if volume is not None else None,
+    )
+
+
+def _pod(received: Received, said: Mapping[str, Said]) -> PodFacts:
+    facts = read_pod(received)
+    check, told = said.get(facts.run, Said())
+    return replace(facts, check=check, told=told)
+
+
+def _is_own(child: Received, resource: Resource) -> bool:
+    """A claim that outlives its resource has no owner, and is found again by its labels."""
+    if controller_uid(child) == resource.uid:
+        return True
+    labels = dig(child, "metadata", "labels") or {}
+    kept = {name: labels.get(name) for name in (MANAGED_BY, SERVICE_LABEL)}
+    return (
+        child.get("kind") == CLAIM
+        and not controller_uid(child)
+        and kept == {MANAGED_BY: MANAGER, SERVICE_LABEL: resource.key.name}
     )
 
 
@@ -76,14 +143,6 @@ def read_resource(resource: Received) -> Resource:
 def key_of(resource: Received) -> Key:
     """Namespace and name of an object."""
     return Key(text(resource, "metadata", "namespace"), text(resource, "metadata", "name"))
-
-
-def controller_uid(received: Received) -> str:
-    """UID of the object that controls another one."""
-    for reference in mappings(received, "metadata", "ownerReferences"):
-        if reference.get("controller") is True:
-            return text(reference, "uid")
-    return ""
 
 
 def problems_in_words(error: ValidationError) -> str:
@@ -138,6 +197,7 @@ def _deployment(received: Received) -> DeploymentFacts:
         ready=number(status, "readyReplicas"),
         available=number(status, "availableReplicas"),
         autoscaled=bool(text(received, "metadata", "annotations", SCALED_BY)),
+        space=text(received, "metadata", "labels", SPACE_LABEL),
         creation_problem=creation_problem,
     )
 

@@ -69,6 +69,16 @@ def add_render_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_in_use_options(parser: argparse.ArgumentParser) -> None:
+    """Whose models, and where to write what is needed of them."""
+    parser.add_argument("--namespace", required=True, help="namespace of the claim")
+    parser.add_argument("--claim", required=True, help="name of the PersistentVolumeClaim")
+    parser.add_argument(
+        "--output", type=Path, default=None, metavar="FILE", help="without it standard output"
+    )
+    parser.add_argument("--request-timeout", type=float, default=20.0, metavar="SECONDS")
+
+
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """How the process runs."""
     parser.add_argument(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from embedserve_operator.specs.containers import CONFIG_VOLUME, FETCH, RUNTIME
-from embedserve_operator.specs.metadata import REVISION_LABEL, TEMPLATE_HASH
+from embedserve_operator.specs.metadata import FETCHED, REVISION_LABEL, SPACE_LABEL, TEMPLATE_HASH
 from embedserve_operator.wire import Received, dig, mappings, number, text
 from embedserve_operator.world import Failure, ModelReport, PodFacts, PodPhase
 
@@ -46,9 +46,25 @@ def read_pod(pod: Received) -> PodFacts:
         template=text(pod, "metadata", "annotations", TEMPLATE_HASH),
         config=mounted_config(dig(pod, "spec")),
         phase=phase,
-        failure=None if phase in ("Ready", "Ending") else _failure(pod),
-        report=_report(pod),
+        failure=None if phase in ("Ready", "Ending") else failure_of(pod),
+        report=model_report(result_of(pod, FETCH)) or told_report(pod),
+        uid=text(pod, "metadata", "uid"),
+        address=text(pod, "status", "podIP"),
+        run=f"{text(pod, 'metadata', 'uid')}/{_restarts(pod)}",
+        space_label=text(pod, "metadata", "labels", SPACE_LABEL),
     )
+
+
+def told_report(pod: Any) -> ModelReport | None:
+    """What the Job said that filled the cache of a pod, or of the pods of a template."""
+    said = text(pod, "metadata", "annotations", FETCHED)
+    return model_report({"model": _json(said)}) if said else None
+
+
+def _restarts(pod: Received) -> int:
+    """Of the serving container."""
+    statuses = mappings(pod, "status", "containerStatuses")
+    return next((number(one, "restartCount") for one in statuses if one.get("name") == RUNTIME), 0)
 
 
 def mounted_config(pod_spec: Any) -> str:
@@ -80,7 +96,8 @@ def _is_running(pod: Received, group: str, name: str) -> bool:
     )
 
 
-def _failure(pod: Received) -> Failure | None:
+def failure_of(pod: Received) -> Failure | None:
+    """What keeps a pod that is not ready; None when nothing is known to."""
     name = text(pod, "metadata", "name")
     statuses = [
         *mappings(pod, "status", "initContainerStatuses"),
@@ -130,7 +147,7 @@ def _run_failure(pod: Received, status: Received) -> Failure | None:
         limit = _memory_limit(pod, name)
         bound = f"its limit of {limit}" if limit else "the node's memory"
         loops = text(status, "state", "waiting", "reason") == "CrashLoopBackOff"
-        report = _report(pod)
+        report = model_report(result_of(pod, FETCH))
         size = report.size_bytes if report is not None else None
         need = f" (its model's files alone are {size / 2**20:.0f} MiB)" if size else ""
         words = f"{where} needed more memory than {bound}{need}; raise spec.resources.limits.memory"
@@ -191,23 +208,29 @@ def _made(reason: str, message: str, *, heals: bool) -> Failure:
     return Failure(reason=reason, message=message, heals=heals)
 
 
-def _report(pod: Received) -> ModelReport | None:
-    for status in mappings(pod, "status", "initContainerStatuses"):
-        ended = dig(status, "state", "terminated")
-        if status.get("name") != FETCH or ended is None or number(ended, "exitCode") != 0:
-            continue
-        model = dig(_json(text(ended, "message")), "model")
-        if model is None:
-            return None
-        return ModelReport(
-            source=text(model, "source"),
-            revision=text(model, "revision") or None,
-            digest=text(model, "digest") or None,
-            size_bytes=number(model, "sizeBytes") or None,
-            dimensions=number(model, "dimensions") or None,
-            vector_space=text(model, "vectorSpace") or None,
-        )
+def result_of(pod: Received, container: str) -> Any:
+    """What a container that ended well said at its end; None while there is nothing."""
+    for group in ("initContainerStatuses", "containerStatuses"):
+        for status in mappings(pod, "status", group):
+            ended = dig(status, "state", "terminated")
+            if status.get("name") == container and ended is not None and number(ended, "exitCode") == 0:
+                return _json(text(ended, "message"))
     return None
+
+
+def model_report(result: Any) -> ModelReport | None:
+    """What a fetch said at its end; None when it said nothing of the kind."""
+    model = dig(result, "model")
+    if model is None:
+        return None
+    return ModelReport(
+        source=text(model, "source"),
+        revision=text(model, "revision") or None,
+        digest=text(model, "digest") or None,
+        size_bytes=number(model, "sizeBytes") or None,
+        dimensions=number(model, "dimensions") or None,
+        vector_space=text(model, "vectorSpace") or None,
+    )
 
 
 def _json(message: str) -> Any:

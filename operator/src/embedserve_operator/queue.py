@@ -33,6 +33,10 @@ class KeyQueue(Generic[K]):
         self._later.pop(key, None)
         self._ready.setdefault(key)
 
+    def add_later(self, key: K, due: float) -> None:
+        """Something is to happen to a key at a time; an earlier one that is known stays."""
+        self._later[key] = min(due, self._later.get(key, due))
+
     def take(self, now: float) -> K | None:
         """The key that has waited longest; it counts as worked on until `done`."""
         for waited in [key for key, due in self._later.items() if due <= now]:
@@ -75,6 +79,10 @@ class WorkQueue(Generic[K]):
         """Something happened to a key."""
         self._keys.add(key)
         self._changed.set()
+
+    def add_later(self, key: K, seconds: float) -> None:
+        """Something is to happen to a key so much later."""
+        self._keys.add_later(key, asyncio.get_running_loop().time() + seconds)
 
     async def get(self, longest: float) -> K | None:
         """The next key, or None when there was none for `longest` seconds."""

@@ -43,7 +43,8 @@ def render(content: str, settings: RenderSettings, cluster: ClusterFacts = UNKNO
     """YAML of the children of every EmbeddingService in a file; other objects in it are passed over."""
     children: list[Manifest] = []
     for world in worlds(content, settings, cluster):
-        children += make_plan(world, settings).children
+        plan = make_plan(world, settings)
+        children += [*plan.children, *plan.start]
     return as_yaml(children)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import kopf
 
@@ -21,6 +21,7 @@ from embedserve_operator.health import Pulse, serve_health
 from embedserve_operator.kinds import RESOURCE
 from embedserve_operator.kube import Kube
 from embedserve_operator.lease import Elector
+from embedserve_operator.pod_calls import PodCalls
 from embedserve_operator.queue import WorkQueue
 from embedserve_operator.settings import RegistrationSettings, RunSettings
 from embedserve_operator.store import ClusterStore, Store
@@ -38,6 +39,13 @@ _SILENT_AUDITS = 4
 """A watch that so many audits have found dead is."""
 
 
+class Lines(NamedTuple):
+    """Connections to others."""
+
+    kube: Kube
+    calls: PodCalls
+
+
 async def run(settings: RunSettings) -> int:
     """Run until told to stop; returns the exit status."""
     loop = asyncio.get_running_loop()
@@ -47,14 +55,17 @@ async def run(settings: RunSettings) -> int:
     pulse.expect("lease", _LEASE_SILENCE_SECONDS)
     health = await serve_health(pulse, settings.health_port)
     try:
-        async with Kube(request_timeout=settings.request_timeout, namespaces=settings.namespaces) as kube:
+        async with (
+            Kube(request_timeout=settings.request_timeout, namespaces=settings.namespaces) as kube,
+            PodCalls(tell_timeout=settings.tell_timeout, check_timeout=settings.check_timeout) as calls,
+        ):
             elector = Elector(
                 kube, settings.lease, settings.identity, now=_now, on_attempt=lambda: pulse.beat("lease")
             )
             if not await _unless(stop, elector.win()):
                 return 0
             try:
-                return await _lead(settings, kube, elector, pulse, stop)
+                return await _lead(settings, Lines(kube, calls), elector, pulse, stop)
             finally:
                 await elector.release()
     finally:
@@ -62,18 +73,18 @@ async def run(settings: RunSettings) -> int:
 
 
 async def _lead(
-    settings: RunSettings, kube: Kube, elector: Elector, pulse: Pulse, stop: asyncio.Event
+    settings: RunSettings, lines: Lines, elector: Elector, pulse: Pulse, stop: asyncio.Event
 ) -> int:
     # Started before kopf: tasks that are younger than kopf are taken for its own and cancelled with it.
     tasks = [asyncio.create_task(elector.keep(), name="keep the Lease")]
     try:
-        waiting = asyncio.create_task(_wait_for_crd(kube), name="wait for the CRD")
+        waiting = asyncio.create_task(_wait_for_crd(lines.kube), name="wait for the CRD")
         try:
             await _first_of(stop, *tasks, waiting)
         finally:
             await _end([waiting])
         if not stop.is_set():
-            tasks += await _start(settings, kube, pulse, stop)
+            tasks += await _start(settings, lines, pulse, stop)
             await _first_of(stop, *tasks)
         return 0 if stop.is_set() else 1
     except LeaseLostError as error:
@@ -84,13 +95,14 @@ async def _lead(
 
 
 async def _start(
-    settings: RunSettings, kube: Kube, pulse: Pulse, stop: asyncio.Event
+    settings: RunSettings, lines: Lines, pulse: Pulse, stop: asyncio.Event
 ) -> list[asyncio.Task[None]]:
     """Start what works while this process leads; none of it ends by itself."""
+    kube, calls = lines
     store, cluster = Store(), ClusterStore(watches_nodes=settings.watch_nodes)
     arrivals, ready = Arrivals(), asyncio.Event()
     queue: WorkQueue[Key] = WorkQueue(first=settings.backoff_first, limit=settings.backoff_limit)
-    controller = Controller(kube, store, cluster, queue, settings=settings.render, now=_now)
+    controller = Controller(kube, store, cluster, queue, calls, settings=settings.render, now=_now)
     for kind in WATCHED_KINDS:
         pulse.expect(f"watch of {kind}", _SILENT_AUDITS * settings.audit_interval)
     audit = Audit(

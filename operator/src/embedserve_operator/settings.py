@@ -142,6 +142,10 @@ class RunSettings:
     """Resources that are worked on at the same time."""
     request_timeout: float = 20.0
     """Longest time of one API request, seconds."""
+    tell_timeout: float = 5.0
+    """Longest time that a pod may take to hear what the service's name stands for, seconds."""
+    check_timeout: float = 60.0
+    """Longest time that a pod may take to prove its vectors, seconds."""
     backoff_first: float = 1.0
     """Pause after the first failed pass over a resource; doubled by each further failure, seconds."""
     backoff_limit: float = 60.0

@@ -73,6 +73,9 @@ def stamped(planned: PlannedStatus, resource: Resource, now: datetime) -> Embedd
         endpoint=planned.endpoint,
         vector_space=planned.vector_space,
         model=planned.model,
+        fetch=planned.fetch,
+        conversion=planned.conversion,
+        rollout=planned.rollout,
         hardware=planned.hardware,
         autoscaling=autoscaling,
     )

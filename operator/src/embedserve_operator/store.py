@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from embedserve_operator.kinds import CHILD_KINDS, NODE, POD, RESOURCE
+from embedserve_operator.kinds import CHILD_KINDS, CLAIM, CLAIM_KINDS, JOB, NODE, POD, RESOURCE
 from embedserve_operator.nodes import ClusterFacts, NodeFacts
-from embedserve_operator.observe import key_of, read_node
-from embedserve_operator.specs.metadata import SERVICE_LABEL
-from embedserve_operator.wire import Received, text
+from embedserve_operator.observe import VolumeSeen, claim_name, key_of, read_node
+from embedserve_operator.specs.metadata import CLAIM_LABEL, JOB_NAME, SERVICE_LABEL, claim_mark
+from embedserve_operator.wire import Received, dig, text
 from embedserve_operator.world import Key
 
-KINDS = (RESOURCE, *CHILD_KINDS, POD)
+KINDS = (RESOURCE, *CHILD_KINDS, *CLAIM_KINDS, POD)
 
 
 class ClusterStore:
@@ -80,7 +80,7 @@ class ClusterStore:
 
 
 class Store:
-    """Objects by kind and by the resource that they belong to."""
+    """Objects by kind and by the resource that they belong to; what is around a claim, by the claim."""
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[Key, dict[str, Received]]] = {kind: defaultdict(dict) for kind in KINDS}
@@ -88,7 +88,7 @@ class Store:
     def put(self, kind: str, received: Received) -> Key:
         """Remember an object unless a newer version of it is known; returns the resource that it belongs
         to."""
-        key = owner_key(kind, received)
+        key = _place(kind, received)
         uid = text(received, "metadata", "uid")
         known = self._objects[kind][key].get(uid)
         if known is None or not _is_older(received, known):
@@ -97,9 +97,14 @@ class Store:
 
     def drop(self, kind: str, received: Received) -> Key:
         """Forget an object; returns the resource that it belonged to."""
-        key = owner_key(kind, received)
+        key = _place(kind, received)
         self._forget(kind, key, text(received, "metadata", "uid"))
         return key
+
+    def drop_uid(self, kind: str, uid: str) -> None:
+        """Forget an object of which only its UID is at hand."""
+        for key in [key for key, found in self._objects[kind].items() if uid in found]:
+            self._forget(kind, key, uid)
 
     def forget_missing(self, kind: str, existing: frozenset[str], known_before: frozenset[str]) -> list[Key]:
         """Forget objects that were known before a list was asked for and are not in it."""
@@ -137,8 +142,33 @@ class Store:
         return max(found, key=lambda r: text(r, "metadata", "creationTimestamp"), default=None)
 
     def children(self, key: Key) -> Iterable[Received]:
-        """Child objects that carry the name of a resource."""
-        return [found for kind in CHILD_KINDS for found in self._objects[kind].get(key, {}).values()]
+        """Child objects that carry the name of a resource, and the claim that it uses."""
+        found = [found for kind in CHILD_KINDS for found in self._objects[kind].get(key, {}).values()]
+        return [*found, *self.volume(key).claims]
+
+    def volume(self, key: Key) -> VolumeSeen:
+        """What is around the claim that a resource uses."""
+        resource = self.resource(key)
+        claim = claim_name(resource) if resource is not None else None
+        if claim is None:
+            return VolumeSeen()
+        place = _claim_place(key.namespace, claim_mark(claim))
+        jobs, pods, claims = (list(self._objects[kind].get(place, {}).values()) for kind in (JOB, POD, CLAIM))
+        return VolumeSeen(jobs, pods, claims)
+
+    def concerned(self, kind: str, received: Received) -> list[Key]:
+        """The resources that may want to know of an object."""
+        place = _place(kind, received)
+        if not place.name.startswith(_CLAIM):
+            return [place]
+        return [
+            key
+            for key in self._objects[RESOURCE]
+            if key.namespace == place.namespace
+            and (resource := self.resource(key)) is not None
+            and (claim := claim_name(resource)) is not None
+            and _claim_place(key.namespace, claim_mark(claim)) == place
+        ]
 
     def pods(self, key: Key) -> Iterable[Received]:
         """Pods that carry the name of a resource."""
@@ -157,11 +187,24 @@ def _kept(kind: str, received: Received) -> Received:
     return {**received, "kind": kind, "metadata": metadata}
 
 
-def owner_key(kind: str, received: Received) -> Key:
-    """The resource that an object belongs to: itself, or the one that its label names."""
+_CLAIM = "claim:"
+"""Begins the names under which things around a claim are kept; no resource is named so."""
+
+
+def _place(kind: str, received: Received) -> Key:
+    """Under which an object is kept: the resource itself, the one that its label names, or the claim."""
+    namespace, labels = text(received, "metadata", "namespace"), dig(received, "metadata", "labels")
     if kind == RESOURCE:
         return key_of(received)
-    return Key(text(received, "metadata", "namespace"), text(received, "metadata", "labels", SERVICE_LABEL))
+    if kind == CLAIM:
+        return _claim_place(namespace, claim_mark(text(received, "metadata", "name")))
+    if kind == JOB or text(labels, JOB_NAME):
+        return _claim_place(namespace, text(labels, CLAIM_LABEL))
+    return Key(namespace, text(labels, SERVICE_LABEL))
+
+
+def _claim_place(namespace: str, mark: str) -> Key:
+    return Key(namespace, _CLAIM + mark)
 
 
 def _is_older(one: Received, other: Received) -> bool:

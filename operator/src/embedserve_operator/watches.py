@@ -11,7 +11,7 @@ from typing import Any
 
 import kopf
 
-from embedserve_operator.kinds import API_KINDS, CLUSTER_KINDS, POD, RESOURCE, WATCHED_CHILDREN
+from embedserve_operator.kinds import API_KINDS, CLAIM, CLUSTER_KINDS, LABELLED_KINDS, RESOURCE
 from embedserve_operator.queue import WorkQueue
 from embedserve_operator.specs.metadata import SERVICE_LABEL
 from embedserve_operator.store import ClusterStore, Store
@@ -36,7 +36,7 @@ def watch_settings() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     # Longest pause 5 s, for five minutes; then the process ends and starts anew.
     settings.networking.error_backoffs = (1, 1, 2, 3, *(5 for _ in range(60)))
-    for kind in (*WATCHED_CHILDREN, POD):
+    for kind in LABELLED_KINDS:
         settings.watching.label_selectors[_address(kind)] = SERVICE_LABEL
     return settings
 
@@ -51,7 +51,7 @@ def watches(
         return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
     kopf.on.login(registry=registry)(login)
-    for kind in (RESOURCE, *WATCHED_CHILDREN, POD):
+    for kind in (RESOURCE, CLAIM, *LABELLED_KINDS):
         _watch(kind, registry, store=store, queue=queue, arrivals=arrivals)
     for kind in CLUSTER_KINDS if nodes else ():
         _watch_cluster(kind, registry, store=store, cluster=cluster, queue=queue, arrivals=arrivals)
@@ -68,11 +68,13 @@ def _watch(
         received = event["object"]
         arrivals.first.set()
         if event["type"] == "DELETED":
-            queue.add(store.drop(kind, received))
-            return
+            store.drop(kind, received)
+        else:
+            store.put(kind, received)
         if event["type"] is None:
             arrivals.relisted.set()
-        queue.add(store.put(kind, received))
+        for key in store.concerned(kind, received):
+            queue.add(key)
 
     _register(kind, registry, remember, notice)
 

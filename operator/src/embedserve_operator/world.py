@@ -79,6 +79,8 @@ class DeploymentFacts:
     available: int
     autoscaled: bool
     """It was last applied without a number of pods: an autoscaler decides."""
+    space: str
+    """The vector space that it is labelled with; empty before it is known."""
     creation_problem: str
     """Why its pods cannot be created (quota, admission), in the API server's words; empty when they can."""
 
@@ -127,6 +129,25 @@ class ModelReport:
     vector_space: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class PodCheck:
+    """What a pod answered when it was asked to prove its vectors."""
+
+    space: str | None
+    """Identity of what it makes; None when it could not be asked."""
+    dimensions: int | None
+    problem: str
+    """Why it did not pass; empty when it did."""
+
+
+class Said(NamedTuple):
+    """What passed between the operator and one run of a pod's container."""
+
+    check: PodCheck | None = None
+    told: str | None = None
+    """The vector space that it was told the service's name stands for."""
+
+
 PodPhase = Literal["Pending", "Fetching", "Loading", "Ready", "Ending"]
 
 
@@ -143,6 +164,90 @@ class PodFacts:
     phase: PodPhase
     failure: Failure | None
     report: ModelReport | None
+    uid: str = ""
+    address: str = ""
+    """Its IP; empty before it has one."""
+    run: str = ""
+    """Names one run of its serving container: a restarted one knows nothing of what it was told."""
+    space_label: str = ""
+    """The vector space that it is labelled with."""
+    check: PodCheck | None = None
+    told: str | None = None
+
+    @property
+    def space(self) -> str | None:
+        """The vector space that it makes, as far as it is known."""
+        if self.check is not None and self.check.space is not None:
+            return self.check.space
+        return self.report.vector_space if self.report is not None else None
+
+
+JobTask = Literal["fetch", "convert"]
+JobState = Literal["Running", "Succeeded", "Failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class VariantReport:
+    """How a converted variant compares with plain float32."""
+
+    precision: str
+    published: bool
+    reason: str | None
+    """Why it is not published."""
+    mean_cosine: float | None
+    min_cosine: float | None
+    max_difference: float | None
+    rank_agreement: float | None
+    tokens_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionReport:
+    """What a conversion Job said about what it made."""
+
+    artifact: str | None
+    vector_space: str | None
+    chosen: str | None
+    """Precision that servers take by themselves."""
+    variants: tuple[VariantReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """The parts of a Job that decisions rest on."""
+
+    name: str
+    uid: str
+    task: JobTask
+    owner: str
+    """UID of the resource that it was made for."""
+    template: str
+    """Hash of the pod template that it was made from."""
+    config: str
+    """Name of the ConfigMap that its pods mount."""
+    state: JobState
+    failure: Failure | None
+    """What its youngest pod suffers from, or why it was given up."""
+    report: ModelReport | None = None
+    conversion: ConversionReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFacts:
+    """The parts of a PersistentVolumeClaim that decisions rest on."""
+
+    name: str
+    uid: str
+    access_modes: tuple[str, ...]
+    storage_class: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a Job has found out about the model of a revision, before and beside what its pods say."""
+
+    revision: str
+    report: ModelReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +262,19 @@ class World:
     """Revision whose pods the Service selects; None before there was a Service."""
     pods: tuple[PodFacts, ...] = ()
     cluster: ClusterFacts = UNKNOWN_CLUSTER
+    now: int = 0
+    """Seconds since 1970."""
+    jobs: tuple[JobFacts, ...] = ()
+    """Jobs on the claim that the resource uses, whichever resource they were made for."""
+    claims: tuple[ClaimFacts, ...] | None = ()
+    """The claim that the resource uses, if it exists; None where claims are not known."""
+
+    fetched: Fetched | None = None
+    """Of the revision that the spec asks for; filled in once the plan has looked at the Jobs."""
+
+    def job(self, name: str) -> JobFacts | None:
+        """The Job of that name, if it exists."""
+        return next((job for job in self.jobs if job.name == name), None)
 
     def child(self, ref: ChildRef) -> Child | None:
         """The child of that kind and name, if it exists."""

@@ -127,16 +127,6 @@ def _fetch(config: RuntimeConfig) -> int:
     return 0
 
 
-def _convert(config: RuntimeConfig) -> int:
-    # Imported here, since the engine's libraries would double the start-up time of the other commands.
-    from embedserve_runtime.conversion.converting import convert
-
-    result = {"conversion": convert(config)}
-    write_termination_result(config.termination_log, result)
-    print(json.dumps(result, indent=2))
-    return 0
-
-
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
     """The first process of a container is not ended by the signal otherwise; ended so, a fetch leaves its staging
@@ -146,6 +136,17 @@ def _ended_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _convert(config: RuntimeConfig) -> int:
+    # Imported here, since the engine's libraries would double the start-up time of the other commands.
+    from embedserve_runtime.conversion.converting import convert
+
+    with _ended_by_sigterm():
+        result = {"conversion": convert(config)}
+    write_termination_result(config.termination_log, result)
+    print(json.dumps(result, indent=2))
+    return 0
 
 
 def _inspect(config: RuntimeConfig, *, as_json: bool) -> int:
@@ -248,6 +249,13 @@ def _add_gc(action: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME",
         help="in use: a digest, an artifact's name, a commit, or a source with or without @revision; may be repeated",
+    )
+    action.add_argument(
+        "--keep-from",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="names in use as of --keep, one a line",
     )
     action.add_argument(
         "--only-keep",

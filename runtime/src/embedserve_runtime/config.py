@@ -51,6 +51,11 @@ class ModelSettings(_Group):
         "archive (https://...), or a prefix of an S3-compatible bucket (s3://bucket/prefix).",
     )
     revision: str = Field(default="main", description="Branch, tag or commit of a Hub repository.")
+    commit: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{40}$",
+        description="Commit that the revision is known to stand for: fetched without asking the Hub what it is now.",
+    )
     refresh: str | None = Field(
         default=None,
         description="Any word. What a branch or a prefix stands for is looked up once and kept; another word looks it "
@@ -171,6 +176,18 @@ class ServerSettings(_Group):
     management_port: Port | None = Field(
         default=None,
         description="Own port for probes and metrics; None serves them on the serving port only.",
+    )
+    pinned_port: Port | None = Field(
+        default=None,
+        description="Second serving port, for those who ask for this model's vector space by its own name: never "
+        "passed on; None leaves it off.",
+    )
+    space_url: str | None = Field(
+        default=None,
+        pattern=r"^http://[^/{}]*\{space8\}[^/{}]*$",
+        description="Base URL of a vector space's own name, with {space8} for the first 8 digits of its identity. "
+        "Requests on the serving port are passed there once the management port is told that the service's name "
+        "stands for another space. None passes none on.",
     )
     grpc_port: Port | None = Field(
         default=None, description="Port for gRPC; None leaves it off, 0 takes a free one and logs it."

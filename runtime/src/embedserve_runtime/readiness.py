@@ -21,10 +21,14 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Readiness:
-    """phase, and a sentence about it. The service exists in READY and DRAINING: a drain still serves."""
+    """phase, and a sentence about it. The service exists in READY and DRAINING: a drain still serves.
+
+    current_space: what the service's own name stands for, once somebody has said so.
+    """
 
     phase: Phase = Phase.LOADING
     message: str = "the model is being loaded"
+    current_space: str | None = None
     _service: EmbeddingService | None = field(default=None, repr=False)
 
     @property
@@ -38,6 +42,13 @@ class Readiness:
     def open(self, service: EmbeddingService) -> None:
         self._service = service
         self.move(Phase.READY, "serving")
+
+    def elsewhere(self) -> str | None:
+        """The vector space that the service's own name stands for, if it is not this process's."""
+        space = self.current_space
+        if space is None or self._service is None or self._service.card.vector_space == space:
+            return None
+        return space
 
     def service(self) -> EmbeddingService:
         """Raises NotReady, with the reason, while there is none."""

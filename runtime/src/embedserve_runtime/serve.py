@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import logging
 import os
 import signal
@@ -29,7 +30,8 @@ import uvloop
 from embedserve_runtime.api.app import management_app
 from embedserve_runtime.api.endpoint import Surroundings
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.errors import ConfigError, EmbedserveError
+from embedserve_runtime.errors import EmbedserveError, NotReady
+from embedserve_runtime.frontends.listening import Ports, address_of, bind, ports_of
 from embedserve_runtime.frontends.own import OwnFrontEnd
 from embedserve_runtime.frontends.setup import (
     FrontEnd,
@@ -49,6 +51,7 @@ from embedserve_runtime.runner import Runner
 from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.termination import write_termination_message
@@ -61,7 +64,6 @@ T = TypeVar("T")
 CALIBRATION_SECONDS = 10.0
 # After the grace period requests are failed as JSON; this is what writing those answers may take.
 LAST_ANSWERS_SECONDS = 5.0
-BACKLOG = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +93,15 @@ def _run(config: RuntimeConfig) -> int:
     try:
         with contextlib.ExitStack() as stack:
             server = config.server
-            serving = _bind(server.host, server.port, server.http_workers)
+            ports = ports_of(server)
             management = None
-            for sock in serving:
+            for sock in filter(None, itertools.chain.from_iterable(ports)):
                 stack.enter_context(contextlib.closing(sock))
             if server.management_port is not None:
-                (management,) = _bind(server.host, server.management_port)
+                (management,) = bind(server.host, server.management_port)
                 stack.enter_context(contextlib.closing(management))
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
-                loop.run(_Process(config, serving, management).live())
+                loop.run(_Process(config, ports, management).live())
     except EmbedserveError as error:
         log.error(
             "cannot serve: %s", error.message, extra={"reason": error.reason, "retryable": error.retryable}
@@ -112,11 +114,9 @@ def _run(config: RuntimeConfig) -> int:
 class _Process:
     """One run of the server, from open ports to the last answer."""
 
-    def __init__(
-        self, config: RuntimeConfig, serving: list[socket.socket], management: socket.socket | None
-    ) -> None:
+    def __init__(self, config: RuntimeConfig, ports: list[Ports], management: socket.socket | None) -> None:
         self._config = config
-        self._serving = serving
+        self._ports = ports
         self._management = management
         self._readiness = Readiness()
         self._metrics = Metrics(request_series())
@@ -163,7 +163,8 @@ class _Process:
     def _manage(self, around: Surroundings) -> Server | None:
         if not self._management:
             return None
-        return Server(management_app(around), self._management, Watches(self._metrics.requests))
+        app = management_app(around, self._set_current)
+        return Server(app, self._management, Watches(self._metrics.requests))
 
     def _open_front(self, around: Surroundings) -> FrontEnd:
         server = self._setup.server
@@ -174,16 +175,19 @@ class _Process:
         from embedserve_runtime.rpc.server import RpcServer
 
         rpc = RpcServer(around, self._setup.model_name, server.host, server.grpc_port)
-        return RpcFrontEnd(self._setup, around.readiness, rpc, self._open_http(around))
+        return RpcFrontEnd(around.readiness, rpc, self._open_http(around))
 
     def _open_http(self, around: Surroundings) -> FrontEnd:
         if self._setup.server.http_workers == 1:
-            return OwnFrontEnd(self._setup, self._serving[0], around, self._metrics)
-        return Workers(self._setup, self._serving, self._metrics)
+            return OwnFrontEnd(self._setup, self._ports[0], around, self._metrics)
+        return Workers(self._setup, self._ports, self._metrics)
 
     async def _serve(self) -> None:
         name = self._setup.model_name
-        log.info("listening, loading the model", extra={"address": _address(self._serving[0]), "model": name})
+        log.info(
+            "listening, loading the model",
+            extra={"address": address_of(self._ports[0].serving), "model": name},
+        )
         dispatcher = await self._start_dispatcher()
         if dispatcher is None:
             return
@@ -191,9 +195,10 @@ class _Process:
         self._metrics.ready(True)
         log.info(
             "ready on %s",
-            _address(self._serving[0]),
+            address_of(self._ports[0].serving),
             extra={
-                "management": _address(self._management) if self._management else None,
+                "pinned": address_of(self._ports[0].pinned) if self._ports[0].pinned else None,
+                "management": address_of(self._management) if self._management else None,
                 "model": name,
                 "vector_space": self._vector_space,
                 "max_batch_tokens": dispatcher.limits.batch_tokens,
@@ -220,8 +225,25 @@ class _Process:
             dispatcher.learn_rate(loaded.calibration.tokens_per_second)
         self._vector_space = card.vector_space
         self._metrics.model_loaded(card, loaded.max_batch_tokens, dispatcher, runners)
-        await self._front.open(Opening(card, limits, engines), loaded.tokenizer, dispatcher)
+        opening = Opening(card, limits, engines)
+        await self._front.open(opening, loaded.tokenizer, dispatcher)
+        self._open_service(opening, loaded.tokenizer, dispatcher)
         return dispatcher
+
+    def _open_service(self, opening: Opening, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
+        """For what this process answers beside HTTP's front ends: self-checks, and gRPC where it is on."""
+        try:
+            self._readiness.service()
+        except NotReady:  # the front ends are processes of their own, which have services of their own
+            service = EmbeddingService(
+                opening.card,
+                tokenizer,
+                dispatcher,
+                self._setup.batching,
+                time.perf_counter,
+                engines=opening.engines,
+            )
+            self._readiness.open(service)
 
     def _load(self) -> _Loaded:
         """On the loading thread."""
@@ -274,7 +296,17 @@ class _Process:
 
     def _move(self, phase: Phase, message: str) -> None:
         self._readiness.move(phase, message)
-        self._front.tell(Told(phase, message))
+        self._tell()
+
+    def _set_current(self, space: str) -> None:
+        if space != self._readiness.current_space:
+            self._readiness.current_space = space
+            log.info("the service's name stands for another vector space", extra={"vector_space": space})
+            self._tell()
+
+    def _tell(self) -> None:
+        readiness = self._readiness
+        self._front.tell(Told(readiness.phase, readiness.message, readiness.current_space))
 
     async def _page(self) -> bytes:
         return self._metrics.page()
@@ -284,41 +316,6 @@ class _Process:
         if hurry or self._stop.is_set():
             self._hurry.set()
         self._stop.set()
-
-
-def _bind(host: str, port: int, count: int = 1) -> list[socket.socket]:
-    """Listening sockets on one port; the kernel spreads connections over several by a hash of their addresses.
-
-    Raises ConfigError.
-    """
-    first = _listening(host, port, shared=False)
-    if count == 1:
-        return [first]
-    # Bound alone first: sockets that share a port would quietly share it with those of another server too.
-    port = first.getsockname()[1]
-    first.close()
-    return [_listening(host, port, shared=True) for _ in range(count)]
-
-
-def _listening(host: str, port: int, *, shared: bool) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if shared:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        sock.bind((host, port))
-        sock.listen(BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    sock.setblocking(False)
-    return sock
-
-
-def _address(sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _in_daemon_thread(name: str, function: Callable[[], T]) -> asyncio.Future[T]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from embedserve_runtime.errors import ConfigError
 from embedserve_runtime.model.store.checking import find_damage, remove_damaged
 from embedserve_runtime.model.store.garbage import (
     Contents,
@@ -30,8 +31,19 @@ def run(arguments: Mapping[str, Any], out: TextIO) -> int:
         case "verify":
             return _verify(root, out, remove_them=arguments["remove"])
         case _:
-            keep = Keep(arguments["keep"], not arguments["only_keep"], arguments["older_than"])
+            names = [*arguments["keep"], *_listed(arguments["keep_from"])]
+            keep = Keep(names, not arguments["only_keep"], arguments["older_than"])
             return _clean(root, out, keep, dry=arguments["dry_run"])
+
+
+def _listed(file: Path | None) -> list[str]:
+    """Names of a file. Raises ConfigError where it cannot be read: what it names must not be taken for unused."""
+    if file is None:
+        return []
+    try:
+        return file.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {file}, the names to keep: {error}") from error
 
 
 def _list(root: Path, out: TextIO, *, as_json: bool) -> int:

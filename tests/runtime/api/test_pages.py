@@ -9,8 +9,9 @@ import pytest
 
 from embedserve_runtime import errors
 from embedserve_runtime.api import errors as http_errors
-from embedserve_runtime.api.app import EMBEDDING_ROUTES, ROUTES
+from embedserve_runtime.api.app import EMBEDDING_ROUTES, MANAGEMENT_ROUTES, OTHER, ROUTES
 from embedserve_runtime.api.errors import STATUSES, TABLE, wire_of
+from embedserve_runtime.api.forwarding import FORWARDED
 from embedserve_runtime.api.openapi import document
 from embedserve_runtime.errors import EmbedserveError
 from tests.runtime.serve_kit import bench
@@ -86,7 +87,7 @@ def references(part: Any) -> set[str]:
 
 def test_the_document_describes_every_route_and_resolves_every_reference() -> None:
     described = document()
-    assert set(described["paths"]) == set(ROUTES) - {"other"}
+    assert set(described["paths"]) == set(ROUTES) - {OTHER, FORWARDED, *MANAGEMENT_ROUTES}
     for reference in references(described):
         name = reference.removeprefix("#/components/schemas/")
         assert name in described["components"]["schemas"]

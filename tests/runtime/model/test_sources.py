@@ -91,6 +91,17 @@ def test_a_moved_branch_is_fetched_anew_on_request_and_the_old_files_stay(
     assert (first.folder / shared).stat().st_ino == (second.folder / shared).stat().st_ino
 
 
+def test_a_commit_that_is_known_is_fetched_under_the_name_of_its_branch(
+    settings: ModelSettings, repositories: Path
+) -> None:
+    first = fetch_model(settings)
+    (repositories / PUBLIC / first.revision).symlink_to(repositories / PUBLIC / "main")
+    elsewhere = changed(settings, store=settings.store.with_name("another"), commit=first.revision)
+    assert fetch_model(elsewhere).revision == first.revision
+    named = changed(elsewhere, commit=None, offline=True)
+    assert open_model(named).digest == first.digest, "servers know the branch only"
+
+
 def test_a_broken_transfer_is_taken_up_where_it_ended(settings: ModelSettings, hub: HubServer) -> None:
     weights = "/*/resolve/*/model.safetensors"
     broken_after = 60_000_000

@@ -32,6 +32,7 @@ class Live:
     lines: list[Mapping[str, Any]] = field(default_factory=list)
     address: str = ""
     management: str = ""
+    pinned: str = ""
 
     def wait_for(self, message: str) -> Mapping[str, Any]:
         """Read the log until a line starts with `message`."""
@@ -47,6 +48,7 @@ class Live:
         line = self.wait_for("ready on ")
         self.address = line["message"].removeprefix("ready on ")
         self.management = line["management"] or ""
+        self.pinned = line["pinned"] or ""
 
     def grpc_when_ready(self) -> str:
         """The address of the port for gRPC."""

@@ -69,6 +69,18 @@ class ServiceSettings(Model):
     """Address ranges (CIDR) that may reach the load balancer."""
     external_traffic_policy: Literal["Cluster", "Local"] | None = None
     """Local keeps the client's address."""
+    grpc_port: (
+        Annotated[
+            int,
+            Rule(
+                cel="self >= 1 && self <= 65535 && self != 80",
+                message="must be between 1 and 65535 and not 80, which is HTTP's; leave it out for no gRPC",
+                check=lambda port: 1 <= port <= 65535 and port != 80,
+            ),
+        ]
+        | None
+    ) = None
+    """Port for gRPC, beside HTTP on port 80; without it there is no gRPC."""
 
 
 class NetworkPolicySettings(Model):

@@ -32,15 +32,65 @@ class Endpoint(Model):
 
     url: str
     """Base URL inside the cluster."""
+    grpc: str | None = None
+    """Host and port for gRPC inside the cluster; absent without it."""
+
+
+Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
+class PreviousSpace(Model):
+    """A vector space that was served before."""
+
+    id: str
+    """Identity."""
+    dimensions: int | None = None
+    """Length of a vector."""
+    revision: str
+    """Revision of the manifest that made it."""
+    size_bytes: int | None = None
+    """Size of its model's files."""
+    replaced_at: Moment
+    """When another one took the service's name."""
+    kept_until: Moment | None = None
+    """How long its pods stay; absent when they are gone."""
+    url: str | None = None
+    """Base URL of its own name, while its pods stay."""
 
 
 class VectorSpace(Model):
     """Which vectors are served. Vectors of different spaces must never be compared."""
 
-    id: str
-    """Identity: the same for all ways to make the same vectors, different otherwise."""
-    dimensions: int
+    id: str | None = None
+    """Identity: the same for all ways to make the same vectors, different otherwise. Absent while it is not known."""
+    dimensions: int | None = None
     """Length of a vector."""
+    revision: str | None = None
+    """Revision of the manifest that makes it: the end of its Deployment's name."""
+    since: Moment | None = None
+    """Since when it is served at the service's name."""
+    url: str | None = None
+    """Base URL of its own name, which never leads to another one."""
+    previous: Annotated[tuple[PreviousSpace, ...], Field(max_length=10)] = ()
+    """Spaces that were served before, the latest first."""
+
+
+class RolloutStatus(Model):
+    """The revision that the manifest asks for while another one is served."""
+
+    revision: str
+    """Revision: the end of its Deployment's name."""
+    state: Literal["Preparing", "Checking", "Held", "Refused"]
+    """Preparing: its pods come up. Checking: they prove that they make sound vectors. Held: ready, and waits for
+    spec.rollout.hold to be false. Refused: spec.rollout.onNewVectorSpace says so."""
+    vector_space: str | None = None
+    """Its identity, once it is known."""
+    dimensions: int | None = None
+    """Length of a vector."""
+    size_bytes: int | None = None
+    """Size of its model's files."""
+    url: str | None = None
+    """Base URL of its own name, once its vector space is known."""
 
 
 class ServedModel(Model):
@@ -54,6 +104,76 @@ class ServedModel(Model):
     """Digest of the model's files."""
     size_bytes: int | None = None
     """Size of the model's files."""
+
+
+class JobStatus(Model):
+    """A Job, and what came of it; it stays here when the Job is gone."""
+
+    job: str
+    """Name of the Job. It stands for what the Job works on: another model has another one."""
+    state: Literal["Running", "Succeeded", "Failed"]
+    """Failed is final, until the resource changes."""
+    template: str
+    """Hash of the pods that were tried."""
+    generation: int
+    """Generation of the resource that they were tried for."""
+    reason: str | None = None
+    """Why it failed, as one word."""
+    message: str | None = None
+    """Why it failed, in words."""
+
+
+class FetchStatus(JobStatus):
+    """How the model that the spec asks for comes into the cache."""
+
+    source: str | None = None
+    """Repository, URL or folder that it came from."""
+    revision: str | None = None
+    """Commit that the source resolved to."""
+    digest: str | None = None
+    """Digest of the model's files."""
+    size_bytes: int | None = None
+    """Size of the model's files."""
+    dimensions: int | None = None
+    """Length of a vector."""
+    vector_space: str | None = None
+    """Identity of its vector space."""
+
+
+class VariantStatus(Model):
+    """A converted variant against plain float32."""
+
+    precision: str
+    """float32, float16 or int8."""
+    published: bool
+    """Whether it may be served."""
+    reason: str | None = None
+    """Why it may not."""
+    mean_cosine: float | None = None
+    """Mean cosine of its vectors to float32's."""
+    min_cosine: float | None = None
+    """Least cosine."""
+    max_difference: float | None = None
+    """Largest difference of a component."""
+    rank_agreement: float | None = None
+    """Rank correlation of its scores with float32's."""
+    tokens_per_second: float | None = None
+    """Speed on the node that converted."""
+
+
+class ConversionStatus(JobStatus):
+    """How the model becomes an ONNX artifact."""
+
+    artifact: str | None = None
+    """Name of the artifact in the cache."""
+    vector_space: str | None = None
+    """Identity of its vector space: that of the model."""
+    chosen: str | None = None
+    """Variant that is served unless `model.precision` names another: the fastest that passed."""
+    fallback: str | None = None
+    """Why something slower is served than was asked for; absent where nothing is."""
+    variants: tuple[VariantStatus, ...] = ()
+    """What was measured."""
 
 
 class HardwareStatus(Model):
@@ -102,6 +222,12 @@ class EmbeddingServiceStatus(Model):
     """Which vectors are served."""
     model: ServedModel | None = None
     """The model that is served now."""
+    fetch: FetchStatus | None = None
+    """How the model that the spec asks for comes into the cache; absent without one."""
+    conversion: ConversionStatus | None = None
+    """How it becomes an ONNX artifact; absent where it does not."""
+    rollout: RolloutStatus | None = None
+    """The revision that the manifest asks for; absent when it is the one that is served."""
     hardware: HardwareStatus | None = None
     """Where the pods may run."""
     autoscaling: AutoscalingStatus | None = None

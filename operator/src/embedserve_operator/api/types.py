@@ -10,10 +10,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from embedserve_operator.api.base import LabelName, Model, ObjectName, PassedOn, PositiveQuantity, Quantity
+from embedserve_operator.api.base import LabelName, Model, PassedOn, PositiveQuantity, Quantity
+from embedserve_operator.api.cache import Cache, OnnxConversion
 from embedserve_operator.api.network import Monitoring, NetworkPolicySettings, ServiceSettings
 from embedserve_operator.api.pods import PodSettings
-from embedserve_operator.api.rules import Rule, between, exactly_one, matches
+from embedserve_operator.api.rollouts import RolloutSettings
+from embedserve_operator.api.rules import Rule, between, matches
+from embedserve_operator.api.sources import ModelSource, SecretKeyRef
 
 GROUP = "embedserve.dev"
 VERSION = "v1alpha1"
@@ -22,97 +25,15 @@ PLURAL = "embeddingservices"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 
-class SecretKeyRef(Model):
-    """One key of a Secret in the namespace of the resource."""
-
-    name: ObjectName
-    """Name of the Secret."""
-    key: Annotated[
-        str,
-        Field(max_length=253),
-        matches(r"^[-._a-zA-Z0-9]+$", "must be a key of the Secret: letters, digits, '-', '_' and '.'"),
-    ]
-    """Key inside the Secret."""
-
-
-class HuggingFaceSource(Model):
-    """A repository of the Hugging Face Hub, or of a server that speaks its protocol."""
-
-    repo: Annotated[
-        str,
-        Field(max_length=200),
-        matches(
-            r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$",
-            "repo must be OWNER/NAME as on the Hub, for example sentence-transformers/all-MiniLM-L6-v2",
-        ),
-    ]
-    """Repository as OWNER/NAME, for example sentence-transformers/all-MiniLM-L6-v2."""
-    revision: Annotated[
-        str,
-        Field(max_length=200),
-        matches(
-            r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", "revision must be a commit, a tag or a branch, such as main"
-        ),
-    ] = "main"
-    """Commit, tag or branch. A commit keeps the vectors the same for ever; a branch may move between two pod
-    starts."""
-    token_secret_ref: SecretKeyRef | None = None
-    """Access token for private and gated repositories. Only the pods read it, the operator never does."""
-
-
-ModelPath = Annotated[
+OnnxFile = Annotated[
     str,
     Field(max_length=1024),
     Rule(
-        cel="!self.startsWith('/') && !self.split('/').exists(part, part == '..')",
-        message="path must be relative to the volume's root and must not contain '..'",
-        check=lambda v: not v.startswith("/") and ".." not in v.split("/"),
+        cel="self.endsWith('.onnx') && !self.startsWith('/') && !self.split('/').exists(part, part == '..')",
+        message="must be the path of an ONNX file inside the repository, such as onnx/model.onnx",
+        check=lambda v: v.endswith(".onnx") and not v.startswith("/") and ".." not in v.split("/"),
     ),
 ]
-
-
-class VolumeSource(Model):
-    """A model folder on a PersistentVolumeClaim, mounted read-only."""
-
-    claim_name: ObjectName
-    """Name of a PersistentVolumeClaim in the namespace of the resource."""
-    path: ModelPath = ""
-    """Folder inside the volume, relative to its root; empty for the root itself."""
-
-
-class ImageSource(Model):
-    """A model folder inside an OCI image, mounted read-only by the kubelet (an image volume).
-
-    Needs Kubernetes 1.33 or newer and a container runtime that can do it.
-    """
-
-    reference: Annotated[
-        str,
-        Field(max_length=1000),
-        matches(r"^[^ ]+[:@][^ /]+$", "reference must name an image with a tag or digest, and no blanks"),
-    ]
-    """Image with tag or digest; a digest keeps the vectors the same for ever."""
-    path: ModelPath = ""
-    """Folder inside the image, relative to its root; empty for the root itself."""
-
-
-class ModelSource(Model):
-    """Where the model comes from: exactly one of the fields."""
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        exactly_one(
-            ("huggingFace", "volume", "image"),
-            ("hugging_face", "volume", "image"),
-            "give exactly one source: one of huggingFace, volume and image; remove the others",
-        ),
-    )
-
-    hugging_face: HuggingFaceSource | None = None
-    """A repository of the Hugging Face Hub."""
-    volume: VolumeSource | None = None
-    """A folder on a PersistentVolumeClaim."""
-    image: ImageSource | None = None
-    """A folder inside an OCI image."""
 
 
 class ModelSpec(Model):
@@ -120,6 +41,12 @@ class ModelSpec(Model):
 
     source: ModelSource
     """Where the model comes from: exactly one of the fields."""
+    refresh: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """Any word, a date for example. What a branch or a bucket's prefix stands for is looked up once and kept; another
+    word looks it up anew, and what is found comes up beside what serves."""
+    onnx_file: OnnxFile | None = None
+    """ONNX file of the repository that is run in the place of its weights, by its path, for example
+    onnx/model.onnx. Without it one is taken only where nothing else can run the model."""
     task: Literal["auto", "embed", "rerank", "classify", "sparse"] = "auto"
     """What the model gives. `auto` takes what the model's own files say."""
     pooling: Literal["auto", "cls", "mean", "mean_sqrt", "weighted_mean", "max", "last"] = "auto"
@@ -132,8 +59,9 @@ class ModelSpec(Model):
         None
     )
     """Tokens that an input may have. Without it the model's own limit holds."""
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of weights and products. `auto` takes what the hardware class says, else float32 on CPUs."""
+    precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
+    """Of weights and products. `auto` takes what the hardware class says, else on CPUs the fastest variant that
+    `onnx` has found good enough, float32 without one. int8 needs `onnx`."""
 
 
 class Hardware(Model):
@@ -251,6 +179,23 @@ class EmbeddingServiceSpec(Model):
             message="replicas and autoscaling exclude each other: remove replicas, autoscaling.minReplicas counts",
             check=lambda spec: spec.replicas is None or spec.autoscaling is None,
         ),
+        Rule(
+            cel=(
+                "!has(self.onnx) || self.onnx.convert != 'Always' || "
+                "(has(self.cache) && !self.cache.readOnly)"
+            ),
+            message="onnx.convert: Always needs a cache that can be written to; add cache, or take IfNeeded",
+            check=lambda spec: (
+                spec.onnx is None
+                or spec.onnx.convert != "Always"
+                or (spec.cache is not None and not spec.cache.read_only)
+            ),
+        ),
+        Rule(
+            cel="self.model.precision != 'int8' || has(self.onnx)",
+            message="model.precision: int8 is made by conversion; add onnx, for example {precision: int8}",
+            check=lambda spec: spec.model.precision != "int8" or spec.onnx is not None,
+        ),
     )
 
     model: ModelSpec
@@ -265,12 +210,18 @@ class EmbeddingServiceSpec(Model):
     """What the pods run on."""
     engine: Literal["auto", "onnx", "torch"] = "auto"
     """How the model is run. `auto` takes what the hardware class says, else what can run the model."""
+    onnx: OnnxConversion | None = None
+    """Conversion into an ONNX artifact; without it the graph is written at each start, in float32."""
+    cache: Cache | None = None
+    """Where models are kept, so that only one pod ever fetches; without it each pod fetches for itself."""
     batching: Batching | None = None
     """Token-budget batching and its bounds."""
     replicas: Annotated[int, between(0, 1000, "0 stops serving and keeps the rest")] | None = None
     """Number of pods; 1 when neither it nor autoscaling is given."""
     autoscaling: Autoscaling | None = None
     """Pods by load, instead of `replicas`."""
+    rollout: RolloutSettings = RolloutSettings()
+    """How the service passes from one vector space to another."""
     auth: Auth | None = None
     """API keys that requests must carry; without it none is asked for."""
     service: ServiceSettings = ServiceSettings()

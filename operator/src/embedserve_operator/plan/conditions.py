@@ -12,12 +12,16 @@ from embedserve_operator.plan.outcome import PlannedCondition
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.world import DeploymentFacts, Failure, PodFacts
 
+CHECKING = "Checking"
+HELD = "Held"
 INVALID_SPEC = "InvalidSpec"
+PREPARING = "PreparingModel"
 PREVIOUS_SERVING = "PreviousRevisionServing"
 PROGRESSING = "Progressing"
 SCALED_TO_ZERO = "ScaledToZero"
 SERVING = "Serving"
 SUSPENDED = "Suspended"
+VECTOR_SPACE_CHANGE = "VectorSpaceChange"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,16 @@ class Situation:
     pods: tuple[PodFacts, ...]
     """Pods of the wanted template."""
     failure: Failure | None
+    preparing: str = ""
+    """What the pods still have to wait for, in words; empty when they need not."""
+    held_at: str = ""
+    """Where the new vector space is reachable while it is held back."""
 
 
 def conditions(situation: Situation) -> tuple[PlannedCondition, ...]:
     """The conditions of a resource whose spec can be read."""
     found = [_ready(situation)]
-    if not situation.rollout.complete:
+    if not situation.rollout.is_as_asked:
         found.append(_way(situation))
     return tuple(found)
 
@@ -73,28 +81,61 @@ def _ready(situation: Situation) -> PlannedCondition:
         asked = serving.wanted
     available = serving.available if serving is not None else 0
     if available >= asked:
-        if situation.rollout.waits:
-            return PlannedCondition("Ready", "True", PREVIOUS_SERVING, _previous_words(situation))
-        return PlannedCondition("Ready", "True", SERVING, f"{available} of {asked} replicas are ready")
+        plainly = f"{available} of {asked} replicas are ready"
+        return PlannedCondition("Ready", "True", *_serving_words(situation, plainly))
     if situation.failure is not None and not situation.rollout.waits:
         return PlannedCondition("Ready", "False", situation.failure.reason, situation.failure.message)
-    return PlannedCondition("Ready", "False", PROGRESSING, _progress_words(situation, available, asked))
+    reason = PREPARING if situation.preparing else PROGRESSING
+    return PlannedCondition("Ready", "False", reason, _progress_words(situation, available, asked))
 
 
 def _way(situation: Situation) -> PlannedCondition:
     failure = situation.failure
+    if situation.rollout.state == "Refused":
+        return PlannedCondition("Stalled", "True", VECTOR_SPACE_CHANGE, _refused_words(situation.rollout))
     if failure is not None:
         return PlannedCondition(
             "Reconciling" if failure.heals else "Stalled", "True", failure.reason, failure.message
         )
+    if situation.rollout.state == "Checking":
+        proved = sum(pod.check is not None for pod in situation.pods)
+        said = f"{proved} of {len(situation.pods)} new pods have proved their vectors"
+        return PlannedCondition("Reconciling", "True", CHECKING, said)
     ready = sum(pod.phase == "Ready" for pod in situation.pods)
+    reason = PREPARING if situation.preparing else PROGRESSING
     return PlannedCondition(
-        "Reconciling", "True", PROGRESSING, _progress_words(situation, ready, situation.replicas)
+        "Reconciling", "True", reason, _progress_words(situation, ready, situation.replicas)
+    )
+
+
+def _serving_words(situation: Situation, plainly: str) -> tuple[str, str]:
+    """Reason and message while all pods are there."""
+    if situation.rollout.state == "Held":
+        return HELD, _held_words(situation)
+    if situation.rollout.waits:
+        return PREVIOUS_SERVING, _previous_words(situation)
+    return SERVING, plainly
+
+
+def _held_words(situation: Situation) -> str:
+    rollout = situation.rollout
+    return (
+        f"{rollout.space} is served; {rollout.wanted_space} is ready at {situation.held_at} and takes over when "
+        "spec.rollout.hold is false"
+    )
+
+
+def _refused_words(rollout: Rollout) -> str:
+    return (
+        f"{rollout.space} is served, the change of the manifest means {rollout.wanted_space}, and "
+        "spec.rollout.onNewVectorSpace is Refuse: nothing has changed. Allow it with BlueGreen, or take the change back"
     )
 
 
 def _previous_words(situation: Situation) -> str:
     rollout = situation.rollout
+    if rollout.state == "Refused":
+        return f"revision {rollout.serving} goes on serving; {_refused_words(rollout)}"
     words = f"revision {rollout.serving} goes on serving until revision {rollout.wanted} is complete"
     if situation.failure is None:
         return words
@@ -103,6 +144,8 @@ def _previous_words(situation: Situation) -> str:
 
 def _progress_words(situation: Situation, ready: int, asked: int) -> str:
     words = f"{ready} of {asked} replicas are ready"
+    if situation.preparing:
+        return f"{words}; {situation.preparing}"
     fetching = sum(pod.phase == "Fetching" for pod in situation.pods)
     loading = sum(pod.phase == "Loading" for pod in situation.pods)
     waiting = sum(pod.phase == "Pending" for pod in situation.pods)

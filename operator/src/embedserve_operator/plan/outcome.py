@@ -7,13 +7,16 @@ from typing import Literal
 
 from embedserve_operator.api.status import (
     AutoscalingStatus,
+    ConversionStatus,
     Endpoint,
+    FetchStatus,
     HardwareStatus,
+    RolloutStatus,
     ServedModel,
     VectorSpace,
 )
 from embedserve_operator.wire import Manifest
-from embedserve_operator.world import Child
+from embedserve_operator.world import Child, JobFacts, PodFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,9 @@ class PlannedStatus:
     endpoint: Endpoint | None = None
     vector_space: VectorSpace | None = None
     model: ServedModel | None = None
+    fetch: FetchStatus | None = None
+    conversion: ConversionStatus | None = None
+    rollout: RolloutStatus | None = None
     hardware: HardwareStatus | None = None
     autoscaling: AutoscalingStatus | None = None
     at_maximum: bool = False
@@ -52,6 +58,31 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """What a pod is to be told: the vector space that the service's name stands for."""
+
+    pod: PodFacts
+    space: str
+    must: bool
+    """Nothing may be written before the pod knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A pod that is to prove its vectors."""
+
+    pod: PodFacts
+
+
+@dataclass(frozen=True, slots=True)
+class PodLabel:
+    """The vector space that a pod is to be labelled with."""
+
+    pod: PodFacts
+    space: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What is to be done about one resource."""
 
@@ -60,4 +91,15 @@ class Plan:
     prune: tuple[Child, ...]
     """Children that are wanted no longer."""
     status: PlannedStatus
+    start: tuple[Manifest, ...] = ()
+    """Jobs to be created, unless they exist by then."""
+    remove: tuple[JobFacts, ...] = ()
+    """Jobs to be deleted."""
     hand_over: HandOver | None = None
+    labels: tuple[PodLabel, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    """In their order, before anything is written."""
+    questions: tuple[Question, ...] = ()
+    """After everything is written; the next pass sees the answers."""
+    wake_after: int | None = None
+    """Seconds after which another pass is due even if nothing happens."""

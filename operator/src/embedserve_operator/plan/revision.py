@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from embedserve_operator.api.types import EmbeddingServiceSpec, ModelSource
+from embedserve_operator.api.sources import ModelSource
+from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.wire import short_hash
 
 
@@ -22,7 +23,9 @@ def declared(spec: EmbeddingServiceSpec) -> dict[str, Any]:
     """What the revision is the hash of."""
     return {
         "source": _source(spec.model.source),
-        # Left out at its default, so that revisions from before the field was there stay what they are.
+        # Left out at their defaults, so that revisions from before the fields were there stay what they are.
+        **({} if spec.model.refresh is None else {"refresh": spec.model.refresh}),
+        **({} if spec.model.onnx_file is None else {"onnxFile": spec.model.onnx_file}),
         **({} if spec.model.task == "auto" else {"task": spec.model.task}),
         "pooling": spec.model.pooling,
         "dimensions": spec.model.dimensions,
@@ -33,7 +36,12 @@ def declared(spec: EmbeddingServiceSpec) -> dict[str, Any]:
 
 def _source(source: ModelSource) -> list[str]:
     if source.hugging_face is not None:
-        return ["huggingFace", source.hugging_face.repo, source.hugging_face.revision]
+        hub = source.hugging_face
+        return ["huggingFace", hub.repo, hub.revision, *([] if hub.endpoint is None else [hub.endpoint])]
+    if source.http is not None:
+        return ["http", source.http.url, source.http.sha256]
+    if source.s3 is not None:
+        return ["s3", source.s3.uri, *([] if source.s3.endpoint is None else [source.s3.endpoint])]
     if source.volume is not None:
         return ["volume", source.volume.claim_name, source.volume.path.strip("/")]
     if source.image is not None:

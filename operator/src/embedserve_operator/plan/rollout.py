@@ -1,15 +1,20 @@
 """Which revision serves: the switch from an old model to a new one.
 
-The Service goes on pointing at the old revision until the new one is complete, then switches in one write;
-the old Deployment is pruned in a later pass, once the switch has been seen. A new model that cannot come up
-takes nothing away.
+The Service goes on pointing at the old revision until the new one is complete and has proved its vectors, then switches
+in one write. A new model that cannot come up takes nothing away.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from embedserve_operator.world import DeploymentFacts, World
+from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.plan.spaces import Former, Kept, formers, kept, space_of, strangers
+from embedserve_operator.specs.metadata import space_name
+from embedserve_operator.world import ChildRef, DeploymentFacts, PodFacts, World
+
+State = Literal["Done", "Preparing", "Checking", "Held", "Refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +26,71 @@ class Rollout:
     """Revision that the Service should select."""
     complete: bool
     """The wanted revision runs exactly as asked for."""
+    state: State = "Done"
+    """What keeps the wanted revision from serving."""
+    space: str | None = None
+    """What the revision that serves makes, if that is known."""
+    wanted_space: str | None = None
+    formers: tuple[Former, ...] = ()
+    kept: tuple[Kept, ...] = ()
 
     @property
     def waits(self) -> bool:
         """An older revision goes on serving meanwhile."""
         return self.serving != self.wanted
 
+    @property
+    def is_as_asked(self) -> bool:
+        """Nothing is on its way: what the manifest asks for is so."""
+        return self.complete and self.state in ("Done", "Held")
 
-def steer(world: World, *, wanted: str, fingerprint: str, replicas: int) -> Rollout:
-    """Decide which revision serves. `fingerprint` and `replicas` are those of the wanted Deployment."""
-    deployment = world.deployment(wanted)
-    complete = deployment is not None and is_complete(deployment, fingerprint, replicas)
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the manifest asks for, as the decision needs it."""
+
+    revision: str
+    fingerprint: str
+    """Of its Deployment."""
+    template: str
+    """Hash of its pod template."""
+    replicas: int
+
+
+def steer(world: World, spec: EmbeddingServiceSpec, wanted: Wanted) -> Rollout:
+    """Decide which revision serves."""
+    deployment = world.deployment(wanted.revision)
+    complete = deployment is not None and is_complete(deployment, wanted.fingerprint, wanted.replicas)
+    state = _state(world, spec, wanted, complete=complete)
     current = world.serving_revision
-    stays = current is not None and current != wanted and not complete and _may_serve(world, current)
-    return Rollout(wanted=wanted, serving=current if stays and current else wanted, complete=complete)
+    serving = wanted.revision if state == "Done" or current is None else current
+    known = formers(world, serving)
+    return Rollout(
+        wanted=wanted.revision,
+        serving=serving,
+        complete=complete and not strangers(world, serving),
+        state=state,
+        space=space_of(world, serving),
+        wanted_space=space_of(world, wanted.revision),
+        formers=known,
+        kept=kept(world, spec, known, others=frozenset((serving, wanted.revision))),
+    )
+
+
+def _state(world: World, spec: EmbeddingServiceSpec, wanted: Wanted, *, complete: bool) -> State:
+    current = world.serving_revision
+    if current is None or current == wanted.revision or not _may_serve(world, current):
+        return "Done"
+    old, new = space_of(world, current), space_of(world, wanted.revision)
+    policy = spec.rollout.on_new_vector_space
+    if policy == "Refuse" and None not in (old, new) and old != new:
+        return "Refused"
+    if policy == "InPlace" or (complete and wanted.replicas == 0):
+        return "Done"
+    if not complete:
+        return "Preparing"
+    held: State = "Held" if spec.rollout.hold and old != new else "Done"
+    return held if _is_proved(world, wanted) else "Checking"
 
 
 def is_complete(deployment: DeploymentFacts, fingerprint: str, replicas: int) -> bool:
@@ -45,6 +101,28 @@ def is_complete(deployment: DeploymentFacts, fingerprint: str, replicas: int) ->
         and deployment.updated >= replicas
         and deployment.available >= replicas
         and deployment.replicas == deployment.updated == replicas
+    )
+
+
+def candidates(world: World, wanted: Wanted) -> tuple[PodFacts, ...]:
+    """The ready pods that are to take over."""
+    return tuple(
+        pod
+        for pod in world.pods_of(wanted.revision)
+        if pod.phase == "Ready" and pod.template == wanted.template
+    )
+
+
+def _is_proved(world: World, wanted: Wanted) -> bool:
+    """As many pods as asked for make sound vectors of one space, and are reachable by that space's own name: requests
+    that still come to the old pods are passed on to it."""
+    space = space_of(world, wanted.revision)
+    if space is None or world.child(ChildRef("Service", space_name(world.resource, space))) is None:
+        return False
+    pods = candidates(world, wanted)
+    return len(pods) >= wanted.replicas and all(
+        pod.check is not None and not pod.check.problem and pod.space == pod.space_label == space
+        for pod in pods
     )
 
 

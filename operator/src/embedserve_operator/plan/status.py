@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
-from embedserve_operator.api.status import Endpoint, HardwareStatus, ServedModel, VectorSpace
+from embedserve_operator.api.status import (
+    Endpoint,
+    HardwareStatus,
+    PreviousSpace,
+    RolloutStatus,
+    ServedModel,
+    VectorSpace,
+)
 from embedserve_operator.plan.outcome import PlannedCondition, PlannedStatus
+from embedserve_operator.plan.rollout import Rollout
+from embedserve_operator.plan.spaces import Former, Kept, dimensions_of, report_of
 from embedserve_operator.specs import service
 from embedserve_operator.specs.metadata import selector
+from embedserve_operator.times import moment_of
 from embedserve_operator.world import ModelReport, Resource, World
 
 
 def served(
     world: World,
-    serving: str,
+    rollout: Rollout,
     source: str | None,
     hardware: HardwareStatus,
     conditions: tuple[PlannedCondition, ...],
 ) -> PlannedStatus:
-    """The status while `serving` is the revision that the Service selects.
+    """The status while the Service selects the revision that `rollout` says.
 
     `source` is where the wanted model comes from; None when another revision is served.
     """
+    serving = rollout.serving
     deployment = world.deployment(serving)
     selection = ",".join(f"{key}={value}" for key, value in selector(world.resource, serving).items())
-    report = _report(world, serving)
+    report = report_of(world, serving)
     model = _model(report, world.resource, selection, source)
+    spec = world.resource.spec
+    grpc = service.grpc_address(world.resource, spec.service) if spec is not None else None
     return PlannedStatus(
         conditions=conditions,
         replicas=deployment.replicas if deployment is not None else 0,
         ready_replicas=deployment.ready if deployment is not None else 0,
         selector=selection,
-        endpoint=Endpoint(url=service.url(world.resource)),
-        vector_space=_vector_space(report, world.resource, selection),
+        endpoint=Endpoint(url=service.url(world.resource), grpc=grpc),
+        vector_space=_vector_space(world, rollout),
+        rollout=_rollout(world, rollout),
         model=model,
         hardware=hardware,
     )
@@ -46,15 +60,12 @@ def unchanged(resource: Resource, conditions: tuple[PlannedCondition, ...]) -> P
         selector=status.selector,
         endpoint=status.endpoint,
         vector_space=status.vector_space,
+        rollout=status.rollout,
         model=status.model,
+        fetch=status.fetch,
+        conversion=status.conversion,
         hardware=status.hardware,
     )
-
-
-def _report(world: World, revision: str) -> ModelReport | None:
-    """What the pods say about their model; those that serve are asked first."""
-    pods = sorted(world.pods_of(revision), key=lambda pod: (pod.phase != "Ready", pod.name))
-    return next((pod.report for pod in pods if pod.report is not None), None)
 
 
 def _model(
@@ -75,9 +86,57 @@ def _model(
     return ServedModel(source=name) if name is not None else None
 
 
-def _vector_space(report: ModelReport | None, resource: Resource, selection: str) -> VectorSpace | None:
-    if report is None:
-        return resource.status.vector_space if resource.status.selector == selection else None
-    if report.vector_space is None or report.dimensions is None:
+def _vector_space(world: World, rollout: Rollout) -> VectorSpace | None:
+    published = world.resource.status.vector_space
+    previous = tuple(_previous(world.resource, former, rollout.kept) for former in rollout.formers)
+    space = rollout.space
+    if space is None:
+        return VectorSpace(previous=previous) if previous else None
+    same = published is not None and published.id == space
+    since = published.since if published is not None and same else None
+    dimensions = dimensions_of(world, rollout.serving)
+    return VectorSpace(
+        id=space,
+        dimensions=published.dimensions
+        if dimensions is None and published is not None and same
+        else dimensions,
+        revision=rollout.serving,
+        since=since or moment_of(world.now),
+        url=service.url(world.resource, space),
+        previous=previous,
+    )
+
+
+def _previous(resource: Resource, former: Former, kept: tuple[Kept, ...]) -> PreviousSpace:
+    until = next((one.until for one in kept if one.former == former), None)
+    return PreviousSpace(
+        id=former.space,
+        dimensions=former.dimensions,
+        revision=former.revision,
+        size_bytes=former.size_bytes,
+        replaced_at=moment_of(former.replaced_at),
+        kept_until=None if until is None else moment_of(until),
+        url=None if until is None else service.url(resource, former.space),
+    )
+
+
+def _rollout(world: World, rollout: Rollout) -> RolloutStatus | None:
+    """The revision that is asked for, while another one serves."""
+    if rollout.state == "Done":
         return None
-    return VectorSpace(id=report.vector_space, dimensions=report.dimensions)
+    space, report = rollout.wanted_space, report_of(world, rollout.wanted)
+    before = world.resource.status.rollout
+    known = before if before is not None and before.revision == rollout.wanted else None
+    dimensions = dimensions_of(world, rollout.wanted)
+    return RolloutStatus(
+        revision=rollout.wanted,
+        state=rollout.state,
+        vector_space=space,
+        dimensions=known.dimensions if dimensions is None and known is not None else dimensions,
+        size_bytes=report.size_bytes
+        if report is not None
+        else known.size_bytes
+        if known is not None
+        else None,
+        url=None if space is None or rollout.state == "Refused" else service.url(world.resource, space),
+    )

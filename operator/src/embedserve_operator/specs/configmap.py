@@ -14,8 +14,13 @@ FILE_NAME = "runtime.yaml"
 
 
 def config_map(resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings) -> Manifest:
-    """The ConfigMap of the wanted configuration."""
-    data = {FILE_NAME: runtime_yaml(spec, settings)}
+    """The ConfigMap of the pods' configuration."""
+    return config_file(resource, runtime_yaml(resource, spec, settings))
+
+
+def config_file(resource: Resource, content: str) -> Manifest:
+    """The ConfigMap of a configuration file."""
+    data = {FILE_NAME: content}
     return fingerprinted(
         {
             "apiVersion": "v1",

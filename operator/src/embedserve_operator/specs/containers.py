@@ -4,33 +4,75 @@ from __future__ import annotations
 
 from typing import Any
 
-from embedserve_operator.api.types import EmbeddingServiceSpec, SecretKeyRef
+from embedserve_operator.api.sources import SecretKeyRef
+from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.settings import RenderSettings
+from embedserve_operator.specs.pin import is_movable, pinned
 from embedserve_operator.specs.placement import accelerators, hardware_of, image_of
-from embedserve_operator.specs.runtime_config import MANAGEMENT_PORT, SERVING_PORT, STORE_PATH, VOLUME_PATH
+from embedserve_operator.specs.runtime_config import (
+    GRPC_PORT,
+    MANAGEMENT_PORT,
+    PINNED_PORT,
+    SERVING_PORT,
+    STORE_PATH,
+    VOLUME_PATH,
+)
+from embedserve_operator.specs.volume import VOLUME
 from embedserve_operator.wire import Manifest
+from embedserve_operator.world import JobTask, Resource
 
 CONFIG_VOLUME = "config"
 CONFIG_PATH = "/etc/embedserve"
-FETCH = "fetch"
+FETCH: JobTask = "fetch"
+CONVERT: JobTask = "convert"
 RUNTIME = "runtime"
+_AWS_NEEDED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_AWS_OPTIONAL = ("AWS_SESSION_TOKEN", "AWS_REGION")
 _START_LIMIT_SECONDS = 300
 """A process that opens no port for so long is restarted. Loading a model does not count, however large it is:
 the port opens before."""
 
 
-def fetch_container(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Manifest:
-    """Fills the pod's own volume with the model."""
-    container = _container(FETCH, "fetch", spec, settings)
-    hub = spec.model.source.hugging_face
-    if hub is not None and hub.token_secret_ref is not None:
-        container["env"].append(_from_secret("EMBEDSERVE_MODEL__TOKEN", hub.token_secret_ref))
+def task_container(
+    resource: Resource,
+    spec: EmbeddingServiceSpec,
+    settings: RenderSettings,
+    *,
+    task: JobTask,
+    revision: str,
+    read_only: bool = False,
+) -> Manifest:
+    """Fills a volume with the model, or adds its converted form; `read_only` only looks for what is there."""
+    container = _container(task, task, spec, settings, read_only=read_only)
+    if task == FETCH and not read_only:
+        container["env"] += _credentials(spec)
+        if is_movable(spec):
+            container["env"].append(pinned(resource, revision))
     return {**container, **_resources(spec, settings, accelerated=False)}
 
 
-def runtime_container(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Manifest:
-    """Serves the model."""
-    container = _container(RUNTIME, "serve", spec, settings)
+def _credentials(spec: EmbeddingServiceSpec) -> list[Manifest]:
+    source = spec.model.source
+    kind = source.hugging_face or source.http
+    found = []
+    if kind is not None and kind.token_secret_ref is not None:
+        found.append(_from_secret("EMBEDSERVE_MODEL__TOKEN", kind.token_secret_ref))
+    if source.s3 is not None and source.s3.secret_ref is not None:
+        found += [_of_aws(source.s3.secret_ref.name, variable) for variable in _AWS_NEEDED]
+        found += [_of_aws(source.s3.secret_ref.name, variable, optional=True) for variable in _AWS_OPTIONAL]
+    return found
+
+
+def _of_aws(secret: str, variable: str, *, optional: bool = False) -> Manifest:
+    ref = {"name": secret, "key": variable, **({"optional": True} if optional else {})}
+    return {"name": variable, "valueFrom": {"secretKeyRef": ref}}
+
+
+def runtime_container(
+    spec: EmbeddingServiceSpec, settings: RenderSettings, *, read_only: bool = False
+) -> Manifest:
+    """Serves the model, from a volume that it cannot write when `read_only`."""
+    container = _container(RUNTIME, "serve", spec, settings, read_only=read_only)
     if spec.auth is not None:
         container["env"].append(_from_secret("EMBEDSERVE_SERVER__API_KEYS", spec.auth.secret_ref))
     return {
@@ -38,6 +80,12 @@ def runtime_container(spec: EmbeddingServiceSpec, settings: RenderSettings) -> M
         **_resources(spec, settings, accelerated=True),
         "ports": [
             {"name": "http", "containerPort": SERVING_PORT, "protocol": "TCP"},
+            {"name": "pinned", "containerPort": PINNED_PORT, "protocol": "TCP"},
+            *(
+                [{"name": "grpc", "containerPort": GRPC_PORT, "protocol": "TCP"}]
+                if spec.service.grpc_port is not None
+                else []
+            ),
             {"name": "management", "containerPort": MANAGEMENT_PORT, "protocol": "TCP"},
         ],
         # Loading a large model takes minutes and must not get the pod killed: start-up and liveness ask
@@ -53,14 +101,16 @@ def _from_secret(variable: str, ref: SecretKeyRef) -> Manifest:
     return {"name": variable, "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}}
 
 
-def _container(name: str, command: str, spec: EmbeddingServiceSpec, settings: RenderSettings) -> Manifest:
+def _container(
+    name: str, command: str, spec: EmbeddingServiceSpec, settings: RenderSettings, *, read_only: bool
+) -> Manifest:
     image = image_of(spec, settings)
     mounts: list[Manifest] = [
         {"name": CONFIG_VOLUME, "mountPath": CONFIG_PATH, "readOnly": True},
-        {"name": "models", "mountPath": STORE_PATH},
+        {"name": VOLUME, "mountPath": STORE_PATH, **({"readOnly": True} if read_only else {})},
         {"name": "tmp", "mountPath": "/tmp"},
     ]
-    if spec.model.source.hugging_face is None:
+    if not spec.model.source.is_remote:
         mounts.append({"name": "source", "mountPath": VOLUME_PATH, "readOnly": True})
     return {
         "name": name,

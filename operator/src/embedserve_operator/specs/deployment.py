@@ -11,9 +11,17 @@ from typing import Any
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.nodes import ClusterFacts
 from embedserve_operator.settings import RenderSettings
-from embedserve_operator.specs.containers import CONFIG_VOLUME, RUNTIME, fetch_container, runtime_container
+from embedserve_operator.specs.containers import (
+    CONFIG_VOLUME,
+    FETCH,
+    RUNTIME,
+    runtime_container,
+    task_container,
+)
 from embedserve_operator.specs.metadata import (
+    FETCHED,
     SCALED_BY,
+    SPACE_LABEL,
     TEMPLATE_HASH,
     fingerprinted,
     labels,
@@ -22,8 +30,9 @@ from embedserve_operator.specs.metadata import (
 )
 from embedserve_operator.specs.placement import hardware_of, placement
 from embedserve_operator.specs.runtime_config import ENDPOINT_DRAIN_SECONDS, grace_seconds
-from embedserve_operator.wire import Manifest, short_hash
-from embedserve_operator.world import Resource
+from embedserve_operator.specs.volume import ModelVolume, group, pod_volume, together, volume_labels
+from embedserve_operator.wire import Manifest, canonical, short_hash
+from embedserve_operator.world import ModelReport, Resource
 
 _USER = 65532
 _STOP_MARGIN_SECONDS = 5
@@ -52,14 +61,23 @@ def deployment(
     *,
     revision: str,
     config: str,
+    space: str | None,
+    volume: ModelVolume | None = None,
+    report: ModelReport | None = None,
 ) -> Manifest:
-    """The Deployment of a revision, mounting the ConfigMap named `config`."""
+    """The Deployment of a revision, mounting the ConfigMap named `config` and the volume of models.
+
+    space: what it makes, when that is known; the label is on the Deployment alone, since one on the template would
+    restart the pods. report: what a Job has found out about the model on the volume.
+    """
     hardware = hardware_of(spec, settings)
     meta = metadata(resource, deployment_name(resource, revision), revision)
     replicas = fixed_replicas(spec)
+    # A pod more than the volume takes would wait for one that waits for it.
+    alone = volume is not None and volume.one_pod
     if replicas is None:
         meta["annotations"] = {SCALED_BY: "autoscaler"}
-    return fingerprinted(
+    made = fingerprinted(
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -73,14 +91,27 @@ def deployment(
                 "strategy": {
                     "type": "RollingUpdate",
                     "rollingUpdate": {
-                        "maxSurge": hardware.max_surge,
-                        "maxUnavailable": hardware.max_unavailable,
+                        "maxSurge": 0 if alone else hardware.max_surge,
+                        "maxUnavailable": 1 if alone else hardware.max_unavailable,
                     },
                 },
-                "template": pod_template(resource, spec, settings, cluster, revision=revision, config=config),
+                "template": pod_template(
+                    resource,
+                    spec,
+                    settings,
+                    cluster,
+                    revision=revision,
+                    config=config,
+                    volume=volume,
+                    report=report,
+                ),
             },
         }
     )
+    if space is not None:
+        # Not in the fingerprint: learning what the pods make does not change what runs.
+        made["metadata"]["labels"] = {**made["metadata"]["labels"], SPACE_LABEL: space}
+    return made
 
 
 def pod_template(
@@ -91,16 +122,28 @@ def pod_template(
     *,
     revision: str,
     config: str,
+    volume: ModelVolume | None,
+    report: ModelReport | None,
 ) -> Manifest:
     """The pod template, with the hash of itself, by which pods of an older template are told apart."""
     template: Manifest = {
-        "metadata": {"labels": {**(spec.pod.labels or {}), **labels(resource, revision)}},
-        "spec": _pod(spec, settings, cluster, config, selector(resource, revision)),
+        "metadata": {
+            "labels": {
+                **(spec.pod.labels or {}),
+                **labels(resource, revision),
+                **volume_labels(volume),
+            }
+        },
+        "spec": _pod(resource, spec, settings, cluster, revision=revision, config=config, volume=volume),
     }
+    given: Manifest = {**(spec.pod.annotations or {})}
+    if report is not None:
+        # Pods that fetch nothing have nothing to tell of it.
+        given[FETCHED] = canonical(report_wire(report))
     annotations = {
-        **(spec.pod.annotations or {}),
+        **given,
         "kubectl.kubernetes.io/default-container": RUNTIME,
-        TEMPLATE_HASH: short_hash([template, spec.pod.annotations or {}]),
+        TEMPLATE_HASH: short_hash([template, given]),
     }
     return {**template, "metadata": {**template["metadata"], "annotations": annotations}}
 
@@ -111,31 +154,72 @@ def template_hash(manifest: Manifest) -> str:
 
 
 def _pod(
+    resource: Resource,
     spec: EmbeddingServiceSpec,
     settings: RenderSettings,
     cluster: ClusterFacts,
+    *,
+    revision: str,
     config: str,
-    pods: dict[str, str],
+    volume: ModelVolume | None,
 ) -> Manifest:
+    place = placement(spec, settings, cluster, selector(resource, revision))
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        **placement(spec, settings, cluster, pods),
-        **_accounts(spec),
+        **place,
+        "affinity": together(place["affinity"], volume),
+        **accounts(spec),
         "terminationGracePeriodSeconds": ENDPOINT_DRAIN_SECONDS + grace_seconds(spec) + _STOP_MARGIN_SECONDS,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "initContainers": [fetch_container(spec, settings)],
-        "containers": [runtime_container(spec, settings)],
-        "volumes": _volumes(spec, config),
+        "securityContext": security_context(volume),
+        **_before(resource, spec, settings, revision, volume),
+        "containers": [runtime_container(spec, settings, read_only=volume is not None)],
+        "volumes": pod_volumes(spec, config, volume),
     }
 
 
-def _accounts(spec: EmbeddingServiceSpec) -> Manifest:
+def _before(
+    resource: Resource,
+    spec: EmbeddingServiceSpec,
+    settings: RenderSettings,
+    revision: str,
+    volume: ModelVolume | None,
+) -> Manifest:
+    """What fetches before the start; on a filled volume it finds out what is there, and where a Job has fetched there
+    is nothing to do."""
+    if volume is not None and not volume.is_filled:
+        return {}
+    read_only = volume is not None
+    fetch = task_container(resource, spec, settings, task=FETCH, revision=revision, read_only=read_only)
+    return {"initContainers": [fetch]}
+
+
+def report_wire(report: ModelReport) -> Manifest:
+    """A report as the runtime writes it."""
+    found = {
+        "source": report.source,
+        "revision": report.revision,
+        "digest": report.digest,
+        "sizeBytes": report.size_bytes,
+        "dimensions": report.dimensions,
+        "vectorSpace": report.vector_space,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def security_context(volume: ModelVolume | None) -> Manifest:
+    """The security context of the pods: the restricted profile, and a group for the volume."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": _USER,
+        "runAsGroup": _USER,
+        **group(volume),
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def accounts(spec: EmbeddingServiceSpec) -> Manifest:
+    """As whom the pods run and pull."""
     found: dict[str, Any] = {}
     if spec.pod.service_account_name is not None:
         found["serviceAccountName"] = spec.pod.service_account_name
@@ -144,10 +228,11 @@ def _accounts(spec: EmbeddingServiceSpec) -> Manifest:
     return found
 
 
-def _volumes(spec: EmbeddingServiceSpec, config: str) -> list[Manifest]:
+def pod_volumes(spec: EmbeddingServiceSpec, config: str, volume: ModelVolume | None) -> list[Manifest]:
+    """The volumes of the pods: ours, and those of the user."""
     volumes: list[Manifest] = [
         {"name": CONFIG_VOLUME, "configMap": {"name": config}},
-        {"name": "models", "emptyDir": {}},
+        pod_volume(volume),
         {"name": "tmp", "emptyDir": {}},
     ]
     source = spec.model.source
@@ -156,4 +241,4 @@ def _volumes(spec: EmbeddingServiceSpec, config: str) -> list[Manifest]:
         volumes.append({"name": "source", "persistentVolumeClaim": claim})
     if source.image is not None:
         volumes.append({"name": "source", "image": {"reference": source.image.reference}})
-    return [*volumes, *(volume.as_wire() for volume in spec.pod.volumes or ())]
+    return [*volumes, *(given.as_wire() for given in spec.pod.volumes or ())]

@@ -1,5 +1,5 @@
-"""The NetworkPolicy: clients reach the serving port, monitoring the management port, and the pods reach only where
-their model comes from."""
+"""The NetworkPolicy: clients reach the serving ports, monitoring the management port, and the pods reach only each
+other and where their model comes from."""
 
 from __future__ import annotations
 
@@ -7,19 +7,53 @@ from urllib.parse import urlsplit
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.settings import RenderSettings
-from embedserve_operator.specs.metadata import SERVICE_LABEL, fingerprinted, metadata
-from embedserve_operator.specs.runtime_config import MANAGEMENT_PORT, SERVING_PORT
+from embedserve_operator.specs.containers import FETCH
+from embedserve_operator.specs.metadata import SERVICE_LABEL, TASK_LABEL, fingerprinted, metadata
+from embedserve_operator.specs.runtime_config import GRPC_PORT, MANAGEMENT_PORT, PINNED_PORT, SERVING_PORT
 from embedserve_operator.wire import Manifest
 from embedserve_operator.world import Resource
 
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _PORTS = {"https": 443, "http": 80}
+_DNS: Manifest = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
 
 
 def network_policy(
-    resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings, *, fetches: bool
+    resource: Resource,
+    spec: EmbeddingServiceSpec,
+    settings: RenderSettings,
+    *,
+    fetches: bool,
+    by_job: bool = False,
 ) -> Manifest | None:
-    """The policy over all pods of the resource; `fetches` when some of them fetch over the network."""
+    """The policy over the pods of the resource; `fetches` when some of them fetch over the network, `by_job` when the
+    pods that do have a policy of their own."""
+    selector: Manifest = {"matchLabels": {SERVICE_LABEL: resource.key.name}}
+    if by_job:
+        selector["matchExpressions"] = [{"key": TASK_LABEL, "operator": "NotIn", "values": [FETCH]}]
+    egress = [*_passing_on(resource), *(_fetching(spec, settings) if fetches else ())]
+    ingress = _ingress(resource, spec, settings)
+    return _policy(resource, spec, name=resource.key.name, selector=selector, ingress=ingress, egress=egress)
+
+
+def fetch_policy(resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings) -> Manifest | None:
+    """The policy over the pods of fetch Jobs: they reach where the model comes from, and nobody reaches them."""
+    # A dot is in no resource's name, so this is no other resource's policy.
+    name = f"{resource.key.name}.{FETCH}"
+    selector = {"matchLabels": {SERVICE_LABEL: resource.key.name, TASK_LABEL: FETCH}}
+    egress = [_DNS, *_fetching(spec, settings)] if spec.model.source.is_remote else []
+    return _policy(resource, spec, name=name, selector=selector, ingress=[], egress=egress)
+
+
+def _policy(
+    resource: Resource,
+    spec: EmbeddingServiceSpec,
+    *,
+    name: str,
+    selector: Manifest,
+    ingress: list[Manifest],
+    egress: list[Manifest],
+) -> Manifest | None:
     wanted = spec.network_policy
     if wanted.mode == "Disabled":
         return None
@@ -27,26 +61,23 @@ def network_policy(
         {
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",
-            "metadata": metadata(resource, resource.key.name),
+            "metadata": metadata(resource, name),
             "spec": {
-                "podSelector": {"matchLabels": {SERVICE_LABEL: resource.key.name}},
+                "podSelector": selector,
                 "policyTypes": ["Ingress", "Egress"],
-                "ingress": _ingress(spec, settings),
-                "egress": [*(_fetching(settings) if fetches else ()), *(wanted.egress or ())],
+                "ingress": ingress,
+                "egress": [*egress, *(wanted.egress or ())],
             },
         }
     )
 
 
-def fetches_over_network(spec: EmbeddingServiceSpec) -> bool:
-    """Whether the pods need the network to get their model."""
-    return spec.model.source.hugging_face is not None
-
-
-def _ingress(spec: EmbeddingServiceSpec, settings: RenderSettings) -> list[Manifest]:
+def _ingress(resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings) -> list[Manifest]:
     # `from` is left out, not empty, where everybody may come: an empty list means the same, but reads like nobody.
     clients = list(spec.network_policy.clients or ())
-    rules: list[Manifest] = [{"ports": [_tcp(SERVING_PORT)], **({"from": clients} if clients else {})}]
+    grpc = [] if spec.service.grpc_port is None else [_tcp(GRPC_PORT)]
+    ports = [_tcp(SERVING_PORT), _tcp(PINNED_PORT), *grpc]
+    rules: list[Manifest] = [{"ports": ports, **({"from": [*clients, _own(resource)]} if clients else {})}]
     watchers = [
         {"namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: name}}}
         for name in settings.management_clients
@@ -56,13 +87,29 @@ def _ingress(spec: EmbeddingServiceSpec, settings: RenderSettings) -> list[Manif
     return rules
 
 
-def _fetching(settings: RenderSettings) -> list[Manifest]:
-    """DNS, and the Hub's port: a policy knows addresses and ports, no names."""
-    dns = {"ports": [{"port": 53, "protocol": "UDP"}, _tcp(53)]}
-    if settings.hf_endpoint is None:
-        return [dns, {"ports": [_tcp(443)]}]
-    endpoint = urlsplit(settings.hf_endpoint)
-    return [dns, {"ports": [_tcp(endpoint.port or _PORTS.get(endpoint.scheme, 443))]}]
+def _own(resource: Resource) -> Manifest:
+    return {"podSelector": {"matchLabels": {SERVICE_LABEL: resource.key.name}}}
+
+
+def _passing_on(resource: Resource) -> list[Manifest]:
+    """DNS, and pods of another vector space, where requests by the name of that one are passed on to."""
+    return [_DNS, {"ports": [_tcp(PINNED_PORT)], "to": [_own(resource)]}]
+
+
+def _fetching(spec: EmbeddingServiceSpec, settings: RenderSettings) -> list[Manifest]:
+    """The port of where the model comes from: a policy knows addresses and ports, no names."""
+    source = spec.model.source
+    if source.http is not None:
+        url: str | None = source.http.url
+    elif source.s3 is not None:
+        url = source.s3.endpoint
+    else:
+        given = source.hugging_face.endpoint if source.hugging_face is not None else None
+        url = given or settings.hf_endpoint
+    if url is None:
+        return [{"ports": [_tcp(_PORTS["https"])]}]
+    found = urlsplit(url)
+    return [{"ports": [_tcp(found.port or _PORTS[found.scheme])]}]
 
 
 def _tcp(port: int) -> Manifest:

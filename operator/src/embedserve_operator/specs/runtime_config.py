@@ -9,12 +9,18 @@ from typing import Any
 
 import yaml
 
-from embedserve_operator.api.types import Batching, EmbeddingServiceSpec, ModelSource
+from embedserve_operator.api.cache import OnnxConversion
+from embedserve_operator.api.sources import ModelSource
+from embedserve_operator.api.types import Batching, EmbeddingServiceSpec
 from embedserve_operator.hardware import HardwareClass
 from embedserve_operator.settings import RenderSettings
+from embedserve_operator.world import Resource
 
 SERVING_PORT = 8080
 MANAGEMENT_PORT = 8081
+PINNED_PORT = 8082
+"""For what comes by a vector space's own name."""
+GRPC_PORT = 8083
 STORE_PATH = "/models"
 VOLUME_PATH = "/volume"
 ENDPOINT_DRAIN_SECONDS = 5
@@ -30,9 +36,9 @@ def grace_seconds(spec: EmbeddingServiceSpec) -> int:
 
 
 def source_path(source: ModelSource) -> str:
-    """The source as the runtime reads it: OWNER/NAME or a folder."""
-    if source.hugging_face is not None:
-        return source.hugging_face.repo
+    """The source as the runtime reads it: OWNER/NAME, a URL or a folder."""
+    if source.is_remote:
+        return source_words(source)
     folder = source.volume or source.image
     path = folder.path.strip("/") if folder is not None else ""
     return f"{VOLUME_PATH}/{path}" if path else VOLUME_PATH
@@ -42,6 +48,10 @@ def source_words(source: ModelSource) -> str:
     """The source as people read it."""
     if source.hugging_face is not None:
         return source.hugging_face.repo
+    if source.http is not None:
+        return source.http.url
+    if source.s3 is not None:
+        return source.s3.uri
     if source.volume is not None:
         return f"{source.volume.claim_name}:/{source.volume.path.strip('/')}"
     if source.image is not None:
@@ -54,13 +64,18 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _model(spec: EmbeddingServiceSpec, settings: RenderSettings) -> dict[str, Any]:
-    hub = spec.model.source.hugging_face
+    source = spec.model.source
+    hub = source.hugging_face
     return _given(
         {
-            "source": source_path(spec.model.source),
+            "source": source_path(source),
             "revision": hub.revision if hub is not None else None,
+            "refresh": spec.model.refresh,
+            "sha256": source.http.sha256 if source.http is not None else None,
+            "s3_endpoint": source.s3.endpoint if source.s3 is not None else None,
             "store": STORE_PATH,
-            "endpoint": settings.hf_endpoint if hub is not None else None,
+            "endpoint": (hub.endpoint or settings.hf_endpoint) if hub is not None else None,
+            "onnx_file": spec.model.onnx_file,
             "task": spec.model.task if spec.model.task != "auto" else None,
             "pooling": spec.model.pooling,
             "max_length": spec.model.max_length,
@@ -93,24 +108,71 @@ def _engine(spec: EmbeddingServiceSpec, hardware: HardwareClass) -> dict[str, An
     return {key: value for key, value in (("kind", kind), ("precision", precision)) if value != "auto"}
 
 
-def runtime_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
-    """Content of the configuration file."""
+def _onnx(wanted: OnnxConversion | None) -> dict[str, Any]:
+    """Without a wish nothing is converted, and what others have converted on the same volume is not taken."""
+    if wanted is None:
+        return {"convert": "Never"}
+    floors = wanted.parity
+    parity = (
+        {}
+        if floors is None
+        else {
+            "min_mean_cosine": floors.min_mean_cosine,
+            "min_cosine": floors.min_cosine,
+            "min_rank_agreement": floors.min_rank_agreement,
+        }
+    )
+    return _given(
+        {
+            "convert": wanted.convert,
+            "precision": None if wanted.precision == "auto" else [wanted.precision],
+            "parity": _given(parity),
+        }
+    )
+
+
+def _yaml(config: dict[str, Any]) -> str:
+    return yaml.safe_dump(_given(config), sort_keys=False, width=110, allow_unicode=True)
+
+
+def fetch_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
+    """Content of the configuration file of a fetch Job."""
+    return _yaml({"model": _model(spec, settings)})
+
+
+def convert_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
+    """Content of the configuration file of a conversion Job: the model is in the volume."""
+    return _yaml(
+        {
+            "model": {**_model(spec, settings), "offline": True},
+            "engine": _engine(spec, settings.classes[spec.hardware.class_]),
+            "onnx": _onnx(spec.onnx),
+        }
+    )
+
+
+def runtime_yaml(resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
+    """Content of the configuration file of the pods. With a cache they take models from it and from nowhere else."""
+    cached = spec.cache is not None
     server = _given(
         {
             "host": "0.0.0.0",
             "port": SERVING_PORT,
             "management_port": MANAGEMENT_PORT,
+            "grpc_port": GRPC_PORT if spec.service.grpc_port is not None else None,
+            "pinned_port": PINNED_PORT,
+            "space_url": f"http://{resource.key.name}-{{space8}}.{resource.key.namespace}.svc",
             "served_model_name": spec.served_model_name or source_words(spec.model.source),
             "endpoint_drain_seconds": ENDPOINT_DRAIN_SECONDS,
             "shutdown_grace_seconds": grace_seconds(spec),
         }
     )
-    config = _given(
+    return _yaml(
         {
-            "model": _model(spec, settings),
+            "model": {**_model(spec, settings), **({"offline": True} if cached else {})},
             "server": server,
             "batching": _batching(spec.batching),
             "engine": _engine(spec, settings.classes[spec.hardware.class_]),
+            "onnx": _onnx(spec.onnx) if cached or spec.onnx is not None else {},
         }
     )
-    return yaml.safe_dump(config, sort_keys=False, width=110, allow_unicode=True)

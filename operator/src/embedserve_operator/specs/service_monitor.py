@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.specs.metadata import SERVICE_LABEL, fingerprinted, metadata
+from embedserve_operator.specs.metadata import (
+    REVISION_LABEL,
+    SCRAPE_LABEL,
+    SERVICE_LABEL,
+    SPACE_LABEL,
+    fingerprinted,
+    metadata,
+)
 from embedserve_operator.wire import Manifest
 from embedserve_operator.world import Resource
 
@@ -24,8 +31,10 @@ def service_monitor(resource: Resource, spec: EmbeddingServiceSpec) -> Manifest 
             "kind": "ServiceMonitor",
             "metadata": meta,
             "spec": {
-                "selector": {"matchLabels": {SERVICE_LABEL: resource.key.name}},
+                "selector": {"matchLabels": {SERVICE_LABEL: resource.key.name, SCRAPE_LABEL: "true"}},
                 "jobLabel": SERVICE_LABEL,
+                # So that pods of two models are told apart while both are there.
+                "podTargetLabels": [REVISION_LABEL, SPACE_LABEL],
                 "endpoints": [endpoint],
             },
         }

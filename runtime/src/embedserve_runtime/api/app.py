@@ -5,6 +5,8 @@ Paths are few and fixed, so a dictionary finds them; a request that matches none
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from embedserve_runtime.api.asgi import Answer, Exchange, Receive, Scope, Send
 from embedserve_runtime.api.cohere import CohereRoutes
 from embedserve_runtime.api.docs_page import docs_routes
@@ -16,7 +18,9 @@ from embedserve_runtime.api.errors import (
     openai_error,
     tei_error,
 )
+from embedserve_runtime.api.forwarding import FORWARDED
 from embedserve_runtime.api.health import HealthRoutes
+from embedserve_runtime.api.management import ManagementRoutes
 from embedserve_runtime.api.native import NativeRoutes
 from embedserve_runtime.api.openai import OpenAIRoutes
 from embedserve_runtime.api.platforms import PlatformRoutes
@@ -42,6 +46,7 @@ EMBEDDING_ROUTES = (
     "/v2/rerank",
     "/vertex",
 )
+MANAGEMENT_ROUTES = ("/current", "/selfcheck")
 ROUTES = (
     *EMBEDDING_ROUTES,
     "/tokenize",
@@ -52,6 +57,8 @@ ROUTES = (
     "/livez",
     "/readyz",
     "/metrics",
+    *MANAGEMENT_ROUTES,
+    FORWARDED,
     OTHER,
 )
 
@@ -62,6 +69,8 @@ RPC_SERVICES = (*RPC_EMBEDDING_SERVICES, "tei.v1.Info", "tei.v1.Tokenize")
 # HEAD is answered as GET: the HTTP server leaves the body out.
 _GET = ("GET", "HEAD")
 _POST = ("POST",)
+_PUT = ("PUT",)
+_WITH_BODY = frozenset((*_POST, *_PUT))
 
 
 class Application:
@@ -84,9 +93,8 @@ class Application:
     ) -> None:
         """Answer `methods` at `path`, beside others that it may have. `label`: the route that this is an alias of."""
         label = label or (path if path in ROUTES else OTHER)
-        endpoint = Endpoint(
-            label, handler, style, self._around, takes_body="POST" in methods, is_open=is_open
-        )
+        takes_body = not _WITH_BODY.isdisjoint(methods)
+        endpoint = Endpoint(label, handler, style, self._around, takes_body=takes_body, is_open=is_open)
         known = self._endpoints.setdefault(path, {})
         known.update(dict.fromkeys(methods, endpoint))
         allowed = tuple(method for method in known if method)
@@ -151,8 +159,13 @@ def _add_other_dialects(app: Application, around: Surroundings, served_model_nam
     app.add("/v1/score", _POST, ScoreRoutes(around.readiness, served_model_name).score, message_error)
 
 
-def management_app(around: Surroundings) -> Application:
+def management_app(around: Surroundings, set_current: Callable[[str], None]) -> Application:
+    """set_current: tell all that answer requests which vector space the service's name stands for."""
     app = Application(around)
+    management = ManagementRoutes(around.readiness, set_current)
+    app.add("/selfcheck", _GET, management.selfcheck, is_open=True)
+    app.add("/current", _GET, management.get_current, is_open=True)
+    app.add("/current", _PUT, management.put_current, is_open=True)
     health = HealthRoutes(around.readiness, around.page)
     app.add("/health", _GET, health.health, is_open=True)
     _add_probes(app, health)

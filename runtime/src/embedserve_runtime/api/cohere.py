@@ -45,7 +45,8 @@ class CohereRoutes:
 
     async def embed(self, exchange: Exchange) -> Answer:
         service = self._readiness.service()
-        body, terms = _decode(exchange), terms_of(exchange)
+        body = _decode(exchange)
+        terms = terms_of(exchange, body.model)
         texts = _texts_of(body)
         note_inputs(exchange, len(texts), is_batch=True)
         if body.max_tokens is not None and body.max_tokens < service.max_length:

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from embedserve_runtime.api.schemas import ModelName
+
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 InputType = Literal["search_document", "search_query", "classification", "clustering", "image"]
 
@@ -29,7 +31,7 @@ class CohereBody(Struct, kw_only=True, frozen=True):
     texts: list[str] | None = None
     inputs: list[CohereInput] | None = None
     images: list[str] | None = None
-    model: Annotated[str | None, Meta(description="Accepted for compatibility; one model is served.")] = None
+    model: ModelName = None
     input_type: Annotated[
         InputType | None, Meta(description="Chooses a prompt by its name, if the model has one for it.")
     ] = None

@@ -8,11 +8,13 @@ from typing import NamedTuple
 from embedserve_runtime.api.asgi import Exchange, Header
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.schemas import inputs_of
-from embedserve_runtime.errors import InvalidInput
+from embedserve_runtime.errors import InvalidInput, VectorSpaceMismatch
 from embedserve_runtime.service import Effort, EmbeddingService
 from embedserve_runtime.tokenizing import Input, Side
 
 VECTOR_SPACE = b"x-embedserve-vector-space"
+# In a request's `model`, between the name and the space that the client insists on: `docs@vs1-0123456789abcdef0123`.
+PINNED = "@vs1-"
 TIMEOUT = b"x-embedserve-timeout"
 
 
@@ -23,10 +25,22 @@ class Terms(NamedTuple):
     timeout: float | None
 
 
-def terms_of(exchange: Exchange) -> Terms:
-    """Raises InvalidInput."""
-    space = exchange.headers.get(VECTOR_SPACE)
-    return Terms(space.decode("latin-1") if space is not None else None, _timeout(exchange))
+def terms_of(exchange: Exchange, model: str | None = None) -> Terms:
+    """model: of the request's body, which may name a space too. Raises InvalidInput, VectorSpaceMismatch."""
+    header = exchange.headers.get(VECTOR_SPACE)
+    space = header.decode("latin-1") if header is not None else None
+    pinned = _pinned_by(model)
+    if pinned is not None and space not in (None, pinned):
+        raise VectorSpaceMismatch(
+            f"`model` asks for vector space {pinned} and X-Embedserve-Vector-Space for {space}; leave one out"
+        )
+    return Terms(space if pinned is None else pinned, _timeout(exchange))
+
+
+def _pinned_by(model: str | None) -> str | None:
+    if model is None or PINNED not in model:
+        return None
+    return model[model.rindex(PINNED) + 1 :]
 
 
 def _timeout(exchange: Exchange) -> float | None:

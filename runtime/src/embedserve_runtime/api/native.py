@@ -42,7 +42,8 @@ class NativeRoutes:
 
     async def encode(self, exchange: Exchange) -> Answer:
         service = self._readiness.service()
-        body, terms = _decode(exchange), terms_of(exchange)
+        body = _decode(exchange)
+        terms = terms_of(exchange, body.model)
         as_bytes = BYTES in exchange.headers.get(b"accept", b"").lower()
         wanted = _wanted(body, service)
         form = form_of(body, service)

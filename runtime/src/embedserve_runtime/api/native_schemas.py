@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from embedserve_runtime.api.schemas import Dimensions, Direction, Inputs, PromptName, Truncate
+from embedserve_runtime.api.schemas import Dimensions, Direction, Inputs, ModelName, PromptName, Truncate
 from embedserve_runtime.heads.quantize import Precision
 
 OutputName = Literal["dense", "sparse", "multi_vector", "tokens", "hidden"]
@@ -24,6 +24,7 @@ class EncodeBody(Struct, kw_only=True, frozen=True):
     """Body of `POST /v1/encode`."""
 
     inputs: Inputs
+    model: ModelName = None
     outputs: Annotated[
         Annotated[list[OutputName], Meta(min_length=1)] | None,
         Meta(

@@ -27,7 +27,8 @@ class OpenAIRoutes:
 
     async def embeddings(self, exchange: Exchange) -> Answer:
         service = self._readiness.service()
-        body, terms = _decode(exchange), terms_of(exchange)
+        body = _decode(exchange)
+        terms = terms_of(exchange, body.model)
         query = EmbedQuery(
             inputs=read_inputs(exchange, body.input, "input"),
             normalize=True,

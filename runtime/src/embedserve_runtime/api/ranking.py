@@ -45,7 +45,8 @@ class RankingRoutes:
 
     async def _rerank(self, exchange: Exchange, version: CohereVersion) -> Answer:
         service = self._readiness.service()
-        body, terms = _decode(exchange), terms_of(exchange)
+        body = _decode(exchange)
+        terms = terms_of(exchange, body.model)
         texts = _texts_of(body)
         note_inputs(exchange, len(texts), is_batch=True)
         query = ScoreQuery(

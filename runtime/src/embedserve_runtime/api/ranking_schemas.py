@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from embedserve_runtime.api.cohere_schemas import CohereVersion
+from embedserve_runtime.api.schemas import ModelName
 
 
 class RankDocument(Struct, frozen=True):
@@ -20,7 +21,7 @@ class RankBody(Struct, kw_only=True, frozen=True):
 
     query: str
     documents: list[str | RankDocument]
-    model: Annotated[str | None, Meta(description="Accepted for compatibility; one model is served.")] = None
+    model: ModelName = None
     top_n: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="How many of the best; null gives all.")
     ] = None

@@ -35,6 +35,12 @@ Truncate = Annotated[
 Direction = Annotated[
     Literal["Left", "left", "Right", "right"], Meta(description="The side that is cut off.")
 ]
+ModelName = Annotated[
+    str | None,
+    Meta(
+        description="Any name: one model is served. NAME@vs1-... insists on that vector space; another one gives 409."
+    ),
+]
 PromptName = Annotated[
     str | None,
     Meta(description="Name of the prompt put before each text; null takes the default prompt, if any."),
@@ -58,7 +64,7 @@ class EmbeddingsBody(Struct, kw_only=True, frozen=True):
     """Body of `POST /v1/embeddings`."""
 
     input: Inputs
-    model: Annotated[str | None, Meta(description="Accepted for compatibility; one model is served.")] = None
+    model: ModelName = None
     encoding_format: Annotated[
         Literal["float", "base64"] | None, Meta(description="base64: little-endian float32 bytes.")
     ] = None

@@ -22,7 +22,8 @@ class ScoreRoutes:
 
     async def score(self, exchange: Exchange) -> Answer:
         service = self._readiness.service()
-        body, terms = _decode(exchange), terms_of(exchange)
+        body = _decode(exchange)
+        terms = terms_of(exchange, body.model)
         note_inputs(exchange, len(body.documents), is_batch=True)
         query = RelevanceQuery(
             body.query,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from embedserve_runtime.api.schemas import Direction, PromptName, Truncate
+from embedserve_runtime.api.schemas import Direction, ModelName, PromptName, Truncate
 
 Weight = Annotated[float, Meta(ge=0)] | None
 
@@ -34,6 +34,7 @@ class ScoreBody(Struct, kw_only=True, frozen=True):
 
     query: str
     documents: list[str]
+    model: ModelName = None
     weights: Annotated[
         ScoreWeights | None, Meta(description="null: every measure that the model has, each with weight 1.")
     ] = None

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 
-from embedserve_runtime.api.app import serving_app
 from embedserve_runtime.api.endpoint import Surroundings
-from embedserve_runtime.frontends.setup import Opening, Setup, Told, Watches
-from embedserve_runtime.httpd.server import Server
+from embedserve_runtime.frontends.listening import Ports, Servers
+from embedserve_runtime.frontends.setup import Opening, Setup, Told
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.tokenizing import TextTokenizer
@@ -18,12 +16,11 @@ from embedserve_runtime.tokenizing import TextTokenizer
 class OwnFrontEnd:
     """Shares the readiness of the process, in `around`, so that nothing has to be told."""
 
-    def __init__(self, setup: Setup, sock: socket.socket, around: Surroundings, observer: Observer) -> None:
+    def __init__(self, setup: Setup, ports: Ports, around: Surroundings, observer: Observer) -> None:
         self.observer = observer
         self._around = around
         self._batching = setup.batching
-        app = serving_app(around, setup.model_name, with_probes=setup.with_probes)
-        self._server = Server(app, sock, Watches(around.metrics))
+        self._servers = Servers(setup, ports, around)
         self._service: EmbeddingService | None = None
 
     async def failed(self) -> None:
@@ -39,14 +36,14 @@ class OwnFrontEnd:
         self._around.readiness.open(self._service)
 
     def stop(self) -> None:
-        self._server.stop()
+        self._servers.stop()
 
     async def finished(self) -> None:
-        await self._server.finished()
+        await self._servers.finished()
 
     async def close(self) -> None:
-        self._server.abort()
-        await self._server.finished()
-        self._server.close()
+        self._servers.abort()
+        await self._servers.finished()
+        self._servers.close()
         if self._service:
             self._service.close()

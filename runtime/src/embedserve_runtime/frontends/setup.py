@@ -51,10 +51,11 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Where the server stands in its life."""
+    """Where the server stands in its life, and what the service's name stands for, as of `Readiness`."""
 
     phase: Phase
     message: str
+    current_space: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

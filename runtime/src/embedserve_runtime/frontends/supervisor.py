@@ -15,6 +15,7 @@ from dataclasses import replace
 from embedserve_runtime.errors import FrontEndFailure
 from embedserve_runtime.frontends.frames import Kind
 from embedserve_runtime.frontends.hub import End, Hub
+from embedserve_runtime.frontends.listening import Ports
 from embedserve_runtime.frontends.setup import Opening, Setup, Told, pickled
 from embedserve_runtime.readiness import Phase
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
@@ -31,16 +32,16 @@ LONGEST_PAUSE_SECONDS = 5.0
 
 
 class Workers:
-    """The front ends of one server, one for each of the listening sockets, which share a port."""
+    """The front ends of one server, one for each of `ports`; their listening sockets share the port."""
 
-    def __init__(self, setup: Setup, sockets: Sequence[socket.socket], metrics: Metrics) -> None:
+    def __init__(self, setup: Setup, ports: Sequence[Ports], metrics: Metrics) -> None:
         self.hub = self.observer = Hub(metrics, metrics.page)
         self.setup = setup
         self.metrics = metrics
         self.told = Told(Phase.LOADING, "the model is being loaded")
         self.opening: Opening | None = None
         self._is_stopping = False
-        self._slots = [_Slot(self, f"http-{index}", sock) for index, sock in enumerate(sockets)]
+        self._slots = [_Slot(self, f"http-{index}", its) for index, its in enumerate(ports)]
         self._kept = [asyncio.create_task(slot.keep()) for slot in self._slots]
 
     @property
@@ -84,13 +85,13 @@ class Workers:
 
 
 class _Slot:
-    """The place of one front end: its socket and the memory that it counts in outlive its process."""
+    """The place of one front end: its sockets and the memory that it counts in outlive its process."""
 
-    def __init__(self, workers: Workers, name: str, sock: socket.socket) -> None:
+    def __init__(self, workers: Workers, name: str, ports: Ports) -> None:
         self.is_open = asyncio.Event()
         self._workers = workers
         self._name = name
-        self._socket = sock
+        self._ports = ports
         self._process: asyncio.subprocess.Process | None = None
         self._memory, self._row = _shared_row(workers.metrics.series.layout.size)
         workers.metrics.add_row(self._row)
@@ -124,7 +125,7 @@ class _Slot:
         workers = self._workers
         ours, theirs = socket.socketpair()
         with theirs:
-            self._process = process = await _spawn(self._socket, theirs, self._memory)
+            self._process = process = await _spawn(self._ports, theirs, self._memory)
         workers.metrics.pids[self._name] = process.pid
         end: End | None = None
         try:
@@ -155,9 +156,9 @@ class _Slot:
                 self._process.kill()
 
 
-async def _spawn(listening: socket.socket, link: socket.socket, memory: int) -> asyncio.subprocess.Process:
+async def _spawn(ports: Ports, link: socket.socket, memory: int) -> asyncio.subprocess.Process:
     """A process of its own session: signals for the server's group are not for it."""
-    handles = (listening.fileno(), link.fileno(), memory)
+    handles = (link.fileno(), memory, *ports.handles())
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",

@@ -1,5 +1,6 @@
-"""A front-end process: `python -m embedserve_runtime.frontends.worker LISTENING LINK MEMORY`, file descriptors all.
+"""A front-end process: `python -m embedserve_runtime.frontends.worker LINK MEMORY SERVING [PINNED]`.
 
+Its arguments are file descriptors.
 It lives as long as the process that has started it, ignores signals, and does what it is told over the link.
 """
 
@@ -19,21 +20,19 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from embedserve_runtime.api.app import serving_app
 from embedserve_runtime.frontends.frames import Frame, Kind
 from embedserve_runtime.frontends.link import Link
+from embedserve_runtime.frontends.listening import Ports, Servers
 from embedserve_runtime.frontends.remote import RemoteDispatcher
 from embedserve_runtime.frontends.setup import (
     Opening,
     Setup,
     Told,
-    Watches,
     prepare_process,
     request_series,
     surroundings,
     unpickled,
 )
-from embedserve_runtime.httpd.server import Server
 from embedserve_runtime.readiness import Phase, Readiness
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.telemetry.logs import configure_logs
@@ -48,8 +47,8 @@ log = logging.getLogger(__name__)
 
 
 class Worker:
-    def __init__(self, listening: socket.socket, memory: int) -> None:
-        self._listening = listening
+    def __init__(self, ports: Ports, memory: int) -> None:
+        self._ports = ports
         series = request_series()
         self._metrics = RequestMetrics(series, row_in(memoryview(mmap.mmap(memory, 0))))
         self._readiness = Readiness()
@@ -57,7 +56,7 @@ class Worker:
         self._pages: dict[int, asyncio.Future[bytes]] = {}
         self._numbers = itertools.count(1)
         self._setup: Setup | None = None
-        self._server: Server | None = None
+        self._servers: Servers | None = None
         self._dispatcher: RemoteDispatcher | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
@@ -68,10 +67,10 @@ class Worker:
         """Returns after a stop that was asked for, when all is answered."""
         self._link = await Link.over(link, self._received, _engine_is_gone)
         await self._stop.wait()
-        if self._server:
-            self._server.stop()
-            await self._server.finished()
-            self._server.close()
+        if self._servers:
+            self._servers.stop()
+            await self._servers.finished()
+            self._servers.close()
         if self._tracer:
             await asyncio.to_thread(self._tracer.flush)
 
@@ -106,8 +105,7 @@ class Worker:
     def _accept(self, setup: Setup) -> None:
         around = surroundings(setup, self._readiness, self._metrics, self._page)
         self._tracer = around.tracer
-        app = serving_app(around, setup.model_name, with_probes=setup.with_probes)
-        self._server = Server(app, self._listening, Watches(self._metrics))
+        self._servers = Servers(setup, self._ports, around)
 
     async def _open(self, opening: Opening) -> None:
         assert self._setup is not None, "comes first"
@@ -127,7 +125,7 @@ class Worker:
         gc.freeze()
         self._readiness.open(service)
         self._move()
-        if self._server is None and not self._stop.is_set():
+        if self._servers is None and not self._stop.is_set():
             self._accept(self._setup)
         self._link.send(Kind.OPENED)
 
@@ -139,6 +137,7 @@ class Worker:
 
     def _move(self) -> None:
         """To where the server stands, but not to ready without a service."""
+        self._readiness.current_space = self._told.current_space
         if self._dispatcher or self._told.phase in {Phase.LOADING, Phase.WARMING_UP}:
             self._readiness.move(self._told.phase, self._told.message)
 
@@ -158,9 +157,9 @@ def _engine_is_gone() -> None:
     os._exit(1)
 
 
-async def _live(listening: int, link: int, memory: int) -> None:
-    worker = Worker(socket.socket(fileno=listening), memory)
-    await worker.live(socket.socket(fileno=link))
+async def _live(link: int, memory: int, serving: int, pinned: int | None = None) -> None:
+    ports = Ports(socket.socket(fileno=serving), None if pinned is None else socket.socket(fileno=pinned))
+    await Worker(ports, memory).live(socket.socket(fileno=link))
 
 
 def main() -> None:
@@ -168,7 +167,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     prepare_process()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_live(*map(int, sys.argv[1:4])))
+        runner.run(_live(*map(int, sys.argv[1:5])))
     logging.shutdown()
     os._exit(0)
 

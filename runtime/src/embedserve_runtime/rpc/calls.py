@@ -17,10 +17,11 @@ from grpc.aio import ServicerContext
 
 from embedserve_runtime.api.asgi import Exchange, Header
 from embedserve_runtime.api.body import LEAST_RESERVED
-from embedserve_runtime.api.common import Terms, result_headers, terms_of
+from embedserve_runtime.api.common import VECTOR_SPACE, Terms, result_headers, terms_of
 from embedserve_runtime.api.endpoint import Surroundings, request_id_of
 from embedserve_runtime.api.errors import CLIENT_GONE, GONE_CAUSE, INTERNAL, wire_of
-from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, Overloaded
+from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, NotReady, Overloaded
+from embedserve_runtime.readiness import Readiness
 from embedserve_runtime.rpc.statuses import status_of, trailers_of
 from embedserve_runtime.rpc.streams import in_order
 from embedserve_runtime.service import Effort, EmbeddingService
@@ -75,10 +76,29 @@ class _Done(NamedTuple, Generic[A]):
     headers: tuple[Header, ...]
 
 
+@dataclass(slots=True)
+class Gate:
+    """Whether calls by the service's name are answered while that stands for another vector space.
+
+    is_closed: they are not; all clients have been asked to connect anew.
+    """
+
+    readiness: Readiness
+    is_closed: bool = False
+
+    def elsewhere(self) -> str | None:
+        """The space that the name stands for, if this process is not to answer by it."""
+        space = self.readiness.elsewhere()
+        if space is None:
+            self.is_closed = False
+        return space if self.is_closed else None
+
+
 class Desk:
     """Makes the library's method handlers of ours. label: of the service in metrics and logs."""
 
-    def __init__(self, around: Surroundings, model_name: str, label: str) -> None:
+    def __init__(self, around: Surroundings, model_name: str, label: str, gate: Gate) -> None:
+        self._gate = gate
         self._around = around
         self._model_name = model_name
         self._label = label
@@ -152,6 +172,7 @@ class Desk:
             self._around.keys.check(caller.headers)
             exchange = Exchange(caller.headers, b"", caller.request_id, facts)
             service = self._around.readiness.service()
+            self._check_current(caller)
             patience = time.perf_counter() + service.batching.request_timeout_seconds
             while True:
                 try:
@@ -167,6 +188,15 @@ class Desk:
             if answered.effort is None:
                 return _Done(answered.message, ())
             return _Done(answered.message, result_headers(exchange, service, answered.effort))
+
+    def _check_current(self, caller: _Caller) -> None:
+        """Raises NotReady. Calls that name a space in their metadata are answered, or refused for naming another."""
+        space = self._gate.elsewhere()
+        if space is not None and VECTOR_SPACE not in caller.headers:
+            raise NotReady(
+                f"the service's name now stands for vector space {space}: connect anew, or ask for the one of before "
+                f"with the metadata {VECTOR_SPACE.decode()}"
+            )
 
     @contextmanager
     def _reserved(self, size: int) -> Iterator[None]:

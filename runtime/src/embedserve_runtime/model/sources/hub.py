@@ -40,15 +40,15 @@ class HubSource:
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
-        self._commit = settings.revision
+        self._commit = settings.commit or settings.revision
 
     def listing(self) -> Listing:
         """Raises ModelNotFound, RevisionNotFound, ModelAccessDenied, SourceUnavailable or CertificateUntrusted."""
         settings = self._settings
         with _hub_errors(settings):
             api = HfApi(endpoint=settings.endpoint, token=self._token or False)
-            info = api.model_info(settings.source, revision=settings.revision, files_metadata=True)
-        self._commit = info.sha or settings.revision
+            info = api.model_info(settings.source, revision=self._commit, files_metadata=True)
+        self._commit = info.sha or self._commit
         return Listing(
             commit=self._commit,
             files=tuple(_file(sibling) for sibling in info.siblings or []),

@@ -1,0 +1,138 @@
+"""Clients that ask by a service's name without a pause while the model behind it changes, and keep what they got."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from e2e.demo.partners import CLIENT_NAMESPACE
+from e2e.load import END
+from e2e.services import Service
+
+CLIENTS = 10
+"""Half of them keep their connection, the others open one for each request."""
+RATE = 50
+"""Requests a second, of all clients together."""
+
+_ASK = """
+import http.client, json, sys, threading, time
+host, clients, rate, text = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+body = json.dumps({"inputs": text, "model": "any"})
+lock = threading.Lock()
+def say(**what):
+    with lock:
+        print(json.dumps(what), flush=True)
+def ask(number):
+    keeps = number % 2 == 0
+    connection, before, count, due = http.client.HTTPConnection(host, timeout=60), None, 0, time.monotonic()
+    while True:
+        started = time.time()
+        try:
+            connection.request("POST", "/embed", body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            content = answer.read()
+            if answer.status != 200:
+                raise OSError(f"{answer.status} {content[:200]}")
+        except (OSError, http.client.HTTPException) as error:
+            say(client=number, failed=f"{type(error).__name__}: {error}")
+            connection.close()
+        else:
+            count += 1
+            space, vector = answer.headers["X-Embedserve-Vector-Space"], json.loads(content)[0][:8]
+            got = dict(client=number, at=started, until=time.time(), space=space, vector=vector, count=count)
+            if before is None or before["space"] != space:
+                if before is not None:
+                    say(**before)
+                say(**got)
+            elif count % 10 == 0:
+                say(**got)
+            before = got
+        if not keeps:
+            connection.close()
+        due += clients / rate
+        time.sleep(max(0, due - time.monotonic()))
+print("begun", flush=True)
+for number in range(clients):
+    threading.Thread(target=ask, args=(number,)).start()
+"""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One answer. `at`, `until`: seconds since 1970 when it was asked for and had."""
+
+    client: int
+    at: float
+    until: float
+    space: str
+    vector: tuple[float, ...]
+
+
+@dataclass
+class Watch:
+    """What the clients got: first and last answer of each space, and every tenth. Known after they have ended."""
+
+    seen: list[Seen] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    answers: int = 0
+
+    def spaces_of(self, client: int) -> list[str]:
+        """The spaces that a client got, in their order."""
+        found: list[str] = []
+        for one in self.seen:
+            if one.client == client and found[-1:] != [one.space]:
+                found.append(one.space)
+        return found
+
+
+@contextmanager
+def watching(service: Service, text: str) -> Iterator[Watch]:
+    """Clients in a pod, until the end of the block."""
+    kubectl, watch, mark = service.kubectl, Watch(), secrets.token_hex(8)
+    host = service.get()["status"]["endpoint"]["url"].removeprefix("http://")
+    where = ("exec", "--namespace", CLIENT_NAMESPACE, "deployment/client", "--")
+    words = ["python3", "-u", "-c", _ASK, host, str(CLIENTS), str(RATE), text, mark]
+    process = subprocess.Popen(
+        kubectl.command([*where, *words]),
+        env=kubectl.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        try:
+            yield watch
+        finally:
+            kubectl(*where, "python3", "-c", END, mark)
+            counts: dict[int, int] = {}
+            said: dict[str, Any]
+            for line in process.stdout.read().splitlines():
+                if line.startswith("command terminated"):
+                    continue  # by the line before
+                said = json.loads(line) if line.startswith("{") else {"failed": line}
+                if "failed" in said:
+                    watch.failed.append(str(said["failed"]))
+                    continue
+                counts[said["client"]] = said.pop("count")
+                watch.seen.append(Seen(**{**said, "vector": tuple(said["vector"])}))
+            watch.answers = sum(counts.values())
+
+
+def vector_at(service: Service, url: str, text: str) -> tuple[str, list[float]]:
+    """Space and vector of a text, asked for once at a base URL."""
+    script = (
+        "import json, sys, urllib.request as u\n"
+        "r = u.Request(sys.argv[1] + '/embed', json.dumps({'inputs': sys.argv[2]}).encode(), "
+        "{'Content-Type': 'application/json'})\n"
+        "a = u.urlopen(r, timeout=60)\n"
+        "print(json.dumps([a.headers['X-Embedserve-Vector-Space'], json.load(a)[0][:8]]))\n"
+    )
+    space, vector = json.loads(service.client.run("python3", "-c", script, url, text))
+    return space, vector

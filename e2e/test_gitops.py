@@ -1,0 +1,114 @@
+"""Model changes by commits: nobody who asks notices but by the vectors, which are of one space at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cluster.polling import wait_until
+from e2e.conftest import MakeService
+from e2e.git import GitOps
+from e2e.services import PATIENCE_S, Service, condition, hub_spec
+from e2e.spaces import CLIENTS, RATE, Watch, vector_at, watching
+
+MEAN = hub_spec(servedModelName="gitops", replicas=2)
+CLS = hub_spec(servedModelName="gitops", replicas=2, model={"pooling": "cls"})
+TEXT = "The same words, another space."
+
+
+@pytest.fixture
+def gitops(service: MakeService, tmp_path: Path) -> GitOps:
+    """A service that was made by a commit, and serves."""
+    found = GitOps.init(service("gitops"), tmp_path)
+    found.commit(MEAN, "Serve MiniLM")
+    found.service.wait_serving()
+    found.service.embed("the way is open")
+    return found
+
+
+def check(watch: Watch, spaces: list[str], references: dict[str, list[float]]) -> None:
+    """No failure; every client passed through the spaces in this order; every answer has its space's vector."""
+    assert watch.failed == []
+    assert watch.answers > RATE
+    for client in range(CLIENTS):
+        assert watch.spaces_of(client) == spaces
+    for one in watch.seen:
+        assert one.vector == pytest.approx(references[one.space], abs=1e-5)
+
+
+def overlap(watch: Watch, old: str, new: str) -> float:
+    """Seconds from the first answer of the new space to the last request that still got the old one."""
+    first = min(one.until for one in watch.seen if one.space == new)
+    last = max(one.at for one in watch.seen if one.space == old)
+    return last - first
+
+
+def by_name(service: Service) -> str:
+    """The space of an answer by the service's name."""
+    return vector_at(service, service.get()["status"]["endpoint"]["url"], TEXT)[0]
+
+
+def test_clients_get_one_space_and_then_the_other_and_a_revert_brings_the_first_back(gitops: GitOps) -> None:
+    service = gitops.service
+    old, at_old = vector_at(service, service.get()["status"]["vectorSpace"]["url"], TEXT)
+    with watching(service, TEXT) as there:
+        gitops.commit(CLS, "Pool by the first token")
+        status = service.wait_serving()["status"]
+        new, at_new = vector_at(service, status["vectorSpace"]["url"], TEXT)
+        wait_until("the name leads to it", lambda: by_name(service) == new, timeout_s=PATIENCE_S)
+    check(there, [old, new], {old: at_old, new: at_new})
+    print(f"{there.answers} answers, the spaces overlap by {overlap(there, old, new):.3f} s")
+    (previous,) = status["vectorSpace"]["previous"]
+    assert previous["id"] == old
+    still, at_still = vector_at(service, previous["url"], TEXT)
+    assert still == old, "still at its own name"
+    assert at_still == pytest.approx(at_old, abs=1e-5)
+    pods = {pod["metadata"]["uid"] for pod in service.pods()}
+    with watching(service, TEXT) as back:
+        gitops.revert()
+        service.wait_serving()
+        wait_until("the name leads back", lambda: by_name(service) == old, timeout_s=PATIENCE_S)
+    check(back, [new, old], {old: at_old, new: at_new})
+    print(f"{back.answers} answers, the spaces overlap by {overlap(back, new, old):.3f} s")
+    assert {pod["metadata"]["uid"] for pod in service.pods()} == pods, "no pod was made or ended"
+
+
+BAD = [
+    pytest.param(
+        hub_spec("acme/missing", replicas=2),
+        "Stalled",
+        "ModelNotFound",
+        id="a repository that does not exist",
+    ),
+    pytest.param(
+        {**CLS, "resources": {"requests": {"memory": "4Ti"}}},
+        "Reconciling",
+        "NoRoomForBoth",
+        id="more memory than the node has",
+    ),
+    pytest.param(
+        hub_spec(replicas=2, model={"task": "rerank"}), "Stalled", None, id="a task that the model cannot do"
+    ),
+]
+
+
+@pytest.mark.parametrize(("bad", "kind", "reason"), BAD)
+def test_a_bad_commit_takes_nothing_away(
+    gitops: GitOps, bad: dict[str, Any], kind: str, reason: str | None
+) -> None:
+    service = gitops.service
+    old, at_old = vector_at(service, service.get()["status"]["endpoint"]["url"], TEXT)
+    with watching(service, TEXT) as there:
+        gitops.commit(bad, "A bad idea")
+        found = service.wait_for(
+            f"it is {kind}",
+            lambda found: (c := condition(found, kind)) is not None and reason in (None, c["reason"]),
+        )
+        ready = condition(found, "Ready")
+        assert ready is not None
+        assert (ready["status"], ready["reason"]) == ("True", "PreviousRevisionServing")
+        gitops.revert()
+        service.wait_serving()
+    check(there, [old], {old: at_old})

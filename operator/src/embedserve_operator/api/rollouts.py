@@ -1,0 +1,30 @@
+"""`spec.rollout`: what happens when a change of the manifest means another vector space."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from embedserve_operator.api.base import Model
+from embedserve_operator.api.rules import matches
+from embedserve_operator.times import DURATION
+
+
+class RolloutSettings(Model):
+    """How the service passes from one vector space to another."""
+
+    on_new_vector_space: Literal["BlueGreen", "Refuse", "InPlace"] = "BlueGreen"
+    """BlueGreen brings the new model up beside the old one, and switches when all of it is ready. Refuse changes
+    nothing and says so. InPlace stops the old model first, for clusters that have no room for both: nothing is
+    answered until the new one is ready."""
+    keep_previous: Annotated[
+        str,
+        Field(max_length=20),
+        matches(DURATION, "must be a duration such as 24h, 90m or 0s, which keeps none"),
+    ] = "24h"
+    """How long the pods of the old vector space stay after a switch, reachable by its own name and ready for a
+    way back at once."""
+    hold: bool = False
+    """Keeps the old vector space at the service's name although the new one is ready at its own name, to fill a
+    new index first. Set it to false to switch."""

@@ -1,0 +1,144 @@
+"""What the operator asks on the management port: whether the vectors are sound. What it says there: which vector space
+the service's name stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+
+from embedserve_runtime.api.asgi import Answer, Exchange
+from embedserve_runtime.api.schemas import BodyDecoder
+from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.readiness import Readiness
+from embedserve_runtime.results import Output, SparseVector
+from embedserve_runtime.service import EmbeddingService, EmbedQuery, Pair, ScoreQuery
+
+Space = Annotated[str, Meta(pattern="^vs1-[0-9a-f]{20}$")]
+
+# Of different lengths and scripts.
+PROBES = (
+    "What is a vector space?",
+    "Ein Vektorraum ist eine Menge, deren Elemente addiert und mit Zahlen vielfach genommen werden. " * 4,
+    "ベクトル空間",
+    "a",
+)
+# The same input twice, and two different ones, as cosines; errors of lengths that should be 1, and of scores. Wide
+# enough for 16 bit: a broken model is far outside.
+SAME = 0.999
+DIFFERENT = 0.99999
+UNIT_ERROR = 0.02
+SCORE_ERROR = 0.02
+
+
+class CurrentBody(Struct, frozen=True):
+    """Body of `PUT /current`: the vector space that the service's name stands for."""
+
+    vector_space: Space
+
+
+class CurrentAnswer(Struct, frozen=True):
+    """vector_space: of this process. current: whether it answers requests that come by the service's name."""
+
+    vector_space: str
+    current: bool
+
+
+class SelfCheck(Struct, frozen=True):
+    """Answer of `GET /selfcheck`; sound vectors have no problems."""
+
+    vector_space: str
+    dimensions: int
+    outputs: list[str]
+    problems: list[str]
+
+
+_decode = BodyDecoder(CurrentBody)
+
+
+class ManagementRoutes:
+    def __init__(self, readiness: Readiness, set_current: Callable[[str], None]) -> None:
+        """set_current: tell all that answer requests."""
+        self._readiness = readiness
+        self._set_current = set_current
+
+    async def put_current(self, exchange: Exchange) -> Answer:
+        """The same again changes nothing."""
+        self._readiness.service()
+        self._set_current(_decode(exchange).vector_space)
+        return self._current()
+
+    async def get_current(self, _: Exchange) -> Answer:
+        return self._current()
+
+    async def selfcheck(self, _: Exchange) -> Answer:
+        service = self._readiness.service()
+        card = service.card
+        problems = await problems_of(service)
+        found = SelfCheck(card.vector_space, card.pipeline.dimensions, _names(card), problems)
+        return Answer(msgspec.json.encode(found), status=503 if problems else 200)
+
+    def _current(self) -> Answer:
+        own = self._readiness.service().card.vector_space
+        return Answer(msgspec.json.encode(CurrentAnswer(own, self._readiness.elsewhere() is None)))
+
+
+async def problems_of(service: EmbeddingService) -> list[str]:
+    """What is wrong with the vectors of some fixed texts. Raises any RequestError; NotFinite among them."""
+    once, again = await _rows(service, PROBES), await _rows(service, PROBES[::-1])
+    problems = []
+    lengths = np.linalg.norm(once, axis=1)
+    if _is_normalised(service.card) and np.abs(lengths - 1).max() > UNIT_ERROR:
+        problems.append(f"vectors should have length 1, and have {lengths.min():.3f} to {lengths.max():.3f}")
+    if not _are_same(once, again[::-1]):
+        problems.append("the same text gave another vector in another batch")
+    if _cosines(once, np.roll(once, 1, axis=0)).min() > DIFFERENT and once.shape[1] > 1:
+        problems.append("different texts gave the same vector")
+    return problems
+
+
+async def _rows(service: EmbeddingService, texts: Sequence[str]) -> FloatArray:
+    """What the model is for, as a row a text."""
+    output, size = service.card.main_output, service.card.pipeline.dimensions
+    if output is Output.LOGITS:
+        ranks = size == 1
+        items = [Pair(PROBES[0], text) if ranks else text for text in texts]
+        return (await service.score(ScoreQuery(items, ranks=ranks, raw=True, truncate=True))).scores
+    embedded = await service.embed(EmbedQuery(inputs=[*texts], truncate=True, outputs=output))
+    if output is Output.SPARSE:
+        return np.stack([_spread(vector, size) for vector in embedded.sparse])
+    if output is Output.MULTI_VECTOR:
+        return np.stack([matrix.mean(axis=0) for matrix in embedded.multi_vectors])
+    return embedded.dense
+
+
+def _spread(vector: SparseVector, size: int) -> FloatArray:
+    row = np.zeros(size, dtype=np.float32)
+    row[vector.indices] = vector.values
+    return row
+
+
+def _are_same(one: FloatArray, other: FloatArray) -> bool:
+    if one.shape[1] == 1:
+        return bool(np.allclose(one, other, rtol=SCORE_ERROR, atol=SCORE_ERROR))
+    return bool(_cosines(one, other).min() >= SAME)
+
+
+def _cosines(one: FloatArray, other: FloatArray) -> FloatArray:
+    """Row by row; of two rows of zeros 1."""
+    product = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    dots = np.einsum("ij,ij->i", one, other)
+    found: FloatArray = np.where(product > 0, dots / np.maximum(product, 1e-30), (one == other).all(axis=1))
+    return found
+
+
+def _is_normalised(card: ModelCard) -> bool:
+    return card.main_output is Output.DENSE and card.pipeline.normalize
+
+
+def _names(card: ModelCard) -> list[str]:
+    return [output.name.lower() for output in Output if output in card.outputs and output.name]

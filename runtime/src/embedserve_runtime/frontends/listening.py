@@ -1,0 +1,99 @@
+"""Listening sockets, and the HTTP servers of one front end: on the serving port, and on that of the vector space's own
+name."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import NamedTuple
+
+from embedserve_runtime.api.app import serving_app
+from embedserve_runtime.api.endpoint import Surroundings
+from embedserve_runtime.api.forwarding import Forwarding
+from embedserve_runtime.config import ServerSettings
+from embedserve_runtime.errors import ConfigError
+from embedserve_runtime.frontends.setup import Setup, Watches
+from embedserve_runtime.httpd.server import Server
+
+BACKLOG = 2048
+
+
+class Ports(NamedTuple):
+    """Listening sockets of one front end. pinned: of the vector space's own name, where it has one."""
+
+    serving: socket.socket
+    pinned: socket.socket | None
+
+    def handles(self) -> tuple[int, ...]:
+        return tuple(sock.fileno() for sock in self if sock)
+
+
+class Servers:
+    """As one server. What comes in on the pinned port is answered here, whatever the service's name stands for."""
+
+    def __init__(self, setup: Setup, ports: Ports, around: Surroundings) -> None:
+        app = serving_app(around, setup.model_name, with_probes=setup.with_probes)
+        url, watches = setup.server.space_url, Watches(around.metrics)
+        self._servers = [Server(app if url is None else Forwarding(app, around, url), ports.serving, watches)]
+        if ports.pinned:
+            self._servers.append(Server(app, ports.pinned, watches))
+
+    def stop(self) -> None:
+        for server in self._servers:
+            server.stop()
+
+    async def finished(self) -> None:
+        await asyncio.gather(*(server.finished() for server in self._servers))
+
+    def abort(self) -> None:
+        for server in self._servers:
+            server.abort()
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+
+
+def ports_of(server: ServerSettings) -> list[Ports]:
+    """The sockets of each front end. Raises ConfigError."""
+    count = server.http_workers
+    serving = bind(server.host, server.port, count)
+    if server.pinned_port is None:
+        return [Ports(sock, None) for sock in serving]
+    pinned = bind(server.host, server.pinned_port, count)
+    return [Ports(*pair) for pair in zip(serving, pinned, strict=True)]
+
+
+def bind(host: str, port: int, count: int = 1) -> list[socket.socket]:
+    """Listening sockets on one port; the kernel spreads connections over several by a hash of their addresses.
+
+    Raises ConfigError.
+    """
+    first = _listening(host, port, shared=False)
+    if count == 1:
+        return [first]
+    # Bound alone first: sockets that share a port would quietly share it with those of another server too.
+    port = first.getsockname()[1]
+    first.close()
+    return [_listening(host, port, shared=True) for _ in range(count)]
+
+
+def _listening(host: str, port: int, *, shared: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    sock.setblocking(False)
+    return sock
+
+
+def address_of(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

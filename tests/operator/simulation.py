@@ -1,0 +1,343 @@
+"""A cluster in memory behind HTTP: an API server, what makes pods of Deployments, and pods that answer.
+
+The operator's own code talks to it as to a real one. A test can end the operator right after any write, and asks what
+clients would get at any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+
+from embedserve_operator.controller import Controller
+from embedserve_operator.errors import ApiError
+from embedserve_operator.kinds import API_KINDS, POD, RESOURCE
+from embedserve_operator.kube import SCALE_MANAGER, Kube
+from embedserve_operator.pod_calls import PodCalls
+from embedserve_operator.queue import WorkQueue
+from embedserve_operator.specs.metadata import REVISION_LABEL
+from embedserve_operator.store import ClusterStore, Store
+from embedserve_operator.wire import Manifest
+from embedserve_operator.world import Key
+from tests.operator.api_server import ApiServer, serving, status
+from tests.operator.builders import NOW, REPORT, SETTINGS, failed, pod, ready, resource
+
+KEY = Key("search", "docs")
+_KINDS = {api.plural: kind for kind, api in API_KINDS.items()}
+BROKEN = "acme/broken"
+
+
+def space_named(repo: str) -> str:
+    """The vector space of a repository of these tests; a mirror's is that of what it mirrors."""
+    name = repo.partition("/")[2].removesuffix("-mirror")
+    return f"vs1-{name.encode().hex():0<20}"
+
+
+class Killed(Exception):
+    """The operator's process has ended."""
+
+
+@dataclass
+class Simulation:
+    """objects: by kind and name. told: by pod name, what it was last told. writes: how many there were."""
+
+    objects: dict[tuple[str, str], Manifest] = field(default_factory=dict)
+    told: dict[str, str] = field(default_factory=dict)
+    writes: int = 0
+    dies_after: int | None = None
+    fails_at: frozenset[int] = frozenset()
+    now: int = NOW
+    room: int = 1000
+    unsound: frozenset[str] = frozenset()
+    """Repositories whose pods come up and do not prove their vectors."""
+    after_write: Callable[[], None] = lambda: None
+    died: asyncio.Event = field(default_factory=asyncio.Event)
+    version: int = 0
+
+    # -- the user
+
+    def user_applies(self, spec: Mapping[str, Any]) -> None:
+        known = self.objects.get((RESOURCE, "docs"))
+        made = known or resource(spec)
+        generation = made["metadata"]["generation"] + (known is not None)
+        self._put({**made, "spec": dict(spec), "metadata": {**made["metadata"], "generation": generation}})
+
+    # -- the API server
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """One request of the operator to the API server."""
+        body = json.loads(await request.read() or b"null")
+        parts = request.path.split("/")
+        is_status = parts[-1] == "status"
+        plural, name = (parts[-3], parts[-2]) if is_status else (parts[-2], parts[-1])
+        if request.method == "POST":
+            return web.json_response(body)
+        kind = _KINDS[plural]
+        known = self.objects.get((kind, name))
+        if request.method == "GET":
+            return status(404, "not found") if known is None else web.json_response(known)
+        return await self._write(lambda: self._changed(request, kind, name, body, is_status=is_status))
+
+    def _changed(
+        self, request: web.Request, kind: str, name: str, body: Any, *, is_status: bool
+    ) -> web.StreamResponse:
+        known = self.objects.get((kind, name))
+        if request.method == "DELETE":
+            if known is None or known["metadata"]["uid"] != body["preconditions"]["uid"]:
+                return status(404, "not found")
+            del self.objects[kind, name]
+            return web.json_response({"kind": "Status"})
+        scales = request.query["fieldManager"] == SCALE_MANAGER
+        if not (is_status or scales or kind == POD):
+            return web.json_response(self._put(self._merged(known, body)))
+        if known is None:
+            return status(404, "not found")
+        return web.json_response(self._put(_patched(known, body, is_status=is_status)))
+
+    def _merged(self, known: Manifest | None, applied: Manifest) -> Manifest:
+        meta = applied["metadata"]
+        if known is None:
+            uid = f"{applied['kind']}-{meta['name']}-{self.version}"
+            return {**applied, "metadata": {**meta, "uid": uid, "generation": 1}}
+        spec = dict(applied.get("spec", {}))
+        if "replicas" in known.get("spec", {}):
+            spec.setdefault("replicas", known["spec"]["replicas"])
+        generation = known["metadata"]["generation"] + (spec != known.get("spec"))
+        kept = {"uid": known["metadata"]["uid"], "generation": generation}
+        changed = {**applied, "metadata": {**meta, **kept}, "status": known.get("status", {})}
+        return {**changed, "spec": spec} if spec else changed
+
+    def _put(self, stored: Manifest) -> Manifest:
+        self.version += 1
+        made = {**stored, "metadata": {**stored["metadata"], "resourceVersion": str(self.version)}}
+        self.objects[made["kind"], made["metadata"]["name"]] = made
+        return made
+
+    async def _write(self, change: Callable[[], web.StreamResponse]) -> web.StreamResponse:
+        self.writes += 1
+        if self.writes in self.fails_at:
+            return status(503, "the API server is overloaded")
+        answer = change()
+        self.after_write()
+        if self.writes == self.dies_after:
+            self.died.set()
+            await asyncio.Event().wait()  # nobody will hear of it
+        return answer
+
+    # -- the pods
+
+    async def pod_answers(self, request: web.Request) -> web.StreamResponse:
+        """One request to a pod's management port."""
+        assert request.transport is not None
+        address = request.transport.get_extra_info("sockname")[0]
+        asked = next(one for one in self.of_kind(POD) if one["status"].get("podIP") == address)
+        space = _space_of(asked)
+        if request.method == "PUT":
+            body = await request.json()
+
+            def tell() -> web.StreamResponse:
+                self.told[asked["metadata"]["name"]] = body["vector_space"]
+                return web.json_response({"vector_space": space, "current": space == body["vector_space"]})
+
+            return await self._write(tell)
+        problems = ["different texts gave the same vector"] if _repo_of(asked) in self.unsound else []
+        return web.json_response(
+            {"vector_space": space, "dimensions": 384, "outputs": ["dense"], "problems": problems},
+            status=503 if problems else 200,
+        )
+
+    # -- what makes pods
+
+    def settle(self) -> None:
+        """Every Deployment gets the pods that it asks for, as far as there is room; those of none go."""
+        wanted: dict[str, Manifest] = {}
+        for deployment in self.of_kind("Deployment"):
+            made = [one for one in self._pods_of(deployment) if len(wanted) < self.room or self._exists(one)]
+            wanted |= {one["metadata"]["name"]: one for one in made}
+            self._count(deployment, made)
+        for name in [one["metadata"]["name"] for one in self.of_kind(POD)]:
+            if name not in wanted:
+                del self.objects[POD, name]
+                self.told.pop(name, None)
+        for name, one in wanted.items():
+            if (POD, name) not in self.objects:
+                self._put(one)
+
+    def _exists(self, one: Manifest) -> bool:
+        return (POD, one["metadata"]["name"]) in self.objects
+
+    def _pods_of(self, deployment: Manifest) -> list[Manifest]:
+        template = deployment["spec"]["template"]
+        mark = template["metadata"]["annotations"]["embedserve.dev/template"]
+        config = template["spec"]["volumes"][0]["configMap"]["name"]
+        repo = _source_in(self.objects["ConfigMap", config])
+        found = []
+        for number in range(deployment["spec"].get("replicas", 1)):
+            name = f"{deployment['metadata']['name']}-{mark}-{number}"
+            made = pod(deployment["metadata"]["labels"][REVISION_LABEL], mark, config, name=name)
+            if repo == BROKEN:
+                said = failed("ModelNotFound", "no such repository", retryable=False)
+                made["status"] = {"phase": "Pending", "initContainerStatuses": [said]}
+            else:
+                made = ready(made, {**REPORT, "source": repo, "vectorSpace": space_named(repo)})
+                made["status"]["podIP"] = (
+                    f"127.1.{int(mark[:2], 16)}.{int(mark[2:4], 16) // 2 * 2 + number % 2}"
+                )
+            found.append(made)
+        return found
+
+    def _count(self, deployment: Manifest, made: list[Manifest]) -> None:
+        running = sum("conditions" in one["status"] for one in made)
+        counts = {
+            "observedGeneration": deployment["metadata"]["generation"],
+            "replicas": len(made),
+            "updatedReplicas": len(made),
+            "readyReplicas": running,
+            "availableReplicas": running,
+        }
+        if counts != deployment.get("status"):
+            self._put({**deployment, "status": counts})
+
+    # -- what is to be seen
+
+    def of_kind(self, kind: str) -> list[Manifest]:
+        return [one for (its, _), one in self.objects.items() if its == kind]
+
+    def selected(self, service: str) -> list[Manifest]:
+        """The ready pods that a Service leads to."""
+        found = self.objects.get(("Service", service))
+        wanted = found["spec"]["selector"].items() if found is not None else ()
+        return [
+            one
+            for one in self.of_kind(POD)
+            if found is not None
+            and wanted <= one["metadata"]["labels"].items()
+            and "conditions" in one["status"]
+        ]
+
+    def answer_of(self, one: Manifest) -> str | None:
+        """The space of the vectors that a pod gives to those who come by the service's name; None: no answer."""
+        own = _space_of(one)
+        told = self.told.get(one["metadata"]["name"], own)
+        if told == own:
+            return own
+        behind = self.selected(f"docs-{told.removeprefix('vs1-')[:8]}")
+        spaces = {_space_of(other) for other in behind}
+        return spaces.pop() if len(spaces) == 1 else None
+
+    def answers(self) -> set[str | None]:
+        """What new connections by the service's name get."""
+        return {self.answer_of(one) for one in self.selected("docs")}
+
+    def condition(self, kind: str) -> Manifest | None:
+        found = self.objects[RESOURCE, "docs"]["status"].get("conditions", ())
+        return next((one for one in found if one["type"] == kind), None)
+
+
+def _patched(known: Manifest, body: Manifest, *, is_status: bool) -> Manifest:
+    """A part of an object: its status, its number of pods, or its labels."""
+    if is_status:
+        return {**known, "status": body["status"]}
+    if "spec" in body:
+        return {**known, "spec": {**known["spec"], **body["spec"]}}
+    labels = {**known["metadata"]["labels"], **body["metadata"]["labels"]}
+    return {**known, "metadata": {**known["metadata"], "labels": labels}}
+
+
+def _space_of(one: Manifest) -> str:
+    message = one["status"]["initContainerStatuses"][0]["state"]["terminated"]["message"]
+    return str(json.loads(message)["model"]["vectorSpace"])
+
+
+def _repo_of(one: Manifest) -> str:
+    message = one["status"]["initContainerStatuses"][0]["state"]["terminated"]["message"]
+    return str(json.loads(message)["model"]["source"])
+
+
+def _source_in(config: Manifest) -> str:
+    found = yaml.safe_load(config["data"]["runtime.yaml"])["model"]["source"]
+    assert isinstance(found, str)
+    return found
+
+
+@dataclass
+class Operator:
+    """Processes of the operator, one after the other: a new one remembers nothing."""
+
+    simulation: Simulation
+    pod_port: int
+
+    async def run(self, *, settles: bool = True, most_passes: int = 60) -> None:
+        """A process, until nothing changes any more. Raises Killed when it ends before."""
+        self.simulation.died = asyncio.Event()
+        async with (
+            Kube(request_timeout=20) as kube,
+            PodCalls(tell_timeout=5, check_timeout=5, port=self.pod_port) as calls,
+        ):
+            for _ in range(most_passes):
+                before = self.simulation.writes
+                if settles:
+                    self.simulation.settle()
+                version = self.simulation.version
+                again = await self._pass(kube, calls)
+                if self.simulation.writes == before and not again and self.simulation.version == version:
+                    return
+        raise AssertionError(f"no end after {most_passes} passes")
+
+    async def _pass(self, kube: Kube, calls: PodCalls) -> bool:
+        """Whether another pass is due at once."""
+        simulation = self.simulation
+        store, queue = Store(), WorkQueue[Key](first=1, limit=60)
+        for (kind, _), stored in simulation.objects.items():
+            store.put(kind, stored)
+        controller = Controller(
+            kube,
+            store,
+            ClusterStore(watches_nodes=False),
+            queue,
+            calls,
+            settings=SETTINGS,
+            now=lambda: datetime.fromtimestamp(simulation.now, UTC),
+        )
+        passing = asyncio.create_task(controller.reconcile(KEY))
+        dying = asyncio.create_task(simulation.died.wait())
+        await asyncio.wait((passing, dying), return_when=asyncio.FIRST_COMPLETED)
+        dying.cancel()
+        if not passing.done():
+            passing.cancel()
+            await asyncio.wait((passing,))
+            raise Killed
+        try:
+            succeeded = passing.result()
+        except ApiError:
+            return True
+        refused = not succeeded and simulation.writes in simulation.fails_at
+        return refused or await queue.get(0) is not None
+
+
+@asynccontextmanager
+async def simulated(
+    folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Simulation, Operator]]:
+    """An empty cluster, and operators for it."""
+    simulation, server = Simulation(), ApiServer()
+    server.answer = simulation.answer
+    pods = web.Application()
+    pods.router.add_route("*", "/{path:.*}", simulation.pod_answers)
+    runner = web.AppRunner(pods, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "0.0.0.0", 0).start()
+    async with serving(server, folder, monkeypatch):
+        try:
+            yield simulation, Operator(simulation, runner.addresses[0][1])
+        finally:
+            await runner.cleanup()

@@ -1,0 +1,87 @@
+"""Jobs are created once and deleted by UID; one that somebody else was quicker to make is good as well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from embedserve_operator.apply import Applier
+from embedserve_operator.kube import Kube
+from embedserve_operator.plan import Plan
+from embedserve_operator.store import Store
+from tests.operator.api_server import ApiServer, serving, status
+from tests.operator.builders import Cluster, resource
+from tests.operator.cache_builders import cached, started
+
+
+class JobServer(ApiServer):
+    """Creates Jobs, of each name one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs: dict[str, Any] = {}
+        self.deleted: list[Any] = []
+        self.answer = self.keep
+
+    async def keep(self, request: web.Request) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        if request.method == "DELETE":
+            self.deleted.append((request.path.rpartition("/")[2], body["preconditions"]["uid"]))
+            return web.json_response({})
+        name = body["metadata"]["name"]
+        if name in self.jobs:
+            return status(409, f'jobs.batch "{name}" already exists')
+        self.jobs[name] = body
+        return web.json_response(
+            {**body, "metadata": {**body["metadata"], "uid": "j", "resourceVersion": "1"}}
+        )
+
+
+@pytest.fixture
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[JobServer]:
+    found = JobServer()
+    async with serving(found, tmp_path, monkeypatch):
+        yield found
+
+
+def fetching() -> Cluster:
+    """A service whose Job is to be started next."""
+    return Cluster(resource(cached())).applied().published()
+
+
+async def test_a_job_is_created_once(server: JobServer) -> None:
+    cluster = fetching()
+    plan, world = cluster.plan(), cluster.world()
+    only_jobs = Plan(children=(), prune=(), status=plan.status, start=plan.start)
+    async with Kube(request_timeout=5) as kube:
+        applier = Applier(kube, Store())
+        assert await applier.apply(only_jobs, world) is None
+        assert await applier.apply(only_jobs, world) is None, "one that is there is no trouble"
+    assert list(server.jobs) == [plan.start[0]["metadata"]["name"]]
+
+
+async def test_a_job_that_is_refused_is_told(server: JobServer) -> None:
+    async def refuse(_request: web.Request) -> web.StreamResponse:
+        return status(403, "exceeded quota: jobs")
+
+    server.answer = refuse
+    cluster = fetching()
+    plan = Plan(children=(), prune=(), status=cluster.plan().status, start=cluster.plan().start)
+    async with Kube(request_timeout=5) as kube:
+        refusal = await Applier(kube, Store()).apply(plan, cluster.world())
+    assert refusal is not None
+    assert (refusal.reason, "exceeded quota" in refusal.message) == ("ChildRefused", True)
+
+
+async def test_a_job_that_is_in_the_way_is_deleted_and_no_other_of_its_name(server: JobServer) -> None:
+    cluster = started(fetching())
+    world = cluster.world()
+    plan = Plan(children=(), prune=(), status=cluster.plan().status, remove=world.jobs)
+    async with Kube(request_timeout=5) as kube:
+        await Applier(kube, Store()).apply(plan, world)
+    assert server.deleted == [(world.jobs[0].name, world.jobs[0].uid)]

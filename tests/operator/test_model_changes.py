@@ -1,0 +1,338 @@
+"""Changes of the model from beginning to end, by the operator's own code over HTTP: it may die after any write, and
+the API server may refuse any; whoever asks by the service's name gets vectors of one space, and always some."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from embedserve_operator.kinds import RESOURCE
+from embedserve_operator.times import moment_of
+from tests.operator.builders import NOW, hub_spec
+from tests.operator.simulation import BROKEN, KEY, Killed, Operator, Simulation, simulated, space_named
+
+A, B, C = ("acme/a", "acme/b", "acme/c")
+MIRROR = "acme/a-mirror"
+SPACE = {repo: space_named(repo) for repo in (A, B, C, MIRROR)}
+DAY = 24 * 3600
+
+
+def spec(repo: str, rollout: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return hub_spec(repo, replicas=2, rollout=rollout or {}, **more)
+
+
+@pytest.fixture
+async def world(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Simulation, Operator]]:
+    async with simulated(tmp_path, monkeypatch) as found:
+        yield found
+
+
+async def through(world: tuple[Simulation, Operator], *specs: dict[str, Any]) -> Simulation:
+    """After the user applied one manifest after the other, each when the one before was served."""
+    simulation, operator = world
+    for one in specs:
+        simulation.user_applies(one)
+        await operator.run()
+    return simulation
+
+
+def deployments(simulation: Simulation) -> int:
+    return len(simulation.of_kind("Deployment"))
+
+
+def services(simulation: Simulation) -> set[str]:
+    return {one["metadata"]["name"] for one in simulation.of_kind("Service")}
+
+
+def own_name(repo: str) -> str:
+    return f"docs-{SPACE[repo].removeprefix('vs1-')[:8]}"
+
+
+def status_of(simulation: Simulation) -> dict[str, Any]:
+    found: dict[str, Any] = simulation.objects[RESOURCE, "docs"]["status"]
+    return found
+
+
+def types(simulation: Simulation) -> set[str]:
+    return {one["type"] for one in status_of(simulation)["conditions"]}
+
+
+World = tuple[Simulation, Operator]
+
+
+async def test_a_first_model_is_served_at_the_name_of_its_space_too(world: World) -> None:
+    simulation = await through(world, spec(A))
+    assert simulation.answers() == {SPACE[A]}
+    assert services(simulation) == {"docs", own_name(A)}
+    space = status_of(simulation)["vectorSpace"]
+    assert (space["id"], space["since"], space["dimensions"]) == (SPACE[A], moment_of(NOW), 384)
+    assert space["url"] == f"http://{own_name(A)}.search.svc"
+    assert {
+        one["metadata"]["labels"]["embedserve.dev/vector-space"] for one in simulation.of_kind("Pod")
+    } == {SPACE[A]}
+
+
+async def test_a_new_model_takes_the_name_and_the_old_one_stays_at_its_own_for_a_day(world: World) -> None:
+    simulation = await through(world, spec(A), spec(B))
+    assert simulation.answers() == {SPACE[B]}
+    assert services(simulation) == {"docs", own_name(A), own_name(B)}
+    assert {simulation.answer_of(one) for one in simulation.selected(own_name(A))} == {SPACE[B]}, (
+        "old pods pass on what still comes by the name"
+    )
+    (previous,) = status_of(simulation)["vectorSpace"]["previous"]
+    assert (previous["id"], previous["replacedAt"]) == (SPACE[A], moment_of(NOW))
+    assert previous["keptUntil"] == moment_of(NOW + DAY)
+    assert types(simulation) == {"Ready"}
+    simulation.now += DAY
+    await through(world)
+    await world[1].run()
+    assert deployments(simulation) == 1
+    assert services(simulation) == {"docs", own_name(B)}
+    (previous,) = status_of(simulation)["vectorSpace"]["previous"]
+    assert previous["id"] == SPACE[A], "the history outlives the pods"
+    assert "keptUntil" not in previous
+
+
+async def test_the_way_back_is_one_write_of_the_service(world: World) -> None:
+    simulation = await through(world, spec(A), spec(B))
+    pods = {one["metadata"]["uid"] for one in simulation.of_kind("Pod")}
+    simulation.user_applies(spec(A))
+    await world[1].run(settles=False)
+    assert simulation.answers() == {SPACE[A]}
+    assert {one["metadata"]["uid"] for one in simulation.of_kind("Pod")} == pods, "no pod was made or ended"
+    assert [one["id"] for one in status_of(simulation)["vectorSpace"]["previous"]] == [SPACE[B]]
+
+
+async def test_the_same_space_under_another_address_takes_over_and_nothing_is_kept(world: World) -> None:
+    simulation = await through(world, spec(A), spec(MIRROR))
+    assert simulation.answers() == {SPACE[A]}
+    assert deployments(simulation) == 1
+    assert services(simulation) == {"docs", own_name(A)}
+    assert status_of(simulation)["vectorSpace"]["previous"] == []
+
+
+async def test_nothing_is_kept_when_nothing_is_asked_to_be(world: World) -> None:
+    simulation = await through(world, spec(A), spec(B, {"keepPrevious": "0s"}))
+    assert (simulation.answers(), deployments(simulation)) == ({SPACE[B]}, 1)
+
+
+async def test_a_held_space_waits_at_its_own_name_until_it_is_let_go(world: World) -> None:
+    simulation = await through(world, spec(A), spec(B, {"hold": True}))
+    assert simulation.answers() == {SPACE[A]}
+    assert len(simulation.selected(own_name(B))) == 2
+    ready = simulation.condition("Ready")
+    assert ready is not None
+    assert (ready["status"], ready["reason"]) == ("True", "Held")
+    assert f"http://{own_name(B)}.search.svc" in ready["message"]
+    assert types(simulation) == {"Ready"}, "that is what the manifest asks for"
+    rollout = status_of(simulation)["rollout"]
+    assert (rollout["state"], rollout["vectorSpace"]) == ("Held", SPACE[B])
+    await through(world, spec(B))
+    assert simulation.answers() == {SPACE[B]}
+    assert "rollout" not in status_of(simulation)
+
+
+async def test_a_refused_change_changes_nothing_and_says_both_spaces(world: World) -> None:
+    simulation = await through(world, spec(A), spec(B, {"onNewVectorSpace": "Refuse"}))
+    assert (simulation.answers(), deployments(simulation)) == ({SPACE[A]}, 1)
+    stalled = simulation.condition("Stalled")
+    assert stalled is not None
+    assert stalled["reason"] == "VectorSpaceChange"
+    assert SPACE[A] in stalled["message"]
+    assert SPACE[B] in stalled["message"]
+    await through(world, spec(MIRROR, {"onNewVectorSpace": "Refuse"}))
+    assert types(simulation) == {"Ready"}, "the same vectors from elsewhere are no change"
+
+
+async def test_in_place_gives_the_old_model_up_first(world: World) -> None:
+    simulation, operator = world
+    simulation.room = 2
+    await through(world, spec(A), spec(B))
+    reconciling = simulation.condition("Reconciling")
+    assert simulation.answers() == {SPACE[A]}
+    assert reconciling is not None
+    await through((simulation, operator), spec(B, {"onNewVectorSpace": "InPlace"}))
+    assert (simulation.answers(), deployments(simulation)) == ({SPACE[B]}, 1)
+
+
+async def test_a_model_that_does_not_prove_its_vectors_does_not_take_over(world: World) -> None:
+    simulation = world[0]
+    simulation.unsound = frozenset({B})
+    await through(world, spec(A), spec(B))
+    assert simulation.answers() == {SPACE[A]}
+    reconciling = simulation.condition("Reconciling")
+    assert reconciling is not None
+    assert reconciling["reason"] == "SelfCheckFailed"
+    assert "different texts gave the same vector" in reconciling["message"]
+
+
+async def test_a_broken_model_takes_nothing_away(world: World) -> None:
+    simulation = await through(world, spec(A), spec(B), spec(BROKEN))
+    assert simulation.answers() == {SPACE[B]}
+    assert types(simulation) == {"Ready", "Stalled"}
+    ready = simulation.condition("Ready")
+    assert ready is not None
+    assert ready["status"] == "True"
+    assert services(simulation) >= {own_name(A), own_name(B)}, "the way back is still there"
+    await through(world, spec(A))
+    assert simulation.answers() == {SPACE[A]}
+
+
+async def test_three_former_spaces_are_kept_at_most(world: World) -> None:
+    repos = [f"acme/m{number}" for number in range(6)]
+    simulation = await through(world, *map(spec, repos))
+    kept = [one for one in status_of(simulation)["vectorSpace"]["previous"] if "keptUntil" in one]
+    assert [one["id"] for one in kept] == [space_named(repo) for repo in repos[4:1:-1]]
+    assert deployments(simulation) == 4
+
+
+# -- at every step of the way
+
+
+class Client:
+    """Asks by the service's name after every write; once there were vectors, there always are.
+
+    problems: what a client would have called a failure; an assertion inside of the server would be lost there.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.problems: list[str] = []
+        self._simulation = simulation
+        self._was_answered = False
+        simulation.after_write = self.ask
+
+    def ask(self) -> None:
+        simulation = self._simulation
+        answers = simulation.answers()
+        suspended = simulation.objects[RESOURCE, "docs"]["spec"].get("suspend", False)
+        self._was_answered = (self._was_answered or bool(answers)) and not suspended
+        if self._was_answered and not answers:
+            self.problems.append(f"nobody answers after write {simulation.writes}")
+        if None in answers:
+            self.problems.append(f"passed on to nobody after write {simulation.writes}")
+
+
+async def to_the_end(world: World) -> None:
+    """Operators, one after the other, until one finds nothing more to do."""
+    simulation, operator = world
+    while True:
+        try:
+            await operator.run()
+        except Killed:
+            simulation.dies_after = None
+            continue
+        return
+
+
+async def change_with_a_death(world: World, first: dict[str, Any], then: dict[str, Any], death: int) -> bool:
+    """Whether the change needs so many writes."""
+    simulation, _ = world
+    simulation.objects.clear()
+    simulation.told.clear()
+    simulation.writes, simulation.dies_after = 0, None
+    client = Client(simulation)
+    await through(world, first)
+    simulation.user_applies(then)
+    simulation.dies_after = simulation.writes + death
+    await to_the_end(world)
+    assert client.problems == []
+    return simulation.writes >= death and simulation.dies_after is None
+
+
+CHANGES = [
+    pytest.param(spec(A), spec(B), B, id="another model"),
+    pytest.param(spec(A), spec(MIRROR), A, id="the same vectors"),
+    pytest.param(spec(A), spec(B, {"keepPrevious": "0s"}), B, id="nothing kept"),
+    pytest.param(spec(A), spec(B, {"onNewVectorSpace": "Refuse"}), A, id="refused"),
+    pytest.param(spec(A), spec(B, {"hold": True}), A, id="held"),
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("first", "then", "want"), CHANGES)
+async def test_an_operator_that_dies_after_any_write_leaves_nothing_that_the_next_one_does_not_finish(
+    world: World, first: dict[str, Any], then: dict[str, Any], want: str
+) -> None:
+    death = 1
+    while await change_with_a_death(world, first, then, death):
+        assert world[0].answers() == {SPACE[want]}
+        assert not {"Reconciling"} & types(world[0])
+        death += 1
+    assert death > 5, "the change is more than a few writes"
+
+
+STEPS = st.one_of(
+    st.sampled_from([A, B, C, MIRROR, BROKEN]).map(lambda repo: ("model", repo)),
+    st.sampled_from([{}, {"hold": True}, {"onNewVectorSpace": "Refuse"}, {"keepPrevious": "1h"}]).map(
+        lambda rollout: ("rollout", rollout)
+    ),
+    st.sampled_from([("suspend", True), ("suspend", False), ("replicas", 1), ("replicas", 3)]),
+    st.integers(1, DAY * 2).map(lambda seconds: ("time", seconds)),
+    st.integers(1, 12).map(lambda writes: ("death", writes)),
+    st.integers(1, 12).map(lambda writes: ("refusal", writes)),
+)
+
+
+@pytest.mark.thorough
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
+@given(steps=st.lists(STEPS, min_size=1, max_size=6))
+async def test_whatever_is_changed_in_whatever_order_the_end_is_what_the_last_manifest_asks_for(
+    tmp_path: Path, steps: list[tuple[str, Any]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        async with simulated(tmp_path, patch) as world:
+            simulation, operator = world
+            client = Client(simulation)
+            wanted: dict[str, Any] = spec(A)
+            await through(world, wanted)
+            for what, value in steps:
+                match what:
+                    case "model":
+                        wanted = {**wanted, "model": hub_spec(value)["model"]}
+                    case "time":
+                        simulation.now += value
+                    case "death":
+                        simulation.dies_after = simulation.writes + value
+                        continue
+                    case "refusal":
+                        simulation.fails_at = frozenset({simulation.writes + value})
+                        continue
+                    case field:
+                        wanted = {**wanted, field: value}
+                simulation.user_applies(wanted)
+                # A part of the way only, so that the next change comes in the middle of this one.
+                with suppress(Killed, AssertionError):
+                    await operator.run(most_passes=3)
+            simulation.fails_at = frozenset()
+            await to_the_end(world)
+            assert client.problems == []
+            check(simulation, wanted)
+
+
+def check(simulation: Simulation, wanted: dict[str, Any]) -> None:
+    repo = wanted["model"]["source"]["huggingFace"]["repo"]
+    waits = wanted["rollout"].get("hold") or wanted["rollout"].get("onNewVectorSpace") == "Refuse"
+    if wanted.get("suspend"):
+        return
+    answers = simulation.answers()
+    assert len(answers) == 1, "one space, and some answer"
+    assert None not in answers
+    if repo != BROKEN and not waits:
+        assert answers == {SPACE[repo]}
+        assert len(simulation.selected("docs")) == wanted["replicas"]
+        assert types(simulation) == {"Ready"}
+    assert status_of(simulation)["vectorSpace"]["id"] in answers
+    assert KEY.name in services(simulation)
