@@ -109,6 +109,7 @@ bench: setup ## run the benchmarks; they print ratios and assert nothing
 	$(BIN)/python -m benchmarks.packing
 	$(BIN)/python -m benchmarks.http_layer
 	$(BIN)/python -m benchmarks.grpc_stream
+	$(BIN)/python -m benchmarks.fetch
 	$(BIN)/python -m benchmarks.adapter
 	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python -m benchmarks.serving

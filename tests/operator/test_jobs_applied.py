@@ -44,7 +44,8 @@ class JobServer(ApiServer):
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[JobServer]:
-    async with serving(JobServer(), tmp_path, monkeypatch) as found:
+    found = JobServer()
+    async with serving(found, tmp_path, monkeypatch):
         yield found
 
 

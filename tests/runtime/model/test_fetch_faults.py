@@ -84,6 +84,7 @@ def written(settings: ModelSettings) -> int:
     return total
 
 
+@pytest.mark.timeout(600)
 def test_a_fetch_killed_at_random_points_serves_nothing_bad_and_ends_well(
     settings: ModelSettings, hub: HubServer, files: dict[str, bytes]
 ) -> None:
@@ -213,5 +214,5 @@ def test_a_volume_of_another_user_is_named(settings: ModelSettings, tmp_path: Pa
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     code, said = finish(start(settings, "12345"))
-    assert (code, said.partition(":")[0]) == (1, "VolumePermissionDenied")
+    assert (code, said.partition(":")[0]) == (1, "VolumePermissionDenied"), said
     assert "may not be written by user 12345, group 12345: it belongs to 0:0 with mode 755" in said

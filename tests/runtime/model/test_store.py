@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from embedserve_runtime.cli import main
 from embedserve_runtime.errors import VolumeError, VolumeFull, VolumePermissionDenied, VolumeReadOnly
 from embedserve_runtime.model.store import (
     Arrived,
@@ -351,6 +352,20 @@ def test_gc_removes_what_nothing_in_use_stands_for(
         assert (store.find(name) is None) == (of in want)
     needed = {file.sha256 for digest in left & set(full.values()) for file in store.manifest(digest).files}
     assert {path.name for path in (store.root / "blobs").iterdir()} == needed
+
+
+def test_gc_takes_names_from_a_file_and_removes_nothing_where_it_cannot_be_read(
+    store: Store, full: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = tmp_path / "in-use"
+    words = ["store", "gc", "--store", str(store.root), "--only-keep", "--older-than", "0s"]
+    assert main([*words, "--keep-from", str(listed)]) == 1
+    assert "the names to keep" in capsys.readouterr().err
+    assert store.find(NAME) is not None
+    listed.write_text(f"sha256:{full['kept']}\n")
+    assert main([*words, "--keep-from", str(listed)]) == 0
+    assert store.find(NAME) is not None
+    assert store.find(OTHER) is None
 
 
 def test_gc_leaves_a_file_that_a_live_writer_has_just_linked(store: Store) -> None:

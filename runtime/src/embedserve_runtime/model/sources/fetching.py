@@ -37,6 +37,7 @@ from embedserve_runtime.model.store.staging import (
     Staging,
     earlier_writer,
     live_writer,
+    need_writable,
     staged,
     sweep,
     wait_for,
@@ -64,7 +65,7 @@ def fetch_into(
     SourceUnavailable, CertificateUntrusted or VolumeError.
     """
     with volume_errors(store.root):
-        make_folder(store.root)
+        need_writable(store.root)
     source = source_of(settings)
     listing = _resolved(source, patience)
     LOGGER.info("fetching model", extra={"source": settings.source, "revision": listing.commit})

@@ -75,6 +75,14 @@ def staged(root: Path, key: str) -> Iterator[Staging]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def need_writable(root: Path) -> None:
+    """Raises OSError where a writer could not begin, before it asks anyone for anything."""
+    make_folder(root / STAGING)
+    probe = root / STAGING / f"{_PROBE}{uuid.uuid4().hex}"
+    probe.touch()
+    probe.unlink(missing_ok=True)
+
+
 def live_writer(root: Path, key: str) -> Path | None:
     """The folder of the first live writer of a key."""
     return min((path for path in _folders(root) if _key(path) == key and not _is_dead(path)), default=None)
