@@ -1,7 +1,7 @@
 """A Git repository with one manifest, and the plainest of GitOps tools: what was pushed is applied.
 
-Flux's controllers take longer to build than all the rest of the tests together; what they would add is the wait on
-the conditions, which `tests/operator/test_kstatus.py` checks against kstatus' rules.
+Flux's source and kustomize controllers would be two more large Go programs to build. They would add the wait on the
+conditions, which `tests/operator/test_kstatus.py` checks against kstatus' rules.
 """
 
 from __future__ import annotations
