@@ -78,8 +78,10 @@ KINDS: dict[str, Callable[[dict[str, bytes]], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("top", ["", "./", "minilm/"])
+@pytest.mark.parametrize(
+    ("name", "top"),
+    [*((name, "minilm/") for name in KINDS), ("model.tar", ""), ("model.zip", ""), ("model.tar", "./")],
+)
 def test_what_a_model_needs_is_read_from_each_kind_of_archive(
     hub: HubServer, tmp_path: Path, files: dict[str, bytes], name: str, top: str
 ) -> None:

@@ -44,6 +44,7 @@ from tests.runtime.model.fetch_kit import (
 )
 
 SIZE = 3_000_000
+SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(2, 10))]
 OF_WEIGHTS = f"/*/resolve/*/{WEIGHTS}"
 
 
@@ -89,7 +90,7 @@ def test_a_large_file_comes_in_parts_and_each_byte_once(
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_connection_that_is_cut_again_and_again_loses_nothing(
     settings: ModelSettings, hub: HubServer, files: dict[str, bytes], seed: int
 ) -> None:
@@ -102,7 +103,7 @@ def test_a_connection_that_is_cut_again_and_again_loses_nothing(
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_byte_that_is_wrong_is_noticed_and_the_file_fetched_again(
     settings: ModelSettings, hub: HubServer, files: dict[str, bytes], seed: int
 ) -> None:

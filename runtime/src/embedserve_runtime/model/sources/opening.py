@@ -12,6 +12,7 @@ from embedserve_runtime.model.sources.fetching import fetch_into
 from embedserve_runtime.model.sources.hosts import Patience
 from embedserve_runtime.model.sources.progress import Progress
 from embedserve_runtime.model.store import Name, Reference, Store
+from embedserve_runtime.model.store.volume import volume_errors
 
 LOGGER = logging.getLogger(__name__)
 LOCAL_REVISION = "local"
@@ -72,9 +73,10 @@ def _opened(settings: ModelSettings, progress: Progress | None, patience: Patien
     if local is not None:
         return local
     store, name = Store(settings.store), name_of(settings)
-    reference = store.find(name)
-    if reference is None:
+    with volume_errors(store.root):
         damage = store.damage(name)
+        reference = store.find(name)
+    if reference is None:
         if settings.is_offline:
             raise SourceUnavailable(
                 f"{settings.source} at {settings.revision} cannot be taken from the store {settings.store}: {damage}; "
