@@ -19,7 +19,7 @@ from embedserve_runtime.results import Output
 
 # Tokens of a batch that activations are estimated for while the budget is still to be measured.
 TYPICAL_BUDGET = 16_384
-BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
+BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
 UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -37,7 +38,12 @@ from embedserve_runtime.model.heads.tensors import head_tensors, query_weights
 from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.static import StaticTable
+from embedserve_runtime.parity import LEAST_COSINE, parity_of, sample
 from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner
+
+log = logging.getLogger(__name__)
+
+EIGHT_BIT = ("fp8", "int8")
 
 
 def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
@@ -50,13 +56,39 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
     if isinstance(card.body, ShippedGraph):
         return [_graph_runner(card, card.body, config.engine)]
     checkpoint = Checkpoint.open(card.encoder_folder)
-    engines = open_engines(card.encoder, Weights(card.encoder, checkpoint), config.engine)
+    weights = Weights(card.encoder, checkpoint)
+    if config.engine.precision in EIGHT_BIT:
+        engines = _near_enough(card, checkpoint, weights, config.engine)
+    else:
+        engines = open_engines(card.encoder, weights, config.engine)
     return [runner_on(engine, card, checkpoint) for engine in engines]
 
 
 def load_runner(config: RuntimeConfig) -> Runner:
     """The first of `load_runners`, for who needs no more."""
     return load_runners(config)[0]
+
+
+def _near_enough(
+    card: ModelCard, checkpoint: Checkpoint, weights: Weights, settings: EngineSettings
+) -> Sequence[Engine]:
+    """Engines in 8 bit; in 16 where the vectors of a text set would be too far from those in 16."""
+    sixteen = settings.model_copy(update={"precision": "auto"})
+    heads = _heads(card, checkpoint)
+    runners = [
+        EncoderRunner(
+            card, open_engines(card.encoder, weights, one.model_copy(update={"devices": 1}))[0], heads
+        )
+        for one in (settings, sixteen)
+    ]
+    parity = parity_of(*runners, sample(card))
+    del runners
+    told = {"precision": settings.precision, "least_cosine": round(parity, 6), "floor": LEAST_COSINE}
+    if parity >= LEAST_COSINE:
+        log.info("vectors in 8 bit are near enough to those in 16", extra=told)
+        return open_engines(card.encoder, weights, settings, parity=parity)
+    log.warning("vectors in 8 bit are too far from those in 16: the model runs in 16 bit", extra=told)
+    return open_engines(card.encoder, weights, sixteen, parity=parity)
 
 
 def runner_on(engine: Engine, card: ModelCard, checkpoint: Checkpoint) -> Runner:
@@ -112,8 +144,10 @@ def _head_layers(head: Head | TokenHead, card: ModelCard, checkpoint: Checkpoint
     return LoadedLayer.all_of(head.layers, tensors)
 
 
-def open_engines(encoder: Encoder, weights: Weights, settings: EngineSettings) -> Sequence[Engine]:
-    """The engine that the settings ask for, once a device, with the weights loaded.
+def open_engines(
+    encoder: Encoder, weights: Weights, settings: EngineSettings, *, parity: float | None = None
+) -> Sequence[Engine]:
+    """The engine that the settings ask for, once a device, with the weights loaded. parity: of 8 bit, if measured.
 
     Raises UnsupportedArchitecture, and ConfigError for devices that are not there.
     """
@@ -126,7 +160,13 @@ def open_engines(encoder: Encoder, weights: Weights, settings: EngineSettings) -
 
     return [
         TorchEngine.opened(
-            encoder, weights, device, settings.precision, threads, attention=settings.attention
+            encoder,
+            weights,
+            device,
+            settings.precision,
+            threads,
+            attention=settings.attention,
+            parity=parity,
         )
         for device in devices(settings.devices)
     ]
