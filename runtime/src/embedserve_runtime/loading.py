@@ -75,14 +75,14 @@ def _near_enough(
     """Engines in 8 bit; in 16 where the vectors of a text set would be too far from those in 16."""
     sixteen = settings.model_copy(update={"precision": "auto"})
     heads = _heads(card, checkpoint)
-    runners = [
+    eight_runner, sixteen_runner = (
         EncoderRunner(
             card, open_engines(card.encoder, weights, one.model_copy(update={"devices": 1}))[0], heads
         )
         for one in (settings, sixteen)
-    ]
-    parity = parity_of(*runners, sample(card))
-    del runners
+    )
+    parity = parity_of(eight_runner, sixteen_runner, sample(card))
+    del eight_runner, sixteen_runner
     told = {"precision": settings.precision, "least_cosine": round(parity, 6), "floor": LEAST_COSINE}
     if parity >= LEAST_COSINE:
         log.info("vectors in 8 bit are near enough to those in 16", extra=told)

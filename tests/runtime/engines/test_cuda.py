@@ -122,7 +122,7 @@ def test_products_in_8_bit_stay_close_to_the_cpu(
 
 def test_8_bit_is_refused_with_the_reason_where_it_cannot_be(tmp_path: Path) -> None:
     encoder = encoder_of(LAYERS["gated"])
-    with pytest.raises(UnsupportedArchitecture, match="fp8 cannot run this .* encoder: 8 bit takes widths"):
+    with pytest.raises(UnsupportedArchitecture, match=r"fp8 cannot run this .* encoder: 8 bit takes widths"):
         TorchEngine(encoder, saved(tmp_path, encoder), CUDA, torch.bfloat16, eight_bit=EightBit.FP8)
 
 

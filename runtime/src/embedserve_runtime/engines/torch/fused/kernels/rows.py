@@ -28,8 +28,10 @@ def _normed(values, weight, bias, columns, inside, width, eps, RMS: tl.constexpr
 def to_eight_bit(values, EIGHT: tl.constexpr):
     """Scaled values: 1 to e4m3, 2 to int8."""
     if EIGHT == 1:
-        return tl.minimum(tl.maximum(values, -448.0), 448.0).to(tl.float8e4nv)
-    return tl.floor(values + 0.5).to(tl.int8)
+        narrow = tl.minimum(tl.maximum(values, -448.0), 448.0).to(tl.float8e4nv)
+    else:
+        narrow = tl.floor(values + 0.5).to(tl.int8)
+    return narrow
 
 
 @triton.jit
