@@ -204,6 +204,20 @@ def test_sparse_vectors_on_the_device_are_those_of_the_host(
     np.testing.assert_allclose(rows, want, atol=tolerance * max(1.0, float(want.max())))
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_engines_on_two_devices_give_the_same_hidden_states_with_and_without_graphs(tmp_path: Path) -> None:
+    encoder = encoder_of(LAYERS["gated"])
+    weights = saved(tmp_path, encoder)
+    engines = [
+        TorchEngine(encoder, weights, torch.device("cuda", number), torch.bfloat16) for number in (0, 1)
+    ]
+    want = engines[0].forward(random_batch())
+    np.testing.assert_array_equal(engines[1].forward(random_batch()), want)
+    for engine in engines:
+        engine.prepare(None)
+        np.testing.assert_allclose(engine.forward(random_batch()), want, atol=0.05)
+
+
 def test_a_batch_that_does_not_fit_into_memory_is_run_in_halves_and_later_ones_stay_smaller(
     tmp_path: Path,
 ) -> None:
