@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import Engine
-from embedserve_runtime.engines.onnx import graph as onnx_graph
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.shipped import GraphRunner, ShippedEngine
-from embedserve_runtime.engines.static import StaticRunner
+from embedserve_runtime.engines.static import StaticRunner, WordRunner
 from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.heads.classification import Classifier
-from embedserve_runtime.heads.dense import DenseHead, DenseWeights
-from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.heads.dense import DenseHead, RoutedHead
+from embedserve_runtime.heads.layers import LoadedLayer, run
 from embedserve_runtime.heads.sparse import Splade
-from embedserve_runtime.heads.static import StaticWeights
 from embedserve_runtime.heads.tokens import Lexical, MultiVectors
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard, read_card
@@ -29,15 +28,17 @@ from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tenso
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
+    HeadLayer,
     LexicalHead,
     MultiVectorHead,
     SparseHead,
     TokenHead,
 )
-from embedserve_runtime.model.heads.tensors import head_tensors, query_weights
+from embedserve_runtime.model.heads.tensors import head_tensors
 from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.static import StaticTable
+from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.parity import LEAST_COSINE, parity_of, sample
 from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner
 
@@ -45,23 +46,59 @@ log = logging.getLogger(__name__)
 
 EIGHT_BIT = ("fp8", "int8")
 
+OpenEngines = Callable[[Encoder, Weights], Sequence[Engine]]
+
 
 def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
     """One for each device. Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
-    if isinstance(card.body, StaticTable):
-        check_static(config.engine)
-        return [StaticRunner(card, card.body, card.body.tensors())]
     if isinstance(card.body, ShippedGraph):
         return [_graph_runner(card, card.body, config.engine)]
+    if is_table(card):
+        check_static(config.engine)
+    hides = _hides_tokens(card)
+    settings, parity = _settled(card, config.engine)
+    return runners_of(
+        card,
+        lambda encoder, weights: open_engines(encoder, weights, settings, hides_tokens=hides, parity=parity),
+    )
+
+
+def _settled(card: ModelCard, settings: EngineSettings) -> tuple[EngineSettings, float | None]:
+    """Settings that ask for 8 bit ask for 16 where the vectors of a text set would be too far from those in 16; and how
+    far they are, None where 8 bit is not asked for."""
+    ways = [card, *([] if card.query is None or card.shares_encoder else [card.query.card])]
+    encoders = [way for way in ways if not isinstance(way.body, StaticTable | WordTable)]
+    if settings.precision not in EIGHT_BIT or not encoders:
+        return settings, None
+    parity = min(_parity(way, settings) for way in encoders)
+    told = {"precision": settings.precision, "least_cosine": round(parity, 6), "floor": LEAST_COSINE}
+    if parity >= LEAST_COSINE:
+        log.info("vectors in 8 bit are near enough to those in 16", extra=told)
+        return settings, parity
+    log.warning("vectors in 8 bit are too far from those in 16: the model runs in 16 bit", extra=told)
+    return settings.model_copy(update={"precision": "auto"}), parity
+
+
+def _parity(card: ModelCard, settings: EngineSettings) -> float:
+    """Of the way's encoder in 8 bit to itself in 16, on one device."""
     checkpoint = Checkpoint.open(card.encoder_folder)
-    weights = Weights(card.encoder, checkpoint)
-    if config.engine.precision in EIGHT_BIT:
-        engines = _near_enough(card, checkpoint, weights, config.engine)
-    else:
-        engines = open_engines(card.encoder, weights, config.engine)
-    return [runner_on(engine, card, checkpoint) for engine in engines]
+    weights, heads, hides = Weights(card.encoder, checkpoint), _heads(card, checkpoint), _hides_tokens(card)
+    runners = [
+        EncoderRunner(
+            card,
+            open_engines(
+                card.encoder,
+                weights,
+                settings.model_copy(update={"devices": 1, "precision": precision}),
+                hides_tokens=hides,
+            )[0],
+            heads,
+        )
+        for precision in (settings.precision, "auto")
+    ]
+    return parity_of(runners[0], runners[1], sample(card))
 
 
 def load_runner(config: RuntimeConfig) -> Runner:
@@ -69,34 +106,39 @@ def load_runner(config: RuntimeConfig) -> Runner:
     return load_runners(config)[0]
 
 
-def _near_enough(
-    card: ModelCard, checkpoint: Checkpoint, weights: Weights, settings: EngineSettings
-) -> Sequence[Engine]:
-    """Engines in 8 bit; in 16 where the vectors of a text set would be too far from those in 16."""
-    sixteen = settings.model_copy(update={"precision": "auto"})
+def runners_of(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
+    """The runners of the card's task, one a device, with the tensors of its heads loaded: on the device where it can.
+
+    Two engines a device where queries have an encoder of their own.
+    """
+    documents = _way_runners(card, engines_of)
+    if card.query is None or card.shares_encoder:
+        return documents
+    queries = _way_runners(card.query.card, engines_of)
+    # A table serves all devices.
+    count = max(len(documents), len(queries))
+    return [
+        RoutedRunner(documents[number % len(documents)], queries[number % len(queries)])
+        for number in range(count)
+    ]
+
+
+def _way_runners(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
+    match card.body:
+        case StaticTable() as table:
+            return [StaticRunner(card, table, table.tensors(), partial(run, _dense_layers(card)))]
+        case WordTable() as table:
+            return [WordRunner(card, table)]
+    checkpoint = Checkpoint.open(card.encoder_folder)
+    engines = engines_of(card.encoder, Weights(card.encoder, checkpoint))
     heads = _heads(card, checkpoint)
-    eight_runner, sixteen_runner = (
-        EncoderRunner(
-            card, open_engines(card.encoder, weights, one.model_copy(update={"devices": 1}))[0], heads
-        )
-        for one in (settings, sixteen)
-    )
-    parity = parity_of(eight_runner, sixteen_runner, sample(card))
-    del eight_runner, sixteen_runner
-    told = {"precision": settings.precision, "least_cosine": round(parity, 6), "floor": LEAST_COSINE}
-    if parity >= LEAST_COSINE:
-        log.info("vectors in 8 bit are near enough to those in 16", extra=told)
-        return open_engines(card.encoder, weights, settings, parity=parity)
-    log.warning("vectors in 8 bit are too far from those in 16: the model runs in 16 bit", extra=told)
-    return open_engines(card.encoder, weights, sixteen, parity=parity)
+    return [_encoder_runner(engine, card, heads) for engine in engines]
 
 
-def runner_on(engine: Engine, card: ModelCard, checkpoint: Checkpoint) -> Runner:
-    """The runner of the card's task, with the tensors of its head loaded: on the engine's device where it can."""
-    runner = _encoder_runner(engine, card, _heads(card, checkpoint))
-    if card.query is None:
-        return runner
-    return RoutedRunner(runner, StaticWeights(query_weights(card.folder, card.query, card.encoder)))
+def is_table(card: ModelCard) -> bool:
+    """Whether nothing of the model needs an engine."""
+    bodies = [card.body, *([] if card.query is None else [card.query.card.body])]
+    return all(isinstance(body, StaticTable | WordTable) for body in bodies)
 
 
 def _encoder_runner(engine: Engine, card: ModelCard, heads: Heads) -> Runner:
@@ -115,13 +157,13 @@ def _graph_runner(card: ModelCard, graph: ShippedGraph, settings: EngineSettings
     engine = ShippedEngine(graph, card.encoder.hidden_size, settings.threads or usable_cpus())
     if graph.rows is not None:
         return GraphRunner(card, graph, engine)
-    return EncoderRunner(card, engine, Heads(dense=DenseHead(card.pipeline.pooling, _dense_weights(card))))
+    return EncoderRunner(card, engine, Heads(dense=_dense_head(card)))
 
 
 def _heads(card: ModelCard, checkpoint: Checkpoint) -> Heads:
     heads = Heads()
     if card.head is None:
-        heads = Heads(dense=DenseHead(card.pipeline.pooling, _dense_weights(card)))
+        heads = Heads(dense=_dense_head(card))
     for head in (*(() if card.head is None else (card.head,)), *card.token_heads):
         layers = _head_layers(head, card, checkpoint)
         match head:
@@ -144,10 +186,21 @@ def _head_layers(head: Head | TokenHead, card: ModelCard, checkpoint: Checkpoint
     return LoadedLayer.all_of(head.layers, tensors)
 
 
+def _hides_tokens(card: ModelCard) -> bool:
+    late = card.late_interaction
+    return late is not None and late.expansion is not None and not late.expansion.attend
+
+
 def open_engines(
-    encoder: Encoder, weights: Weights, settings: EngineSettings, *, parity: float | None = None
+    encoder: Encoder,
+    weights: Weights,
+    settings: EngineSettings,
+    *,
+    hides_tokens: bool = False,
+    parity: float | None = None,
 ) -> Sequence[Engine]:
-    """The engine that the settings ask for, once a device, with the weights loaded. parity: of 8 bit, if measured.
+    """The engine that the settings ask for, once a device, with the weights loaded. hides_tokens: as of `TorchEngine`.
+    parity: of 8 bit, where that was measured.
 
     Raises UnsupportedArchitecture, and ConfigError for devices that are not there.
     """
@@ -166,6 +219,7 @@ def open_engines(
             settings.precision,
             threads,
             attention=settings.attention,
+            hides_tokens=hides_tokens,
             parity=parity,
         )
         for device in devices(settings.devices)
@@ -178,17 +232,22 @@ def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
         raise UnsupportedArchitecture(
             f"engine.kind: static is for tables of token vectors, this is a {encoder.family} encoder; set it to auto"
         )
-    reasons = dict(engine_reasons(encoder))
-    if settings.precision not in {"auto", "float32"}:
-        reasons["onnx"] = reasons["onnx"] or f"it runs in float32, and {settings.precision} is asked for"
-    if settings.attention != "auto":
-        reasons["onnx"] = (
-            reasons["onnx"] or f"it has one attention, and engine.attention asks for {settings.attention}"
-        )
-    if settings.devices not in {"auto", 1}:
-        reasons["onnx"] = (
-            reasons["onnx"] or f"it runs on the CPU, and engine.devices asks for {settings.devices}"
-        )
+    reasons = dict(engine_reasons())
+    refusals = (
+        (
+            settings.precision in {"auto", "float32"},
+            f"it runs in float32, and {settings.precision} is asked for",
+        ),
+        (
+            settings.attention == "auto",
+            f"it has one attention, and engine.attention asks for {settings.attention}",
+        ),
+        (
+            settings.devices in {"auto", 1},
+            f"it runs on the CPU, and engine.devices asks for {settings.devices}",
+        ),
+    )
+    reasons["onnx"] = next((reason for fits, reason in refusals if not fits), None)
     asked = list(reasons) if settings.kind == "auto" else [settings.kind]
     able = next((kind for kind in asked if reasons[kind] is None), None)
     if able is None:
@@ -233,17 +292,25 @@ def _check_is_alone(settings: EngineSettings, what: str) -> None:
             )
 
 
-def engine_reasons(encoder: Encoder) -> Mapping[str, str | None]:
-    """What keeps each engine from running `encoder` on this machine, None where nothing does; preferred ones first."""
-    return {"onnx": onnx_graph.why_not(encoder), "torch": torch_support.why_not(encoder)}
+def engine_reasons() -> Mapping[str, str | None]:
+    """What keeps each engine from running encoders on this machine, None where nothing does; preferred ones first.
+
+    Every description that a family can give is written for both.
+    """
+    return {"onnx": None, "torch": torch_support.why_not()}
 
 
-def _dense_weights(card: ModelCard) -> list[DenseWeights]:
+def _dense_head(card: ModelCard) -> DenseHead | RoutedHead:
+    documents = DenseHead(card.pipeline.pooling, _dense_layers(card))
+    if card.query is None or not card.shares_encoder:
+        return documents
+    query = card.query.card
+    return RoutedHead(documents, DenseHead(query.pipeline.pooling, _dense_layers(query)))
+
+
+def _dense_layers(card: ModelCard) -> tuple[LoadedLayer, ...]:
+    dense = card.pipeline.dense
     tensors = {
-        name: tensor.astype(np.float32, copy=False)
-        for name, tensor in dense_tensors(card.folder, card.pipeline.dense)
+        name: tensor.astype(np.float32, copy=False) for name, tensor in dense_tensors(card.folder, dense)
     }
-    return [
-        DenseWeights(tensors[f"dense.{number}.weight"], tensors.get(f"dense.{number}.bias"), layer.activation)
-        for number, layer in enumerate(card.pipeline.dense)
-    ]
+    return LoadedLayer.all_of([HeadLayer.of_dense(layer) for layer in dense], tensors, of="dense")

@@ -29,7 +29,7 @@ import uvloop
 from embedserve_runtime.api.app import management_app
 from embedserve_runtime.api.endpoint import Surroundings
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.errors import ConfigError, EmbedserveError, UnsupportedArchitecture
+from embedserve_runtime.errors import ConfigError, EmbedserveError
 from embedserve_runtime.frontends.own import OwnFrontEnd
 from embedserve_runtime.frontends.setup import (
     FrontEnd,
@@ -44,8 +44,6 @@ from embedserve_runtime.frontends.setup import (
 from embedserve_runtime.frontends.supervisor import Workers
 from embedserve_runtime.httpd.server import Server
 from embedserve_runtime.loading import load_runners
-from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.readiness import Phase, Readiness
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
@@ -230,7 +228,6 @@ class _Process:
         started = time.perf_counter()
         runners = load_runners(self._config)
         card = runners[0].card
-        _check_served(card)
         tokenizer = TextTokenizer.from_card(card)
         engines = [asdict(runner.engine) for runner in runners]
         log.info(
@@ -352,12 +349,3 @@ def _in_daemon_thread(name: str, function: Callable[[], T]) -> asyncio.Future[T]
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return future
-
-
-def _check_served(card: ModelCard) -> None:
-    """Refuse a model whose inputs are not prepared as it wants them. Raises UnsupportedArchitecture."""
-    if card.task is Task.MULTI_VECTOR:
-        raise UnsupportedArchitecture(
-            f"{card.source} makes a vector for each token (late interaction), whose prefixes, query expansion and "
-            "skipped words are not served yet"
-        )

@@ -48,12 +48,15 @@ class TorchEngine:
         *,
         kernel: KernelKind | None = None,
         eight_bit: EightBit | None = None,
+        hides_tokens: bool = False,
     ) -> None:
         """Read the weights onto `device`. threads: compute threads of the process on the CPU, None for torch's own.
 
         dtype: of weights, products and hidden states; norms, rotary positions and softmax stay in float32.
         kernel: the attention to take; None takes the fastest that can run the encoder. eight_bit: of the large
         products, `dtype` is of all else. Raises UnsupportedArchitecture where what is asked for cannot be.
+        hides_tokens: whether batches will have tokens that attention does not see (`PackedBatch.attended`), which the
+        packed kernels cannot leave out.
         """
         if threads is not None:
             torch.set_num_threads(threads)
@@ -62,7 +65,9 @@ class TorchEngine:
         self.device = device
         self.dtype = dtype
         self.memory = MemoryBudget()
-        self.kernel = choose_kernel(encoder, device, dtype, kernel)
+        self.kernel = choose_kernel(
+            encoder, device, dtype, KernelKind.GROUPED if hides_tokens and kernel is None else kernel
+        )
         self.eight_bit = eight_bit
         self.parity: float | None = None
         if eight_bit is not None:
@@ -100,12 +105,21 @@ class TorchEngine:
         *,
         attention: str,
         parity: float | None = None,
+        hides_tokens: bool = False,
     ) -> TorchEngine:
         """As settings name things. precision: of a dtype, `auto`, or 8 bit. attention: a kind of kernel, or `auto`."""
         kernel = None if attention == "auto" else KernelKind(attention)
         eight_bit = EightBit(precision) if precision in tuple(EightBit) else None
-        dtype = dtype_of("auto" if eight_bit else precision, device)
-        engine = cls(encoder, weights, device, dtype, threads, kernel=kernel, eight_bit=eight_bit)
+        engine = cls(
+            encoder,
+            weights,
+            device,
+            dtype_of("auto" if eight_bit else precision, device),
+            threads,
+            kernel=kernel,
+            eight_bit=eight_bit,
+            hides_tokens=hides_tokens,
+        )
         engine.parity = parity
         return engine
 
@@ -191,6 +205,8 @@ class TorchEngine:
     def _check(self, batch: PackedBatch) -> None:
         """An index outside a table fails only the batch; on CUDA the kernel's own check would end the process."""
         batch.check_types(self._encoder.embeddings.token_types)
+        if batch.attended is not None and self.kernel is not KernelKind.GROUPED:
+            raise EngineFailure(f"attention {self.kernel} sees all tokens, a batch hides some")
         vocabulary, longest = self._encoder.embeddings.vocabulary, int(batch.lengths.max())
         low, high = int(batch.token_ids.min()), int(batch.token_ids.max())
         if low < 0 or high >= vocabulary:
