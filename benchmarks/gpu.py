@@ -17,7 +17,7 @@ import json
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +33,7 @@ from benchmarks.packing import log_uniform, random_batch
 from benchmarks.roofline import draw
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.engine import TorchEngine
+from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.graphs import Forward
 from embedserve_runtime.engines.torch.heads import PooledHead
 from embedserve_runtime.engines.torch.landing import Landing
@@ -56,7 +57,14 @@ class Work:
     alone: bool = False
 
 
-CASES: tuple[tuple[Shape, tuple[Work, ...]], ...] = (
+Case = tuple[Shape, tuple[Work, ...], EightBit | None]
+IN_EIGHT_BIT = (
+    Work("32 x 512", np.full(32, 512), 3.8e6),
+    Work("256 x 128", np.full(256, 128), 2.8e6),
+    Work("512 x 50", np.full(512, 50), 2.6e6),
+    Work("256 texts of 5 to 500", log_uniform(256, 5, 500), 2.6e6),
+)
+CASES: tuple[Case, ...] = (
     (
         BERT_BASE,
         (
@@ -67,10 +75,12 @@ CASES: tuple[tuple[Shape, tuple[Work, ...]], ...] = (
             Work("1 x 16", np.full(1, 16), 0.4, alone=True),
             Work("1 x 512", np.full(1, 512), 0.65, alone=True),
         ),
+        None,
     ),
-    (BGE_M3, (Work("32 x 512", np.full(32, 512), 0.60),)),
-    (QWEN3, (Work("32 x 512", np.full(32, 512), 0.50),)),
-    (MODERNBERT, (Work("8 x 8192", np.full(8, 8192), 0.50), Work("32 x 512", np.full(32, 512), 0.50))),
+    *((BERT_BASE, IN_EIGHT_BIT, kind) for kind in EightBit),
+    (BGE_M3, (Work("32 x 512", np.full(32, 512), 0.60),), None),
+    (QWEN3, (Work("32 x 512", np.full(32, 512), 0.50),), None),
+    (MODERNBERT, (Work("8 x 8192", np.full(8, 8192), 0.50), Work("32 x 512", np.full(32, 512), 0.50)), None),
 )
 PARITY_LENGTHS = log_uniform(32, 5, 500)
 
@@ -95,8 +105,15 @@ class Row:
 class Loaded:
     """A shape on the device, as the server runs it: pooled rows are all that comes back."""
 
-    def __init__(self, encoder: Encoder, weights: Weights, shape: Shape, dtype: torch.dtype) -> None:
-        self._engine = TorchEngine(encoder, weights, DEVICE, dtype)
+    def __init__(
+        self,
+        encoder: Encoder,
+        weights: Weights,
+        shape: Shape,
+        dtype: torch.dtype,
+        eight_bit: EightBit | None = None,
+    ) -> None:
+        self._engine = TorchEngine(encoder, weights, DEVICE, dtype, eight_bit=eight_bit)
         self._engine.prepare(PooledHead([shape.pooling], [], DEVICE))
 
     def submit(self, batch: PackedBatch) -> list[Landing]:
@@ -159,13 +176,15 @@ def rate(loaded: Loaded, batch: PackedBatch, for_seconds: float) -> float:
     return count * batch.tokens / (time.perf_counter() - start)
 
 
-def measure(shape: Shape, works: Sequence[Work], peak: float, for_seconds: float) -> list[Row]:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+def measure(case: Case, peak: float, for_seconds: float) -> list[Row]:
+    shape, works, eight_bit = case
+    name = f"{shape.name} {eight_bit}" if eight_bit else shape.name
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
         shape.save(folder)
         encoder = families.describe(folder)
         weights = Weights(encoder, Checkpoint.open(folder))
-        loaded = Loaded(encoder, weights, shape, torch.bfloat16)
+        loaded = Loaded(encoder, weights, shape, torch.bfloat16, eight_bit)
         cosine = _parity(loaded, Loaded(encoder, weights, shape, torch.float32))
     rows = []
     for work in works:
@@ -179,7 +198,7 @@ def measure(shape: Shape, works: Sequence[Work], peak: float, for_seconds: float
         value = alone if work.alone else share if work.bar < 1 else reached
         rows.append(
             Row(
-                model=shape.name,
+                model=name,
                 work=work.name,
                 tokens=batch.tokens,
                 tokens_per_second=round(reached),
@@ -224,9 +243,9 @@ def main() -> None:
     print(f"{gpu}, torch {torch.__version__}, triton {triton.__version__}, peak {peak / 1e12:.0f} TFLOP/s")
     rows = [
         row
-        for shape, works in CASES
-        if arguments.only in shape.name
-        for row in measure(shape, works, peak, arguments.seconds)
+        for case in CASES
+        if arguments.only in case[0].name
+        for row in measure(case, peak, arguments.seconds)
     ]
     arguments.results.mkdir(parents=True, exist_ok=True)
     file = arguments.results / f"{gpu.replace(' ', '-')}.json"

@@ -18,11 +18,12 @@ import time
 import timeit
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import uvloop
 
+from benchmarks.load import load
 from embedserve_runtime.api.app import serving_app
 from embedserve_runtime.api.asgi import Exchange
 from embedserve_runtime.api.body import Intake
@@ -96,57 +97,6 @@ async def _serve(sock: socket.socket, control: Connection) -> None:
     await server.finished()
     server.close()
     null.dispatcher.close("done")
-
-
-class Client(asyncio.Protocol):
-    """One connection that sends the next request when the answer to the last is complete."""
-
-    def __init__(self, request: bytes, latencies: list[float]) -> None:
-        self._request = request
-        self._latencies = latencies
-        self._left = 0
-        self.running = True
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._send()
-
-    def _send(self) -> None:
-        self._started = time.perf_counter()
-        self._transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        if not self._left:
-            head, _, rest = data.partition(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 200"), head
-            length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
-            self._left = int(length.split(b":")[1])
-            data = rest
-        self._left -= len(data)
-        if not self._left:
-            self._latencies.append(time.perf_counter() - self._started)
-            if self.running:
-                self._send()
-
-
-async def load(port: int, path: bytes, body: bytes, connections: int, seconds: float) -> list[float]:
-    request = (
-        b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-        % (path, len(body), body)
-    )
-    loop = asyncio.get_running_loop()
-    latencies: list[float] = []
-    clients = []
-    for _ in range(connections):
-        transport, client = await loop.create_connection(
-            lambda: Client(request, latencies), "127.0.0.1", port
-        )
-        clients.append((transport, client))
-    await asyncio.sleep(seconds)
-    for transport, client in clients:
-        client.running = False
-        transport.close()
-    return latencies
 
 
 def measure_requests(seconds: float, connections: int) -> None:

@@ -24,7 +24,8 @@ import httpx
 import uvloop
 from tokenizers import Tokenizer
 
-from benchmarks.http_layer import TEXT, load
+from benchmarks.http_layer import TEXT
+from benchmarks.load import load
 from tests.support.models import minilm_folder
 
 WORDS = tuple(TEXT.split())

@@ -8,7 +8,8 @@ NEIGHBOUR_MAX_ABS_DIFF = 1e-5
 TINY_MODEL_MAX_ABS_DIFF = 2e-5
 # 16 bit against float32 (design: "Right before compatible").
 SIXTEEN_BIT_MIN_COSINE = 0.9995
-# A tiny random model in 8 bit or with weights in float16, its hidden states against float32's: least cosine of a token.
+# Tiny random models in 8 bit or with weights in float16, against float32: least cosine of a token's hidden state. Of
+# vectors the floors of conversion and of `parity` ask for more.
 EIGHT_BIT_MIN_COSINE = 0.99
 HALF_WEIGHTS_MIN_COSINE = 0.99999
 # Squared error of a product relative to its size: of 8 bit over the whole range of its inputs, about (1/255)^2 twice.

@@ -40,9 +40,12 @@ from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import WordTable
+from embedserve_runtime.parity import LEAST_COSINE, parity_of, sample
 from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner
 
-LOGGER = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
+
+EIGHT_BIT = ("fp8", "int8")
 
 OpenEngines = Callable[[Encoder, Weights], Sequence[Engine]]
 
@@ -56,13 +59,57 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
     if is_table(card):
         check_static(config.engine)
     hides, converted = _hides_tokens(card), _converted(card, config)
+    settings, parity = _settled(card, config.engine)
 
     def engines_of(encoder: Encoder, weights: Weights) -> Sequence[Engine]:
         if converted is not None and encoder is card.encoder:
             return converted
-        return open_engines(encoder, weights, config.engine, hides_tokens=hides)
+        return open_engines(encoder, weights, settings, hides_tokens=hides, parity=parity)
 
     return runners_of(card, engines_of)
+
+
+def _settled(card: ModelCard, settings: EngineSettings) -> tuple[EngineSettings, float | None]:
+    """Settings that ask for 8 bit ask for 16 where the vectors of a text set would be too far from those in 16; and how
+    far they are, None where 8 bit is not asked for."""
+    ways = [card, *([] if card.query is None or card.shares_encoder else [card.query.card])]
+    if settings.precision not in EIGHT_BIT:
+        return settings, None
+    encoders = [
+        way
+        for way in ways
+        if not isinstance(way.body, StaticTable | WordTable)
+        and choose_engine(way.encoder, settings) == "torch"
+    ]
+    if not encoders:
+        return settings, None
+    parity = min(_parity(way, settings) for way in encoders)
+    told = {"precision": settings.precision, "least_cosine": round(parity, 6), "floor": LEAST_COSINE}
+    if parity >= LEAST_COSINE:
+        log.info("vectors in 8 bit are near enough to those in 16", extra=told)
+        return settings, parity
+    log.warning("vectors in 8 bit are too far from those in 16: the model runs in 16 bit", extra=told)
+    return settings.model_copy(update={"precision": "auto"}), parity
+
+
+def _parity(card: ModelCard, settings: EngineSettings) -> float:
+    """Of the way's encoder in 8 bit to itself in 16, on one device."""
+    checkpoint = Checkpoint.open(card.encoder_folder)
+    weights, heads, hides = Weights(card.encoder, checkpoint), _heads(card, checkpoint), _hides_tokens(card)
+    runners = [
+        EncoderRunner(
+            card,
+            open_engines(
+                card.encoder,
+                weights,
+                settings.model_copy(update={"devices": 1, "precision": precision}),
+                hides_tokens=hides,
+            )[0],
+            heads,
+        )
+        for precision in (settings.precision, "auto")
+    ]
+    return parity_of(runners[0], runners[1], sample(card))
 
 
 def load_runner(config: RuntimeConfig) -> Runner:
@@ -80,9 +127,9 @@ def _converted(card: ModelCard, config: RuntimeConfig) -> list[OnnxEngine] | Non
     try:
         engine = OnnxEngine.load(card.encoder, file, variant.precision, threads, variant.min_cosine)
     except ModelInvalid as error:
-        LOGGER.warning("the converted model is not used", extra={"error": error.message})
+        log.warning("the converted model is not used", extra={"error": error.message})
         return None
-    LOGGER.info("converted model taken from the store", extra={"file": str(file)})
+    log.info("converted model taken from the store", extra={"file": str(file)})
     return [engine]
 
 
@@ -95,7 +142,7 @@ def chosen_variant(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Va
         artifact = find_artifact(config.model.store.expanduser(), inputs_of(card, config.onnx).name)
     variant = None if artifact is None else artifact.serving(asked)
     if asked not in ("auto", "float32" if variant is None else variant.precision):
-        LOGGER.warning(
+        log.warning(
             "no variant of this precision is published, float32 is run; `embedserve convert` makes and tries them",
             extra={"asked": asked},
         )
@@ -188,9 +235,15 @@ def _hides_tokens(card: ModelCard) -> bool:
 
 
 def open_engines(
-    encoder: Encoder, weights: Weights, settings: EngineSettings, *, hides_tokens: bool = False
+    encoder: Encoder,
+    weights: Weights,
+    settings: EngineSettings,
+    *,
+    hides_tokens: bool = False,
+    parity: float | None = None,
 ) -> Sequence[Engine]:
     """The engine that the settings ask for, once a device, with the weights loaded. hides_tokens: as of `TorchEngine`.
+    parity: of 8 bit, where that was measured.
 
     Raises UnsupportedArchitecture, and ConfigError for devices that are not there.
     """
@@ -210,6 +263,7 @@ def open_engines(
             threads,
             attention=settings.attention,
             hides_tokens=hides_tokens,
+            parity=parity,
         )
         for device in devices(settings.devices)
     ]

@@ -4,6 +4,7 @@ graphs, heads on the device, and what happens when its memory runs out."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +15,7 @@ import torch
 from embedserve_runtime.device_runner import DeviceRunner, host_layers
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.engine import TorchEngine
-from embedserve_runtime.engines.torch.fused.support import why_not_fused
+from embedserve_runtime.engines.torch.fused.support import EightBit, why_not_fused
 from embedserve_runtime.engines.torch.graphs import Forward
 from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, VocabularyHead
 from embedserve_runtime.engines.torch.kernels import KernelKind
@@ -35,16 +36,18 @@ from embedserve_runtime.runner import EncoderRunner, Heads
 from tests.runtime.engines.case import Case
 from tests.runtime.engines.cases import CASES
 from tests.runtime.engines.test_forms import (
+    ATTENTION,
     LAYER,
     LAYERS,
     MAX_TOKENS,
+    MLP,
     OUTER,
     VOCABULARY,
     encoder_of,
     random_batch,
 )
 from tests.runtime.engines.test_torch_engine import forward, saved
-from tests.support.tolerances import SIXTEEN_BIT_MIN_COSINE
+from tests.support.tolerances import EIGHT_BIT_MIN_COSINE, SIXTEEN_BIT_MIN_COSINE
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -94,6 +97,33 @@ def test_every_encoder_of_the_table_stays_close_to_transformers_in_16_bit(tmp_pa
     engine = TorchEngine(encoder, weights, CUDA, torch.bfloat16)
     vectors = dense.pool(engine.forward(batch), batch.cu_seqlens, Pooling.MEAN)
     assert least_cosine(vectors, want) >= SIXTEEN_BIT_MIN_COSINE
+
+
+@pytest.mark.parametrize("kind", EightBit)
+@pytest.mark.parametrize("gated", [False, True], ids=["plain MLP", "gated MLP"])
+@pytest.mark.parametrize("placement", [NormPlacement.PRE, NormPlacement.POST])
+@pytest.mark.parametrize("copies", [1, 300], ids=["few tokens", "many tokens"])
+def test_products_in_8_bit_stay_close_to_the_cpu(
+    tmp_path: Path, kind: EightBit, gated: bool, placement: NormPlacement, copies: int
+) -> None:
+    attention = replace(ATTENTION, heads=4, kv_heads=4, head_size=16, scale=0.25)
+    mlp = replace(MLP, intermediate=96, gated=gated)
+    layer = replace(LAYER, attention=attention, mlp=mlp, placement=placement)
+    encoder = replace(encoder_of((layer, layer)), hidden_size=64)
+    weights = saved(tmp_path, encoder)
+    engine = TorchEngine(encoder, weights, CUDA, torch.bfloat16, eight_bit=kind)
+    assert engine.facts.precision == kind
+    batch = random_batch()
+    bounds = [batch.token_ids[start:end] for start, end in pairwise(batch.cu_seqlens)]
+    got = engine.forward(PackedBatch.pack(bounds * copies))
+    want = np.tile(forward(encoder, weights), (copies, 1))
+    assert least_cosine(got, want) >= EIGHT_BIT_MIN_COSINE
+
+
+def test_8_bit_is_refused_with_the_reason_where_it_cannot_be(tmp_path: Path) -> None:
+    encoder = encoder_of(LAYERS["gated"])
+    with pytest.raises(UnsupportedArchitecture, match=r"fp8 cannot run this .* encoder: 8 bit takes widths"):
+        TorchEngine(encoder, saved(tmp_path, encoder), CUDA, torch.bfloat16, eight_bit=EightBit.FP8)
 
 
 def prepared(folder: Path, head: PooledHead | None, dtype: torch.dtype = torch.bfloat16) -> TorchEngine:
@@ -174,6 +204,20 @@ def test_sparse_vectors_on_the_device_are_those_of_the_host(
         row[indices] = values
     tolerance = 1e-4 if dtype is torch.float32 else 0.05
     np.testing.assert_allclose(rows, want, atol=tolerance * max(1.0, float(want.max())))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_engines_on_two_devices_give_the_same_hidden_states_with_and_without_graphs(tmp_path: Path) -> None:
+    encoder = encoder_of(LAYERS["gated"])
+    weights = saved(tmp_path, encoder)
+    engines = [
+        TorchEngine(encoder, weights, torch.device("cuda", number), torch.bfloat16) for number in (0, 1)
+    ]
+    want = engines[0].forward(random_batch())
+    np.testing.assert_array_equal(engines[1].forward(random_batch()), want)
+    for engine in engines:
+        engine.prepare(None)
+        np.testing.assert_allclose(engine.forward(random_batch()), want, atol=0.05)
 
 
 def test_a_batch_that_does_not_fit_into_memory_is_run_in_halves_and_later_ones_stay_smaller(

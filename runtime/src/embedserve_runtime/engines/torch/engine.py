@@ -13,7 +13,12 @@ from torch import Tensor
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
 from embedserve_runtime.engines.torch.devices import current, dtype_of, name_of
-from embedserve_runtime.engines.torch.fused.support import why_no_triton, why_not_fused
+from embedserve_runtime.engines.torch.fused.support import (
+    EightBit,
+    why_no_triton,
+    why_not_eight_bit,
+    why_not_fused,
+)
 from embedserve_runtime.engines.torch.graphs import Forward, Graphs, buckets
 from embedserve_runtime.engines.torch.heads import RowHead
 from embedserve_runtime.engines.torch.kernels import KernelKind, why_not_varlen
@@ -42,14 +47,16 @@ class TorchEngine:
         threads: int | None = None,
         *,
         kernel: KernelKind | None = None,
+        eight_bit: EightBit | None = None,
         hides_tokens: bool = False,
     ) -> None:
         """Read the weights onto `device`. threads: compute threads of the process on the CPU, None for torch's own.
 
         dtype: of weights, products and hidden states; norms, rotary positions and softmax stay in float32.
-        kernel: the attention to take; None takes the fastest that can run the encoder. Raises
-        UnsupportedArchitecture where the one asked for cannot. hides_tokens: whether batches will have tokens that
-        attention does not see (`PackedBatch.attended`), which the packed kernels cannot leave out.
+        kernel: the attention to take; None takes the fastest that can run the encoder. eight_bit: of the large
+        products, `dtype` is of all else. Raises UnsupportedArchitecture where what is asked for cannot be.
+        hides_tokens: whether batches will have tokens that attention does not see (`PackedBatch.attended`), which the
+        packed kernels cannot leave out.
         """
         if threads is not None:
             torch.set_num_threads(threads)
@@ -61,6 +68,10 @@ class TorchEngine:
         self.kernel = choose_kernel(
             encoder, device, dtype, KernelKind.GROUPED if hides_tokens and kernel is None else kernel
         )
+        self.eight_bit = eight_bit
+        self.parity: float | None = None
+        if eight_bit is not None:
+            check_eight_bit(encoder, device, dtype, self.kernel, eight_bit)
         self._head: RowHead | None = None
         self._graphs: Graphs | None = None
         self._fused: Callable[[DeviceBatch], Tensor] | None = None
@@ -69,9 +80,13 @@ class TorchEngine:
         with torch.inference_mode(), current(device):
             if self.kernel is KernelKind.FUSED:
                 # Imported here: it needs Triton, which is there only beside CUDA.
+                from embedserve_runtime.engines.torch.fused.eight_bit import EightBitEncoder
                 from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
 
-                self._fused = FusedEncoder(encoder, parameters)
+                if eight_bit is None:
+                    self._fused = FusedEncoder(encoder, parameters)
+                else:
+                    self._fused = EightBitEncoder(encoder, parameters, eight_bit)
             else:
                 self._eager = PackedEncoder(encoder, parameters, self.kernel)
         # The widest form decides how sequences are grouped; nearly all encoders have one.
@@ -89,19 +104,24 @@ class TorchEngine:
         threads: int | None,
         *,
         attention: str,
+        parity: float | None = None,
         hides_tokens: bool = False,
     ) -> TorchEngine:
-        """As settings name things. precision: of a dtype, or `auto`. attention: a kind of kernel, or `auto`."""
+        """As settings name things. precision: of a dtype, `auto`, or 8 bit. attention: a kind of kernel, or `auto`."""
         kernel = None if attention == "auto" else KernelKind(attention)
-        return cls(
+        eight_bit = EightBit(precision) if precision in tuple(EightBit) else None
+        engine = cls(
             encoder,
             weights,
             device,
-            dtype_of(precision, device),
+            dtype_of("auto" if eight_bit else precision, device),
             threads,
             kernel=kernel,
+            eight_bit=eight_bit,
             hides_tokens=hides_tokens,
         )
+        engine.parity = parity
+        return engine
 
     @property
     def hidden_size(self) -> int:
@@ -109,7 +129,8 @@ class TorchEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        return EngineFacts("torch", name_of(self.device), str(self.dtype).removeprefix("torch."), self.kernel)
+        precision = self.eight_bit or str(self.dtype).removeprefix("torch.")
+        return EngineFacts("torch", name_of(self.device), precision, self.kernel, self.parity)
 
     @property
     def out_of_memory(self) -> int:
@@ -201,6 +222,20 @@ class TorchEngine:
 
 def _on_the_host(done: Forward, _: PackedBatch) -> FloatArray:
     return done.states.float().cpu().numpy()
+
+
+def check_eight_bit(
+    encoder: Encoder, device: torch.device, dtype: torch.dtype, kernel: KernelKind, eight_bit: EightBit
+) -> None:
+    """Raises UnsupportedArchitecture where the encoder cannot run in 8 bit."""
+    reason = why_not_fused(encoder, device, dtype)
+    if reason is None and kernel is not KernelKind.FUSED:
+        reason = f"8 bit is for the attention fused, not {kernel}"
+    reason = reason or why_not_eight_bit(encoder, device, eight_bit)
+    if reason is not None:
+        raise UnsupportedArchitecture(
+            f"engine.precision: {eight_bit} cannot run this {encoder.family} encoder: {reason}"
+        )
 
 
 def choose_kernel(

@@ -145,7 +145,8 @@ class Graphs:
             forward()
         torch.cuda.current_stream().wait_stream(self._aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # torch's own stream for captures belongs to the device that captured first.
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._aside):
             hidden, rows = forward()
         keep = rows is None or capacity.tokens <= LARGEST_WITH_HIDDEN
         return _Captured(graph, batch, hidden if keep else None, rows)

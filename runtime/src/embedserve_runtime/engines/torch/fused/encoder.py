@@ -5,7 +5,9 @@ Computes what `modules.PackedEncoder` computes, from the same description and pa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,13 +31,15 @@ from embedserve_runtime.model.architecture import (
 )
 from embedserve_runtime.model.relative import distance_table
 
+V = TypeVar("V")
+
 
 class FusedEncoder:
     """A batch to final hidden states (tokens, hidden), of the layout's tokens."""
 
     def __init__(self, encoder: Encoder, parameters: Parameters) -> None:
         self._tables = EmbeddingTables.of(encoder, parameters)
-        shared = _Shared(encoder, parameters)
+        shared = Shared(encoder, parameters)
         self._layers = [
             FusedLayer(layer, parameters, shared, f"layers.{number}")
             for number, layer in enumerate(encoder.layers)
@@ -48,29 +52,12 @@ class FusedEncoder:
         # Where nothing norms the residual, its sum grows over all layers: in 16 bit each step would lose digits of all
         # earlier ones. Behind a norm it starts anew in every layer.
         wide = torch.float32 if self._norms_come_first else self._tables.words.dtype
-        hidden = self._embedded(batch, wide)
+        hidden = embedded(self._tables, batch, wide)
         if self._norms_come_first:
             return self._with_norms_first(hidden, batch)
         for layer in self._layers:
             hidden = layer.with_norms_after(hidden, batch)
         return hidden if self._final_norm is None else normed(hidden, self._final_norm)
-
-    def _embedded(self, batch: DeviceBatch, dtype: torch.dtype) -> Tensor:
-        tables = self._tables
-        rows = embed(
-            batch,
-            words=tables.words,
-            scale=tables.scale,
-            types=tables.types,
-            positions=tables.positions,
-            first_position=tables.first_position,
-            norm=tables.norm if tables.projection is None else None,
-            dtype=dtype if tables.projection is None else tables.words.dtype,
-        )
-        if tables.projection is None:
-            return rows
-        projected = tables.projection(rows)
-        return projected.to(dtype) if tables.norm is None else normed(projected, tables.norm, dtype=dtype)
 
     def _with_norms_first(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
         """hidden: float32. Each layer ends with the norm that the next one begins with."""
@@ -82,7 +69,25 @@ class FusedEncoder:
         return given
 
 
-class _Shared:
+def embedded(tables: EmbeddingTables, batch: DeviceBatch, dtype: torch.dtype) -> Tensor:
+    """What the first layer gets, (tokens, hidden)."""
+    rows = embed(
+        batch,
+        words=tables.words,
+        scale=tables.scale,
+        types=tables.types,
+        positions=tables.positions,
+        first_position=tables.first_position,
+        norm=tables.norm if tables.projection is None else None,
+        dtype=dtype if tables.projection is None else tables.words.dtype,
+    )
+    if tables.projection is None:
+        return rows
+    projected = tables.projection(rows)
+    return projected.to(dtype) if tables.norm is None else normed(projected, tables.norm, dtype=dtype)
+
+
+class Shared:
     """Tables that layers of one form share: rotary angles, biases by distance, relative embeddings."""
 
     def __init__(self, encoder: Encoder, parameters: Parameters) -> None:
@@ -126,9 +131,13 @@ class _Shared:
 class FusedLayer:
     """One layer. Where the norms come after, the sum of residual and MLP happens inside the product."""
 
-    def __init__(self, layer: Layer, parameters: Parameters, shared: _Shared, name: str) -> None:
+    def __init__(self, layer: Layer, parameters: Parameters, shared: Shared, name: str) -> None:
         attention = f"{name}.attention"
-        self._attention = FusedSelfAttention(layer.attention, parameters, shared, attention)
+        names = [f"{attention}.{part}" for part in ("query", "key", "value")]
+        joint = parameters.linear(names, layer.attention.qkv_bias)
+        self._attention: FusedSelfAttention[Tensor] = FusedSelfAttention(
+            layer.attention, parameters, shared, attention, joint
+        )
         assert isinstance(layer.mlp, Mlp)  # `why_not_fused` names the others
         self._mlp = FusedMlp(layer.mlp, parameters, f"{name}.mlp")
         self.norms = LayerNorms.of(layer, parameters, name)
@@ -167,14 +176,20 @@ def joined(hidden: Tensor, branch: Tensor, post: Normalization | None, norm: Nor
     return normed(hidden, norm, dtype=branch.dtype)
 
 
-class FusedSelfAttention:
+class FusedSelfAttention(Generic[V]):
     """(tokens, hidden) to (tokens, heads * head size); `output` is the product that follows."""
 
-    def __init__(self, description: Attention, parameters: Parameters, shared: _Shared, name: str) -> None:
+    def __init__(
+        self,
+        description: Attention,
+        parameters: Parameters,
+        shared: Shared,
+        name: str,
+        joint: Callable[[V], Tensor],
+    ) -> None:
+        """joint: the product that makes queries, keys and values, side by side."""
         self._heads = (description.heads, description.kv_heads)
-        self._joint = parameters.linear(
-            [f"{name}.{part}" for part in ("query", "key", "value")], description.qkv_bias
-        )
+        self._joint = joint
         self.output = parameters.linear([f"{name}.output"], description.output_bias)
         self._turn = shared.turn(description.rotary)
         self._attend = shared.attention(description, name)
@@ -189,7 +204,7 @@ class FusedSelfAttention:
         self._query_width = description.heads * description.head_size
         self._key_end = self._query_width + description.kv_heads * description.head_size
 
-    def __call__(self, value: Tensor, batch: DeviceBatch) -> Tensor:
+    def __call__(self, value: V, batch: DeviceBatch) -> Tensor:
         joint = self._joint(value)
         if self._norms is not None and not self._norm_per_head:
             queries, keys = joint[:, : self._query_width], joint[:, self._query_width : self._key_end]

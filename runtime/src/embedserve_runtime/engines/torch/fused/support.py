@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from importlib.util import find_spec
 
 import torch
 
-from embedserve_runtime.model.architecture import Activation, Encoder, Experts, Layer
+from embedserve_runtime.model.architecture import Activation, Encoder, Experts, Layer, NormPlacement
 
 # Triton's own floor; bfloat16 products, too, begin here.
 FIRST_CAPABILITY = (8, 0)
 LARGEST_HEAD = 256
+
+
+class EightBit(StrEnum):
+    """Numbers of products in 8 bit: e4m3 floats or integers."""
+
+    FP8 = "fp8"
+    INT8 = "int8"
+
+
+# Of the cards' own units: Turing's integers are left out with Triton, e4m3 begins with Ada.
+FIRST_OF_EIGHT_BIT = {EightBit.FP8: (8, 9), EightBit.INT8: (8, 0)}
+
+
+def why_not_eight_bit(encoder: Encoder, device: torch.device, kind: EightBit) -> str | None:
+    """What keeps the encoder in 8 bit from running `encoder`, where the fused one can; or None."""
+    needed, has = FIRST_OF_EIGHT_BIT[kind], torch.cuda.get_device_capability(device)
+    if has < needed:
+        return f"{kind} needs compute capability {needed[0]}.{needed[1]}, the device has {has[0]}.{has[1]}"
+    return _why_no_layers_in_eight_bit(encoder)
+
+
+def _why_no_layers_in_eight_bit(encoder: Encoder) -> str | None:
+    placements = {layer.placement for layer in encoder.layers}
+    if len(placements) != 1 or not placements <= {NormPlacement.PRE, NormPlacement.POST}:
+        return "8 bit is for norms before or after all branches"
+    for layer in encoder.layers:
+        after = layer.placement is NormPlacement.POST
+        if layer.inner_norm or (after and not layer.attention_norm):
+            return "8 bit is for one norm a branch"
+        width = layer.attention.heads * layer.attention.head_size
+        sizes = (encoder.hidden_size, width, layer.mlp.intermediate)
+        if any(size % 16 for size in sizes):
+            return f"8 bit takes widths in steps of 16, not {sizes}"
+    return None
 
 
 def why_no_triton(device: torch.device) -> str | None:

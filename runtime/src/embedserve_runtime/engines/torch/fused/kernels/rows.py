@@ -25,6 +25,16 @@ def _normed(values, weight, bias, columns, inside, width, eps, RMS: tl.constexpr
 
 
 @triton.jit
+def to_eight_bit(values, EIGHT: tl.constexpr):
+    """Scaled values: 1 to e4m3, 2 to int8."""
+    if EIGHT == 1:
+        narrow = tl.minimum(tl.maximum(values, -448.0), 448.0).to(tl.float8e4nv)
+    else:
+        narrow = tl.floor(values + 0.5).to(tl.int8)
+    return narrow
+
+
+@triton.jit
 def embed(
     ids,
     types,
@@ -78,6 +88,9 @@ def add_norm(
     bias,
     total,
     out,
+    eight,  # the result once more in 8 bit, with a scale (and its length) a row
+    scales,
+    lengths,
     rows,
     width,
     eps,
@@ -86,6 +99,8 @@ def add_norm(
     POST: tl.constexpr,  # the branch goes through a norm of its own first
     KEEP: tl.constexpr,  # total (the sum before the norm) is written
     NORM: tl.constexpr,
+    WIDE: tl.constexpr,  # out is written
+    EIGHT: tl.constexpr,  # eight is written: 1 as e4m3, 2 as int8
     RMS: tl.constexpr,
     BIAS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -111,7 +126,14 @@ def add_norm(
         if KEEP:
             values = values.to(total.dtype.element_ty).to(tl.float32)
         values = _normed(values, weight, bias, columns, inside, width, eps, RMS, BIAS)
-        tl.store(out + at, values.to(out.dtype.element_ty), mask=real)
+        if WIDE:
+            tl.store(out + at, values.to(out.dtype.element_ty), mask=real)
+        if EIGHT:
+            largest: tl.constexpr = 448.0 if EIGHT == 1 else 127.0
+            scale = tl.maximum(tl.max(tl.abs(values), 1), 1e-12) / largest
+            tl.store(scales + places, scale, mask=places < rows)
+            tl.store(lengths + places, tl.sqrt(tl.sum(values * values, 1)), mask=places < rows)
+            tl.store(eight + at, to_eight_bit(values / scale[:, None], EIGHT), mask=real)
 
 
 @triton.jit

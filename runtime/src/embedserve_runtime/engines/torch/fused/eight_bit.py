@@ -1,0 +1,234 @@
+"""An encoder whose large products run in 8 bit: queries, keys and values, and the MLP. All else is as in 16 bit.
+
+Every row of a product's input has a scale, and every output channel of the weights. An e4m3 input of the down product
+is written by the up product itself, when the largest number of its row is not known yet: its scale is a bound, the
+length of the row times that of the longest weight (Cauchy and Schwarz), which a floating format can afford. int8
+cannot, so it takes a pass of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch
+from embedserve_runtime.engines.torch.fused.encoder import FusedSelfAttention, Shared, embedded
+from embedserve_runtime.engines.torch.fused.kernels import eight_bit as kernels
+from embedserve_runtime.engines.torch.fused.operations import ACTIVATION_KINDS, normed
+from embedserve_runtime.engines.torch.fused.support import EightBit
+from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
+from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
+from embedserve_runtime.model.architecture import Activation, Encoder, Layer, Mlp, NormPlacement
+
+DTYPES = {EightBit.FP8: torch.float8_e4m3fn, EightBit.INT8: torch.int8}
+LARGEST = {EightBit.FP8: 448.0, EightBit.INT8: 127.0}
+KINDS = {EightBit.FP8: 1, EightBit.INT8: 2}
+# e4m3 rounds a number, and so a length, by up to a sixteenth; in a product two are rounded.
+ROUNDING = 1.13
+FEW_TOKENS = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """values: 8 bit (tokens, width), times scales, float32 (tokens,). lengths: Euclidean, of the rows."""
+
+    values: Tensor
+    scales: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor, kind: EightBit) -> Rows:
+        count, width = values.shape
+        rows = cls.empty(values, kind)
+        kernel: Callable[..., object] = kernels.quantize[(count,)]
+        kernel(
+            *(values, rows.values, rows.scales, rows.lengths, width),
+            EIGHT=KINDS[kind],
+            BLOCK=triton.next_power_of_2(width),
+            num_warps=4 if width <= 2048 else 8,
+        )
+        return rows
+
+    @classmethod
+    def empty(cls, like: Tensor, kind: EightBit) -> Rows:
+        scales, lengths = (like.new_empty(len(like), dtype=torch.float32) for _ in range(2))
+        return cls(torch.empty_like(like, dtype=DTYPES[kind]), scales, lengths)
+
+
+class EightBitProduct:
+    """activation(x W^T + b) (+ residual), or activation(gate) * up with both in one product."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        names: list[str],
+        *,
+        bias: bool,
+        kind: EightBit,
+        activation: Activation | None = None,
+        gated: bool = False,
+    ) -> None:
+        """names: of the parts of the weights, joined along their output channels."""
+        linear = parameters.linear(names, bias)
+        wide = linear.weight.float()
+        scales = wide.abs().amax(dim=1).clamp(min=1e-12) / LARGEST[kind]
+        scaled = wide / scales[:, None]
+        weight = (scaled.round() if kind is EightBit.INT8 else scaled).to(DTYPES[kind])
+        self._kind = kind
+        self._bias = linear.bias
+        self._scales = scales
+        self._activation = -1 if activation is None else ACTIVATION_KINDS[activation]
+        self._gated = gated
+        self._columns = len(weight) // 2 if gated else len(weight)
+        self._dtype = linear.weight.dtype
+        self._weight = weight
+        parts = torch.split(wide, self._columns)
+        self._bounds = [ROUNDING * _longest(part) for part in parts]
+        self._bias_bounds = [0.0] * len(parts)
+        if linear.bias is not None:
+            biases = torch.split(linear.bias.float(), self._columns)
+            self._bias_bounds = [float(part.abs().max()) for part in biases]
+        self._multiprocessors = torch.cuda.get_device_properties(weight.device).multi_processor_count
+
+    def __call__(self, rows: Rows, *, residual: Tensor | None = None) -> Tensor:
+        """(tokens, columns) in the dtype of the model."""
+        out = rows.values.new_empty((len(rows.values), self._columns), dtype=self._dtype)
+        self._run(rows, out, residual, None)
+        return out
+
+    def narrow(self, rows: Rows) -> Rows:
+        """The result in 8 bit again, for the product that follows."""
+        if self._kind is EightBit.INT8:
+            return Rows.of(self(rows), self._kind)
+        out = rows.values.new_empty((len(rows.values), self._columns))
+        scales = torch.empty_like(rows.scales)
+        self._run(rows, out, None, scales)
+        return Rows(out, scales, scales)
+
+    def _run(self, rows: Rows, out: Tensor, residual: Tensor | None, out_scales: Tensor | None) -> None:
+        count, depth = rows.values.shape
+        few = count <= FEW_TOKENS
+        block = 64 if few else 128
+        together = 1 if few or self._gated else 2
+        programs = min(
+            together * self._multiprocessors,
+            triton.cdiv(count, block) * triton.cdiv(self._columns, block),
+        )
+        kernel: Callable[..., object] = kernels.product[(programs,)]
+        kernel(
+            TensorDescriptor.from_tensor(rows.values, [block, 128]),
+            TensorDescriptor.from_tensor(self._weight, [block, 128]),
+            *(rows.scales, self._scales, out if self._bias is None else self._bias),
+            *(out if residual is None else residual, rows.lengths, out),
+            rows.scales if out_scales is None else out_scales,
+            *(count, self._columns, depth),
+            *(self._bounds[0], self._bias_bounds[0], self._bounds[-1], self._bias_bounds[-1]),
+            GATED=self._gated,
+            HAS_BIAS=self._bias is not None,
+            KIND=self._activation,
+            ADD=residual is not None,
+            NARROW=out_scales is not None,
+            INTEGER=self._kind is EightBit.INT8,
+            BLOCK_M=block,
+            BLOCK_N=block,
+            BLOCK_K=128,
+            GROUP_M=8,
+            PROGRAMS=programs,
+            FLATTEN=not self._gated,
+            num_warps=8 if self._gated and not few else 4,
+            num_stages=3,
+        )
+
+
+def _longest(rows: Tensor) -> float:
+    return float(rows.square().sum(dim=1).sqrt().max())
+
+
+class EightBitEncoder:
+    """A batch to final hidden states (tokens, hidden), of the layout's tokens, in the dtype of the parameters."""
+
+    def __init__(self, encoder: Encoder, parameters: Parameters, kind: EightBit) -> None:
+        self._kind = kind
+        self._tables = EmbeddingTables.of(encoder, parameters)
+        shared = Shared(encoder, parameters)
+        self._layers = [
+            EightBitLayer(layer, parameters, shared, f"layers.{number}", kind)
+            for number, layer in enumerate(encoder.layers)
+        ]
+        self._final_norm = parameters.optional_norm(encoder.final_norm, "final_norm")
+        self._norms_come_first = all(layer.placement is NormPlacement.PRE for layer in encoder.layers)
+
+    def __call__(self, batch: DeviceBatch) -> Tensor:
+        dtype = self._tables.words.dtype
+        hidden = embedded(self._tables, batch, torch.float32 if self._norms_come_first else dtype)
+        if not self._norms_come_first:
+            given = Rows.of(hidden, self._kind)
+            for layer in self._layers:
+                hidden, given = layer.with_norms_after(hidden, given, batch)
+            return hidden if self._final_norm is None else normed(hidden, self._final_norm)
+        first = self._layers[0].norms.attention
+        given = Rows.of(hidden if first is None else normed(hidden, first, dtype=dtype), self._kind)
+        norms = [layer.norms.attention for layer in self._layers[1:]]
+        for layer, following in zip(self._layers, [*norms, None], strict=True):
+            given = layer.with_norms_first(hidden, given, batch, following)
+        return hidden.to(dtype) if self._final_norm is None else normed(hidden, self._final_norm, dtype=dtype)
+
+
+class EightBitLayer:
+    """One layer, as `FusedLayer` has it."""
+
+    def __init__(
+        self, layer: Layer, parameters: Parameters, shared: Shared, name: str, kind: EightBit
+    ) -> None:
+        attention, mlp = f"{name}.attention", layer.mlp
+        assert isinstance(mlp, Mlp)  # `why_not_eight_bit` names the others
+        self._kind = kind
+        names = [f"{attention}.{part}" for part in ("query", "key", "value")]
+        joint = EightBitProduct(parameters, names, bias=layer.attention.qkv_bias, kind=kind)
+        self._attention: FusedSelfAttention[Rows] = FusedSelfAttention(
+            layer.attention, parameters, shared, attention, joint
+        )
+        self._up = EightBitProduct(
+            parameters,
+            [f"{name}.mlp.gate", f"{name}.mlp.up"] if mlp.gated else [f"{name}.mlp.up"],
+            bias=mlp.up_bias,
+            kind=kind,
+            activation=mlp.activation,
+            gated=mlp.gated,
+        )
+        self._down = EightBitProduct(parameters, [f"{name}.mlp.down"], bias=mlp.down_bias, kind=kind)
+        self.norms = LayerNorms.of(layer, parameters, name)
+
+    def with_norms_after(self, hidden: Tensor, given: Rows, batch: DeviceBatch) -> tuple[Tensor, Rows]:
+        """The layer's output, and the same in 8 bit. given: `hidden` in 8 bit."""
+        assert self.norms.attention is not None  # `why_not_eight_bit` names the others
+        branch = self._attention.output(self._attention(given, batch))
+        hidden, given = self._normed(branch, self.norms.attention, hidden)
+        total = self._down(self._up.narrow(given), residual=hidden)
+        return self._normed(total, self.norms.mlp, None)
+
+    def with_norms_first(
+        self, hidden: Tensor, given: Rows, batch: DeviceBatch, following: Normalization | None
+    ) -> Rows:
+        """Adds the layer's branches to `hidden`, in place, and gives norm `following` of it in 8 bit."""
+        branch = self._attention.output(self._attention(given, batch))
+        between = Rows.empty(branch, self._kind)
+        normed(
+            branch, self.norms.mlp, residual=hidden, keep=hidden, eight=between, eight_kind=KINDS[self._kind]
+        )
+        branch = self._down(self._up.narrow(between))
+        if following is None:
+            normed(branch, None, residual=hidden, keep=hidden)
+            return between
+        after = Rows.empty(branch, self._kind)
+        normed(branch, following, residual=hidden, keep=hidden, eight=after, eight_kind=KINDS[self._kind])
+        return after
+
+    def _normed(self, branch: Tensor, norm: Normalization, residual: Tensor | None) -> tuple[Tensor, Rows]:
+        rows = Rows.empty(branch, self._kind)
+        return normed(branch, norm, residual=residual, eight=rows, eight_kind=KINDS[self._kind]), rows

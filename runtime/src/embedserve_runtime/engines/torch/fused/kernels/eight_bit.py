@@ -1,0 +1,110 @@
+"""Products of 8-bit operands: rows with a scale each times output channels with a scale each, sums in 32 bit.
+
+Persistent, as the product in 16 bit is. On cards without the tensor memory accelerator Triton makes plain loads of the
+descriptors.
+"""
+
+import triton
+import triton.language as tl
+
+from embedserve_runtime.engines.torch.fused.kernels.rows import activated, to_eight_bit
+
+
+@triton.jit
+def quantize(
+    values,  # (rows, width)
+    out,
+    scales,  # float32 (rows,)
+    lengths,  # float32 (rows,), Euclidean
+    width,
+    EIGHT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """out = values / scale, a row a program; the largest of a row gets the largest number."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    row_values = tl.load(values + row * width + columns, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.maximum(tl.max(tl.abs(row_values), 0), 1e-12) / (448.0 if EIGHT == 1 else 127.0)
+    tl.store(scales + row, scale)
+    tl.store(lengths + row, tl.sqrt(tl.sum(row_values * row_values, 0)))
+    tl.store(out + row * width + columns, to_eight_bit(row_values / scale, EIGHT), mask=inside)
+
+
+@triton.jit
+def product(
+    left,  # descriptor of (rows, depth)
+    right,  # descriptor of (columns, depth); where GATED, gate rows before up rows: (2 * columns, depth)
+    left_scales,
+    right_scales,
+    bias,
+    add,  # (rows, columns)
+    lengths,  # float32 (rows,), Euclidean, of the rows of `left`
+    out,  # (rows, columns)
+    out_scales,  # float32 (rows,)
+    rows,
+    columns,
+    depth,
+    weight_bound,  # no gate or plain column is longer than this
+    bias_bound,
+    up_weight_bound,
+    up_bias_bound,
+    GATED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    KIND: tl.constexpr,  # of `activated`; -1 for none
+    ADD: tl.constexpr,
+    NARROW: tl.constexpr,  # write e4m3, with a scale by the bound that the lengths set
+    INTEGER: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    FLATTEN: tl.constexpr,
+):
+    """out = activation(left right^T + bias) (+ add), or activation(gate) * up."""
+    tiles_m, tiles_n = tl.cdiv(rows, BLOCK_M), tl.cdiv(columns, BLOCK_N)
+    steps = tl.cdiv(depth, BLOCK_K)
+    kind: tl.constexpr = tl.int32 if INTEGER else tl.float32
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, PROGRAMS, flatten=FLATTEN):
+        group = tile // (GROUP_M * tiles_n)
+        height = tl.minimum(tiles_m - group * GROUP_M, GROUP_M)
+        row = (group * GROUP_M + tile % (GROUP_M * tiles_n) % height) * BLOCK_M
+        column = tile % (GROUP_M * tiles_n) // height * BLOCK_N
+        sums = tl.zeros([BLOCK_M, BLOCK_N], kind)
+        if GATED:
+            ups = tl.zeros([BLOCK_M, BLOCK_N], kind)
+        for step in range(steps):
+            lefts = left.load([row, step * BLOCK_K])
+            sums = tl.dot(lefts, right.load([column, step * BLOCK_K]).T, sums, out_dtype=kind)
+            if GATED:
+                ups = tl.dot(lefts, right.load([columns + column, step * BLOCK_K]).T, ups, out_dtype=kind)
+        places, below = column + tl.arange(0, BLOCK_N), row + tl.arange(0, BLOCK_M)
+        inside, real = places < columns, below < rows
+        scale = tl.load(left_scales + below, mask=real, other=0.0)[:, None]
+        values = sums.to(tl.float32) * scale * tl.load(right_scales + places, mask=inside, other=0.0)[None, :]
+        if HAS_BIAS:
+            values += tl.load(bias + places, mask=inside, other=0.0).to(tl.float32)[None, :]
+        if KIND >= 0:
+            values = activated(values, KIND)
+        if GATED:
+            of_up = tl.load(right_scales + columns + places, mask=inside, other=0.0)[None, :]
+            up = ups.to(tl.float32) * scale * of_up
+            if HAS_BIAS:
+                up += tl.load(bias + columns + places, mask=inside, other=0.0).to(tl.float32)[None, :]
+            values *= up
+        at = below[:, None].to(tl.int64) * columns + places[None, :]
+        within = real[:, None] & inside[None, :]
+        if ADD:
+            values += tl.load(add + at, mask=within, other=0.0).to(tl.float32)
+        if NARROW:
+            length = tl.load(lengths + below, mask=real, other=0.0)
+            bound = length * weight_bound + bias_bound
+            if GATED:
+                bound *= length * up_weight_bound + up_bias_bound
+            bound = tl.maximum(bound, 1e-12) / 448.0
+            if column == 0:
+                tl.store(out_scales + below, bound, mask=real)
+            tl.store(out + at, to_eight_bit(values / bound[:, None], 1), mask=within)
+        else:
+            tl.store(out + at, values.to(out.dtype.element_ty), mask=within)
