@@ -37,7 +37,7 @@ from embedserve_runtime.model.heads.tensors import head_tensors, query_weights
 from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.static import StaticTable
-from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner
+from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner, WeightsRunner
 
 
 def load_runner(config: RuntimeConfig) -> Runner:
@@ -79,7 +79,11 @@ def _graph_runner(card: ModelCard, graph: ShippedGraph, settings: EngineSettings
     engine = ShippedEngine(graph, card.encoder.hidden_size, settings.threads or usable_cpus())
     if graph.rows is not None:
         return GraphRunner(card, graph, engine)
-    return EncoderRunner(card, engine, Heads(dense=DenseHead(card.pipeline.pooling, _dense_weights(card))))
+    dense = DenseHead(card.pipeline.pooling, _dense_weights(card))
+    lexical = next((head for head in card.token_heads if isinstance(head, LexicalHead)), None)
+    if lexical is not None:
+        return WeightsRunner(card, engine, dense, Lexical(lexical, ()))
+    return EncoderRunner(card, engine, Heads(dense=dense))
 
 
 def _heads(card: ModelCard, checkpoint: Checkpoint) -> Heads:

@@ -64,6 +64,52 @@ class EncoderRunner:
         )
 
 
+class WeighsTokens(Protocol):
+    """An engine that gives a weight for each token beside its state."""
+
+    @property
+    def padding(self) -> int: ...
+
+    def states(
+        self, batch: PackedBatch, *, hidden: bool, weights: bool
+    ) -> tuple[FloatArray | None, FloatArray | None]:
+        """(tokens, hidden size) and (tokens, 1), each if it is asked for. Raises EngineFailure."""
+        ...
+
+
+class WeightsRunner:
+    """Dense and sparse vectors of one run of an engine that weighs tokens itself."""
+
+    def __init__(
+        self,
+        card: ModelCard,
+        engine: WeighsTokens,
+        dense: Callable[[FloatArray, PackedBatch], FloatArray],
+        sparse: Callable[[FloatArray, PackedBatch], list[SparseVector]],
+    ) -> None:
+        """sparse: of weights."""
+        self._card = card
+        self._engine = engine
+        self._dense = dense
+        self._sparse = sparse
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+        hidden, weights = self._engine.states(
+            batch, hidden=bool(wanted & (Output.DENSE | Output.HIDDEN)), weights=Output.SPARSE in wanted
+        )
+        states = hidden if Output.HIDDEN in wanted else None
+        return Results(
+            dense=self._dense(hidden, batch) if hidden is not None and Output.DENSE in wanted else None,
+            sparse=None if weights is None else self._sparse(weights, batch),
+            hidden=None if states is None else np.split(states, batch.cu_seqlens[1:-1]),
+            padding=self._engine.padding,
+        )
+
+
 class RoutedRunner:
     """Documents through an encoder, queries through a table of weights: sparse vectors both."""
 

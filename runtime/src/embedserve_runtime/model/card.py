@@ -43,7 +43,13 @@ from embedserve_runtime.model.identity import tokenizer_digest, vector_space
 from embedserve_runtime.model.modules import Layout, read_entries, read_layout
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.model.ranges import Ranges, read_ranges
-from embedserve_runtime.model.shipped import ShippedGraph, chosen_file, graph_encoder, read_graph
+from embedserve_runtime.model.shipped import (
+    ShippedGraph,
+    chosen_file,
+    graph_encoder,
+    read_graph,
+    token_weights,
+)
 from embedserve_runtime.model.static import StaticTable, read_static
 from embedserve_runtime.results import Output
 
@@ -182,12 +188,13 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
     )
     if query is not None:
         routes.check_tokenizers(folder, query, encoder_folder / TOKENIZER_FILE)
-    if isinstance(head, MultiVectorHead) and head.interaction is not None:
-        layout = late_layout(layout, head.interaction)
+    late = head.interaction if isinstance(head, MultiVectorHead) else None
+    if late is not None:
+        layout = late_layout(layout, late)
         source = replace(source, layout=layout)
     prompts, default_prompt = _prompts(layout, settings)
-    if isinstance(head, MultiVectorHead) and head.interaction is not None:
-        head = replace(head, interaction=with_prompts(head.interaction, prompts))
+    if isinstance(head, MultiVectorHead) and late is not None:
+        head = replace(head, interaction=with_prompts(late, prompts))
     if isinstance(head, ClassifierHead) and head.template is not None and default_prompt is not None:
         head = replace(head, template=replace(head.template, instruction=prompts[default_prompt]))
     contents = _Contents(
@@ -257,7 +264,9 @@ def _graph_card(source: _Source, graph: ShippedGraph) -> ModelCard:
         task, head = read_graph_head(home, encoder, layout, settings.task, graph.width or 0)
         pipeline = _head_pipeline(head, settings, layout)
     card = _card(source, encoder, pipeline, _Contents(head=graph.identity))
-    return replace(card, task=task, head=head, body=graph, pair_types=_pair_types(encoder, layout))
+    weights = () if graph.weights is None else (token_weights(home, encoder),)
+    pair_types = _pair_types(encoder, layout)
+    return replace(card, task=task, head=head, token_heads=weights, body=graph, pair_types=pair_types)
 
 
 def _static_card(source: _Source, table: StaticTable) -> ModelCard:
