@@ -80,7 +80,7 @@ def similarity(kind: str, query: Any, document: Any) -> float:
         case "sparse":
             weights = dict(zip(document["indices"], document["values"], strict=True))
             pairs = zip(query["indices"], query["values"], strict=True)
-            return sum(value * weights.get(index, 0.0) for index, value in pairs)
+            return float(sum(value * weights.get(index, 0.0) for index, value in pairs))
         case "multi_vector":
             products: FloatArray = np.array(query) @ np.array(document).T
             return float(products.max(axis=1).sum())

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.graphs import Forward
 from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, TokenLayers, VocabularyHead
@@ -101,16 +101,27 @@ class DeviceRunner:
         return self._card
 
     @property
+    def engine(self) -> EngineFacts:
+        return self._engine.facts
+
+    @property
     def out_of_memory(self) -> int:
-        """How often a batch did not fit into the device's memory."""
-        return self._engine.memory.failures
+        return self._engine.out_of_memory
+
+    @property
+    def most_under_way(self) -> int:
+        """One runs, the next is there when it ends."""
+        return 2
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         """Raises EngineFailure."""
         return self.submit(batch, wanted).results()
 
     def submit(self, batch: PackedBatch, wanted: Output) -> Submitted:
-        """Queue the batch; another may be submitted before the results of this one are read. Raises EngineFailure."""
+        """Queue the batch; another may be submitted before the results of this one are read. Raises EngineFailure.
+
+        Not from two threads at a time; results are read on any.
+        """
         takes = [take for output, take in self._takes.items() if output in wanted]
 
         def taken(done: Forward, part: PackedBatch) -> _Part:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -40,19 +40,25 @@ from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner, WeightsRunner
 
 
-def load_runner(config: RuntimeConfig) -> Runner:
-    """Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
+def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
+    """One for each device. Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
     if isinstance(card.body, StaticTable):
         check_static(config.engine)
-        return StaticRunner(card, card.body, card.body.tensors())
+        return [StaticRunner(card, card.body, card.body.tensors())]
     if isinstance(card.body, ShippedGraph):
-        return _graph_runner(card, card.body, config.engine)
+        return [_graph_runner(card, card.body, config.engine)]
     checkpoint = Checkpoint.open(card.encoder_folder)
-    weights = Weights(card.encoder, checkpoint)
-    engine = open_engine(card.encoder, weights, config.engine, hides_tokens=_hides_tokens(card))
-    return runner_on(engine, card, checkpoint)
+    engines = open_engines(
+        card.encoder, Weights(card.encoder, checkpoint), config.engine, hides_tokens=_hides_tokens(card)
+    )
+    return [runner_on(engine, card, checkpoint) for engine in engines]
+
+
+def load_runner(config: RuntimeConfig) -> Runner:
+    """The first of `load_runners`, for who needs no more."""
+    return load_runners(config)[0]
 
 
 def runner_on(engine: Engine, card: ModelCard, checkpoint: Checkpoint) -> Runner:
@@ -117,22 +123,32 @@ def _hides_tokens(card: ModelCard) -> bool:
     return late is not None and late.expansion is not None and not late.expansion.attend
 
 
-def open_engine(
+def open_engines(
     encoder: Encoder, weights: Weights, settings: EngineSettings, *, hides_tokens: bool = False
-) -> Engine:
-    """The engine that the settings ask for, with the weights loaded. Raises UnsupportedArchitecture.
+) -> Sequence[Engine]:
+    """The engine that the settings ask for, once a device, with the weights loaded.
 
-    hides_tokens: as of `TorchEngine`.
+    hides_tokens: whether batches will have tokens that attention does not see (`PackedBatch.attended`). Raises
+    UnsupportedArchitecture, and ConfigError for devices that are not there.
     """
     threads = settings.threads or usable_cpus()
     if choose_engine(encoder, settings) == "onnx":
-        return OnnxEngine(encoder, weights, threads)
+        return [OnnxEngine(encoder, weights, threads)]
+    attention = settings.attention
+    if hides_tokens and attention not in ("auto", "grouped"):
+        raise UnsupportedArchitecture(
+            f"engine.attention: {attention} sees all tokens, and queries of this model have some that are not to be "
+            "seen; set it to auto or grouped"
+        )
+    attention = "grouped" if hides_tokens else attention
     # Imported here: torch is an extra, and importing it takes longer than loading a small model.
+    from embedserve_runtime.engines.torch.devices import devices
     from embedserve_runtime.engines.torch.engine import TorchEngine
 
-    return TorchEngine.on_the_best_device(
-        encoder, weights, settings.precision, threads, hides_tokens=hides_tokens
-    )
+    return [
+        TorchEngine.opened(encoder, weights, device, settings.precision, threads, attention=attention)
+        for device in devices(settings.devices)
+    ]
 
 
 def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
@@ -142,8 +158,16 @@ def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
             f"engine.kind: static is for tables of token vectors, this is a {encoder.family} encoder; set it to auto"
         )
     reasons = dict(engine_reasons(encoder))
-    if settings.precision in {"bfloat16", "float16"}:
+    if settings.precision not in {"auto", "float32"}:
         reasons["onnx"] = reasons["onnx"] or f"it runs in float32, and {settings.precision} is asked for"
+    if settings.attention != "auto":
+        reasons["onnx"] = (
+            reasons["onnx"] or f"it has one attention, and engine.attention asks for {settings.attention}"
+        )
+    if settings.devices not in {"auto", 1}:
+        reasons["onnx"] = (
+            reasons["onnx"] or f"it runs on the CPU, and engine.devices asks for {settings.devices}"
+        )
     asked = list(reasons) if settings.kind == "auto" else [settings.kind]
     able = next((kind for kind in asked if reasons[kind] is None), None)
     if able is None:
@@ -159,6 +183,7 @@ def check_static(settings: EngineSettings) -> None:
             f"engine.kind: {settings.kind} runs the layers of an encoder, a static embedding model has none; "
             "set it to auto or static"
         )
+    _check_is_alone(settings, "a static embedding model")
     if settings.precision not in ("auto", "float32"):
         raise UnsupportedArchitecture(
             f"engine.precision: a static embedding model sums in float32, {settings.precision} is asked for"
@@ -171,10 +196,20 @@ def check_graph(settings: EngineSettings) -> None:
         raise UnsupportedArchitecture(
             f"engine.kind: {settings.kind} does not run ONNX files; set it to auto or onnx, or unset model.onnx_file"
         )
+    _check_is_alone(settings, "an ONNX file")
     if settings.precision != "auto":
         raise UnsupportedArchitecture(
             "engine.precision: an ONNX file has its precision in itself; choose the file by model.onnx_file instead"
         )
+
+
+def _check_is_alone(settings: EngineSettings, what: str) -> None:
+    """Raises UnsupportedArchitecture for settings that are for encoders on torch only."""
+    for name, value in (("attention", settings.attention), ("devices", settings.devices)):
+        if value not in ("auto", 1):
+            raise UnsupportedArchitecture(
+                f"engine.{name}: {value} is for encoders on the torch engine, this is {what}; set it to auto"
+            )
 
 
 def engine_reasons(encoder: Encoder) -> Mapping[str, str | None]:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from embedserve_runtime.engines.base import Engine, FloatArray, PackedBatch
+from embedserve_runtime.engines.base import Engine, EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.results import Output, Results, SparseVector
 
@@ -18,6 +18,14 @@ class Runner(Protocol):
 
     @property
     def card(self) -> ModelCard: ...
+
+    @property
+    def engine(self) -> EngineFacts: ...
+
+    @property
+    def out_of_memory(self) -> int:
+        """How often a batch did not fit into the device's memory."""
+        ...
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         """Results of the sequences of the batch, from one forward pass. `wanted`: of what `card.outputs` has.
@@ -49,6 +57,14 @@ class EncoderRunner:
     def card(self) -> ModelCard:
         return self._card
 
+    @property
+    def engine(self) -> EngineFacts:
+        return self._engine.facts
+
+    @property
+    def out_of_memory(self) -> int:
+        return self._engine.out_of_memory
+
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         heads = self._heads
         hidden = self._engine.forward(batch)
@@ -64,11 +80,8 @@ class EncoderRunner:
         )
 
 
-class WeighsTokens(Protocol):
+class WeighsTokens(Engine, Protocol):
     """An engine that gives a weight for each token beside its state."""
-
-    @property
-    def padding(self) -> int: ...
 
     def states(
         self, batch: PackedBatch, *, hidden: bool, weights: bool
@@ -97,6 +110,14 @@ class WeightsRunner:
     def card(self) -> ModelCard:
         return self._card
 
+    @property
+    def engine(self) -> EngineFacts:
+        return self._engine.facts
+
+    @property
+    def out_of_memory(self) -> int:
+        return self._engine.out_of_memory
+
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         hidden, weights = self._engine.states(
             batch, hidden=bool(wanted & (Output.DENSE | Output.HIDDEN)), weights=Output.SPARSE in wanted
@@ -120,6 +141,14 @@ class RoutedRunner:
     @property
     def card(self) -> ModelCard:
         return self._documents.card
+
+    @property
+    def engine(self) -> EngineFacts:
+        return self._documents.engine
+
+    @property
+    def out_of_memory(self) -> int:
+        return self._documents.out_of_memory
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         if batch.queries is None:

@@ -149,8 +149,32 @@ def _attended(sequences: Sequence[Tokens]) -> Int32Array | None:
     return np.array(filled, dtype=np.int32)
 
 
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What runs a model and how, for logs, `/info` and metrics.
+
+    kind: onnx, torch or static. precision: of weights and products, `as stored` where a file decides.
+    attention: its implementation, None where the engine has but one.
+    parity: least cosine of its vectors to those of the same engine in 16 or 32 bit, None where that was not measured.
+    """
+
+    kind: str
+    device: str
+    precision: str
+    attention: str | None = None
+    parity: float | None = None
+
+
 class Engine(Protocol):
     """Runs an encoder. `forward` is called from one thread at a time."""
+
+    @property
+    def facts(self) -> EngineFacts: ...
+
+    @property
+    def out_of_memory(self) -> int:
+        """How often a batch did not fit into the device's memory."""
+        ...
 
     @property
     def hidden_size(self) -> int: ...

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.static import StaticTable
@@ -21,6 +21,9 @@ class StaticRunner:
     Products and sums are those of model2vec, bit for bit: rows keep their dtype until they are weighted, are added in
     order, integers and float64 in float64, all others in float32. Ids from `vocabulary` on stand for nothing.
     """
+
+    engine = EngineFacts("static", "cpu", "as stored")
+    out_of_memory = 0
 
     def __init__(self, card: ModelCard, table: StaticTable, tensors: Mapping[str, NDArray[Any]]) -> None:
         """tensors: as `table.tensors()` gives them."""

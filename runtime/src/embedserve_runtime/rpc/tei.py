@@ -37,7 +37,7 @@ async def info(call: Call, _: pb.InfoRequest) -> Answered[pb.InfoResponse]:
             version=VERSION,
             model_id=card.source,
             model_sha=card.revision,
-            model_dtype="float32",
+            model_dtype=service.engines[0].precision,
             model_type=_model_type(card),
             max_concurrent_requests=limits.queue_inputs,
             max_input_length=service.max_length,

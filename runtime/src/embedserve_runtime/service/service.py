@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import Int32Array, Tokens
+from embedserve_runtime.engines.base import EngineFacts, Int32Array, Tokens
 from embedserve_runtime.errors import (
     BatchTooLarge,
     EmptyInput,
@@ -71,7 +71,11 @@ class EmbeddingService:
         dispatcher: Submits,
         batching: BatchingSettings,
         clock: Callable[[], float],
+        *,
+        engines: Sequence[EngineFacts],
     ) -> None:
+        """engines: that `dispatcher` runs on, for who asks."""
+        self.engines = engines
         self.card = card
         self.dispatcher = dispatcher
         self.batching = batching
