@@ -4,8 +4,8 @@ dense alone and against three passes; sparse vectors of the real SPLADE model ag
     python -m benchmarks.outputs [--rounds 5] [--threads 2] [--texts 32] [--tokens 128]
 
 The first model has XLM-R's base shape (12 layers of 768), a small vocabulary and random weights. All ways run in turn
-in every round, so that a busy machine slows all of them alike; printed are medians of time and of the process's CPU time,
-each with its ratio to the first.
+in every round, so that a busy machine slows all of them alike; printed are medians of time and of CPU time, each with
+its ratio to the first.
 Writing the answers is not part of it.
 """
 
@@ -114,9 +114,8 @@ def report(ways: Mapping[str, Callable[[], object]], rounds: int) -> None:
     }
     first = next(iter(medians.values()))
     for name, (wall, cpu) in medians.items():
-        print(
-            f"{name:32} {wall * 1000:8.0f} ms {wall / first.wall:6.2f} x   CPU {cpu * 1000:8.0f} ms {cpu / first.cpu:6.2f} x"
-        )
+        times = f"{wall * 1000:8.0f} ms {wall / first.wall:6.2f} x"
+        print(f"{name:32}{times}   CPU {cpu * 1000:8.0f} ms {cpu / first.cpu:6.2f} x")
 
 
 def main() -> None:
