@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -132,9 +132,9 @@ class WeightsRunner:
 
 
 class RoutedRunner:
-    """Documents through an encoder, queries through a table of weights: sparse vectors both."""
+    """Documents through one model and queries through another, whose vectors can be compared."""
 
-    def __init__(self, documents: Runner, queries: Callable[[PackedBatch], list[SparseVector]]) -> None:
+    def __init__(self, documents: Runner, queries: Runner) -> None:
         self._documents = documents
         self._queries = queries
 
@@ -148,14 +148,16 @@ class RoutedRunner:
 
     @property
     def out_of_memory(self) -> int:
-        return self._documents.out_of_memory
+        return self._documents.out_of_memory + self._queries.out_of_memory
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         if batch.queries is None:
             return self._documents.run(batch, wanted)
-        places = np.flatnonzero(batch.queries).astype(np.int32)
-        others = np.flatnonzero(~batch.queries).astype(np.int32)
-        parts = [(places.tolist(), Results(sparse=self._queries(batch.select(places))))]
-        if len(others):
-            parts.append((others.tolist(), self._documents.run(batch.select(others), wanted)))
-        return Results.placed(len(batch.lengths), parts)
+        if batch.queries.all():
+            return self._queries.run(batch, wanted)
+        parts = []
+        for runner, own in ((self._documents, ~batch.queries), (self._queries, batch.queries)):
+            places = np.flatnonzero(own).astype(np.int32)
+            parts.append((places.tolist(), runner.run(batch.select(places), wanted)))
+        placed = Results.placed(len(batch.lengths), parts)
+        return replace(placed, padding=sum(part.padding for _, part in parts))

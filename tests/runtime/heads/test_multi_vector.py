@@ -16,7 +16,7 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from transformers import BertConfig, BertModel
 
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.errors import ConfigError, EmbedserveError, UnsupportedArchitecture
+from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.heads.description import (
     LateInteraction,
     MultiVectorHead,
@@ -46,8 +46,8 @@ def save(folder: Path, *modules: Module, **settings: Any) -> MultiVectorEncoder:
     return model
 
 
-def projection(out: int, *, bias: bool, activation: torch.nn.Module | None = None) -> Dense:
-    return Dense(36, out, bias=bias, activation_function=activation, module_input_name="token_embeddings")
+def projection(out: int, *, activation: torch.nn.Module | None = None, **settings: Any) -> Dense:
+    return Dense(36, out, activation_function=activation, module_input_name="token_embeddings", **settings)
 
 
 CHAINS: dict[str, Callable[[], list[Module]]] = {
@@ -58,6 +58,10 @@ CHAINS: dict[str, Callable[[], list[Module]]] = {
         projection(50, bias=False),
         MultiVectorMask(),
         Normalize("token_embeddings"),
+    ],
+    "residuals": lambda: [
+        projection(36, bias=True, activation=torch.nn.Tanh(), use_residual=True),
+        projection(10, bias=False, use_residual=True),
     ],
 }
 
@@ -144,7 +148,11 @@ def test_a_folder_of_pylate_means_what_sentence_transformers_takes_it_for(tmp_pa
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[EmbedserveError], str]] = {
-    "residual": ({"use_residual": True}, UnsupportedArchitecture, "use_residual = true is not supported"),
+    "a residual without its tensor": (
+        {"use_residual": True},
+        ModelInvalid,
+        "lacks a tensor of its head: residual.weight",
+    ),
     "another name": (
         {"module_output_name": "projected"},
         UnsupportedArchitecture,

@@ -16,7 +16,7 @@ from embedserve_runtime.heads.token_pooling import pool_tokens, pooled
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import TokenPooling
 from embedserve_runtime.results import Output, Results, SparseVector
-from embedserve_runtime.service.roles import is_query
+from embedserve_runtime.service.roles import card_of, is_query
 from embedserve_runtime.service.spans import Chosen
 from embedserve_runtime.service.values import EmbedQuery
 
@@ -54,7 +54,7 @@ def finish(card: ModelCard, results: Results, query: EmbedQuery, chosen: Sequenc
 
 
 def _rows(card: ModelCard, rows: FloatArray, query: EmbedQuery) -> FloatArray:
-    pipeline = card.pipeline
+    pipeline = card_of(card, query).pipeline
     vectors = cut(rows, query.dimensions or pipeline.dimensions)
     check_finite((vectors,))
     if pipeline.normalize if query.normalize is None else query.normalize:

@@ -12,6 +12,7 @@ def is_query(card: ModelCard, query: EmbedQuery) -> bool:
     """Whether the inputs are queries.
 
     Where nobody says it, they are what an asymmetric model takes inputs for; of other models they are documents.
+    Raises InvalidInput where an asymmetric model takes them for neither.
     """
     role = query.role
     name = query.prompt_name
@@ -19,9 +20,19 @@ def is_query(card: ModelCard, query: EmbedQuery) -> bool:
         name = card.default_prompt
     if role is None and name in (QUERY, DOCUMENT):
         return name == QUERY
-    if role is None:
-        return card.query is not None and card.query.is_default
+    if role is None and card.query is not None:
+        if card.query.default is None:
+            raise InvalidInput(
+                "this model treats queries and documents differently and takes no input for either unless it is told "
+                f"which: set the prompt name (or the input type, where the route has one) to {QUERY} or {DOCUMENT}"
+            )
+        return card.query.default == QUERY
     return role == QUERY
+
+
+def card_of(card: ModelCard, query: EmbedQuery) -> ModelCard:
+    """The card of the way that the inputs take. Raises InvalidInput."""
+    return card.query.card if card.query is not None and is_query(card, query) else card
 
 
 def prompt_of(card: ModelCard, query: EmbedQuery) -> str:

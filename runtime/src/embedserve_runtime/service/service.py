@@ -22,7 +22,7 @@ from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.results import Output, Results
 from embedserve_runtime.scheduling.work import Order, Submits
 from embedserve_runtime.service.finishing import check_finite, finish
-from embedserve_runtime.service.roles import is_query, prompt_of
+from embedserve_runtime.service.roles import card_of, is_query, prompt_of
 from embedserve_runtime.service.spans import Chosen, check_spans, choose
 from embedserve_runtime.service.values import (
     Effort,
@@ -175,7 +175,7 @@ class EmbeddingService:
         self._check_space(query.vector_space)
         self.check_count(len(query.inputs))
         self.dispatcher.check_room(len(query.inputs))
-        outputs, pipeline = self.card.outputs, self.card.pipeline
+        outputs, pipeline = self.card.outputs, card_of(self.card, query).pipeline
         for output in query.outputs & ~outputs:
             raise WrongModelKind(f"model gives no {OUTPUT_NAMES[output]}: it gives {_names(outputs)}")
         dimensions = query.dimensions

@@ -13,6 +13,7 @@ from embedserve_runtime.heads.chunks import Span, members
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.results import Output
+from embedserve_runtime.service.roles import card_of
 from embedserve_runtime.service.values import EmbedQuery
 from embedserve_runtime.tokenizing import Token
 
@@ -26,7 +27,7 @@ def check_spans(card: ModelCard, query: EmbedQuery) -> None:
     """Refuse what cannot be chunked. Raises InvalidInput, WrongModelKind."""
     if query.spans is None:
         return
-    pipeline = card.pipeline
+    pipeline = card_of(card, query).pipeline
     if Output.HIDDEN not in card.outputs or pipeline.pooling != (Pooling.MEAN,) or pipeline.dense:
         raise WrongModelKind(
             "spans are pooled by the mean of hidden states; this model makes its vectors in another way"

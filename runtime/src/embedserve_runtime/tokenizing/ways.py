@@ -1,7 +1,6 @@
 """How inputs become sequences by what they are: most models have one way, some another one for queries.
 
 plain      texts with a prompt, cut to the model's length
-words      queries of a table of word weights: no special tokens, no cut
 expanded   queries of a multi-vector model: cut to a length of their own and filled up
 """
 
@@ -43,7 +42,7 @@ class Ways:
         """Raises ConfigError when a length leaves no room for a text."""
         plain = Plain(tokenizer, card.pipeline.include_prompt)
         if card.query is not None:
-            return cls(Words(tokenizer), plain)
+            return cls(Plain(tokenizer.queries, card.query.card.pipeline.include_prompt, queries=True), plain)
         late = card.late_interaction
         if late is None:
             return cls(plain, plain)
@@ -53,34 +52,24 @@ class Ways:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """pools_prompt: whether the tokens of the prompt take part in pooling."""
+    """pools_prompt: whether the tokens of the prompt take part in pooling. queries: marks the sequences as such."""
 
     tokenizer: TextTokenizer
     pools_prompt: bool
+    queries: bool = False
 
     def encode(self, inputs: Sequence[Input], prompt: str, rules: CutRules) -> Sequence[Tokens]:
         sequences = self.tokenizer.encode(inputs, prompt, rules)
-        if not prompt or self.pools_prompt:
+        unpooled = 0 if not prompt or self.pools_prompt else self.tokenizer.prompt_tokens(prompt)
+        if not unpooled and not self.queries:
             return sequences
-        unpooled = self.tokenizer.prompt_tokens(prompt)
         return [
-            TokenSequence(ids, unpooled=unpooled) if isinstance(item, str) else ids
+            TokenSequence(ids, unpooled=unpooled if isinstance(item, str) else 0, query=self.queries)
             for item, ids in zip(inputs, sequences, strict=True)
         ]
 
     def locate(self, inputs: Sequence[Input], prompt: str, rules: CutRules) -> list[list[Token]]:
         return self.tokenizer.locate(inputs, prompt, rules)
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    tokenizer: TextTokenizer
-
-    def encode(self, inputs: Sequence[Input], prompt: str, _: CutRules) -> Sequence[Tokens]:
-        return [TokenSequence(ids, query=True) for ids in self.tokenizer.encode_words(inputs, prompt)]
-
-    def locate(self, inputs: Sequence[Input], prompt: str, _: CutRules) -> list[list[Token]]:
-        return self.tokenizer.locate_words(inputs, prompt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from embedserve_runtime.model.architecture import Norm
-from embedserve_runtime.model.pipeline import Activation, Pooling
+from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
 
 _PLACES = re.compile(r"\{(?:instruction|query|document)\}")
 
@@ -42,13 +42,15 @@ class SparsePooling(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HeadLayer:
-    """norm(activation(W x + b)), the norm where there is one.
+    """norm(activation(W x + b)), the norm where there is one; perhaps + x or + R x.
 
     weight, bias: checkpoint tensors that may hold it, tried in order; an empty bias is none.
     norm_names: the same for the norm, without `.weight` and `.bias`.
     rows: which rows of the stored weight make the layer: one, or two, of which the second is taken off the first;
         empty for the whole.
     file: where the tensors lie instead of the checkpoint: a file or a module's folder inside the model folder.
+    residual: x is added at the end.
+    residual_weight: tensors that may hold R where R x is added instead; empty where there is none.
     """
 
     in_features: int
@@ -60,6 +62,22 @@ class HeadLayer:
     norm_names: tuple[str, ...] = ()
     rows: tuple[int, ...] = ()
     file: str = ""
+    residual: bool = False
+    residual_weight: tuple[str, ...] = ()
+
+    @classmethod
+    def of_dense(cls, dense: DenseLayer) -> HeadLayer:
+        """A Dense module, with the names that sentence-transformers gives its tensors."""
+        return cls(
+            dense.in_features,
+            dense.out_features,
+            ("linear.weight",),
+            ("linear.bias",) if dense.bias else (),
+            dense.activation,
+            file=dense.folder,
+            residual=dense.residual,
+            residual_weight=("residual.weight",) if dense.projects_residual else (),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,19 +206,6 @@ class MultiVectorHead:
     interaction: LateInteraction | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StaticQuery:
-    """Queries of an asymmetric model get a weight for each word from a table instead of the encoder's vector. They are
-    tokenized without special tokens.
-
-    folder: of the table, inside the model folder. is_default: whether inputs that are called neither query nor document
-    are taken for queries.
-    """
-
-    folder: str
-    is_default: bool
-
-
 # In the place of pooling; beside it.
 Head = ClassifierHead | SparseHead | MultiVectorHead
 TokenHead = LexicalHead | MultiVectorHead
@@ -221,6 +226,9 @@ def identity_of(head: Head | TokenHead) -> dict[str, object]:
             "out": layer.out_features,
             "activation": layer.activation,
             "norm": None if layer.norm is None else {"kind": layer.norm.kind, "eps": layer.norm.eps},
+            **(
+                {"residual": True} if layer.residual else {}
+            ),  # left out where it is as usual: older identities stay
         }
         for layer in head.layers
     ]

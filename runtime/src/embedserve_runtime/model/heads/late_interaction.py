@@ -98,16 +98,7 @@ def multi_vector_head(folder: Path, encoder: Encoder, layout: Layout) -> MultiVe
                 f"{folder / dense.folder}: takes {dense.in_features} features, the step before gives {size}"
             )
         size = dense.out_features
-        layers.append(
-            HeadLayer(
-                dense.in_features,
-                dense.out_features,
-                ("linear.weight",),
-                ("linear.bias",) if dense.bias else (),
-                dense.activation,
-                file=dense.folder,
-            )
-        )
+        layers.append(HeadLayer.of_dense(dense))
     interaction = _interaction(folder, layout, pylate)
     _check_expansion(folder, encoder, interaction.expansion)
     return MultiVectorHead(tuple(layers), modules.token_normalize or old, interaction=interaction)
