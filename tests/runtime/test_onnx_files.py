@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from onnx import TensorProto
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, BertForTokenClassification
 
 from e2e.hub import HubServer
 from embedserve_runtime.config import ModelSettings, load_config
@@ -31,6 +32,7 @@ from embedserve_runtime.model.heads.description import ClassifierHead, Task
 from embedserve_runtime.model.sources import fetch_model
 from embedserve_runtime.results import Output, Results
 from embedserve_runtime.runner import Runner
+from embedserve_runtime.tokenizing import CutRules, TextTokenizer
 from tests.runtime.heads.head_runner import sequences
 from tests.support.models import minilm_folder, tiny, tiny_bert
 from tests.support.onnx_files import export, table_graph, unknown_family
@@ -114,6 +116,41 @@ def test_logits_and_token_types_are_those_of_the_family(tmp_path: Path, labels: 
     assert isinstance(heads[0], ClassifierHead)
     assert isinstance(heads[1], ClassifierHead)
     assert (heads[0].labels, heads[0].scores) == (heads[1].labels, heads[1].scores)
+
+
+def test_states_and_a_weight_for_each_token_of_one_graph_make_dense_and_sparse_vectors(
+    tmp_path: Path,
+) -> None:
+    torch.manual_seed(2)
+    config = BertConfig(
+        hidden_size=36, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40, num_labels=1
+    )
+    model = tiny(tmp_path, BertForTokenClassification, config)
+    assert isinstance(model, BertForTokenClassification)
+    export(model, tmp_path / "model.onnx", ("last_hidden_state", "logits"))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(minilm_folder() / name, tmp_path)
+    runner = runner_of(tmp_path, onnx_file="model.onnx")
+    tokenizer = TextTokenizer.from_card(runner.card)
+    texts = ["words and more words, and \u2603 too", "one", "a longer text, so that there is padding"]
+    ids = tokenizer.encode(texts, "", CutRules(truncate=True))
+    wanted = Output.DENSE | Output.SPARSE
+    results = runner.run(PackedBatch.pack(ids), wanted)
+    assert runner.card.outputs == wanted | Output.HIDDEN
+    assert results.sparse is not None
+    for row, vector, one in zip(given(results.dense), results.sparse, ids, strict=True):
+        with torch.no_grad():
+            hidden = model.bert(torch.tensor(one[None], dtype=torch.int64)).last_hidden_state[0]
+            logits = model.classifier(hidden)[:, 0].numpy()
+        np.testing.assert_allclose(row, hidden.mean(0).numpy(), atol=FP32_MAX_ABS_DIFF)
+        weights: dict[int, float] = {}
+        for token, logit in zip(one.tolist(), logits.tolist(), strict=True):
+            if logit > 0 and token not in (0, 100, 101, 102):  # [PAD], [UNK], [CLS], [SEP]
+                weights[token] = max(logit, weights.get(token, 0.0))
+        got = dict(zip(vector.indices.tolist(), vector.values.tolist(), strict=True))
+        assert got == pytest.approx(weights, abs=FP32_MAX_ABS_DIFF)
+    assert any(len(vector.indices) for vector in results.sparse)
+    assert card_of(tmp_path, onnx_file="model.onnx").sparse_width == runner.card.encoder.embeddings.vocabulary
 
 
 def test_a_family_runs_from_its_weights_unless_a_file_is_chosen(bert: Path) -> None:

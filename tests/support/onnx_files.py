@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from transformers import BertForSequenceClassification, BertModel
+from transformers import BertForSequenceClassification, BertForTokenClassification, BertModel
 
 from tests.support.models import minilm_folder
 
@@ -23,7 +23,11 @@ OPSET, IR_VERSION = 17, 8
 class _Exported(torch.nn.Module):
     """transformers' layers one after another: its whole model bakes the traced length into the embeddings."""
 
-    def __init__(self, model: BertModel | BertForSequenceClassification, outputs: Sequence[str]) -> None:
+    def __init__(
+        self,
+        model: BertModel | BertForSequenceClassification | BertForTokenClassification,
+        outputs: Sequence[str],
+    ) -> None:
         super().__init__()
         self.model = model
         self.outputs = outputs
@@ -48,11 +52,13 @@ class _Exported(torch.nn.Module):
         }
         if isinstance(self.model, BertForSequenceClassification):
             finished["logits"] = self.model.classifier(bert.pooler(hidden))
+        if isinstance(self.model, BertForTokenClassification):
+            finished["logits"] = self.model.classifier(hidden)
         return tuple(finished[name] for name in self.outputs)
 
 
 def export(
-    model: BertModel | BertForSequenceClassification,
+    model: BertModel | BertForSequenceClassification | BertForTokenClassification,
     file: Path,
     outputs: Sequence[str] = ("last_hidden_state",),
 ) -> None:
@@ -62,7 +68,12 @@ def export(
     mask = ids.clone()
     mask[1, 3:] = 0
     varying = {name: {0: "batch", 1: "tokens"} for name in INPUTS}
-    varying |= {name: {0: "batch"} for name in outputs if name in ("sentence_embedding", "logits")}
+    rows = (
+        ("sentence_embedding",)
+        if isinstance(model, BertForTokenClassification)
+        else ("sentence_embedding", "logits")
+    )
+    varying |= {name: {0: "batch"} for name in outputs if name in rows}
     varying |= {name: {0: "batch", 1: "tokens"} for name in outputs if name not in varying}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter without another package's help is called old

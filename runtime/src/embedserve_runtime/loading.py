@@ -41,7 +41,7 @@ from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.parity import LEAST_COSINE, parity_of, sample
-from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner
+from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner, WeightsRunner
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +200,11 @@ def _graph_runner(card: ModelCard, graph: ShippedGraph, settings: EngineSettings
     engine = ShippedEngine(graph, card.encoder.hidden_size, settings.threads or usable_cpus())
     if graph.rows is not None:
         return GraphRunner(card, graph, engine)
-    return EncoderRunner(card, engine, Heads(dense=_dense_head(card)))
+    dense = _dense_head(card)
+    lexical = next((head for head in card.token_heads if isinstance(head, LexicalHead)), None)
+    if lexical is not None:
+        return WeightsRunner(card, engine, dense, Lexical(lexical, ()))
+    return EncoderRunner(card, engine, Heads(dense=dense))
 
 
 def _heads(card: ModelCard, checkpoint: Checkpoint) -> Heads:
@@ -242,14 +246,21 @@ def open_engines(
     hides_tokens: bool = False,
     parity: float | None = None,
 ) -> Sequence[Engine]:
-    """The engine that the settings ask for, once a device, with the weights loaded. hides_tokens: as of `TorchEngine`.
-    parity: of 8 bit, where that was measured.
+    """The engine that the settings ask for, once a device, with the weights loaded.
 
-    Raises UnsupportedArchitecture, and ConfigError for devices that are not there.
+    hides_tokens: whether batches will have tokens that attention does not see (`PackedBatch.attended`). parity: of 8
+    bit, where that was measured. Raises UnsupportedArchitecture, and ConfigError for devices that are not there.
     """
     threads = settings.threads or usable_cpus()
     if choose_engine(encoder, settings) == "onnx":
         return [OnnxEngine.build(encoder, weights, threads)]
+    attention = settings.attention
+    if hides_tokens and attention not in ("auto", "grouped"):
+        raise UnsupportedArchitecture(
+            f"engine.attention: {attention} sees all tokens, and queries of this model have some that are not to be "
+            "seen; set it to auto or grouped"
+        )
+    attention = "grouped" if hides_tokens else attention
     # Imported here: torch is an extra, and importing it takes longer than loading a small model.
     from embedserve_runtime.engines.torch.devices import devices
     from embedserve_runtime.engines.torch.engine import TorchEngine
@@ -261,8 +272,7 @@ def open_engines(
             device,
             settings.precision,
             threads,
-            attention=settings.attention,
-            hides_tokens=hides_tokens,
+            attention=attention,
             parity=parity,
         )
         for device in devices(settings.devices)

@@ -80,6 +80,57 @@ class EncoderRunner:
         )
 
 
+class WeighsTokens(Engine, Protocol):
+    """An engine that gives a weight for each token beside its state."""
+
+    def states(
+        self, batch: PackedBatch, *, hidden: bool, weights: bool
+    ) -> tuple[FloatArray | None, FloatArray | None]:
+        """(tokens, hidden size) and (tokens, 1), each if it is asked for. Raises EngineFailure."""
+        ...
+
+
+class WeightsRunner:
+    """Dense and sparse vectors of one run of an engine that weighs tokens itself."""
+
+    def __init__(
+        self,
+        card: ModelCard,
+        engine: WeighsTokens,
+        dense: Callable[[FloatArray, PackedBatch], FloatArray],
+        sparse: Callable[[FloatArray, PackedBatch], list[SparseVector]],
+    ) -> None:
+        """sparse: of weights."""
+        self._card = card
+        self._engine = engine
+        self._dense = dense
+        self._sparse = sparse
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    @property
+    def engine(self) -> EngineFacts:
+        return self._engine.facts
+
+    @property
+    def out_of_memory(self) -> int:
+        return self._engine.out_of_memory
+
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+        hidden, weights = self._engine.states(
+            batch, hidden=bool(wanted & (Output.DENSE | Output.HIDDEN)), weights=Output.SPARSE in wanted
+        )
+        states = hidden if Output.HIDDEN in wanted else None
+        return Results(
+            dense=self._dense(hidden, batch) if hidden is not None and Output.DENSE in wanted else None,
+            sparse=None if weights is None else self._sparse(weights, batch),
+            hidden=None if states is None else np.split(states, batch.cu_seqlens[1:-1]),
+            padding=self._engine.padding,
+        )
+
+
 class RoutedRunner:
     """Documents through one model and queries through another, whose vectors can be compared."""
 

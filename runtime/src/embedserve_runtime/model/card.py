@@ -47,7 +47,13 @@ from embedserve_runtime.model.overlay import (
 )
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.model.ranges import Ranges, read_ranges
-from embedserve_runtime.model.shipped import ShippedGraph, chosen_file, graph_encoder, read_graph
+from embedserve_runtime.model.shipped import (
+    ShippedGraph,
+    chosen_file,
+    graph_encoder,
+    read_graph,
+    token_weights,
+)
 from embedserve_runtime.model.static import StaticTable, read_static
 from embedserve_runtime.model.words import WordTable, read_words
 from embedserve_runtime.results import Output
@@ -357,7 +363,9 @@ def _graph_card(source: _Source, graph: ShippedGraph) -> ModelCard:
         task, head = read_graph_head(home, encoder, layout, settings.task, graph.width or 0)
         pipeline = rows_pipeline(graph.width or 0, settings, layout)
     card = _card(source, encoder, pipeline, _Contents(head=graph.identity))
-    return replace(card, task=task, head=head, body=graph, pair_types=_pair_types(encoder, layout))
+    weights = () if graph.weights is None else (token_weights(home, encoder),)
+    pair_types = _pair_types(encoder, layout)
+    return replace(card, task=task, head=head, token_heads=weights, body=graph, pair_types=pair_types)
 
 
 def _static_card(source: _Source, table: StaticTable) -> ModelCard:

@@ -22,7 +22,9 @@ from embedserve_runtime.errors import (
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
 from embedserve_runtime.model.files import FileModel, read_json_if_there
+from embedserve_runtime.model.heads.description import LexicalHead
 from embedserve_runtime.model.onnx_file import Element, Value, read_declared
+from embedserve_runtime.model.vocabulary import special_tokens, token_ids
 
 # In this order; of other files one alone is taken, several must be chosen from.
 DEFAULT_FILES = ("onnx/model.onnx", "model.onnx")
@@ -31,6 +33,7 @@ CACHE_PREFIX = "past_key_values."
 HIDDEN_NAMES = ("last_hidden_state", "token_embeddings", "hidden_states")
 ROW_NAMES = ("sentence_embedding",)
 LOGITS = "logits"
+SPECIAL_TOKENS = ("bos_token", "cls_token", "eos_token", "pad_token", "sep_token", "unk_token")
 # Tokens of a text where neither config.json nor the tokenizer's files bound them.
 DEFAULT_LENGTH = 512
 
@@ -71,7 +74,8 @@ class ShippedGraph:
 
     inputs: what it is fed, by name. hidden: the output (batch, tokens, size); None where the graph keeps it.
     rows: the output (batch, size) that is used as it comes, and whether it holds dense vectors or logits.
-    width: columns of `rows`, None without. external: files of its weights, relative to its folder.
+    width: columns of `rows`, None without. weights: the output (batch, tokens, 1) beside `hidden` that holds a weight
+    for each token; None without. external: files of its weights, relative to its folder.
     pad: token id at padded places, on `pad_side`.
     """
 
@@ -82,6 +86,7 @@ class ShippedGraph:
     rows: str | None
     rows_are: Rows
     width: int | None
+    weights: str | None
     pad: int
     pad_side: Literal["left", "right"]
 
@@ -96,6 +101,7 @@ class ShippedGraph:
             "kind": "onnx",
             "files": [_digest(file) for file in self.files],
             "output": self.rows or self.hidden,
+            **({} if self.weights is None else {"weights": self.weights}),
         }
 
 
@@ -166,6 +172,7 @@ def read_graph(folder: Path, file: Path, *, task: str, pooled: bool) -> ShippedG
         rows=None if rows is None else rows.name,
         rows_are=rows_are,
         width=None if rows is None else _last(rows, config, file),
+        weights=None if rows is not None else _weights(declared.outputs),
         pad=config.pad_token_id or 0,
         pad_side=side.padding_side,
     )
@@ -225,6 +232,26 @@ def _rows(
         return None, "dense"
     found = _only(file, [value for value in outputs if value.rank == 2 and value.name != LOGITS])
     return found, "logits" if task == "auto" and config.classifies else "dense"
+
+
+def _weights(outputs: Sequence[Value]) -> str | None:
+    """Logits of one label for each token, as exports of a token classifier have them."""
+    found = next((value for value in outputs if value.name == LOGITS), None)
+    if found is None or not found.is_float or found.rank != 3 or not found.shape or found.shape[-1] != 1:
+        return None
+    return found.name
+
+
+def token_weights(folder: Path, encoder: Encoder) -> LexicalHead:
+    """What is made of the weights of a graph: those of special tokens are dropped. Raises ModelInvalid."""
+    ids = token_ids(folder / "tokenizer.json")
+    named = special_tokens(folder, SPECIAL_TOKENS)
+    dropped = sorted({ids[token] for token in named.values() if token in ids})
+    if not dropped:
+        raise ModelInvalid(
+            f"{folder / 'tokenizer_config.json'}: names no special tokens, whose weights are dropped"
+        )
+    return LexicalHead((), tuple(dropped), encoder.embeddings.vocabulary)
 
 
 def _is_for_logits(by_name: Mapping[str, Value]) -> bool:

@@ -32,10 +32,12 @@ class _Content(FileModel):
 class _SpecialTokens(FileModel):
     """tokenizer_config.json or special_tokens_map.json, which write a token as text or as an object."""
 
+    bos_token: str | _Content | None = None
     cls_token: str | _Content | None = None
     eos_token: str | _Content | None = None
     mask_token: str | _Content | None = None
     pad_token: str | _Content | None = None
+    sep_token: str | _Content | None = None
     unk_token: str | _Content | None = None
 
 

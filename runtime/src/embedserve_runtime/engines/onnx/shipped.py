@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,16 @@ DTYPES: dict[int, type[np.generic]] = {
 Array = NDArray[Any]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphOutputs:
+    """float32, None for what was not asked for. rows: (sequences, width), finished. hidden: (tokens, hidden_size).
+    weights: (tokens, 1)."""
+
+    rows: FloatArray | None
+    hidden: FloatArray | None
+    weights: FloatArray | None
+
+
 class ShippedEngine:
     """One session. It may be run from any thread, one at a time."""
 
@@ -48,30 +59,45 @@ class ShippedEngine:
 
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
-        _, hidden = self.run(batch, rows=False, hidden=True)
+        hidden = self.run(batch, hidden=True).hidden
         assert hidden is not None, "asked for"
         return hidden
 
-    def run(
-        self, batch: PackedBatch, *, rows: bool, hidden: bool
+    def states(
+        self, batch: PackedBatch, *, hidden: bool, weights: bool
     ) -> tuple[FloatArray | None, FloatArray | None]:
-        """Finished rows (sequences, width) and hidden states (tokens, hidden_size), float32, each if it is asked for
-        and the graph gives it. Raises EngineFailure."""
+        """Hidden states and weights of tokens, as `run` gives them."""
+        made = self.run(batch, hidden=hidden, weights=weights)
+        return made.hidden, made.weights
+
+    def run(
+        self, batch: PackedBatch, *, rows: bool = False, hidden: bool = False, weights: bool = False
+    ) -> GraphOutputs:
+        """From one run what is asked for, as far as the graph gives it. Raises EngineFailure."""
         graph = self._graph
-        row_name, hidden_name = graph.rows if rows else None, graph.hidden if hidden else None
-        names = [name for name in (row_name, hidden_name) if name is not None]
-        made = np.zeros((len(batch.lengths), graph.width or 0), dtype=np.float32)
-        states = np.zeros((batch.tokens if hidden_name else 0, self._hidden_size), dtype=np.float32)
+        columns = {
+            graph.rows if rows else None: graph.width or 0,
+            graph.hidden if hidden else None: self._hidden_size,
+            graph.weights if weights else None: 1,
+        }
+        columns.pop(None, None)
+        names = [name for name in columns if name is not None]
+        made = {
+            name: np.zeros(
+                (len(batch.lengths) if name == graph.rows else batch.tokens, columns[name]), dtype=np.float32
+            )
+            for name in names
+        }
         self.padding = -batch.tokens
         for members, tokens, real in _blocks(batch, graph.pad_side):
             self.padding += real.size
-            outputs = dict(zip(names, self._call(names, batch, tokens, real), strict=True))
-            if row_name is not None:
-                made[members] = self._fitting(outputs[row_name], (len(members), made.shape[1]), row_name)
-            if hidden_name is not None:
-                wanted = (*tokens.shape, self._hidden_size)
-                states[tokens[real]] = self._fitting(outputs[hidden_name], wanted, hidden_name)[real]
-        return (made if row_name else None), (states if hidden_name else None)
+            for name, output in zip(names, self._call(names, batch, tokens, real), strict=True):
+                if name == graph.rows:
+                    made[name][members] = self._fitting(output, (len(members), columns[name]), name)
+                else:
+                    fitting = self._fitting(output, (*tokens.shape, columns[name]), name)
+                    made[name][tokens[real]] = fitting[real]
+        return GraphOutputs(*(made.get(name or "") for name in (graph.rows, graph.hidden, graph.weights)))
 
     def _call(
         self, names: list[str], batch: PackedBatch, tokens: Array, real: NDArray[np.bool_]
@@ -141,9 +167,10 @@ class GraphRunner:
         return self._engine.out_of_memory
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
-        rows, hidden = self._engine.run(
+        made = self._engine.run(
             batch, rows=bool(wanted & (Output.DENSE | Output.LOGITS)), hidden=Output.HIDDEN in wanted
         )
+        rows, hidden = made.rows, made.hidden
         return Results(
             dense=None if self._logits else rows,
             logits=rows if self._logits else None,

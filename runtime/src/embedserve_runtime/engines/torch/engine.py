@@ -48,15 +48,12 @@ class TorchEngine:
         *,
         kernel: KernelKind | None = None,
         eight_bit: EightBit | None = None,
-        hides_tokens: bool = False,
     ) -> None:
         """Read the weights onto `device`. threads: compute threads of the process on the CPU, None for torch's own.
 
         dtype: of weights, products and hidden states; norms, rotary positions and softmax stay in float32.
         kernel: the attention to take; None takes the fastest that can run the encoder. eight_bit: of the large
         products, `dtype` is of all else. Raises UnsupportedArchitecture where what is asked for cannot be.
-        hides_tokens: whether batches will have tokens that attention does not see (`PackedBatch.attended`), which the
-        packed kernels cannot leave out.
         """
         if threads is not None:
             torch.set_num_threads(threads)
@@ -65,9 +62,7 @@ class TorchEngine:
         self.device = device
         self.dtype = dtype
         self.memory = MemoryBudget()
-        self.kernel = choose_kernel(
-            encoder, device, dtype, KernelKind.GROUPED if hides_tokens and kernel is None else kernel
-        )
+        self.kernel = choose_kernel(encoder, device, dtype, kernel)
         self.eight_bit = eight_bit
         self.parity: float | None = None
         if eight_bit is not None:
@@ -105,7 +100,6 @@ class TorchEngine:
         *,
         attention: str,
         parity: float | None = None,
-        hides_tokens: bool = False,
     ) -> TorchEngine:
         """As settings name things. precision: of a dtype, `auto`, or 8 bit. attention: a kind of kernel, or `auto`."""
         kernel = None if attention == "auto" else KernelKind(attention)
@@ -118,7 +112,6 @@ class TorchEngine:
             threads,
             kernel=kernel,
             eight_bit=eight_bit,
-            hides_tokens=hides_tokens,
         )
         engine.parity = parity
         return engine

@@ -136,10 +136,11 @@ class SparseHead:
 class LexicalHead:
     """A weight for each token, max(0, layer); of a token that occurs several times, the largest.
 
-    dropped: token ids that get none. vocabulary: how many token ids there are.
+    dropped: token ids that get none. vocabulary: how many token ids there are. layers: one, or none where a graph
+    gives the weights.
     """
 
-    layers: tuple[HeadLayer]
+    layers: tuple[HeadLayer, ...]
     dropped: tuple[int, ...]
     vocabulary: int
 

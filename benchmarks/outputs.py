@@ -1,0 +1,138 @@
+"""What several outputs of one forward cost, on the CPU: dense, sparse and multi-vector of a model like BGE-M3 against
+dense alone and against three passes; sparse vectors of the real SPLADE model against sentence-transformers.
+
+    python -m benchmarks.outputs [--rounds 5] [--threads 2] [--texts 32] [--tokens 128]
+
+The first model has XLM-R's base shape (12 layers of 768), a small vocabulary and random weights. All ways run in turn
+in every round, so that a busy machine slows all of them alike; printed are medians of time and of CPU time, each with
+its ratio to the first.
+Writing the answers is not part of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from sentence_transformers import SparseEncoder
+from transformers import XLMRobertaConfig, XLMRobertaModel
+
+from embedserve_runtime.config import load_config
+from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.loading import load_runner
+from embedserve_runtime.results import Output
+from embedserve_runtime.runner import Runner
+from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from tests.support.models import splade_folder
+from tests.support.texts import parity_texts
+from tests.support.tiny_tokenizers import xlm_roberta_tokenizer
+
+THREE = (Output.DENSE, Output.SPARSE, Output.MULTI_VECTOR)
+ALL = Output.DENSE | Output.SPARSE | Output.MULTI_VECTOR
+WIDTH, VOCABULARY = 768, 2000
+
+
+def like_bge_m3(folder: Path, threads: int) -> Runner:
+    config = XLMRobertaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        intermediate_size=4 * WIDTH,
+        max_position_embeddings=514,
+        type_vocab_size=1,
+    )
+    torch.manual_seed(0)
+    XLMRobertaModel(config).save_pretrained(folder)
+    xlm_roberta_tokenizer(folder)
+    torch.save(torch.nn.Linear(WIDTH, 1).state_dict(), folder / "sparse_linear.pt")
+    torch.save(torch.nn.Linear(WIDTH, WIDTH).state_dict(), folder / "colbert_linear.pt")
+    return runner_of(folder, threads)
+
+
+def runner_of(folder: Path, threads: int, **model: str) -> Runner:
+    flags = {"model": {"source": str(folder), **model}, "engine": {"threads": threads}}
+    return load_runner(load_config(flags=flags))
+
+
+def of_outputs(runner: Runner, texts: int, tokens: int) -> Mapping[str, Callable[[], object]]:
+    source = np.random.default_rng(0)
+    batch = PackedBatch.pack([source.integers(5, VOCABULARY, tokens).astype(np.int32) for _ in range(texts)])
+    return {
+        "dense": lambda: runner.run(batch, Output.DENSE),
+        "dense, sparse, multi-vector": lambda: runner.run(batch, ALL),
+        "three passes": lambda: [runner.run(batch, one) for one in THREE],
+    }
+
+
+def of_splade(threads: int, texts: int) -> Mapping[str, Callable[[], object]]:
+    """From text to vectors, in batches of 32; the longest first, as sentence-transformers sorts them."""
+    runner = runner_of(splade_folder(), threads, task="sparse")
+    tokenizer = TextTokenizer.from_card(runner.card)
+    given = parity_texts(2 * texts)
+    oracle = SparseEncoder(str(splade_folder()), device="cpu")
+    oracle.max_seq_length = runner.card.max_length
+
+    def ours() -> None:
+        ids = tokenizer.encode(given, "", CutRules(truncate=True))
+        ids.sort(key=len, reverse=True)
+        for start in range(0, len(ids), 32):
+            runner.run(PackedBatch.pack(ids[start : start + 32]), Output.SPARSE)
+
+    return {"SPLADE": ours, "SPLADE, sentence-transformers": lambda: oracle.encode(given, batch_size=32)}
+
+
+class Taken(NamedTuple):
+    wall: float
+    cpu: float
+
+
+def taken(work: Callable[[], object]) -> Taken:
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return Taken(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def report(ways: Mapping[str, Callable[[], object]], rounds: int) -> None:
+    for work in ways.values():
+        work()
+    rows: dict[str, list[Taken]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, work in ways.items():
+            rows[name].append(taken(work))
+    medians = {
+        name: Taken(median(one.wall for one in of), median(one.cpu for one in of))
+        for name, of in rows.items()
+    }
+    first = next(iter(medians.values()))
+    for name, (wall, cpu) in medians.items():
+        times = f"{wall * 1000:8.0f} ms {wall / first.wall:6.2f} x"
+        print(f"{name:32}{times}   CPU {cpu * 1000:8.0f} ms {cpu / first.cpu:6.2f} x")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=usable_cpus())
+    parser.add_argument("--texts", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=128)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    with TemporaryDirectory() as folder:
+        runner = like_bge_m3(Path(folder), options.threads)
+        report(of_outputs(runner, options.texts, options.tokens), options.rounds)
+    report(of_splade(options.threads, options.texts), options.rounds)
+
+
+if __name__ == "__main__":
+    main()
