@@ -7,7 +7,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.grouping import group
+from embedserve_runtime.engines.grouping import EqualGroups
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_types
 from embedserve_runtime.engines.onnx.session import PROVIDERS, RUN_ERRORS, session_options
 from embedserve_runtime.engines.onnx.spool import spooled
@@ -15,20 +15,13 @@ from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
 
-# Scores of one head that a group may have where position terms are added: each of those is an array of all scores,
-# and more of them than the processor's cache holds is slower anyway.
-MOST_PAIRS = 1_048_576
-
 
 class OnnxEngine:
     """One ONNX Runtime session. `forward` may be called from any thread, one at a time."""
 
     def __init__(self, encoder: Encoder, weights: Weights, threads: int) -> None:
         """Build the graph and load it. threads: compute threads of the session, the calling one included."""
-        self.padding = 0
         self._hidden_size = encoder.hidden_size
-        has_terms = any(layer.attention.disentangled for layer in encoder.layers)
-        self._most_pairs = MOST_PAIRS if has_terms else None
         self._token_types = encoder.embeddings.token_types
         self._takes_types = takes_types(encoder)
         model, initializers = build(encoder, weights)
@@ -45,9 +38,23 @@ class OnnxEngine:
     def hidden_size(self) -> int:
         return self._hidden_size
 
+    @property
+    def padding(self) -> int:
+        return 0
+
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
         batch.check_types(self._token_types)
+        by_length = np.argsort(batch.lengths, kind="stable").astype(np.int32)
+        if np.array_equal(by_length, np.arange(len(by_length))):
+            return self._run(batch)
+        ordered = batch.select(by_length)
+        hidden = np.empty((batch.tokens, self._hidden_size), dtype=np.float32)
+        hidden[batch.rows_of(by_length)] = self._run(ordered)
+        return hidden
+
+    def _run(self, batch: PackedBatch) -> FloatArray:
+        """batch: sequences of one length side by side."""
         try:
             (hidden,) = self._session.run([OUTPUT], self._feeds(batch))
         except RUN_ERRORS as error:
@@ -57,18 +64,14 @@ class OnnxEngine:
         return hidden  # type: ignore[no-any-return]  # onnxruntime has no types
 
     def _feeds(self, batch: PackedBatch) -> dict[str, NDArray[np.generic]]:
-        groups = group(batch, self._hidden_size, self._most_pairs)
-        self.padding = len(groups.rows) - batch.tokens
-        starts = np.repeat(batch.cu_seqlens[:-1], batch.lengths)
+        groups = EqualGroups.of(batch.lengths)
         feeds: dict[str, NDArray[np.generic]] = {
             "token_ids": batch.token_ids.astype(np.int64),
-            "positions": np.arange(batch.tokens, dtype=np.int64) - starts,
-            "rows": groups.rows,
-            "row_starts": groups.row_starts,
+            "positions": np.arange(batch.tokens, dtype=np.int64)
+            - np.repeat(batch.cu_seqlens[:-1], batch.lengths),
+            "starts": groups.starts,
+            "ends": groups.ends,
             "shapes": groups.shapes,
-            "lengths": groups.lengths,
-            "length_starts": groups.length_starts,
-            "unpad": groups.unpad,
             "groups": np.array(len(groups.shapes), dtype=np.int64),
         }
         if self._takes_types:
