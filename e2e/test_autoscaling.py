@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import time
 from collections.abc import Iterator
@@ -13,11 +12,11 @@ import pytest
 from e2e.cluster.kubectl import Kubectl, deployment_available
 from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
-from e2e.cluster.shell import run
 from e2e.conftest import MakeService
-from e2e.demo.release import CHART, OPERATOR_NAMESPACE, RELEASE
+from e2e.demo.release import OPERATOR_NAMESPACE, RELEASE
 from e2e.load import asking
-from e2e.services import PATIENCE_S, Object, Service, condition, hub_spec
+from e2e.scaled import LONG_TEXT, ready, scaled_spec, upgrade
+from e2e.services import PATIENCE_S, Object, Service, condition
 
 pytestmark = pytest.mark.soak
 
@@ -27,27 +26,6 @@ API_SERVICE = ("apiservice", "v1beta2.custom.metrics.k8s.io")
 SELECTOR = "app.kubernetes.io/component=metrics-adapter"
 GRACE_S = 30
 """For so long the operator leaves an API registered that nobody answers for."""
-TEXT = "A sentence that is long enough to be some work, and is asked for again and again. " * 4
-
-
-def scaled_spec(**more: object) -> Object:
-    """Small pods, small batches, quick down: so that a small load needs several, and a test does not wait for long."""
-    down = {
-        "stabilizationWindowSeconds": 5,
-        "policies": [{"type": "Percent", "value": 100, "periodSeconds": 5}],
-    }
-    autoscaling = {"minReplicas": 1, "maxReplicas": 3, "target": 8, "behavior": {"scaleDown": down}, **more}
-    return hub_spec(
-        autoscaling=autoscaling,
-        batching={"maxBatchTokens": 256},
-        resources={"requests": {"cpu": "100m"}, "limits": {"cpu": "400m"}},
-    )
-
-
-def upgrade(cluster: Cluster, *flags: str) -> None:
-    words = ["upgrade", RELEASE, str(CHART), "--namespace", OPERATOR_NAMESPACE, "--reuse-values", "--wait"]
-    environment = {**os.environ, "KUBECONFIG": str(cluster.layout.admin_kubeconfig)}
-    run([str(cluster.helm), *words, *flags], environment=environment, timeout_s=240)
 
 
 def is_available(found: Object) -> bool:
@@ -80,10 +58,6 @@ def scaled(service: MakeService) -> Iterator[Service]:
     found.delete()
 
 
-def ready(found: Object) -> int:
-    return int(found["status"].get("readyReplicas", 0))
-
-
 def value(found: Object) -> float:
     """Waiting inputs of a pod, on average, as the status tells it."""
     said = found["status"].get("autoscaling", {}).get("value", "0")
@@ -92,7 +66,7 @@ def value(found: Object) -> float:
 
 def test_a_service_grows_with_its_queue_and_shrinks_without_failing_a_request(scaled: Service) -> None:
     with asking(scaled) as trickle:
-        with asking(scaled, threads=60, text=TEXT) as load:
+        with asking(scaled, threads=60, text=LONG_TEXT) as load:
             peak = value(scaled.wait_for("a queue", lambda found: value(found) > 16))
             scaled.wait_for("three pods", lambda found: ready(found) == 3)
             scaled.wait_for("a shorter queue", lambda found: value(found) < peak / 2)
@@ -105,7 +79,7 @@ def test_a_service_grows_with_its_queue_and_shrinks_without_failing_a_request(sc
 def test_the_number_holds_while_the_adapter_dies_and_namespaces_can_be_deleted(
     kubectl: Kubectl, scaled: Service
 ) -> None:
-    with asking(scaled, threads=60, text=TEXT) as load:
+    with asking(scaled, threads=60, text=LONG_TEXT) as load:
         scaled.wait_for("three pods", lambda found: ready(found) == 3)
         one = kubectl.get("pods", "--namespace", OPERATOR_NAMESPACE, "--selector", SELECTOR)
         assert one is not None
@@ -143,7 +117,7 @@ def test_two_services_scale_apart(service: MakeService, scaled: Service) -> None
     quiet.apply(scaled_spec(metric="inFlight", target=4))
     quiet.wait_serving()
     quiet.wait_condition("ScalingActive", "True", "Scaling")
-    with asking(scaled, threads=60, text=TEXT) as load:
+    with asking(scaled, threads=60, text=LONG_TEXT) as load:
         scaled.wait_for("three pods", lambda found: ready(found) == 3)
         found = quiet.get()
         assert found["status"]["autoscaling"]["desiredReplicas"] == 1

@@ -49,6 +49,9 @@ LOCAL_PATH = GoBuild("local-path-provisioner", "tool", "under 1 minute")
 # Nodes and pods that exist only as objects, for placement and scale.
 KWOK = GoBuild("kwok", "tool", "about 2 minutes")
 
+# Autoscaling by somebody else; built only by the test that wants it.
+KEDA = GoBuild("keda", "tool", "about 15 minutes")
+
 # Kubernetes first: the others share most of its compiled packages.
 BUILDS = (KUBERNETES, COREDNS, HELM, LOCAL_PATH, KWOK)
 
@@ -62,6 +65,17 @@ def build_binaries(layout: Layout, progress: Progress) -> dict[str, Path]:
 def build_helm(layout: Layout, progress: Progress) -> Path:
     """helm alone, for what needs no cluster."""
     return _build(HELM, _compiler(), layout, progress) / "helm"
+
+
+def build_keda(layout: Layout, progress: Progress) -> Path:
+    """The folder with KEDA's operator and its metrics server."""
+    return _build(KEDA, _compiler(), layout, progress)
+
+
+def module_folder(build: GoBuild, module: str) -> Path:
+    """Where the sources of a module lie that was built: its manifests are installed as they are."""
+    words = ["go", "list", "-m", "-f", "{{.Dir}}", module]
+    return Path(run(words, folder=build.source, environment={**os.environ, "GOWORK": "off"}).strip())
 
 
 def _compiler() -> str:

@@ -15,8 +15,9 @@ from embedserve_operator.adapter.registration import API_PORT, API_SERVICE
 from embedserve_operator.api.crd import custom_resource_definition
 from embedserve_operator.cli import parser
 from embedserve_operator.hardware import HardwareClass, with_changes
-from embedserve_operator.kinds import API_KINDS, CHILD_KINDS, CLUSTER_KINDS, POD, RESOURCE, SERVICE_MONITOR
+from embedserve_operator.kinds import API_KINDS, CHILD_KINDS, CLUSTER_KINDS, OPTIONAL_KINDS, POD, RESOURCE
 from embedserve_operator.options import adapter_settings, render_settings, run_settings
+from embedserve_operator.settings import KedaSettings
 from embedserve_operator.specs.autoscaler import METRICS
 from tests.chart.conftest import CHART, Helm
 from tests.operator.expected import assert_golden
@@ -155,7 +156,7 @@ def test_every_kind_that_the_operator_makes_or_watches_is_one_that_it_may(templa
             if api.group in rule["apiGroups"] and api.plural in rule["resources"]
             for verb in rule["verbs"]
         }
-        needed = {"list"} if kind == SERVICE_MONITOR else {"list", "watch"}
+        needed = {"list"} if kind in OPTIONAL_KINDS else {"list", "watch"}
         needed |= {"get", "create", "patch", "delete"} if kind in CHILD_KINDS else set()
         assert verbs == needed, kind
 
@@ -246,3 +247,21 @@ def test_the_rules_for_a_prometheus_adapter_tell_every_metric_that_can_be_scaled
     (found,) = objects(template("--set", "prometheusAdapter.rules=true"), "ConfigMap")
     rules = yaml.safe_load(found["data"]["config.yaml"])["rules"]
     assert {rule["seriesQuery"].partition("{")[0] for rule in rules} == set(METRICS.values())
+
+
+def test_keda_takes_the_place_of_the_adapter_and_may_read_the_pods(template: Template) -> None:
+    flags = ("--set", "keda.enabled=true", "--set", "keda.prometheusAddress=http://prometheus:9090")
+    (deployment,) = objects(template(*flags), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    settings = render_settings(parser().parse_args(container["args"]))
+    assert settings.keda == KedaSettings("http://prometheus:9090")
+    assert "keda" in settings.management_clients
+    options = render_settings(parser().parse_args(["run"]))
+    assert options.keda is None
+
+
+def test_keda_and_the_adapter_exclude_each_other(helm: Helm) -> None:
+    flags = (*ADAPTER, "--set", "keda.enabled=true")
+    done = helm("template", "x", str(CHART), "--kube-version", "1.34.2", *flags)
+    assert done.returncode != 0
+    assert "exclude each other" in done.stderr

@@ -123,7 +123,7 @@ BAD: dict[str, Bad] = {
         with_(autoscaling={"maxReplicas": 2, "target": "0m"}), "must be a Kubernetes quantity above zero"
     ),
     "an autoscaler to zero": Bad(
-        with_(autoscaling={"minReplicas": 0, "maxReplicas": 2}), "use suspend to stop all pods"
+        with_(autoscaling={"minReplicas": 0, "maxReplicas": 2}), "needs triggers that wake the service"
     ),
     "an unknown metric": _schema(
         with_(autoscaling={"maxReplicas": 2, "metric": "luck"}), 'supported values: "queueDepth"'

@@ -121,12 +121,13 @@ class Cluster:
     children: tuple[Manifest, ...] = ()
     pods: tuple[Manifest, ...] = ()
     facts: ClusterFacts = UNKNOWN_CLUSTER
+    settings: RenderSettings = SETTINGS
 
     def world(self) -> World:
         return observe(self.resource, self.children, self.pods, self.facts)
 
     def plan(self) -> Plan:
-        return make_plan(self.world(), SETTINGS)
+        return make_plan(self.world(), self.settings)
 
     def conditions(self) -> dict[str, PlannedCondition]:
         return {condition.type: condition for condition in self.plan().status.conditions}
@@ -202,6 +203,17 @@ class Cluster:
         found = service["spec"]["selector"][REVISION_LABEL]
         assert isinstance(found, str)
         return found
+
+
+def with_pods(cluster: Cluster, count: int, *, only: str = "") -> Cluster:
+    """After an autoscaler wrote a number; to the Deployment of one revision or to all."""
+    children = [
+        {**c, "spec": {**c["spec"], "replicas": count}}
+        if c["kind"] == "Deployment" and c["metadata"]["name"].endswith(only)
+        else c
+        for c in cluster.children
+    ]
+    return replace(cluster, children=tuple(children))
 
 
 def _stored(child: Manifest, before: Manifest) -> Manifest:

@@ -51,13 +51,12 @@ class Stage:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         plural = request.path.rpartition("/")[2]
-        if request.path == "/apis/monitoring.coreos.com/v1":
-            there = "servicemonitors" in self.lists
-            return (
-                web.json_response({"resources": [{"name": "servicemonitors"}]})
-                if there
-                else status(404, "no such group")
-            )
+        optional = {"monitoring.coreos.com": "servicemonitors", "keda.sh": "scaledobjects"}
+        group = request.path.split("/")[2]
+        if group in optional and request.path.count("/") == len(("", "apis", "group")):
+            if optional[group] in self.lists:
+                return web.json_response({"resources": [{"name": optional[group]}]})
+            return status(404, "no such group")
         return web.json_response({"items": self.lists.get(plural, [])})
 
 
@@ -107,12 +106,17 @@ async def test_what_was_listed_and_is_gone_is_not_waited_for(stage: Stage) -> No
     assert set(stage.alive) == set(WATCHED_KINDS)
 
 
-async def test_service_monitors_are_known_where_their_definition_is(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("kind", "plural"), [("ServiceMonitor", "servicemonitors"), ("ScaledObject", "scaledobjects")]
+)
+async def test_kinds_that_a_cluster_may_lack_are_known_where_their_definition_is(
+    stage: Stage, kind: str, plural: str
+) -> None:
     await stage.audit.refresh_unwatched()
-    assert not stage.cluster.facts().service_monitors
-    stage.lists["servicemonitors"] = [thing("1")]
+    assert not stage.cluster.facts().optional_kinds
+    stage.lists[plural] = [thing("1")]
     await stage.audit.refresh_unwatched()
-    assert stage.cluster.facts().service_monitors
+    assert stage.cluster.facts().optional_kinds == {kind}
     assert len(list(stage.store.children(KEY))) == 1
 
 

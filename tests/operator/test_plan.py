@@ -258,7 +258,11 @@ def test_pods_that_the_api_server_refuses_are_told_with_its_words(message: str, 
 def test_a_service_with_monitoring_gets_its_monitor_only_where_there_is_such_a_kind() -> None:
     spec = hub_spec(monitoring={"serviceMonitor": {"labels": {"release": "x"}}})
     without, with_it = (
-        Cluster(resource(spec), facts=ClusterFacts(service_monitors=there)).applied().names("ServiceMonitor")
+        Cluster(
+            resource(spec), facts=ClusterFacts(optional_kinds=frozenset(["ServiceMonitor"] if there else []))
+        )
+        .applied()
+        .names("ServiceMonitor")
         for there in (False, True)
     )
     assert (without, with_it) == ([], ["docs"])

@@ -14,21 +14,10 @@ from embedserve_operator.nodes import ClusterFacts
 from embedserve_operator.plan import HandOver
 from embedserve_operator.specs.metadata import ref_of
 from embedserve_operator.status import stamped
-from tests.operator.builders import OTHER_REPO, REPO, Cluster, hub_spec, resource
+from tests.operator.builders import OTHER_REPO, REPO, Cluster, hub_spec, resource, with_pods
 from tests.operator.moments import NOON
 
 SCALED = hub_spec(autoscaling={"minReplicas": 2, "maxReplicas": 6})
-
-
-def with_pods(cluster: Cluster, count: int, *, only: str = "") -> Cluster:
-    """After an autoscaler wrote a number; to the Deployment of one revision or to all."""
-    children = [
-        {**c, "spec": {**c["spec"], "replicas": count}}
-        if c["kind"] == "Deployment" and c["metadata"]["name"].endswith(only)
-        else c
-        for c in cluster.children
-    ]
-    return replace(cluster, children=tuple(children))
 
 
 def replicas(cluster: Cluster) -> list[object]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from embedserve_operator.errors import ApiError, RefusedError
-from embedserve_operator.kinds import CLUSTER_KINDS, SERVICE_MONITOR
+from embedserve_operator.kinds import CLUSTER_KINDS, OPTIONAL_KINDS
 from embedserve_operator.kube import Kube
 from embedserve_operator.queue import WorkQueue
 from embedserve_operator.specs.metadata import SERVICE_LABEL
@@ -24,7 +24,7 @@ from embedserve_operator.world import Key
 
 log = logging.getLogger(__name__)
 
-WATCHED_KINDS = tuple(kind for kind in KINDS if kind != SERVICE_MONITOR)
+WATCHED_KINDS = tuple(kind for kind in KINDS if kind not in OPTIONAL_KINDS)
 
 
 class Audit:
@@ -85,21 +85,27 @@ class Audit:
             self._queue.add(key)
 
     async def refresh_unwatched(self) -> None:
-        """ServiceMonitors: whether they exist at all, and those that are ours."""
-        there = await self._kube.serves(SERVICE_MONITOR)
+        """Kinds that a cluster may lack: which of them can be made, and those that are ours."""
+        self._cluster.have_optional_kinds(
+            frozenset([kind for kind in OPTIONAL_KINDS if await self._refresh(kind)])
+        )
+
+    async def _refresh(self, kind: str) -> bool:
+        """Whether objects of the kind can be made."""
+        there = await self._kube.serves(kind)
         found = []
         if there:
             try:
-                found = await self._kube.list_labelled(SERVICE_MONITOR, SERVICE_LABEL)
+                found = await self._kube.list_labelled(kind, SERVICE_LABEL)
             except RefusedError as error:
-                log.warning("ServiceMonitors are not made: %s", error)
+                log.warning("%ss are not made: %s", kind, error)
                 there = False
-        known = self._store.uids(SERVICE_MONITOR)
+        known = self._store.uids(kind)
         for one in found:
-            self._store.put(SERVICE_MONITOR, one)
+            self._store.put(kind, one)
         existing = frozenset(text(one, "metadata", "uid") for one in found)
-        self._store.forget_missing(SERVICE_MONITOR, existing, known)
-        self._cluster.have_service_monitors(there)
+        self._store.forget_missing(kind, existing, known)
+        return there
 
     async def _check(self, kind: str) -> None:
         known = self._store.uids(kind)

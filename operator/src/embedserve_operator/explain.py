@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.kinds import SCALED_OBJECT, SERVICE_MONITOR
 from embedserve_operator.nodes import ClusterFacts, match
 from embedserve_operator.plan import Plan
 from embedserve_operator.plan.placement import offers
@@ -22,6 +23,7 @@ _WHY = {
     "Deployment": "the pods of this revision",
     "Service": "what clients call; switches to another revision in one write",
     "HorizontalPodAutoscaler": "spec.autoscaling is given",
+    "ScaledObject": "spec.autoscaling is given, and KEDA decides",
     "PodDisruptionBudget": "two or more pods are asked for; drains take one at a time",
     "ServiceMonitor": "spec.monitoring.serviceMonitor is given, and the cluster has the definition",
 }
@@ -38,7 +40,7 @@ def explain(world: World, plan: Plan, settings: RenderSettings) -> str:
         return "\n".join([*lines, f"refused: {refused.reason}", f"  {refused.message}", ""])
     lines += _hardware(spec, settings, world.cluster)
     lines += _revision(spec, plan)
-    lines += _absent(spec, world.cluster)
+    lines += _absent(spec, settings, world.cluster)
     return "\n".join(lines)
 
 
@@ -84,9 +86,16 @@ def _detail(child: Manifest) -> str:
     return f" ({pods}, {grace} s to stop)"
 
 
-def _absent(spec: EmbeddingServiceSpec, cluster: ClusterFacts) -> Iterator[str]:
+def _absent(spec: EmbeddingServiceSpec, settings: RenderSettings, cluster: ClusterFacts) -> Iterator[str]:
+    if (
+        spec.autoscaling is not None
+        and settings.keda is not None
+        and SCALED_OBJECT not in cluster.optional_kinds
+    ):
+        yield "not made: ScaledObject: the cluster has no definition of it"
+        yield ""
     asked = spec.monitoring is not None and spec.monitoring.service_monitor is not None
-    if asked and not cluster.service_monitors:
+    if asked and SERVICE_MONITOR not in cluster.optional_kinds:
         yield "not made: ServiceMonitor: the cluster has no definition of it"
         yield ""
     if spec.network_policy.mode == "Disabled":

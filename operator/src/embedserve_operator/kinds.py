@@ -35,6 +35,7 @@ POD = "Pod"
 NODE = "Node"
 RUNTIME_CLASS = "RuntimeClass"
 SERVICE_MONITOR = "ServiceMonitor"
+SCALED_OBJECT = "ScaledObject"
 
 API_KINDS: Mapping[str, ApiKind] = MappingProxyType(
     {
@@ -53,6 +54,7 @@ API_KINDS: Mapping[str, ApiKind] = MappingProxyType(
         NODE: ApiKind("", "v1", "nodes", namespaced=False),
         RUNTIME_CLASS: ApiKind("node.k8s.io", "v1", "runtimeclasses", namespaced=False),
         SERVICE_MONITOR: ApiKind("monitoring.coreos.com", "v1", "servicemonitors"),
+        SCALED_OBJECT: ApiKind("keda.sh", "v1alpha1", "scaledobjects"),
     }
 )
 WATCHED_CHILDREN = (
@@ -63,6 +65,13 @@ WATCHED_CHILDREN = (
     "PodDisruptionBudget",
     "Service",
 )
-CHILD_KINDS = (*WATCHED_CHILDREN, SERVICE_MONITOR)
-"""The last one is not watched, since its definition may be absent; it is listed from time to time."""
+OPTIONAL_KINDS = (SERVICE_MONITOR, SCALED_OBJECT)
+"""They are not watched, since their definitions may be absent; they are listed from time to time."""
+CHILD_KINDS = (*WATCHED_CHILDREN, *OPTIONAL_KINDS)
 CLUSTER_KINDS = (NODE, RUNTIME_CLASS)
+
+
+def definition_of(kind: str) -> str:
+    """Name of the definition of a kind that is not the API server's own."""
+    api = API_KINDS[kind]
+    return f"{api.plural}.{api.group}"

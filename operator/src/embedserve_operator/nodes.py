@@ -59,8 +59,8 @@ class ClusterFacts:
     nodes: tuple[NodeFacts, ...] | None = None
     """None where nodes are not watched."""
     runtime_classes: frozenset[str] = frozenset()
-    service_monitors: bool = False
-    """Whether the definition of ServiceMonitor is installed."""
+    optional_kinds: frozenset[str] = frozenset()
+    """Of the kinds that a cluster may lack, those whose definitions are installed."""
     metrics_providers: tuple[str, ...] = ()
     """Who answers custom.metrics.k8s.io beside our adapter, in words; known only where ours is to be registered."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from pydantic import ValidationError
 
 from embedserve_operator.api.status import EmbeddingServiceStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.kinds import SCALED_OBJECT
 from embedserve_operator.nodes import UNKNOWN_CLUSTER, ClusterFacts, NodeFacts, Taint
 from embedserve_operator.pods import mounted_config, read_pod
 from embedserve_operator.specs.metadata import FINGERPRINT, REVISION_LABEL, SCALED_BY
@@ -24,23 +25,28 @@ def observe(
 ) -> World:
     """The world around a resource. Children that belong to somebody else are left out."""
     read = read_resource(resource)
+    everything = list(children)
     own = sorted(
-        (_child(child) for child in children if controller_uid(child) == read.uid),
+        (_child(child) for child in everything if controller_uid(child) == read.uid),
         key=lambda child: child.ref,
     )
+    scaled = [child.uid for child in own if child.ref.kind == SCALED_OBJECT]
     deployments = tuple(_deployment(child.received) for child in own if child.ref.kind == "Deployment")
     service = next((c for c in own if c.ref == ChildRef("Service", read.key.name)), None)
     return World(
         resource=read,
         children=tuple(own),
         deployments=deployments,
-        autoscalers=tuple(
-            _autoscaler(child.received) for child in own if child.ref.kind == "HorizontalPodAutoscaler"
-        ),
+        autoscalers=tuple(_autoscaler(found) for found in everything if _scales(found, {read.uid, *scaled})),
         serving_revision=_serving_revision(read, service),
         pods=tuple(sorted((read_pod(pod) for pod in pods), key=lambda pod: pod.name)),
         cluster=cluster,
     )
+
+
+def _scales(found: Received, makers: Collection[str]) -> bool:
+    """Whether it is an autoscaler that the resource made, or KEDA of one of its ScaledObjects."""
+    return text(found, "kind") == "HorizontalPodAutoscaler" and controller_uid(found) in makers
 
 
 def _serving_revision(resource: Resource, service: Child | None) -> str | None:
@@ -140,11 +146,19 @@ def _autoscaler(received: Received) -> AutoscalerFacts:
     status = dig(received, "status")
     conditions = {text(one, "type"): one for one in mappings(status, "conditions")}
     active, limited = conditions.get("ScalingActive"), conditions.get("ScalingLimited")
+    metric = dig(status, "currentMetrics", 0)
     return AutoscalerFacts(
-        name=text(received, "metadata", "name"),
+        target=text(received, "spec", "scaleTargetRef", "name"),
         current=number(status, "currentReplicas"),
         desired=number(status, "desiredReplicas"),
-        value=text(status, "currentMetrics", 0, "pods", "current", "averageValue") or None,
+        value=next(
+            (
+                found
+                for kind in ("pods", "external")
+                if (found := text(metric, kind, "current", "averageValue"))
+            ),
+            None,
+        ),
         active=None if active is None else active.get("status") == "True",
         reason=text(active, "reason"),
         message=text(active, "message"),

@@ -18,6 +18,7 @@ from embedserve_operator.settings import (
     ARCHITECTURES,
     AdapterPlace,
     AdapterSettings,
+    KedaSettings,
     LeaseSettings,
     RenderSettings,
     RunSettings,
@@ -54,6 +55,17 @@ def add_render_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAMESPACE",
         help="namespace whose pods may read the services' metrics; may be repeated",
+    )
+    parser.add_argument(
+        "--keda",
+        action="store_true",
+        help="make ScaledObjects in the place of HorizontalPodAutoscalers: KEDA is installed",
+    )
+    parser.add_argument(
+        "--keda-prometheus",
+        default=None,
+        metavar="URL",
+        help="Prometheus that KEDA reads the services' metrics from (default: it asks the pods)",
     )
 
 
@@ -173,6 +185,7 @@ def render_settings(options: argparse.Namespace) -> RenderSettings:
         classes=_classes(options.hardware_classes),
         hf_endpoint=options.hf_endpoint or None,
         management_clients=tuple(options.management_client),
+        keda=KedaSettings(options.keda_prometheus or None) if options.keda else None,
     )
 
 

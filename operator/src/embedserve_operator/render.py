@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from embedserve_operator.api.types import API_VERSION, KIND, NAME_RULE, EmbeddingServiceSpec
 from embedserve_operator.errors import ManifestError
 from embedserve_operator.explain import explain
+from embedserve_operator.kinds import OPTIONAL_KINDS, definition_of
 from embedserve_operator.nodes import UNKNOWN_CLUSTER, ClusterFacts
 from embedserve_operator.observe import observe, problems_in_words, read_node
 from embedserve_operator.plan import make_plan
@@ -66,14 +67,13 @@ def read_cluster(content: str) -> ClusterFacts:
     nodes = [read_node(found) for found in objects if found.get("kind") == "Node"]
     if not nodes:
         raise ManifestError("there is no Node in the file")
+    names = {text(found, "metadata", "name") for found in objects}
     return ClusterFacts(
         nodes=tuple(nodes),
         runtime_classes=frozenset(
             text(found, "metadata", "name") for found in objects if found.get("kind") == "RuntimeClass"
         ),
-        service_monitors=any(
-            text(found, "metadata", "name") == "servicemonitors.monitoring.coreos.com" for found in objects
-        ),
+        optional_kinds=frozenset(kind for kind in OPTIONAL_KINDS if definition_of(kind) in names),
     )
 
 

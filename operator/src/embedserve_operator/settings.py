@@ -24,6 +24,14 @@ class RuntimeImage:
 
 
 @dataclass(frozen=True, slots=True)
+class KedaSettings:
+    """KEDA decides the number of pods of autoscaled services."""
+
+    prometheus: str | None = None
+    """Base URL of the Prometheus that it reads them from; None: from the pods themselves."""
+
+
+@dataclass(frozen=True, slots=True)
 class RenderSettings:
     """What decides the children beside the resource itself."""
 
@@ -35,6 +43,9 @@ class RenderSettings:
     """Base URL of the Hub that all services fetch from; None leaves the choice to the runtime."""
     management_clients: tuple[str, ...] = ()
     """Namespaces whose pods may reach the management port (metrics): the operator's own and the monitoring's."""
+
+    keda: KedaSettings | None = None
+    """None: HorizontalPodAutoscalers of our own."""
 
     def __post_init__(self) -> None:
         for name, hardware in self.classes.items():

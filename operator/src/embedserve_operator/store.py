@@ -27,7 +27,7 @@ class ClusterStore:
         self._watches_nodes = watches_nodes
         self._nodes: dict[str, NodeFacts] = {}
         self._runtime_classes: set[str] = set()
-        self._service_monitors = False
+        self._optional_kinds: frozenset[str] = frozenset()
         self._metrics_providers: tuple[str, ...] = ()
 
     def put(self, kind: str, received: Received) -> bool:
@@ -58,18 +58,16 @@ class ClusterStore:
         """Who answers the custom metrics API beside our adapter."""
         self._metrics_providers = providers
 
-    def have_service_monitors(self, there: bool) -> bool:
-        """Whether the definition of ServiceMonitor is installed."""
-        changed = there != self._service_monitors
-        self._service_monitors = there
-        return changed
+    def have_optional_kinds(self, there: frozenset[str]) -> None:
+        """Which of the kinds that a cluster may lack can be made."""
+        self._optional_kinds = there
 
     def facts(self) -> ClusterFacts:
         """The facts as frozen values."""
         return ClusterFacts(
             nodes=tuple(self._nodes[name] for name in sorted(self._nodes)) if self._watches_nodes else None,
             runtime_classes=frozenset(self._runtime_classes),
-            service_monitors=self._service_monitors,
+            optional_kinds=self._optional_kinds,
             metrics_providers=self._metrics_providers,
         )
 

@@ -87,7 +87,8 @@ class DeploymentFacts:
 class AutoscalerFacts:
     """The parts of a HorizontalPodAutoscaler that decisions rest on."""
 
-    name: str
+    target: str
+    """Name of the Deployment."""
     current: int
     desired: int
     value: str | None
@@ -165,9 +166,9 @@ class World:
         """The Deployment of a revision, if it exists."""
         return next((d for d in self.deployments if d.revision == revision), None)
 
-    def autoscaler(self, name: str) -> AutoscalerFacts | None:
+    def autoscaler(self, deployment: str) -> AutoscalerFacts | None:
         """The autoscaler of a Deployment, if it exists."""
-        return next((a for a in self.autoscalers if a.name == name), None)
+        return next((a for a in self.autoscalers if a.target == deployment), None)
 
     def pods_of(self, revision: str) -> tuple[PodFacts, ...]:
         """The pods of a revision, by name."""

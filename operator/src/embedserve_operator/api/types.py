@@ -204,10 +204,16 @@ class Autoscaling(Model):
             message="minReplicas must not be above maxReplicas: lower the one or raise the other",
             check=lambda a: a.min_replicas <= a.max_replicas,
         ),
+        Rule(
+            cel="self.minReplicas > 0 || (has(self.triggers) && size(self.triggers) > 0)",
+            message="minReplicas: 0 needs triggers that wake the service (of KEDA): without a pod nothing waits in a "
+            "queue; add one, or use 1",
+            check=lambda a: a.min_replicas > 0 or bool(a.triggers),
+        ),
     )
 
-    min_replicas: Annotated[int, between(1, 1000, "use suspend to stop all pods")] = 1
-    """Fewest pods."""
+    min_replicas: Annotated[int, between(0, 1000, "use suspend to stop all pods")] = 1
+    """Fewest pods; 0 only where KEDA decides."""
     max_replicas: Annotated[int, between(1, 1000, "give the most pods that may run")]
     """Most pods."""
     metric: Literal["queueDepth", "queueSeconds", "inFlight"] = "queueDepth"
@@ -221,6 +227,9 @@ class Autoscaling(Model):
     was enough for five minutes."""
     metrics: Annotated[tuple[PassedOn, ...], Field(max_length=8)] | None = None
     """Further metrics, as in `kubectl explain hpa.spec.metrics`; the one that asks for most pods counts."""
+    triggers: Annotated[tuple[PassedOn, ...], Field(max_length=8)] | None = None
+    """Where KEDA decides: further triggers, as in `kubectl explain scaledobject.spec.triggers`, in the place of
+    metrics."""
 
 
 class Auth(Model):

@@ -28,6 +28,7 @@ class Situation:
     replicas: int
     """Pods that should run."""
     suspended: bool
+    autoscaled: bool
     serving: DeploymentFacts | None
     pods: tuple[PodFacts, ...]
     """Pods of the wanted template."""
@@ -65,7 +66,8 @@ def _ready(situation: Situation) -> PlannedCondition:
     if situation.replicas == 0:
         if situation.suspended:
             return PlannedCondition("Ready", "False", SUSPENDED, "spec.suspend is true: no pod runs")
-        return PlannedCondition("Ready", "False", SCALED_TO_ZERO, "spec.replicas is 0: no pod runs")
+        why = "its autoscaler sees no work" if situation.autoscaled else "spec.replicas is 0"
+        return PlannedCondition("Ready", "False", SCALED_TO_ZERO, f"{why}: no pod runs")
     asked = situation.replicas
     if situation.rollout.waits and serving is not None:
         asked = serving.wanted

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from embedserve_operator.api.status import HardwareStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.kinds import SCALED_OBJECT, SERVICE_MONITOR
 from embedserve_operator.plan import conditions as words
 from embedserve_operator.plan.failures import worst
 from embedserve_operator.plan.outcome import Plan, PlannedStatus
@@ -18,11 +19,11 @@ from embedserve_operator.plan.scaling import (
     autoscaling_status,
     hand_over,
     replicas_now,
+    scalers,
     scaling_condition,
 )
 from embedserve_operator.plan.status import served, unchanged
 from embedserve_operator.settings import RenderSettings
-from embedserve_operator.specs.autoscaler import autoscaler
 from embedserve_operator.specs.configmap import config_map
 from embedserve_operator.specs.deployment import deployment, template_hash
 from embedserve_operator.specs.disruption import disruption_budget
@@ -80,9 +81,9 @@ def _children(
         network_policy(resource, spec, settings, fetches=fetches),
         pods,
         service(resource, spec.service, rollout.serving),
-        None if rollout.waits else autoscaler(resource, spec, rollout.wanted),
+        *(() if rollout.waits else scalers(world, spec, settings, rollout.wanted)),
         disruption_budget(resource, spec),
-        service_monitor(resource, spec) if world.cluster.service_monitors else None,
+        service_monitor(resource, spec) if SERVICE_MONITOR in world.cluster.optional_kinds else None,
     )
     return tuple(child for child in found if child is not None)
 
@@ -109,6 +110,7 @@ def _status(
         rollout=rollout,
         replicas=replicas,
         suspended=spec.suspend,
+        autoscaled=spec.autoscaling is not None,
         serving=world.deployment(rollout.serving),
         pods=pods,
         failure=failure,
@@ -117,7 +119,7 @@ def _status(
     hardware = HardwareStatus(
         class_=spec.hardware.class_, matching_nodes=matching_nodes(demand(spec, settings), world.cluster)
     )
-    scaling = scaling_condition(world, spec, rollout.serving)
+    scaling = scaling_condition(world, spec, settings, rollout.serving)
     said = words.conditions(situation) + ((scaling,) if scaling is not None else ())
     return replace(
         served(world, rollout.serving, source, hardware, said),
@@ -147,7 +149,12 @@ def _still_needed(world: World, rollout: Rollout) -> frozenset[ChildRef]:
     needed |= {ChildRef("Deployment", found.name) for found in kept}
     if keep != rollout.wanted:
         # Its autoscaler has the same name, and goes on with it.
-        needed |= {ChildRef("HorizontalPodAutoscaler", found.name) for found in kept if found.autoscaled}
+        needed |= {
+            ChildRef(kind, found.name)
+            for found in kept
+            if found.autoscaled
+            for kind in ("HorizontalPodAutoscaler", SCALED_OBJECT)
+        }
     in_use = {pod.config for pod in world.pods} | {found.config for found in world.deployments}
     needed |= {
         child.ref

@@ -18,7 +18,11 @@ def refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Failure | N
             f"spec.hardware.class: there is no class {spec.hardware.class_}; there are: "
             f"{', '.join(sorted(settings.classes))}",
         )
-    return _accelerator_refusal(spec, hardware) or _image_refusal(spec, hardware, settings)
+    return (
+        _accelerator_refusal(spec, hardware)
+        or _image_refusal(spec, hardware, settings)
+        or _scaling_refusal(spec, settings)
+    )
 
 
 def _accelerator_refusal(spec: EmbeddingServiceSpec, hardware: HardwareClass) -> Failure | None:
@@ -49,6 +53,25 @@ def _image_refusal(
         return _no(
             "ResourcesConflict",
             f"spec.resources names {asked[0]}, which the hardware class asks for: use spec.hardware.count instead",
+        )
+    return None
+
+
+def _scaling_refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Failure | None:
+    wanted = spec.autoscaling
+    if wanted is None:
+        return None
+    if settings.keda is None and (wanted.triggers or wanted.min_replicas == 0):
+        return _no(
+            "KedaNeeded",
+            "spec.autoscaling: triggers and minReplicas: 0 are KEDA's, and the chart's keda.enabled is false; enable "
+            "it, or use metrics and minReplicas: 1",
+        )
+    if settings.keda is not None and wanted.metrics:
+        return _no(
+            "KedaDecides",
+            "spec.autoscaling.metrics: KEDA decides the number of pods (the chart's keda.enabled); use triggers, for "
+            "example of type cpu, instead",
         )
     return None
 

@@ -11,16 +11,39 @@ from __future__ import annotations
 
 from embedserve_operator.api.status import AutoscalingStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.kinds import SCALED_OBJECT
 from embedserve_operator.plan.outcome import HandOver, PlannedCondition
 from embedserve_operator.plan.rollout import Rollout
-from embedserve_operator.specs.autoscaler import METRICS, target_of
+from embedserve_operator.settings import RenderSettings
+from embedserve_operator.specs.autoscaler import METRICS, autoscaler, target_of
 from embedserve_operator.specs.deployment import deployment_name, fixed_replicas
+from embedserve_operator.specs.scaled_object import metrics_service, scaled_object
+from embedserve_operator.wire import Manifest
 from embedserve_operator.world import AutoscalerFacts, World
 
 METRICS_UNAVAILABLE = "MetricsUnavailable"
 SCALING = "Scaling"
+KEDA_MISSING = "KedaMissing"
+_KEDA_MISSING_WORDS = (
+    "the number of pods stays as it is: the chart's keda.enabled is true, and the cluster has no ScaledObjects that "
+    "the operator may make; install KEDA, or set keda.enabled to false"
+)
 _NO_METRIC = ("FailedGet", "InvalidMetric")
 """How the autoscaler's reasons begin when it could not get a metric's value."""
+
+
+def scalers(
+    world: World, spec: EmbeddingServiceSpec, settings: RenderSettings, revision: str
+) -> tuple[Manifest | None, ...]:
+    """What lets an autoscaler decide the number of pods of a revision; nothing where the number is fixed."""
+    if settings.keda is None:
+        return (autoscaler(world.resource, spec, revision),)
+    if SCALED_OBJECT not in world.cluster.optional_kinds:
+        return ()
+    return (
+        None if settings.keda.prometheus else metrics_service(world.resource, spec, revision),
+        scaled_object(world.resource, spec, settings.keda, revision),
+    )
 
 
 def replicas_now(world: World, spec: EmbeddingServiceSpec, revision: str) -> int:
@@ -57,7 +80,8 @@ def _first(world: World, spec: EmbeddingServiceSpec, revision: str) -> int:
 def _within(spec: EmbeddingServiceSpec, count: int) -> int:
     if spec.autoscaling is None:
         raise ValueError("no autoscaler to start")
-    return min(max(count, spec.autoscaling.min_replicas), spec.autoscaling.max_replicas)
+    # One at least: a model has to be seen to load before nothing of it runs.
+    return min(max(count, spec.autoscaling.min_replicas, 1), spec.autoscaling.max_replicas)
 
 
 def autoscaling_status(world: World, spec: EmbeddingServiceSpec, serving: str) -> AutoscalingStatus | None:
@@ -74,8 +98,16 @@ def autoscaling_status(world: World, spec: EmbeddingServiceSpec, serving: str) -
     )
 
 
-def scaling_condition(world: World, spec: EmbeddingServiceSpec, serving: str) -> PlannedCondition | None:
+def scaling_condition(
+    world: World, spec: EmbeddingServiceSpec, settings: RenderSettings, serving: str
+) -> PlannedCondition | None:
     """Whether the autoscaler can do its work, in its words; None where there is none, or it has not looked yet."""
+    if (
+        fixed_replicas(spec) is None
+        and settings.keda is not None
+        and SCALED_OBJECT not in world.cluster.optional_kinds
+    ):
+        return PlannedCondition("ScalingActive", "False", KEDA_MISSING, _KEDA_MISSING_WORDS)
     facts, wanted = _autoscaler(world, serving), spec.autoscaling
     if facts is None or facts.active is None or wanted is None:
         return None
@@ -88,7 +120,7 @@ def scaling_condition(world: World, spec: EmbeddingServiceSpec, serving: str) ->
         "ScalingActive",
         "False",
         METRICS_UNAVAILABLE,
-        f"the number of pods stays as it is: {facts.message}; {_remedy(world, wanted.metric)}",
+        f"the number of pods stays as it is: {facts.message}; {_remedy(world, settings, wanted.metric)}",
     )
 
 
@@ -98,7 +130,10 @@ def at_maximum(world: World, serving: str) -> bool:
     return facts is not None and facts.at_maximum
 
 
-def _remedy(world: World, metric: str) -> str:
+def _remedy(world: World, settings: RenderSettings, metric: str) -> str:
+    if settings.keda is not None:
+        source = settings.keda.prometheus or "the pods' management ports"
+        return f"see the log of KEDA's operator; it reads {METRICS[metric]} from {source}"
     others = world.cluster.metrics_providers
     if others:
         return f"{', '.join(others)} has to know {METRICS[metric]} of the pods"
