@@ -1,0 +1,26 @@
+"""Runs programs for 64-bit ARM on this machine: qemu in user mode, registered with the kernel."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+from e2e.cluster.debian import install_missing_packages
+from e2e.cluster.progress import Progress
+from e2e.cluster.shell import run
+
+ARM64 = "arm64"
+PACKAGES = ("binfmt-support", "debootstrap", "buildah", "ca-certificates", "qemu-user-static")
+REGISTRY = Path("/proc/sys/fs/binfmt_misc")
+
+
+def ensure_arm64(progress: Progress) -> None:
+    """Nothing is left to do where the machine is one. The emulator is opened when it is registered, so that it is
+    found in a container too."""
+    if platform.machine() == "aarch64":
+        return
+    install_missing_packages(progress, PACKAGES)
+    if not (REGISTRY / "register").exists():
+        run(["mount", "-t", "binfmt_misc", "binfmt_misc", REGISTRY])
+    if not (REGISTRY / "qemu-aarch64").exists():
+        run(["update-binfmts", "--enable", "qemu-aarch64"])
