@@ -24,7 +24,9 @@ def main(arguments: list[str]) -> int:
     commands.add_parser("down", help="end every process of it; keeps the caches")
     commands.add_parser("status", help="what runs; exit code 1 unless all is well")
     commands.add_parser("images", help="build the project's images and load them into the node")
-    both = commands.add_parser("image-arm64", help="build the runtime's image for amd64 and arm64, one manifest")
+    both = commands.add_parser(
+        "image-arm64", help="build the runtime's image for amd64 and arm64, one manifest"
+    )
     both.add_argument("folder", type=Path, help="where the OCI layout is written")
     commands.add_parser("kubeconfig", help="print the administrator's kubeconfig path")
     commands.add_parser(

@@ -1,4 +1,4 @@
-"""The `embedserve` command: serve, fetch, inspect.
+"""The `embedserve` command: serve, fetch, inspect, bench.
 
 Results go to standard output, logs and errors to standard error. Exit code 0, 1 (could not be done, with the reason)
 or 2 (wrong usage).
@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from embedserve_runtime import __version__
 from embedserve_runtime.config import RuntimeConfig, load_config
-from embedserve_runtime.errors import EmbedserveError
+from embedserve_runtime.errors import ConfigError, EmbedserveError
 from embedserve_runtime.model.card import ModelCard, read_card
 from embedserve_runtime.model.sources import LocatedModel, fetch_model, open_model
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.termination import write_termination_message, write_termination_result
+
+N = TypeVar("N", int, float)
 
 # Flag, the setting it sets, its type, its help: the settings that are worth a flag. All others have the file and
 # the environment.
@@ -63,6 +67,8 @@ INSPECT_FLAGS = (
     ("--engine", ("engine", "kind"), str, "auto, onnx, torch or static (default: auto)"),
     ("--precision", ("engine", "precision"), str, "auto, float32, bfloat16 or float16 (default: auto)"),
 )
+BENCH_FLAGS = (*FLAGS, *(flag for flag in SERVE_FLAGS if flag[0] in ("--max-batch-tokens", "--threads")))
+BENCH_DEFAULTS = {"texts": None, "clients": 64, "batch": 1, "seconds": 10.0, "picture": None}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = vars(_parser().parse_args(argv))
     command, file = arguments.pop("command"), arguments.pop("config")
     as_json = arguments.pop("json", False)
+    load = {name: arguments.pop(name) for name in BENCH_DEFAULTS if name in arguments}
     termination_log = RuntimeConfig.model_fields["termination_log"].default
     try:
         config = load_config(file, _nested(arguments))
@@ -80,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _serve(config)
             case "fetch":
                 return _fetch(config)
+            case "bench":
+                return _bench(config, load, as_json=as_json)
             case _:
                 return _inspect(config, as_json=as_json)
     except EmbedserveError as error:
@@ -114,6 +123,23 @@ def _inspect(config: RuntimeConfig, *, as_json: bool) -> int:
     return 0
 
 
+def _bench(config: RuntimeConfig, load: Mapping[str, Any], *, as_json: bool) -> int:
+    # Imported here, as for the server.
+    from embedserve_runtime.benching.bench import Wanted, bench
+    from embedserve_runtime.benching.report import picture, table
+
+    report = bench(config, Wanted(load["texts"], load["clients"], load["batch"], load["seconds"]))
+    print(json.dumps(asdict(report), indent=2) if as_json else table(report))
+    if load["picture"] is not None:
+        try:
+            load["picture"].write_text(picture(report), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"the picture cannot be written to {load['picture']}: {error.strerror}"
+            ) from error
+    return 0
+
+
 def fetched(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
     """What the operator learns from a fetch: the contract of its status fields."""
     return {
@@ -138,6 +164,7 @@ def _parser() -> argparse.ArgumentParser:
             "print what a model is, what it gives, what runs it and how much it needs",
             INSPECT_FLAGS,
         ),
+        ("bench", "measure a model on this machine, without HTTP, and suggest settings", BENCH_FLAGS),
     ):
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         command.add_argument(
@@ -151,8 +178,32 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "model.source", nargs="?", default=argparse.SUPPRESS, metavar="DIR_OR_REPO", help="as --model"
             )
+        if name in ("inspect", "bench"):
             command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+        if name == "bench":
+            _add_bench_flags(command)
     return parser
+
+
+def _add_bench_flags(command: argparse.ArgumentParser) -> None:
+    for name, kind, text in (
+        ("texts", Path, "file with one text a line (default: a built-in mix of 4 to 200 words)"),
+        ("clients", _positive(int), "requests in flight (default: 64)"),
+        ("batch", _positive(int), "texts of a request (default: 1)"),
+        ("seconds", _positive(float), "how long to measure (default: 10)"),
+        ("picture", Path, "SVG file to draw the result into"),
+    ):
+        command.add_argument(f"--{name}", type=kind, default=BENCH_DEFAULTS[name], help=text)
+
+
+def _positive(kind: Callable[[str], N]) -> Callable[[str], N]:
+    def read(text: str) -> N:
+        value = kind(text)
+        if not 0 < value < math.inf:
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return value
+
+    return read
 
 
 def _nested(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

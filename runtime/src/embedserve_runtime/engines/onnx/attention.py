@@ -144,7 +144,11 @@ def _one_group(
     if added:
         inputs.append(added[0] if len(added) == 1 else body.add("Add", *added))
     attended = body.add("MultiHeadAttention", *inputs, domain=FUSED, num_heads=layer.heads, scale=layer.scale)
-    grown = body.add("SequenceInsert", collected, body.add("Reshape", attended, body.integers(-1, layer.heads * layer.head_size)))
+    grown = body.add(
+        "SequenceInsert",
+        collected,
+        body.add("Reshape", attended, body.integers(-1, layer.heads * layer.head_size)),
+    )
     still = body.add("Identity", keep_going)
     return helper.make_graph(
         body.nodes,

@@ -119,9 +119,7 @@ def _norms_after(parts: Parts, hidden: str, layer: Layer, encoder: Encoder, name
     return parts.add_and_norm(branch, output, layer.norm, f"{name}.convolution.norm")[0]
 
 
-def _norm_first(
-    parts: Parts, pending: str | None, residual: str, layer: Layer, name: str
-) -> tuple[str, str]:
+def _norm_first(parts: Parts, pending: str | None, residual: str, layer: Layer, name: str) -> tuple[str, str]:
     """(input of the attention, residual) of a layer that norms first."""
     if not layer.attention_norm:
         total = residual if pending is None else parts.graph.add("Add", pending, residual)
