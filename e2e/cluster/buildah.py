@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import io
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -86,13 +87,20 @@ class Buildah:
         return attempt(self._command("manifest", "inspect", name)).returncode == 0
 
     @contextmanager
-    def mounted(self, reference: str) -> Iterator[Path]:
-        """The file system of an image, as a container of it would see it."""
+    def running(
+        self, reference: str, words: Sequence[str], volumes: Mapping[Path, str]
+    ) -> Iterator[subprocess.Popen[str]]:
+        """A command in a container of the image, on the host's network, until the block is left; what it writes to
+        standard error can be read. volumes: folders of this machine, and where they are seen, not to be written."""
         container = self._ask("from", "--pull-never", reference)
+        mounts = [f"--volume={source}:{target}:ro" for source, target in volumes.items()]
+        command = self._command("run", "--isolation", "chroot", *mounts, container, "--", *words)
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
-            yield Path(self._ask("mount", container))
+            yield process
         finally:
-            self._run("umount", container)
+            process.terminate()
+            process.communicate()
             self._run("rm", container)
 
     def _ask(self, *words: str) -> str:
