@@ -158,7 +158,9 @@ class Running:
     def run(self, case: Case, seconds: float) -> list[float]:
         """Seconds of each answer."""
         bodies = [self.peer.body(texts) for texts in case.requests]
-        latencies = uvloop.run(load(self.peer.port, self.peer.path, bodies, case.connections, seconds))
+        latencies: list[float] = uvloop.run(
+            load(self.peer.port, self.peer.path, bodies, case.connections, seconds)
+        )
         self.answers()  # behind what the load has left in the server
         if len(latencies) < 2:
             raise RuntimeError(f"{self.peer.name}, {case.name}: too few answers; give it more --seconds")
@@ -302,10 +304,12 @@ def main() -> None:
         padding, memory = padding_of(servers[0]), memory_over(servers[0], chosen.requests)
     best = ratios(rows)
     mine = {row.case: row.tokens_rate for row in rows if row.server == OURS}
-    for case, ratio in best.items():
-        print(f"{case}: {ratio:.2f} x the best peer's {'p50' if case == SHORT_ALONE else 'tokens/s'}")
-    for case in list(mine)[:2]:
-        print(f"{case}: {mine[case] / mine[EQUAL]:.2f} x our own tokens/s at equal lengths")
+    for name_of_case, ratio in best.items():
+        print(
+            f"{name_of_case}: {ratio:.2f} x the best peer's {'p50' if name_of_case == SHORT_ALONE else 'tokens/s'}"
+        )
+    for name_of_case in list(mine)[:2]:
+        print(f"{name_of_case}: {mine[name_of_case] / mine[EQUAL]:.2f} x our own tokens/s at equal lengths")
     print(f"{LONG}: {share:.0%} of the matrix-product rate, {peak / 1e9:.0f} GFLOP/s in float32")
     print(
         f"padding: {padding:.1%}; memory: " + ", ".join(f"{count}: {size:.0f} MiB" for count, size in memory)

@@ -46,16 +46,9 @@ def infinity(model: Path, port: int) -> Peer:
     if not (folder / "complete").exists():
         print("installing infinity-emb (first run only, some GB)", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-        install = [
-            REPOSITORY / ".venv/bin/uv",
-            "pip",
-            "sync",
-            "--quiet",
-            "--require-hashes",
-            "--python",
-            python,
-        ]
-        subprocess.run([*install, INFINITY_LOCK], check=True)
+        uv, lock = str(REPOSITORY / ".venv/bin/uv"), str(INFINITY_LOCK)
+        install = [uv, "pip", "sync", "--quiet", "--require-hashes", "--python", str(python), lock]
+        subprocess.run(install, check=True)
         (folder / "complete").touch()
     words = [str(folder / "bin" / "infinity_emb"), "v2", "--model-id", str(model), "--port", str(port)]
     words += ["--engine", "torch", "--device", "cpu", "--dtype", "float32", "--served-model-name", "peer"]
