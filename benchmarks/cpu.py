@@ -40,6 +40,7 @@ from tests.support.models import minilm_folder
 
 MOST_TOKENS = 256
 START_SECONDS = 300
+JSON = {"content-type": "application/json"}
 PEERS: Mapping[str, Callable[[Path, int], Peer]] = {
     "sentence-transformers": sentence_transformers,
     "infinity": infinity,
@@ -137,9 +138,7 @@ class Running:
     def answers(self) -> bool:
         url = f"http://127.0.0.1:{self.peer.port}{self.peer.path.decode()}"
         try:
-            answer = httpx.post(
-                url, content=self.peer.body(["a"]), headers={"content-type": "application/json"}
-            )
+            answer = httpx.post(url, content=self.peer.body(["a"]), headers=JSON, timeout=START_SECONDS)
         except httpx.TransportError:
             return False
         return answer.status_code == 200
@@ -162,8 +161,6 @@ class Running:
             load(self.peer.port, self.peer.path, bodies, case.connections, seconds)
         )
         self.answers()  # behind what the load has left in the server
-        if len(latencies) < 2:
-            raise RuntimeError(f"{self.peer.name}, {case.name}: too few answers; give it more --seconds")
         return latencies
 
 
@@ -177,6 +174,10 @@ def measure(
     for _ in range(rounds):
         for server in servers:
             latencies = server.run(case, seconds)
+            if len(latencies) < 2:
+                raise RuntimeError(
+                    f"{server.peer.name}, {case.name}: too few answers; give it more --seconds"
+                )
             marks = statistics.quantiles(latencies, n=100, method="inclusive")
             found[server.peer.name].append((len(latencies) / seconds, marks[49] * 1e3, marks[98] * 1e3))
     medians = {

@@ -10,6 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
+from e2e.cluster.emulation import running
 from e2e.cluster.images import ImageLoader, build_arm64, write_manifest
 from e2e.cluster.layout import Layout
 from e2e.cluster.polling import wait_until
@@ -39,11 +40,14 @@ def loader() -> ImageLoader:
 def test_vectors_of_the_image_for_arm_are_those_of_this_machine(loader: ImageLoader) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    words = ["embedserve", "serve", "--model", "/model", "--port", str(port), "--max-batch-tokens", "512"]
-    with loader.buildah.running(build_arm64(loader), words, {minilm_folder(): "/model"}) as process:
+    words = ["/opt/embedserve/bin/embedserve", "serve", "--model", "/model", "--port", str(port)]
+    words += ["--max-batch-tokens", "512"]
+    reference = build_arm64(loader)
+    with loader.buildah.unpacked(reference) as system, running(system, words, minilm_folder()) as process:
 
         def ready() -> bool:
-            assert process.poll() is None, "the server ended"
+            if process.poll() is not None:
+                pytest.fail(f"the server ended: {process.communicate()[1]}")
             return _get(f"http://127.0.0.1:{port}/health") == 200
 
         wait_until("the emulated server is ready", ready, timeout_s=PATIENCE_S)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 import io
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -87,24 +86,17 @@ class Buildah:
         return attempt(self._command("manifest", "inspect", name)).returncode == 0
 
     @contextmanager
-    def running(
-        self, reference: str, words: Sequence[str], volumes: Mapping[Path, str]
-    ) -> Iterator[subprocess.Popen[str]]:
-        """A command in a container of the image, on the host's network, until the block is left; what it writes to
-        standard error can be read. volumes: folders of this machine, and where they are seen, not to be written."""
-        container = self._ask("from", "--pull-never", reference)
-        mounts = [f"--volume={source}:{target}:ro" for source, target in volumes.items()]
-        command = self._command("run", "--isolation", "chroot", *mounts, container, "--", *words)
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    def unpacked(self, reference: str) -> Iterator[Path]:
+        """A file system of the image's content, to be written to and thrown away."""
+        container = self._ask("from", "--quiet", "--pull-never", reference)
         try:
-            yield process
+            yield Path(self._ask("mount", container))
         finally:
-            process.terminate()
-            process.communicate()
+            self._run("umount", container)
             self._run("rm", container)
 
     def _ask(self, *words: str) -> str:
-        return run(self._command(*words)).strip()
+        return run(self._command(*words)).strip().splitlines()[-1]
 
     def _run(self, *words: str, timeout_s: float = 600) -> None:
         temporary = self.root / "tmp"
