@@ -60,13 +60,21 @@ class Null:
 
         metrics = Metrics(request_series())
         limits = Limits(16_384, 1_000_000, 20_000)
-        self.dispatcher = Dispatcher(TinyRunner(run), limits, clock=time.perf_counter, observer=metrics)
+        runner = TinyRunner(run)
+        self.dispatcher = Dispatcher([runner], limits, clock=time.perf_counter, observer=metrics)
         self.metrics = metrics.requests
         self.tokenizer = tiny_tokenizer()
         readiness = Readiness()
         card = card_of(dimensions=DIMENSIONS)
         readiness.open(
-            EmbeddingService(card, self.tokenizer, self.dispatcher, BatchingSettings(), time.perf_counter)
+            EmbeddingService(
+                card,
+                self.tokenizer,
+                self.dispatcher,
+                BatchingSettings(),
+                time.perf_counter,
+                engines=[runner.engine],
+            )
         )
         self.around = Surroundings(readiness, self.metrics, page_of(metrics), Intake(2**24, 2**28))
         self.app = serving_app(self.around, "null", with_probes=True)

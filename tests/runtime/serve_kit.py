@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -18,7 +18,8 @@ from embedserve_runtime.api.body import Intake
 from embedserve_runtime.api.endpoint import Surroundings
 from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
+from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.frontends.setup import request_series
 from embedserve_runtime.heads.sparse import nonzero
 from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
@@ -160,6 +161,9 @@ def mean_of_ids(dimensions: int = DIMENSIONS) -> Run:
     return run
 
 
+TINY = EngineFacts("tiny", "a test", "float32")
+
+
 @dataclass(frozen=True)
 class TinyRunner:
     """A runner around what makes rows: dense vectors, logits, or sparse vectors of what is above 0 in them.
@@ -168,6 +172,8 @@ class TinyRunner:
     """
 
     rows: Run
+    engine: EngineFacts = TINY
+    out_of_memory: int = 0
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         alone = PackedBatch(batch.token_ids, np.arange(batch.tokens + 1, dtype=np.int32))
@@ -178,6 +184,39 @@ class TinyRunner:
             sparse=[*map(nonzero, rows)] if Output.SPARSE in wanted else None,
             hidden=np.split(self.rows(alone), batch.cu_seqlens[1:-1]) if Output.HIDDEN in wanted else None,
         )
+
+
+@dataclass(frozen=True)
+class _Under:
+    runner: TinyRunner
+    batch: PackedBatch
+    wanted: Output
+
+    def results(self) -> Results:
+        return self.runner.run(self.batch, self.wanted)
+
+
+@dataclass(frozen=True)
+class OverlappingRunner(TinyRunner):
+    """An engine that takes batches before the results of earlier ones are read; `rows` is where it works.
+
+    taken: a permit for each batch that has been submitted. refused: a token id that fails the submission.
+    """
+
+    taken: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    most_under_way: int = 2
+    refused: int | None = None
+
+    def submit(self, batch: PackedBatch, wanted: Output) -> _Under:
+        if self.refused is not None and self.refused in batch.token_ids:
+            raise EngineFailure("cannot take this")
+        self.taken.release()
+        return _Under(self, batch, wanted)
+
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+        if self.refused is not None and self.refused in batch.token_ids:
+            raise EngineFailure("cannot take this")
+        return super().run(batch, wanted)
 
 
 class GatedRun:
@@ -247,8 +286,9 @@ async def bench(
     card = model.card if model else card or card_of()
     metrics = Metrics(request_series())
     limits = limits or Limits(256, 100_000, 2_000)
+    runner = model or TinyRunner(run or mean_of_ids(card.pipeline.full_dimensions))
     dispatcher = Dispatcher(
-        model or TinyRunner(run or mean_of_ids(card.pipeline.full_dimensions)),
+        [runner],
         limits,
         clock=clock,
         observer=metrics,
@@ -259,10 +299,11 @@ async def bench(
         dispatcher,
         batching or BatchingSettings(),
         clock,
+        engines=[runner.engine],
     )
     readiness = Readiness()
     if ready:
-        metrics.model_loaded(card, limits.batch_tokens, dispatcher)
+        metrics.model_loaded(card, limits.batch_tokens, dispatcher, [runner])
         readiness.open(service)
     around = Surroundings(
         readiness,

@@ -15,7 +15,7 @@ from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.loading import choose_engine, open_engine
+from embedserve_runtime.loading import choose_engine, open_engines
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from tests.runtime.engines.cases import BERT
@@ -32,6 +32,9 @@ ENCODER = encoder_of(LAYERS["causal"])
         pytest.param(EngineSettings(kind="torch"), "torch", id="torch when asked for"),
         pytest.param(EngineSettings(precision="float32"), "onnx", id="onnx has float32"),
         pytest.param(EngineSettings(precision="bfloat16"), "torch", id="torch has 16 bit"),
+        pytest.param(EngineSettings(precision="fp8"), "torch", id="torch has 8 bit"),
+        pytest.param(EngineSettings(attention="grouped"), "torch", id="torch has several attentions"),
+        pytest.param(EngineSettings(devices=2), "torch", id="torch has several devices"),
     ],
 )
 def test_the_first_engine_that_can_is_chosen(settings: EngineSettings, want_kind: str) -> None:
@@ -71,7 +74,7 @@ def test_the_torch_engine_runs_what_the_settings_ask_for(tmp_path: Path) -> None
     reference = case.build(tmp_path)
     encoder = families.describe(tmp_path)
     settings = EngineSettings(kind="torch", precision="float32", threads=1)
-    engine = open_engine(encoder, Weights(encoder, Checkpoint.open(tmp_path)), settings)
+    engine = open_engines(encoder, Weights(encoder, Checkpoint.open(tmp_path)), settings)[0]
     assert isinstance(engine, TorchEngine)
     difference = engine.forward(case.batch()) - reference(case.batch())
     assert np.abs(difference).max() <= TINY_MODEL_MAX_ABS_DIFF
@@ -83,7 +86,7 @@ def test_a_real_model_gives_the_same_hidden_states_on_both_engines(minilm: Path)
     encoder = families.describe(minilm)
     weights = Weights(encoder, Checkpoint.open(minilm))
     states = [
-        open_engine(encoder, weights, EngineSettings(kind=kind, precision="float32", threads=1)).forward(
+        open_engines(encoder, weights, EngineSettings(kind=kind, precision="float32", threads=1))[0].forward(
             batch
         )
         for kind in ("onnx", "torch")

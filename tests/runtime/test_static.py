@@ -12,6 +12,8 @@ import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Normalize
 
 from embedserve_runtime.api.app import EMBEDDING_ROUTES
 from embedserve_runtime.config import ModelSettings, load_config
@@ -81,6 +83,13 @@ def test_vectors_are_those_of_sentence_transformers(
     want = model.encode(list(TEXTS))
     _place(tmp_path, layout)
     assert np.abs(vectors_of(runner_of(tmp_path), TEXTS) - want).max() <= FP32_MAX_ABS_DIFF
+
+
+def test_dense_modules_behind_a_table_are_applied(tmp_path: Path) -> None:
+    modules = [*sentence_transformer(tmp_path / "table", normalize=False), Dense(DIMENSIONS, 3), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(tmp_path / "whole"))
+    want = SentenceTransformer(str(tmp_path / "whole"), device="cpu").encode(list(TEXTS))
+    assert np.abs(vectors_of(runner_of(tmp_path / "whole"), TEXTS) - want).max() <= FP32_MAX_ABS_DIFF
 
 
 def _place(folder: Path, layout: str) -> None:
@@ -224,6 +233,7 @@ BODIES: dict[str, object] = {
     "/v1/encode": {"inputs": ["The cat sleeps."], "outputs": ["dense", "hidden", "tokens"]},
     "/v2/embed": {"texts": ["The cat sleeps."], "model": "static", "input_type": "search_query",
                   "embedding_types": ["float"]},
+    "/v1/score": {"query": "cat", "documents": ["sun"]},
     "/vertex": {"instances": [{"inputs": "The cat sleeps."}]},
 }  # fmt: skip
 OTHER_TASKS = {"/embed_sparse", "/predict", "/rerank", "/v1/rerank", "/v2/rerank"}

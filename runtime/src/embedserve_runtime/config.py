@@ -174,9 +174,18 @@ class EngineSettings(_Group):
         description="`auto` takes onnx where it can run the model, else torch if that is installed; static for "
         "tables of token vectors, which neither of the two runs.",
     )
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+    precision: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] = Field(
         default="auto",
-        description="Of weights and products. `auto`: float32 on a CPU, 16 bit on a GPU. onnx has float32 only.",
+        description="Of weights and products. `auto`: float32 on a CPU, 16 bit on a GPU. onnx has float32 only. fp8 "
+        "and int8: products in 8 bit on a GPU, if the vectors stay close enough to those in 16 bit.",
+    )
+    attention: Literal["auto", "fused", "varlen", "grouped"] = Field(
+        default="auto",
+        description="Attention of the torch engine; `auto` takes the fastest that can run the model.",
+    )
+    devices: PositiveInt | Literal["auto"] = Field(
+        default="auto",
+        description="GPUs, each with an engine of its own behind one queue; `auto` takes all that the process sees.",
     )
     threads: PositiveInt | None = Field(
         default=None, description="Compute threads; None takes the container's CPU quota, rounded up."

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.graphs import Forward
-from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, TokenLayers, VocabularyHead
+from embedserve_runtime.engines.torch.heads import (
+    HostLayer,
+    PooledHead,
+    RowHead,
+    SideBySide,
+    TokenLayers,
+    VocabularyHead,
+)
 from embedserve_runtime.engines.torch.landing import Landing, SparseLanding
 from embedserve_runtime.heads.classification import Classifier
-from embedserve_runtime.heads.dense import DenseHead
+from embedserve_runtime.heads.dense import DenseHead, RoutedHead, of_its_way
 from embedserve_runtime.heads.layers import LoadedLayer
 from embedserve_runtime.heads.sparse import Splade
 from embedserve_runtime.heads.tokens import Lexical, MultiVectors
@@ -66,17 +74,27 @@ class DeviceRunner:
         self._card = card
         self._engine = engine
         self._pooled: Output | None = None
+        self._routed = False
         self._takes: dict[Output, Callable[[Forward, PackedBatch], _Part]] = {Output.HIDDEN: _hidden}
         self._place(heads)
 
     def _place(self, heads: Heads) -> None:
         """Put each head on the device."""
-        device, pooled = self._engine.device, None
+        device = self._engine.device
+        pooled: RowHead | None = None
         if isinstance(heads.dense, DenseHead):
-            layers = [HostLayer(one.weight, one.bias, one.activation) for one in heads.dense.layers]
-            self._pooled, pooled = Output.DENSE, PooledHead(heads.dense.pooling, layers, device)
+            self._pooled, pooled = (
+                Output.DENSE,
+                PooledHead(heads.dense.pooling, host_layers(heads.dense.layers), device),
+            )
+        if isinstance(heads.dense, RoutedHead):
+            both = [
+                PooledHead(head.pooling, host_layers(head.layers), device)
+                for head in (heads.dense.documents, heads.dense.queries)
+            ]
+            self._pooled, self._routed, pooled = Output.DENSE, True, SideBySide(both)
         if isinstance(heads.logits, Classifier) and heads.logits.head.padding is None:
-            layers = _layers(heads.logits.layers)
+            layers = host_layers(heads.logits.layers)
             self._pooled = Output.LOGITS
             pooled = PooledHead([heads.logits.head.pooling], layers, device)
         elif heads.logits is not None:
@@ -84,15 +102,15 @@ class DeviceRunner:
             self._takes[Output.LOGITS] = _on_the_host(heads.logits)
         if isinstance(heads.sparse, Splade):
             vocabulary = VocabularyHead(
-                heads.sparse.head, _layers(heads.sparse.layers), device, self._engine.dtype
+                heads.sparse.head, host_layers(heads.sparse.layers), device, self._engine.dtype
             )
             self._takes[Output.SPARSE] = _from_vocabulary(vocabulary)
         if isinstance(heads.sparse, Lexical):
             self._takes[Output.SPARSE] = _lexical(
-                heads.sparse, TokenLayers(_layers(heads.sparse.layers), device)
+                heads.sparse, TokenLayers(host_layers(heads.sparse.layers), device)
             )
         if isinstance(heads.multi_vectors, MultiVectors):
-            layers = _layers(heads.multi_vectors.layers)
+            layers = host_layers(heads.multi_vectors.layers)
             self._takes[Output.MULTI_VECTOR] = _vectors(heads.multi_vectors, TokenLayers(layers, device))
         self._engine.prepare(pooled)
 
@@ -101,28 +119,47 @@ class DeviceRunner:
         return self._card
 
     @property
+    def engine(self) -> EngineFacts:
+        return self._engine.facts
+
+    @property
     def out_of_memory(self) -> int:
-        """How often a batch did not fit into the device's memory."""
-        return self._engine.memory.failures
+        return self._engine.out_of_memory
+
+    @property
+    def most_under_way(self) -> int:
+        """One runs, the next is there when it ends."""
+        return 2
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         """Raises EngineFailure."""
         return self.submit(batch, wanted).results()
 
     def submit(self, batch: PackedBatch, wanted: Output) -> Submitted:
-        """Queue the batch; another may be submitted before the results of this one are read. Raises EngineFailure."""
+        """Queue the batch; another may be submitted before the results of this one are read. Raises EngineFailure.
+
+        Not from two threads at a time; results are read on any.
+        """
         takes = [take for output, take in self._takes.items() if output in wanted]
 
         def taken(done: Forward, part: PackedBatch) -> _Part:
             result = _Part()
             if self._pooled is not None and self._pooled in wanted and done.rows is not None:
                 rows = Landing.of(done.rows).array
+                if self._routed:
+                    rows = partial(_routed, rows, part)
                 result = _Part(dense=rows) if self._pooled is Output.DENSE else _Part(logits=rows)
             for take in takes:
                 result = _merged(result, take(done, part))
             return result
 
         return Submitted(self._engine.run(batch, taken, needs_hidden=bool(takes)))
+
+
+def _routed(rows: Arriving[FloatArray], batch: PackedBatch) -> FloatArray:
+    """Of rows for documents and for queries side by side, those of each sequence's way."""
+    documents, queries = np.split(rows(), 2, axis=1)
+    return documents if batch.queries is None else of_its_way(documents, queries, batch.queries)
 
 
 def _hidden(done: Forward, batch: PackedBatch) -> _Part:
@@ -179,9 +216,19 @@ def _merged(first: _Part, second: _Part) -> _Part:
     )
 
 
-def _layers(loaded: Sequence[LoadedLayer]) -> list[HostLayer]:
+def host_layers(loaded: Sequence[LoadedLayer]) -> list[HostLayer]:
+    """As the device takes them."""
     return [
-        HostLayer(one.weight, one.bias, one.layer.activation, one.layer.norm, one.norm_weight, one.norm_bias)
+        HostLayer(
+            one.weight,
+            one.bias,
+            one.layer.activation,
+            one.layer.norm,
+            one.norm_weight,
+            one.norm_bias,
+            one.layer.residual,
+            one.residual,
+        )
         for one in loaded
     ]
 

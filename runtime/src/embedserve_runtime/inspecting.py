@@ -10,11 +10,12 @@ from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.loading import choose_engine, engine_reasons
 from embedserve_runtime.model.architecture import Encoder, Experts, Layer
-from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.card import ModelCard, QueryWay
 from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead, Task
 from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import LocatedModel
 from embedserve_runtime.model.static import StaticTable
+from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.results import Output
 
 # Tokens of a batch that activations are estimated for while the budget is still to be measured.
@@ -48,10 +49,30 @@ def described(card: ModelCard, located: LocatedModel, config: RuntimeConfig) -> 
         "denseLayers": len(card.pipeline.dense),
         "normalize": card.pipeline.normalize,
         "maxLength": card.max_length,
+        "queries": None if card.query is None else _queries(card, card.query),
         "prompts": dict(card.prompts),
         "defaultPrompt": card.default_prompt,
-        "engines": {kind: reason or "yes" for kind, reason in _engines(card).items()},
+        "engines": {kind: reason or "yes" for kind, reason in _engines_of_both(card).items()},
         "memory": _memory(card, config),
+    }
+
+
+def _queries(card: ModelCard, way: QueryWay) -> Mapping[str, Any]:
+    """What is another for queries than for documents, which all else is about. default: what inputs are taken for that
+    are called neither."""
+    query = way.card
+    return {
+        "default": way.default,
+        "sharesEncoder": card.shares_encoder,
+        "kind": _kind(query),
+        "family": query.encoder.family,
+        "layers": None if query.body is not None else len(query.encoder.layers),
+        "hiddenSize": query.encoder.hidden_size,
+        "vocabulary": query.encoder.embeddings.vocabulary,
+        "pooling": _pooling(query),
+        "denseLayers": len(query.pipeline.dense),
+        "normalize": query.pipeline.normalize,
+        "maxLength": query.max_length,
     }
 
 
@@ -72,6 +93,8 @@ def _kind(card: ModelCard) -> str:
     match card.body:
         case StaticTable():
             return "static"
+        case WordTable():
+            return "wordWeights"
         case ShippedGraph():
             return "onnxFile"
         case None:
@@ -87,21 +110,44 @@ def _pooling(card: ModelCard) -> str | None:
     return card.pipeline.pooling_name or None
 
 
+def _engines_of_both(card: ModelCard) -> Mapping[str, str | None]:
+    """For documents and queries: a table beside an encoder needs no engine, so the encoder's are those of the whole."""
+    ways = [_engines(one) for one in _ways(card) if one.body is None] or [_engines(card)]
+    return {kind: next((way[kind] for way in ways if way[kind]), None) for kind in ways[0]}
+
+
+def _ways(card: ModelCard) -> list[ModelCard]:
+    """Of documents, and of queries where they run something else."""
+    return [card] if card.query is None or card.shares_encoder else [card, card.query.card]
+
+
 def _engines(card: ModelCard) -> Mapping[str, str | None]:
     """What keeps each engine from running the model, None where nothing does."""
     match card.body:
-        case StaticTable():
+        case StaticTable() | WordTable():
             no_layers = "a static embedding model has no layers to run"
             return {"static": None, "onnx": no_layers, "torch": no_layers}
         case ShippedGraph():
             return {"onnx": None, "torch": "it does not run ONNX files"}
         case None:
-            return engine_reasons(card.encoder)
+            return engine_reasons()
 
 
 def _memory(card: ModelCard, config: RuntimeConfig) -> Mapping[str, Any]:
     """Bytes of weights in the precision in which they run, and of activations at the token budget; the second is
-    None for a shipped graph, whose operations are its own."""
+    None for a shipped graph, whose operations are its own. Of two ways the weights of both, and the larger activations:
+    they run one after the other."""
+    documents, *queries = [_memory_of(one, config) for one in _ways(card)]
+    for other in queries:
+        documents = {
+            **documents,
+            "weightsBytes": documents["weightsBytes"] + other["weightsBytes"],
+            "activationsBytes": max(documents["activationsBytes"], other["activationsBytes"]),
+        }
+    return documents
+
+
+def _memory_of(card: ModelCard, config: RuntimeConfig) -> Mapping[str, Any]:
     budget = config.batching.max_batch_tokens
     tokens = TYPICAL_BUDGET if budget == "auto" else budget
     precision, activations = "as stored", None
@@ -109,6 +155,8 @@ def _memory(card: ModelCard, config: RuntimeConfig) -> Mapping[str, Any]:
         case StaticTable() as table:
             weights = sum(tensor.nbytes for tensor in table.tensors().values())
             activations = tokens * table.dimensions * 4
+        case WordTable() as words:
+            weights, activations = 4 * words.vocabulary, 8 * tokens
         case ShippedGraph() as graph:
             weights = sum(file.stat().st_size for file in graph.files)
         case None:
@@ -135,10 +183,19 @@ def _precision(encoder: Encoder, settings: EngineSettings) -> tuple[str, int]:
 
 def _parameters(card: ModelCard) -> int:
     encoder = sum(prod(parameter.shape) for parameter in card.encoder.parameters())
-    dense = sum((one.in_features + one.bias) * one.out_features for one in card.pipeline.dense)
+    tails = [card.pipeline, *([card.query.card.pipeline] if card.query and card.shares_encoder else [])]
+    dense = sum(
+        (one.in_features * (1 + one.projects_residual) + one.bias) * one.out_features
+        for tail in tails
+        for one in tail.dense
+    )
     heads = [*([] if card.head is None else [card.head]), *card.token_heads]
     layers = [layer for head in heads for layer in head.layers]
-    return encoder + dense + sum((one.in_features + 1) * one.out_features for one in layers)
+    return (
+        encoder
+        + dense
+        + sum((one.in_features * (1 + bool(one.residual_weight)) + 1) * one.out_features for one in layers)
+    )
 
 
 def activation_numbers(encoder: Encoder, tokens: int, max_length: int) -> int:
@@ -185,6 +242,8 @@ def _rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         yield "Dimensions", [f"{facts['dimensions']}{cut}"]
         yield "Vectors", [_vectors(facts)]
     yield "Max length", [f"{facts['maxLength']} tokens"]
+    if facts["queries"] is not None:
+        yield "Queries", [*_query_lines(facts["queries"])]
     default = facts["defaultPrompt"]
     yield (
         "Prompts",
@@ -202,10 +261,21 @@ def _what(facts: Mapping[str, Any]) -> str:
     match facts["kind"]:
         case "static":
             return f"static embeddings ({facts['family']}), {facts['vocabulary']} tokens"
+        case "wordWeights":
+            return f"a weight for each of {facts['vocabulary']} tokens ({facts['family']})"
         case "onnxFile":
             return f"ONNX file {facts['onnxFile']} ({facts['family']})"
         case _:
             return f"{facts['family']} encoder, {facts['layers']} layers of {facts['hiddenSize']}"
+
+
+def _query_lines(queries: Mapping[str, Any]) -> Iterator[str]:
+    yield "the encoder of documents" if queries["sharesEncoder"] else _what(queries)
+    if queries["kind"] != "wordWeights":
+        yield _vectors(queries)
+    yield f"at most {queries['maxLength']} tokens"
+    default = queries["default"]
+    yield "inputs must be called query or document" if default is None else f"other inputs are a {default}"
 
 
 def _vectors(facts: Mapping[str, Any]) -> str:

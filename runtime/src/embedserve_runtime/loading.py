@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import Engine
-from embedserve_runtime.engines.onnx import graph as onnx_graph
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.shipped import GraphRunner, ShippedEngine
-from embedserve_runtime.engines.static import StaticRunner
+from embedserve_runtime.engines.static import StaticRunner, WordRunner
 from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.heads.classification import Classifier
-from embedserve_runtime.heads.dense import DenseHead, DenseWeights
-from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.heads.dense import DenseHead, RoutedHead
+from embedserve_runtime.heads.layers import LoadedLayer, run
 from embedserve_runtime.heads.sparse import Splade
-from embedserve_runtime.heads.static import StaticWeights
 from embedserve_runtime.heads.tokens import Lexical, MultiVectors
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard, read_card
@@ -28,39 +27,74 @@ from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tenso
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
+    HeadLayer,
     LexicalHead,
     MultiVectorHead,
     SparseHead,
     TokenHead,
 )
-from embedserve_runtime.model.heads.tensors import head_tensors, query_weights
+from embedserve_runtime.model.heads.tensors import head_tensors
 from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.static import StaticTable
+from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner
 
+OpenEngines = Callable[[Encoder, Weights], Sequence[Engine]]
 
-def load_runner(config: RuntimeConfig) -> Runner:
-    """Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
+
+def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
+    """One for each device. Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
-    if isinstance(card.body, StaticTable):
-        check_static(config.engine)
-        return StaticRunner(card, card.body, card.body.tensors())
     if isinstance(card.body, ShippedGraph):
-        return _graph_runner(card, card.body, config.engine)
-    checkpoint = Checkpoint.open(card.encoder_folder)
-    return runner_on(
-        open_engine(card.encoder, Weights(card.encoder, checkpoint), config.engine), card, checkpoint
+        return [_graph_runner(card, card.body, config.engine)]
+    if is_table(card):
+        check_static(config.engine)
+    hides = _hides_tokens(card)
+    return runners_of(
+        card, lambda encoder, weights: open_engines(encoder, weights, config.engine, hides_tokens=hides)
     )
 
 
-def runner_on(engine: Engine, card: ModelCard, checkpoint: Checkpoint) -> Runner:
-    """The runner of the card's task, with the tensors of its head loaded: on the engine's device where it can."""
-    runner = _encoder_runner(engine, card, _heads(card, checkpoint))
-    if card.query is None:
-        return runner
-    return RoutedRunner(runner, StaticWeights(query_weights(card.folder, card.query, card.encoder)))
+def load_runner(config: RuntimeConfig) -> Runner:
+    """The first of `load_runners`, for who needs no more."""
+    return load_runners(config)[0]
+
+
+def runners_of(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
+    """The runners of the card's task, one a device, with the tensors of its heads loaded: on the device where it can.
+
+    Two engines a device where queries have an encoder of their own.
+    """
+    documents = _way_runners(card, engines_of)
+    if card.query is None or card.shares_encoder:
+        return documents
+    queries = _way_runners(card.query.card, engines_of)
+    # A table serves all devices.
+    count = max(len(documents), len(queries))
+    return [
+        RoutedRunner(documents[number % len(documents)], queries[number % len(queries)])
+        for number in range(count)
+    ]
+
+
+def _way_runners(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
+    match card.body:
+        case StaticTable() as table:
+            return [StaticRunner(card, table, table.tensors(), partial(run, _dense_layers(card)))]
+        case WordTable() as table:
+            return [WordRunner(card, table)]
+    checkpoint = Checkpoint.open(card.encoder_folder)
+    engines = engines_of(card.encoder, Weights(card.encoder, checkpoint))
+    heads = _heads(card, checkpoint)
+    return [_encoder_runner(engine, card, heads) for engine in engines]
+
+
+def is_table(card: ModelCard) -> bool:
+    """Whether nothing of the model needs an engine."""
+    bodies = [card.body, *([] if card.query is None else [card.query.card.body])]
+    return all(isinstance(body, StaticTable | WordTable) for body in bodies)
 
 
 def _encoder_runner(engine: Engine, card: ModelCard, heads: Heads) -> Runner:
@@ -79,13 +113,13 @@ def _graph_runner(card: ModelCard, graph: ShippedGraph, settings: EngineSettings
     engine = ShippedEngine(graph, card.encoder.hidden_size, settings.threads or usable_cpus())
     if graph.rows is not None:
         return GraphRunner(card, graph, engine)
-    return EncoderRunner(card, engine, Heads(dense=DenseHead(card.pipeline.pooling, _dense_weights(card))))
+    return EncoderRunner(card, engine, Heads(dense=_dense_head(card)))
 
 
 def _heads(card: ModelCard, checkpoint: Checkpoint) -> Heads:
     heads = Heads()
     if card.head is None:
-        heads = Heads(dense=DenseHead(card.pipeline.pooling, _dense_weights(card)))
+        heads = Heads(dense=_dense_head(card))
     for head in (*(() if card.head is None else (card.head,)), *card.token_heads):
         layers = _head_layers(head, card, checkpoint)
         match head:
@@ -108,15 +142,37 @@ def _head_layers(head: Head | TokenHead, card: ModelCard, checkpoint: Checkpoint
     return LoadedLayer.all_of(head.layers, tensors)
 
 
-def open_engine(encoder: Encoder, weights: Weights, settings: EngineSettings) -> Engine:
-    """The engine that the settings ask for, with the weights loaded. Raises UnsupportedArchitecture."""
+def _hides_tokens(card: ModelCard) -> bool:
+    late = card.late_interaction
+    return late is not None and late.expansion is not None and not late.expansion.attend
+
+
+def open_engines(
+    encoder: Encoder, weights: Weights, settings: EngineSettings, *, hides_tokens: bool = False
+) -> Sequence[Engine]:
+    """The engine that the settings ask for, once a device, with the weights loaded. hides_tokens: as of `TorchEngine`.
+
+    Raises UnsupportedArchitecture, and ConfigError for devices that are not there.
+    """
     threads = settings.threads or usable_cpus()
     if choose_engine(encoder, settings) == "onnx":
-        return OnnxEngine(encoder, weights, threads)
+        return [OnnxEngine(encoder, weights, threads)]
     # Imported here: torch is an extra, and importing it takes longer than loading a small model.
+    from embedserve_runtime.engines.torch.devices import devices
     from embedserve_runtime.engines.torch.engine import TorchEngine
 
-    return TorchEngine.on_the_best_device(encoder, weights, settings.precision, threads)
+    return [
+        TorchEngine.opened(
+            encoder,
+            weights,
+            device,
+            settings.precision,
+            threads,
+            attention=settings.attention,
+            hides_tokens=hides_tokens,
+        )
+        for device in devices(settings.devices)
+    ]
 
 
 def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
@@ -125,9 +181,22 @@ def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
         raise UnsupportedArchitecture(
             f"engine.kind: static is for tables of token vectors, this is a {encoder.family} encoder; set it to auto"
         )
-    reasons = dict(engine_reasons(encoder))
-    if settings.precision in {"bfloat16", "float16"}:
-        reasons["onnx"] = reasons["onnx"] or f"it runs in float32, and {settings.precision} is asked for"
+    reasons = dict(engine_reasons())
+    refusals = (
+        (
+            settings.precision in {"auto", "float32"},
+            f"it runs in float32, and {settings.precision} is asked for",
+        ),
+        (
+            settings.attention == "auto",
+            f"it has one attention, and engine.attention asks for {settings.attention}",
+        ),
+        (
+            settings.devices in {"auto", 1},
+            f"it runs on the CPU, and engine.devices asks for {settings.devices}",
+        ),
+    )
+    reasons["onnx"] = next((reason for fits, reason in refusals if not fits), None)
     asked = list(reasons) if settings.kind == "auto" else [settings.kind]
     able = next((kind for kind in asked if reasons[kind] is None), None)
     if able is None:
@@ -143,6 +212,7 @@ def check_static(settings: EngineSettings) -> None:
             f"engine.kind: {settings.kind} runs the layers of an encoder, a static embedding model has none; "
             "set it to auto or static"
         )
+    _check_is_alone(settings, "a static embedding model")
     if settings.precision not in ("auto", "float32"):
         raise UnsupportedArchitecture(
             f"engine.precision: a static embedding model sums in float32, {settings.precision} is asked for"
@@ -155,23 +225,41 @@ def check_graph(settings: EngineSettings) -> None:
         raise UnsupportedArchitecture(
             f"engine.kind: {settings.kind} does not run ONNX files; set it to auto or onnx, or unset model.onnx_file"
         )
+    _check_is_alone(settings, "an ONNX file")
     if settings.precision != "auto":
         raise UnsupportedArchitecture(
             "engine.precision: an ONNX file has its precision in itself; choose the file by model.onnx_file instead"
         )
 
 
-def engine_reasons(encoder: Encoder) -> Mapping[str, str | None]:
-    """What keeps each engine from running `encoder` on this machine, None where nothing does; preferred ones first."""
-    return {"onnx": onnx_graph.why_not(encoder), "torch": torch_support.why_not(encoder)}
+def _check_is_alone(settings: EngineSettings, what: str) -> None:
+    """Raises UnsupportedArchitecture for settings that are for encoders on torch only."""
+    for name, value in (("attention", settings.attention), ("devices", settings.devices)):
+        if value not in ("auto", 1):
+            raise UnsupportedArchitecture(
+                f"engine.{name}: {value} is for encoders on the torch engine, this is {what}; set it to auto"
+            )
 
 
-def _dense_weights(card: ModelCard) -> list[DenseWeights]:
+def engine_reasons() -> Mapping[str, str | None]:
+    """What keeps each engine from running encoders on this machine, None where nothing does; preferred ones first.
+
+    Every description that a family can give is written for both.
+    """
+    return {"onnx": None, "torch": torch_support.why_not()}
+
+
+def _dense_head(card: ModelCard) -> DenseHead | RoutedHead:
+    documents = DenseHead(card.pipeline.pooling, _dense_layers(card))
+    if card.query is None or not card.shares_encoder:
+        return documents
+    query = card.query.card
+    return RoutedHead(documents, DenseHead(query.pipeline.pooling, _dense_layers(query)))
+
+
+def _dense_layers(card: ModelCard) -> tuple[LoadedLayer, ...]:
+    dense = card.pipeline.dense
     tensors = {
-        name: tensor.astype(np.float32, copy=False)
-        for name, tensor in dense_tensors(card.folder, card.pipeline.dense)
+        name: tensor.astype(np.float32, copy=False) for name, tensor in dense_tensors(card.folder, dense)
     }
-    return [
-        DenseWeights(tensors[f"dense.{number}.weight"], tensors.get(f"dense.{number}.bias"), layer.activation)
-        for number, layer in enumerate(card.pipeline.dense)
-    ]
+    return LoadedLayer.all_of([HeadLayer.of_dense(layer) for layer in dense], tensors, of="dense")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
-from embedserve_runtime.engines.base import Engine, FloatArray, PackedBatch
+from embedserve_runtime.engines.base import Engine, EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.results import Output, Results, SparseVector
 
@@ -18,6 +18,14 @@ class Runner(Protocol):
 
     @property
     def card(self) -> ModelCard: ...
+
+    @property
+    def engine(self) -> EngineFacts: ...
+
+    @property
+    def out_of_memory(self) -> int:
+        """How often a batch did not fit into the device's memory."""
+        ...
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         """Results of the sequences of the batch, from one forward pass. `wanted`: of what `card.outputs` has.
@@ -49,6 +57,14 @@ class EncoderRunner:
     def card(self) -> ModelCard:
         return self._card
 
+    @property
+    def engine(self) -> EngineFacts:
+        return self._engine.facts
+
+    @property
+    def out_of_memory(self) -> int:
+        return self._engine.out_of_memory
+
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         heads = self._heads
         hidden = self._engine.forward(batch)
@@ -65,9 +81,9 @@ class EncoderRunner:
 
 
 class RoutedRunner:
-    """Documents through an encoder, queries through a table of weights: sparse vectors both."""
+    """Documents through one model and queries through another, whose vectors can be compared."""
 
-    def __init__(self, documents: Runner, queries: Callable[[PackedBatch], list[SparseVector]]) -> None:
+    def __init__(self, documents: Runner, queries: Runner) -> None:
         self._documents = documents
         self._queries = queries
 
@@ -75,12 +91,22 @@ class RoutedRunner:
     def card(self) -> ModelCard:
         return self._documents.card
 
+    @property
+    def engine(self) -> EngineFacts:
+        return self._documents.engine
+
+    @property
+    def out_of_memory(self) -> int:
+        return self._documents.out_of_memory + self._queries.out_of_memory
+
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         if batch.queries is None:
             return self._documents.run(batch, wanted)
-        places = np.flatnonzero(batch.queries).astype(np.int32)
-        others = np.flatnonzero(~batch.queries).astype(np.int32)
-        parts = [(places.tolist(), Results(sparse=self._queries(batch.select(places))))]
-        if len(others):
-            parts.append((others.tolist(), self._documents.run(batch.select(others), wanted)))
-        return Results.placed(len(batch.lengths), parts)
+        if batch.queries.all():
+            return self._queries.run(batch, wanted)
+        parts = []
+        for runner, own in ((self._documents, ~batch.queries), (self._queries, batch.queries)):
+            places = np.flatnonzero(own).astype(np.int32)
+            parts.append((places.tolist(), runner.run(batch.select(places), wanted)))
+        placed = Results.placed(len(batch.lengths), parts)
+        return replace(placed, padding=sum(part.padding for _, part in parts))

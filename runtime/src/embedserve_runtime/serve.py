@@ -19,8 +19,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -29,7 +29,7 @@ import uvloop
 from embedserve_runtime.api.app import management_app
 from embedserve_runtime.api.endpoint import Surroundings
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.errors import ConfigError, EmbedserveError, UnsupportedArchitecture
+from embedserve_runtime.errors import ConfigError, EmbedserveError
 from embedserve_runtime.frontends.own import OwnFrontEnd
 from embedserve_runtime.frontends.setup import (
     FrontEnd,
@@ -43,9 +43,7 @@ from embedserve_runtime.frontends.setup import (
 )
 from embedserve_runtime.frontends.supervisor import Workers
 from embedserve_runtime.httpd.server import Server
-from embedserve_runtime.loading import load_runner
-from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.heads.description import Task
+from embedserve_runtime.loading import load_runners
 from embedserve_runtime.readiness import Phase, Readiness
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
@@ -71,7 +69,7 @@ BACKLOG = 2048
 class _Loaded:
     """What the loading thread hands over."""
 
-    runner: Runner
+    runners: Sequence[Runner]
     tokenizer: TextTokenizer
     max_batch_tokens: int
     calibration: Calibration | None
@@ -215,33 +213,37 @@ class _Process:
             loading.cancel()
             return None
         loaded = loading.result()
-        batching, card = self._config.batching, loaded.runner.card
+        batching, runners = self._config.batching, loaded.runners
+        card, engines = runners[0].card, [runner.engine for runner in runners]
         limits = Limits(loaded.max_batch_tokens, batching.max_queue_tokens, batching.max_queue_inputs)
-        dispatcher = Dispatcher(loaded.runner, limits, clock=time.perf_counter, observer=self._front.observer)
+        dispatcher = Dispatcher(runners, limits, clock=time.perf_counter, observer=self._front.observer)
         if loaded.calibration:
             dispatcher.learn_rate(loaded.calibration.tokens_per_second)
         self._vector_space = card.vector_space
-        self._metrics.model_loaded(card, loaded.max_batch_tokens, dispatcher)
-        await self._front.open(Opening(card, limits), loaded.tokenizer, dispatcher)
+        self._metrics.model_loaded(card, loaded.max_batch_tokens, dispatcher, runners)
+        await self._front.open(Opening(card, limits, engines), loaded.tokenizer, dispatcher)
         return dispatcher
 
     def _load(self) -> _Loaded:
         """On the loading thread."""
         started = time.perf_counter()
-        runner = load_runner(self._config)
-        card = runner.card
-        _check_served(card)
+        runners = load_runners(self._config)
+        card = runners[0].card
         tokenizer = TextTokenizer.from_card(card)
-        log.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3)})
+        engines = [asdict(runner.engine) for runner in runners]
+        log.info(
+            "model loaded", extra={"seconds": round(time.perf_counter() - started, 3), "engines": engines}
+        )
         self._loop.call_soon_threadsafe(self._move, Phase.WARMING_UP, "the engine is warming up")
         vocabulary_size = tokenizer.vocabulary_size
-        run = partial(runner.run, wanted=card.main_output)
-        warm_up(run, max_length=card.max_length, vocabulary_size=vocabulary_size)
+        runs = [partial(runner.run, wanted=card.main_output) for runner in runners]
+        for run in runs:
+            warm_up(run, max_length=card.max_length, vocabulary_size=vocabulary_size)
         calibration = None
         budget = self._config.batching.max_batch_tokens
         if budget == "auto":
             calibration = calibrate(
-                run,
+                runs[0],
                 max_length=card.max_length,
                 vocabulary_size=vocabulary_size,
                 seconds=CALIBRATION_SECONDS,
@@ -253,7 +255,7 @@ class _Process:
         # What is alive now stays alive: later collections need not look at it.
         gc.collect()
         gc.freeze()
-        return _Loaded(runner, tokenizer, budget, calibration)
+        return _Loaded(runners, tokenizer, budget, calibration)
 
     async def _wind_down(self, dispatcher: Dispatcher) -> None:
         settings = self._config.server
@@ -348,12 +350,3 @@ def _in_daemon_thread(name: str, function: Callable[[], T]) -> asyncio.Future[T]
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return future
-
-
-def _check_served(card: ModelCard) -> None:
-    """Refuse a model whose inputs are not prepared as it wants them. Raises UnsupportedArchitecture."""
-    if card.task is Task.MULTI_VECTOR:
-        raise UnsupportedArchitecture(
-            f"{card.source} makes a vector for each token (late interaction), whose prefixes, query expansion and "
-            "skipped words are not served yet"
-        )

@@ -17,7 +17,8 @@ from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading import load_runner
 from embedserve_runtime.runner import Runner
 from tests.runtime.heads import test_bge_m3, test_causal
-from tests.runtime.pipelines import test_routes_of_models
+from tests.runtime.model.test_card import edit
+from tests.runtime.pipelines import test_dense_routes, test_routes_of_models
 from tests.runtime.pipelines.folders import TEXTS, bert
 from tests.runtime.serve_kit import bench
 from tests.support.models import tiny_bert
@@ -110,3 +111,29 @@ async def test_queries_of_a_model_without_inference_for_them_take_their_own_way_
         (vector,) = (await server.client.post("/v1/encode", json=body)).json()["sparse"]
     np.testing.assert_allclose(want_queries[0][vector["indices"]], vector["values"], atol=FP32_MAX_ABS_DIFF)
     assert len(vector["indices"]) == np.count_nonzero(want_queries[0])
+
+
+async def test_queries_of_an_asymmetric_model_take_their_own_way_and_an_input_must_be_called_one(
+    tmp_path: Path,
+) -> None:
+    bare = test_dense_routes.Bare(tmp_path)
+    modules = test_dense_routes.SHARED["two modules beside none"](bare)
+    oracle = test_dense_routes.saved(tmp_path / "saved", *modules)
+    router = tmp_path / "saved" / "2_Router" / "router_config.json"
+    edit(router, parameters={"default_route": None, "allow_empty_key": False})
+    async with bench(model=model_in(tmp_path / "saved")) as server:
+        body = {"inputs": list(TEXTS)}
+        for name, want in (
+            ("query", oracle.encode_query(TEXTS)),
+            ("document", oracle.encode_document(TEXTS)),
+        ):
+            raw = {"normalize": False} if name == "document" else {}
+            by_tei = (await server.client.post("/embed", json=body | raw | {"prompt_name": name})).json()
+            np.testing.assert_allclose(by_tei, want, atol=FP32_MAX_ABS_DIFF)
+            native = (await server.client.post("/v1/encode", json=body | {"input_type": name})).json()[
+                "dense"
+            ]
+            np.testing.assert_allclose(native, want, atol=FP32_MAX_ABS_DIFF)
+        refused = await server.client.post("/embed", json=body)
+    assert refused.status_code == 422
+    assert "set the prompt name" in refused.json()["error"]

@@ -9,9 +9,7 @@ from pathlib import Path
 import torch
 
 from embedserve_runtime.engines.base import Engine
-from embedserve_runtime.engines.onnx import graph as onnx_graph
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
-from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
@@ -21,7 +19,6 @@ from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 @dataclass(frozen=True, slots=True)
 class EngineKind:
     build: Callable[[Encoder, Weights], Engine]
-    why_not: Callable[[Encoder], str | None]
 
 
 def _onnx(encoder: Encoder, weights: Weights) -> Engine:
@@ -33,8 +30,8 @@ def _torch(encoder: Encoder, weights: Weights) -> Engine:
 
 
 ENGINES: Mapping[str, EngineKind] = {
-    "onnx": EngineKind(_onnx, onnx_graph.why_not),
-    "torch": EngineKind(_torch, torch_support.why_not),
+    "onnx": EngineKind(_onnx),
+    "torch": EngineKind(_torch),
 }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from embedserve_runtime.device_runner import DeviceRunner
+from embedserve_runtime.device_runner import DeviceRunner, host_layers
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.fused.support import why_not_fused
@@ -29,7 +29,7 @@ from embedserve_runtime.model.architecture import NormPlacement
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.heads.description import HeadLayer, MultiVectorHead, SparseHead, SparsePooling
-from embedserve_runtime.model.pipeline import Activation, Pooling
+from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
 from embedserve_runtime.results import Output
 from embedserve_runtime.runner import EncoderRunner, Heads
 from tests.runtime.engines.case import Case
@@ -129,14 +129,16 @@ def test_pooling_and_dense_layers_on_the_device_are_those_of_the_host(
     tmp_path: Path, pooling: Pooling, dtype: torch.dtype
 ) -> None:
     source = np.random.default_rng(0)
-    weight, bias = source.normal(size=(7, 40)).astype(np.float32), source.normal(size=7).astype(np.float32)
-    head = PooledHead([pooling, Pooling.CLS], [HostLayer(weight, bias, Activation.TANH)], CUDA)
+    weight, bias, residual = (
+        source.normal(size=shape).astype(np.float32) for shape in ((7, 40), (7,), (7, 40))
+    )
+    dense_layer = HeadLayer.of_dense(DenseLayer("", 40, 7, True, Activation.TANH, residual=True))
+    layers = [LoadedLayer(dense_layer, weight, bias, None, None, residual)]
+    head = PooledHead([pooling, Pooling.CLS], host_layers(layers), CUDA)
     engine = prepared(tmp_path, head, dtype)
     batch = random_batch()
     hidden = engine.forward(batch)
-    want = dense.dense(
-        dense.pool_all(hidden, batch.cu_seqlens, [pooling, Pooling.CLS]), weight, bias, Activation.TANH
-    )
+    want = DenseHead([pooling, Pooling.CLS], layers)(hidden, batch)
     np.testing.assert_allclose(rows_of(engine, batch), want, atol=1e-5, rtol=1e-4)
 
 

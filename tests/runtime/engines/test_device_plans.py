@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
 
 from embedserve_runtime.engines.base import PackedBatch, TokenSequence
 from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, bring, copy_in
-from embedserve_runtime.engines.torch.engine import automatic_dtype
+from embedserve_runtime.engines.torch.devices import automatic_dtype, chosen
 from embedserve_runtime.engines.torch.graphs import LARGEST, bucket_for, buckets
 from embedserve_runtime.engines.torch.memory import MemoryBudget, halves
+from embedserve_runtime.errors import ConfigError
 
 
 def batch_of(*lengths: int) -> PackedBatch:
@@ -35,6 +38,27 @@ def test_the_dtype_is_the_widest_that_the_device_runs_at_full_speed(
     capability: tuple[int, int] | None, want: torch.dtype
 ) -> None:
     assert automatic_dtype(capability) is want
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "want"),
+    [
+        pytest.param("auto", 0, ["cpu"], id="auto without a GPU"),
+        pytest.param("auto", 3, ["cuda:0", "cuda:1", "cuda:2"], id="auto takes all"),
+        pytest.param(2, 3, ["cuda:0", "cuda:1"], id="some of them"),
+        pytest.param(1, 0, ["cpu"], id="one without a GPU"),
+    ],
+)
+def test_an_engine_goes_on_each_device_that_is_asked_for(
+    asked: int | Literal["auto"], gpus: int, want: list[str]
+) -> None:
+    assert [str(device) for device in chosen(asked, gpus)] == want
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_more_devices_than_there_are_stop_the_start(gpus: int) -> None:
+    with pytest.raises(ConfigError, match=f"2 are asked for, torch sees {gpus} CUDA devices"):
+        chosen(2, gpus)
 
 
 def test_a_layout_holds_the_batch_and_makes_sequences_of_one_token_of_what_is_left_over() -> None:

@@ -197,7 +197,6 @@ def assert_equals_the_description(folder: Path, encoder: Encoder, engine: str) -
 @pytest.mark.parametrize("form", LAYERS)
 def test_a_layer_computes_what_its_description_says(tmp_path: Path, form: str, engine: str) -> None:
     encoder = encoder_of(LAYERS[form])
-    assert ENGINES[engine].why_not(encoder) is None
     assert_equals_the_description(tmp_path, encoder, engine)
 
 

@@ -39,6 +39,10 @@ SEQUENCES: dict[str, list[Tokens]] = {
     "pairs with token types": [TokenSequence(ids(1, 2), ids(0, 1)), TokenSequence(ids(3), ids(1))],
     "a typed one among plain ones": [ids(9), TokenSequence(ids(1, 2), ids(0, 1))],
     "a query beside a document": [TokenSequence(ids(1, 2), query=True), ids(3)],
+    "a query with tokens that attention does not see": [
+        TokenSequence(ids(1, 2, 9), query=True, attended=2),
+        TokenSequence(ids(4), query=True),
+    ],
     "prompts that pooling leaves out": [TokenSequence(ids(1, 2, 3), None, 2), TokenSequence(ids(4), None, 0)],
 }
 

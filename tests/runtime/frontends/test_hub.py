@@ -47,7 +47,7 @@ class Remote:
 async def served(run: Run, remotes: int = 1) -> AsyncIterator[tuple[Dispatcher, list[Remote]]]:
     metrics = Metrics(request_series())
     hub = Hub(metrics, metrics.page)
-    dispatcher = Dispatcher(TinyRunner(run), LIMITS, clock=perf_counter, observer=hub)
+    dispatcher = Dispatcher([TinyRunner(run)], LIMITS, clock=perf_counter, observer=hub)
     hub.open(dispatcher)
     made = []
     for _ in range(remotes):

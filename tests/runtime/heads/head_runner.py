@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from embedserve_runtime import loading
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch, Tokens
-from embedserve_runtime.loading import runner_on
 from embedserve_runtime.model.card import ModelCard, read_card
-from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.results import Output
 from embedserve_runtime.runner import Runner
 from tests.runtime.engines.engines import ENGINES
@@ -31,9 +30,8 @@ def card_of(folder: Path, **settings: object) -> ModelCard:
 
 
 def runner_of(folder: Path, engine: str, **settings: object) -> Runner:
-    card = card_of(folder, **settings)
-    checkpoint = Checkpoint.open(card.encoder_folder)
-    return runner_on(ENGINES[engine].build(card.encoder, Weights(card.encoder, checkpoint)), card, checkpoint)
+    (runner,) = loading.runners_of(card_of(folder, **settings), lambda *of: [ENGINES[engine].build(*of)])
+    return runner
 
 
 def sequences(lengths: Sequence[int] = LENGTHS) -> list[Int32Array]:

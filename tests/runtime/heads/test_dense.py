@@ -6,8 +6,12 @@ import torch
 from sentence_transformers.sentence_transformer.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Pooling as ReferencePooling
 
+from embedserve_runtime.device_runner import host_layers
+from embedserve_runtime.engines.torch.heads import TokenLayers
 from embedserve_runtime.heads import dense
-from embedserve_runtime.model.pipeline import Activation, Pooling
+from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.model.heads.description import HeadLayer
+from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
 
 SIZE = 6
 LENGTHS = (1, 5, 3)
@@ -54,17 +58,25 @@ def test_pooling_of_packed_states_equals_sentence_transformers_on_padded_ones(
     ],
 )
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_dense_layer_equals_that_of_sentence_transformers(
-    activation: Activation, function: torch.nn.Module, bias: bool
+@pytest.mark.parametrize(("out", "residual"), [(4, False), (4, True), (SIZE, True)])
+def test_a_dense_layer_equals_that_of_sentence_transformers_on_host_and_device(
+    activation: Activation, function: torch.nn.Module, bias: bool, out: int, residual: bool
 ) -> None:
-    reference = Dense(SIZE, 4, bias=bias, activation_function=function)
+    reference = Dense(SIZE, out, bias=bias, activation_function=function, use_residual=residual)
     vectors, _ = packed_states()
-    weights = {
-        name.removeprefix("linear."): value.detach().numpy() for name, value in reference.named_parameters()
-    }
+    tensors = {name: value.detach().numpy() for name, value in reference.named_parameters()}
+    layer = LoadedLayer(
+        HeadLayer.of_dense(DenseLayer("", SIZE, out, bias, activation, residual)),
+        tensors["linear.weight"],
+        tensors.get("linear.bias"),
+        None,
+        None,
+        tensors.get("residual.weight"),
+    )
     want = reference({"sentence_embedding": torch.from_numpy(vectors)})["sentence_embedding"].detach().numpy()
-    got = dense.dense(vectors, weights["weight"], weights.get("bias"), activation)
-    np.testing.assert_allclose(got, want, atol=1e-6)
+    np.testing.assert_allclose(layer(vectors), want, atol=1e-6)
+    on_device = TokenLayers(host_layers([layer]), torch.device("cpu"))
+    np.testing.assert_allclose(on_device(torch.from_numpy(vectors)).numpy(), want, atol=1e-6)
 
 
 def test_normalised_rows_have_norm_one_and_a_zero_row_stays_zero() -> None:

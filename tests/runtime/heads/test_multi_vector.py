@@ -16,7 +16,7 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from transformers import BertConfig, BertModel
 
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.errors import ConfigError, EmbedserveError, UnsupportedArchitecture
+from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.heads.description import (
     LateInteraction,
     MultiVectorHead,
@@ -31,6 +31,8 @@ from tests.runtime.model.test_card import edit
 from tests.support.models import minilm_folder, tiny
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
+# Ids in the tokenizer of MiniLM.
+PAD, MASK, BANG, COMMA, STOP = 0, 103, 999, 1010, 1012
 TEXTS = ["a text of some words, with signs!", "one", "the same words, the same signs " * 9]
 
 
@@ -44,8 +46,8 @@ def save(folder: Path, *modules: Module, **settings: Any) -> MultiVectorEncoder:
     return model
 
 
-def projection(out: int, *, bias: bool, activation: torch.nn.Module | None = None) -> Dense:
-    return Dense(36, out, bias=bias, activation_function=activation, module_input_name="token_embeddings")
+def projection(out: int, *, activation: torch.nn.Module | None = None, **settings: Any) -> Dense:
+    return Dense(36, out, activation_function=activation, module_input_name="token_embeddings", **settings)
 
 
 CHAINS: dict[str, Callable[[], list[Module]]] = {
@@ -56,6 +58,10 @@ CHAINS: dict[str, Callable[[], list[Module]]] = {
         projection(50, bias=False),
         MultiVectorMask(),
         Normalize("token_embeddings"),
+    ],
+    "residuals": lambda: [
+        projection(36, bias=True, activation=torch.nn.Tanh(), use_residual=True),
+        projection(10, bias=False, use_residual=True),
     ],
 }
 
@@ -94,13 +100,11 @@ def test_lengths_expansion_and_skipped_words_are_read_from_the_modules(tmp_path:
         query_expansion={"strategy": "min", "length": 8, "attend": True, "token": "[PAD]"},
     )
     assert interaction(tmp_path / "saved") == LateInteraction(
-        query_prefix="",
-        document_prefix="",
         query_length=20,
         document_length=100,
-        expansion=QueryExpansion(8, fixed=False, attend=True, token="[PAD]"),
-        skipped_words=(",", "!"),
-        skipped_tasks=("query", "document"),
+        expansion=QueryExpansion(8, fixed=False, attend=True, token=PAD),
+        skipped=(BANG, COMMA),
+        skipped_roles=("query", "document"),
     )
 
 
@@ -128,13 +132,14 @@ def test_a_folder_of_pylate_means_what_sentence_transformers_takes_it_for(tmp_pa
     model = MultiVectorEncoder(str(tmp_path / "saved"), device="cpu")
     found, head = interaction(tmp_path / "saved"), card_of(tmp_path / "saved").head
     assert found == LateInteraction(
-        query_prefix="[Q] ",
-        document_prefix="[D] ",
+        query_prompt="[Q] ",
+        document_prompt="[D] ",
+        markers=("[Q] ", "[D] "),
         query_length=24,
         document_length=180,
-        expansion=QueryExpansion(24, fixed=True, attend=False),
-        skipped_words=(".", ","),
-        skipped_tasks=("document",),
+        expansion=QueryExpansion(24, fixed=True, attend=False, token=MASK),
+        skipped=(COMMA, STOP),
+        skipped_roles=("document",),
     )
     assert model[0].query_expansion == {"strategy": "fixed", "length": 24, "attend": False, "token": None}
     assert [type(module) for module in model][-1] is Normalize
@@ -143,7 +148,11 @@ def test_a_folder_of_pylate_means_what_sentence_transformers_takes_it_for(tmp_pa
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[EmbedserveError], str]] = {
-    "residual": ({"use_residual": True}, UnsupportedArchitecture, "use_residual = true is not supported"),
+    "a residual without its tensor": (
+        {"use_residual": True},
+        ModelInvalid,
+        "lacks a tensor of its head: residual.weight",
+    ),
     "another name": (
         {"module_output_name": "projected"},
         UnsupportedArchitecture,

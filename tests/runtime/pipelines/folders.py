@@ -13,6 +13,7 @@ from transformers import BertConfig, PreTrainedModel
 
 from embedserve_runtime.engines.base import FloatArray, TokenSequence
 from embedserve_runtime.heads.dense import normalize
+from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer
 from tests.runtime.heads.head_runner import dense_of
@@ -60,11 +61,25 @@ def _tokenizer() -> str:
 
 def embed(runner: Runner, texts: Sequence[str], prompt_name: str | None = None) -> FloatArray:
     """What the service makes of texts: prompt, tokens, pooling, cut, normalise."""
-    card, tokenizer = runner.card, TextTokenizer.from_card(runner.card)
+    return finished(runner.card, dense_of(runner, tokens_of(runner.card, texts, prompt_name)))
+
+
+def tokens_of(
+    card: ModelCard, texts: Sequence[str], prompt_name: str | None = None, *, query: bool = False
+) -> list[TokenSequence]:
+    """query: for the way of queries, of a model that has one."""
+    tokenizer, way = TextTokenizer.from_card(card), card
+    if query:
+        assert card.query is not None
+        tokenizer, way = tokenizer.queries, card.query.card
     name = prompt_name or card.default_prompt
     prompt = "" if name is None else card.prompts[name]
-    unpooled = 0 if card.pipeline.include_prompt else tokenizer.prompt_tokens(prompt)
+    unpooled = 0 if way.pipeline.include_prompt else tokenizer.prompt_tokens(prompt)
     ids = tokenizer.encode(texts, prompt, CUT)
-    vectors = dense_of(runner, [TokenSequence(one, unpooled=unpooled) for one in ids])
+    return [TokenSequence(one, unpooled=unpooled, query=query) for one in ids]
+
+
+def finished(card: ModelCard, vectors: FloatArray) -> FloatArray:
+    """card: of the way that the texts took."""
     vectors = vectors[:, : card.pipeline.dimensions]
     return np.ascontiguousarray(normalize(vectors) if card.pipeline.normalize else vectors)

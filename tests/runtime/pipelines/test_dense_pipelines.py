@@ -73,6 +73,12 @@ CHAINS: dict[str, Chain] = {
         dense(torch.nn.Tanh(), 40),
         Dense(40, 12, activation_function=None),
     ],
+    "residuals": lambda: [
+        pooling("mean"),
+        dense(torch.nn.Tanh(), SIZE, use_residual=True),
+        dense(torch.nn.Tanh(), use_residual=True),
+        Normalize(),
+    ],
     "dropout does nothing": lambda: [pooling("mean"), Dropout(0.5), Normalize()],
 }
 
@@ -106,6 +112,13 @@ def test_a_prompt_that_is_left_out_of_pooling_changes_the_identity(bare: Path, t
     saved(bare, tmp_path, pooling("mean"))
     before = card_of(tmp_path).vector_space
     edit(tmp_path / "1_Pooling" / "config.json", include_prompt=False)
+    assert card_of(tmp_path).vector_space != before
+
+
+def test_a_residual_changes_the_identity(bare: Path, tmp_path: Path) -> None:
+    saved(bare, tmp_path, pooling("mean"), dense(torch.nn.Tanh(), SIZE))
+    before = card_of(tmp_path).vector_space
+    edit(tmp_path / "2_Dense" / "config.json", use_residual=True)
     assert card_of(tmp_path).vector_space != before
 
 
@@ -220,10 +233,10 @@ REFUSED: dict[str, tuple[Callable[[Path], None], type[EmbedserveError], str]] = 
         ModelInvalid,
         "activation_function torch.nn.modules.activation.Mish is not supported; supported: torch",
     ),
-    "a residual": (
+    "a residual without its tensor": (
         change("2_Dense/config.json", use_residual=True),
-        UnsupportedArchitecture,
-        "use_residual = true is not supported",
+        ModelInvalid,
+        "2_Dense/model.safetensors lacks the tensor residual.weight",
     ),
     "another input": (
         change("2_Dense/config.json", module_input_name="cls_token"),

@@ -17,15 +17,17 @@ from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, 
 from tokenizers import Tokenizer
 from transformers import BertForMaskedLM
 
+from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.engines.base import PackedBatch, Tokens, TokenSequence
 from embedserve_runtime.errors import EmbedserveError, ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.model.heads.description import StaticQuery, Task
+from embedserve_runtime.loading import load_runner
+from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.results import Output
 from embedserve_runtime.tokenizing import TextTokenizer
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_runner import card_of, greatest, runner_of
 from tests.runtime.model.test_card import edit
-from tests.runtime.pipelines.folders import CUT, TEXTS, VOCABULARY, bert
+from tests.runtime.pipelines.folders import CUT, TEXTS, VOCABULARY, bert, tokens_of
 from tests.runtime.pipelines.test_sparse_pipelines import rows
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
@@ -60,7 +62,9 @@ def test_queries_and_documents_of_one_batch_equal_sentence_transformers(bare: Pa
     plain.no_padding()
     for engine in ENGINES:
         runner = runner_of(tmp_path, engine)
-        assert (runner.card.task, runner.card.query) == (Task.SPARSE, StaticQuery(TABLE, is_default=False))
+        query = runner.card.query
+        assert query is not None
+        assert (runner.card.task, query.card.task, query.default) == (Task.SPARSE, Task.SPARSE, "document")
         batch: list[Tokens] = []
         for text, ids in zip(TEXTS, TextTokenizer.from_card(runner.card).encode(TEXTS, "", CUT), strict=True):
             alone = plain.encode(text, add_special_tokens=False).ids
@@ -75,9 +79,27 @@ def test_queries_and_documents_of_one_batch_equal_sentence_transformers(bare: Pa
         np.testing.assert_array_equal(rows(list(only), VOCABULARY), got[1::2])
 
 
-def test_an_input_that_is_called_neither_takes_the_default_route(bare: Path, tmp_path: Path) -> None:
-    saved(bare, tmp_path, default_route="query")
-    assert card_of(tmp_path).query == StaticQuery(TABLE, is_default=True)
+def test_a_long_query_is_cut_as_sentence_transformers_cuts_it(bare: Path, tmp_path: Path) -> None:
+    saved(bare, tmp_path)
+    edit(tmp_path / TABLE / "tokenizer_config.json", model_max_length=3)
+    model = SparseEncoder(str(tmp_path), device="cpu")
+    runner = runner_of(tmp_path, "torch")
+    found = runner.run(PackedBatch.pack(tokens_of(runner.card, TEXTS, query=True)), Output.SPARSE).sparse
+    assert found is not None
+    want = model.encode_query(TEXTS, convert_to_sparse_tensor=False).numpy()
+    assert greatest(rows(list(found), VOCABULARY) - want) <= FP32_MAX_ABS_DIFF
+
+
+def test_a_table_of_weights_may_be_all_of_a_model(bare: Path, tmp_path: Path) -> None:
+    tokenizer = Transformer(str(bare)).tokenizer
+    model = SparseEncoder(modules=[SparseStaticEmbedding(tokenizer, torch.rand(VOCABULARY))], device="cpu")
+    model.save_pretrained(str(tmp_path))
+    runner = load_runner(RuntimeConfig.model_validate({"model": {"source": str(tmp_path)}}))
+    assert (runner.card.task, runner.card.outputs, runner.card.query) == (Task.SPARSE, Output.SPARSE, None)
+    found = runner.run(PackedBatch.pack(tokens_of(runner.card, TEXTS)), Output.SPARSE).sparse
+    assert found is not None
+    want = model.encode(TEXTS, convert_to_sparse_tensor=False).numpy()
+    assert greatest(rows(list(found), VOCABULARY) - want) <= FP32_MAX_ABS_DIFF
 
 
 def test_other_weights_of_queries_give_another_identity(bare: Path, tmp_path: Path) -> None:
@@ -100,9 +122,8 @@ def test_an_encoder_in_the_root_folder_is_found(bare: Path, tmp_path: Path) -> N
     assert (card.vector_space, card.encoder_path) == (before.vector_space, "")
 
 
-def other_tokenizer(folder: Path) -> None:
-    text = (folder / TABLE / "tokenizer.json").read_text()
-    (folder / TABLE / "tokenizer.json").write_text(text.replace('"lowercase": true', '"lowercase": false'))
+def few(folder: Path) -> None:
+    save_file({"weight": np.ones(5, np.float32)}, folder / TABLE / "model.safetensors")
 
 
 def negative(folder: Path) -> None:
@@ -114,23 +135,26 @@ def change(file: str, /, **changes: object) -> Callable[[Path], None]:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], None], type[EmbedserveError], str]] = {
-    "an encoder for queries": (
-        change("router_config.json", structure={"query": ["document_0_Transformer"], "document": []}),
+    "an encoder without a head for queries": (
+        change("router_config.json", structure={"query": ["document_0_Transformer"], "document": [TABLE]}),
         UnsupportedArchitecture,
-        "the routes query: Transformer; document:  are not supported; supported: a query route of Sparse",
+        "its documents have the task sparse, its queries embed",
     ),
-    "another route": (
-        change("router_config.json", structure={"image": [TABLE], "document": []}),
-        UnsupportedArchitecture,
-        "the routes image: SparseStaticEmbedding; document:  are not supported",
-    ),
-    "routes by kind of input": (
+    "the encoder of documents with another pooling": (
         change(
             "router_config.json",
-            parameters={"route_mappings": {"('query', 'text')": "query"}},
+            structure={
+                "query": ["document_0_Transformer", "document_1_SpladePooling"],
+                "document": ["document_0_Transformer", "document_1_SpladePooling", "other"],
+            },
+            types={
+                "document_0_Transformer": "Transformer",
+                "document_1_SpladePooling": "SpladePooling",
+                "other": "Dropout",
+            },
         ),
         UnsupportedArchitecture,
-        "route_mappings are not supported",
+        "that share an encoder may differ in Pooling, Dense and Normalize alone",
     ),
     "a module without a type": (
         change("router_config.json", structure={"query": ["a"], "document": []}),
@@ -142,11 +166,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], type[EmbedserveError], str]] = 
         UnsupportedArchitecture,
         "path .weights in a JSON file. is not supported",
     ),
-    "another tokenizer": (
-        other_tokenizer,
-        ModelInvalid,
-        "queries and documents have different tokenizers",
-    ),
+    "too few weights": (few, ModelInvalid, "has weights of 5 tokens, tokenizer.json gives ids up to 2999"),
     "weights below zero": (negative, ModelInvalid, "numbers of at least 0"),
 }
 

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 from transformers import BertConfig, BertModel
 
 from embedserve_runtime.rpc.generated import tei_pb2 as pb
-from tests.runtime.serve.live import live
+from tests.runtime.serve.live import live, workers_of
 from tests.support.models import tiny
 from tests.support.tokenizers import with_minilm_tokenizer
 
@@ -70,6 +70,9 @@ def test_a_stream_goes_on_through_the_drain_and_the_process_ends_with_it(
 
         server.stop(signal.SIGTERM)
         assert [told.status for told in watch] == [STATUSES.NOT_SERVING]
+        while workers_of(server):
+            pass  # until the front ends for HTTP have ended, which must not end the stream
+        assert httpx.get(f"{server.management}/livez").status_code == 200
         waiting.put(TEXT)
         assert next(answers).embeddings == first.embeddings
         waiting.put(None)

@@ -20,7 +20,7 @@ from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.scheduling.recovery import MAX_RUNS
 from embedserve_runtime.scheduling.work import Completed, Order
-from tests.runtime.serve_kit import DIMENSIONS, GatedRun, Run, TinyRunner, mean_of_ids
+from tests.runtime.serve_kit import DIMENSIONS, GatedRun, OverlappingRunner, Run, TinyRunner, mean_of_ids
 
 LATER = 3_600.0
 INTERRUPTED = {"cancel": "cancelled", "expire": "DeadlineExceeded"}
@@ -39,10 +39,13 @@ class Seen:
 
 @asynccontextmanager
 async def dispatcher(
-    run: Run, limits: Limits | None = None, observer: Seen | None = None
+    *engines: Run | TinyRunner, limits: Limits | None = None, observer: Seen | None = None
 ) -> AsyncIterator[Dispatcher]:
     built = Dispatcher(
-        TinyRunner(run), limits or Limits(64, 10_000, 1_000), clock=perf_counter, observer=observer or Seen()
+        [one if isinstance(one, TinyRunner) else TinyRunner(one) for one in engines],
+        limits or Limits(64, 10_000, 1_000),
+        clock=perf_counter,
+        observer=observer or Seen(),
     )
     try:
         yield built
@@ -131,7 +134,7 @@ async def test_a_passed_deadline_answers_while_the_engine_is_still_busy() -> Non
 
 async def test_a_full_queue_refuses_with_the_time_to_come_back() -> None:
     gate = GatedRun()
-    async with dispatcher(gate, Limits(10, 20, 100)) as built:
+    async with dispatcher(gate, limits=Limits(10, 20, 100)) as built:
         built.learn_rate(2.0)
         running = asyncio.create_task(built.submit(dense_of([ids(1)]), deadline()))
         await entered(gate)
@@ -160,7 +163,7 @@ async def test_a_failing_batch_fails_its_requests_and_no_others(
             raise failure
         return good(batch)
 
-    async with dispatcher(run, Limits(4, 1_000, 100), observer=seen) as built:
+    async with dispatcher(run, limits=Limits(4, 1_000, 100), observer=seen) as built:
         bad = built.submit(dense_of([ids(13, 13, 13, 13), ids(1, 1, 1, 1)]), deadline())
         fine = built.submit(dense_of([ids(2, 2, 2, 2)]), deadline())
         outcomes = await asyncio.gather(bad, fine, return_exceptions=True)
@@ -197,7 +200,7 @@ async def test_in_a_batch_that_fails_only_the_bad_inputs_fail_their_requests(bad
 
 async def test_an_engine_that_fails_on_everything_is_not_asked_for_ever() -> None:
     gate = GatedRun(failing_on(*range(20)))
-    async with dispatcher(gate, Limits(10_000, 20_000, 1_000)) as built:
+    async with dispatcher(gate, limits=Limits(10_000, 20_000, 1_000)) as built:
         gate.release()
         with pytest.raises(EngineFailure):
             await built.submit(dense_of([ids(number % 20) for number in range(500)]), deadline())
@@ -250,7 +253,7 @@ def failing_on(*tokens: int) -> Run:
 
 async def test_closing_fails_what_waits_and_refuses_what_comes() -> None:
     gate = GatedRun()
-    built = Dispatcher(TinyRunner(gate), Limits(64, 1_000, 100), clock=perf_counter, observer=Seen())
+    built = Dispatcher([TinyRunner(gate)], Limits(64, 1_000, 100), clock=perf_counter, observer=Seen())
     running = asyncio.create_task(built.submit(dense_of([ids(1)]), deadline()))
     await entered(gate)
     waiting = asyncio.create_task(built.submit(dense_of([ids(2)]), deadline()))
@@ -263,7 +266,7 @@ async def test_closing_fails_what_waits_and_refuses_what_comes() -> None:
     gate.release()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     plan=st.lists(
         st.tuples(
@@ -272,16 +275,19 @@ async def test_closing_fails_what_waits_and_refuses_what_comes() -> None:
         ),
         min_size=1,
         max_size=40,
-    )
+    ),
+    kinds=st.sampled_from([(TinyRunner,), (OverlappingRunner,), (TinyRunner, OverlappingRunner)]),
 )
-def test_every_request_gets_exactly_one_outcome(plan: list[tuple[list[int], str]]) -> None:
-    asyncio.run(_all_have_outcomes(plan))
+def test_every_request_gets_exactly_one_outcome(
+    plan: list[tuple[list[int], str]], kinds: tuple[type[TinyRunner], ...]
+) -> None:
+    asyncio.run(_all_have_outcomes(plan, [kind(mean_of_ids()) for kind in kinds]))
 
 
-async def _all_have_outcomes(plan: list[tuple[list[int], str]]) -> None:
+async def _all_have_outcomes(plan: list[tuple[list[int], str]], engines: Sequence[TinyRunner]) -> None:
     rng = np.random.default_rng(2)
     run = mean_of_ids()
-    async with dispatcher(run, Limits(64, 1_500, 60)) as built:
+    async with dispatcher(*engines, limits=Limits(64, 1_500, 60)) as built:
 
         async def one(lengths: list[int], fate: str) -> str:
             sequences = [rng.integers(0, 20, length).astype(np.int32) for length in lengths]
@@ -334,6 +340,79 @@ async def test_the_next_batch_is_prepared_while_one_runs(
         gate.release()
         await asyncio.gather(running, early, late)
     assert [batch.token_ids.tolist() for batch in gate.batches] == want_batches
+
+
+async def taken(engine: OverlappingRunner) -> None:
+    """The engine has been given one more batch."""
+    await asyncio.to_thread(engine.taken.acquire)
+
+
+async def test_an_engine_that_overlaps_has_the_next_batch_before_the_first_has_ended_and_no_third() -> None:
+    gate = GatedRun()
+    engine = OverlappingRunner(gate)
+    async with dispatcher(engine, limits=Limits(1, 1_000, 100)) as built:
+        requests = []
+        for number in range(4):
+            requests.append(asyncio.create_task(built.submit(dense_of([ids(number)]), deadline())))
+            await asyncio.sleep(0)
+        await entered(gate)
+        await taken(engine)
+        await taken(engine)
+        assert built.queued_inputs == 2
+        assert not engine.taken.acquire(blocking=False)
+        gate.release()
+        done = await asyncio.gather(*requests)
+    assert [batch.token_ids.tolist() for batch in gate.batches] == [[0], [1], [2], [3]]
+    run = mean_of_ids()
+    for number, one in enumerate(done):
+        np.testing.assert_array_equal(dense_rows(one), run(PackedBatch.pack([ids(number)])))
+
+
+@pytest.mark.parametrize("fails_at", ["submission", "results"])
+async def test_of_overlapping_batches_only_bad_inputs_fail(fails_at: str) -> None:
+    if fails_at == "submission":
+        engine = OverlappingRunner(mean_of_ids(), refused=13)
+    else:
+        engine = OverlappingRunner(failing_on(13))
+    async with dispatcher(engine, limits=Limits(8, 1_000, 100)) as built:
+        requests = [built.submit(dense_of([ids(13 if n % 5 == 0 else 2, n)]), deadline()) for n in range(20)]
+        outcomes = await asyncio.gather(*requests, return_exceptions=True)
+    # 13 itself is one of the numbers.
+    want = [number % 5 == 0 or number == 13 for number in range(20)]
+    assert [isinstance(outcome, EngineFailure) for outcome in outcomes] == want
+
+
+async def test_engines_behind_one_queue_run_at_the_same_time() -> None:
+    first, second = GatedRun(), GatedRun()
+    async with dispatcher(first, second, limits=Limits(1, 1_000, 100)) as built:
+        requests = [
+            asyncio.create_task(built.submit(dense_of([ids(number)]), deadline())) for number in range(6)
+        ]
+        await entered(first)
+        await entered(second)
+        assert built.queued_inputs == 4
+        first.release()
+        second.release()
+        await asyncio.gather(*requests)
+    ran = [int(batch.token_ids[0]) for gate in (first, second) for batch in gate.batches]
+    assert sorted(ran) == [*range(6)]
+
+
+async def test_a_batch_under_way_when_the_queue_closes_is_waited_for() -> None:
+    gate = GatedRun()
+    engine = OverlappingRunner(gate)
+    built = Dispatcher([engine], Limits(1, 1_000, 100), clock=perf_counter, observer=Seen())
+    # The last of equal inputs is taken first.
+    running = asyncio.create_task(built.submit(dense_of([ids(1), ids(2), ids(3)]), deadline()))
+    await entered(gate)
+    await taken(engine)
+    await taken(engine)
+    built.close("going down")
+    with pytest.raises(NotReady, match="going down"):
+        await running
+    gate.release()
+    built.join(LATER)
+    assert [batch.token_ids.tolist() for batch in gate.batches] == [[3], [2]]
 
 
 async def test_deadlines_of_many_answered_requests_are_not_kept() -> None:

@@ -96,6 +96,12 @@ def live(
         process.wait()
 
 
+def workers_of(server: Live) -> list[int]:
+    """Process ids of the front ends."""
+    children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
+    return [int(pid) for file in children for pid in file.read_text().split()]
+
+
 async def statuses_under_signal(server: Live, number: signal.Signals) -> list[int]:
     """Statuses of 16 requests at once, of which the first is answered when the process gets the signal."""
     limits = httpx.Limits(max_connections=16)

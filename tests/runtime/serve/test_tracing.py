@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import grpc
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
@@ -14,8 +15,10 @@ from embedserve_runtime.config import TelemetrySettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.telemetry.tracing import RequestTracer
+from tests.runtime.rpc.rpc_kit import served
 from tests.runtime.serve_kit import bench
 
+FAILED_PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION.value[0]
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
 
@@ -131,6 +134,36 @@ async def test_a_request_that_fails_is_a_span_without_stages(
     assert attributes(span)["http.response.status_code"] == want_status
     assert span.status.code == want_code
     assert not span.parent_span_id
+
+
+async def test_each_message_of_a_grpc_call_is_a_span_with_the_same_stages(collector: Collector) -> None:
+    tracer = RequestTracer(collector.url, "tiny")
+    metadata = (*TRACEPARENT.items(), ("x-request-id", "r-2"))
+    async with served(tracer=tracer) as server:
+        call = server.client.call("tei.v1.Embed/EmbedStream")
+        message = server.client.message("tei.v1.Embed/EmbedStream", {"inputs": "hello"})
+        assert len([answer async for answer in call(iter([message, message]), metadata=metadata)]) == 2
+        await server.client.refusal("tei.v1.Predict/Predict", inputs="hello")
+    tracer.flush()
+    by_name: dict[str, list[Span]] = {}
+    for span in collector.spans:
+        by_name.setdefault(span.name, []).append(span)
+    assert {name: len(spans) for name, spans in by_name.items()} == {
+        **dict.fromkeys(("tokenize", "queue", "forward", "encode", "tei.v1.Embed"), 2),
+        "tei.v1.Predict": 1,
+    }
+    for span in by_name["tei.v1.Embed"]:
+        assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
+        want = {
+            "rpc.system": "grpc",
+            "rpc.service": "tei.v1.Embed",
+            "rpc.grpc.status_code": 0,
+            "embedserve.request_id": "r-2",
+            "embedserve.inputs": 1,
+            "embedserve.tokens": 3,
+        }
+        assert attributes(span) == want
+    assert attributes(by_name["tei.v1.Predict"][0])["rpc.grpc.status_code"] == FAILED_PRECONDITION
 
 
 async def test_a_client_that_is_not_sampled_is_not_traced(collector: Collector) -> None:

@@ -18,7 +18,7 @@ from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.results import Output
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer
-from tests.runtime.serve.live import Live, live, statuses_under_signal
+from tests.runtime.serve.live import Live, live, statuses_under_signal, workers_of
 from tests.support.texts import parity_texts
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
@@ -41,12 +41,6 @@ def metric(server: Live, series: str) -> float:
 def until(server: Live, series: str, value: float) -> None:
     while metric(server, series) != value:
         pass
-
-
-def workers_of(server: Live) -> list[int]:
-    """Process ids of the front ends."""
-    children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
-    return [int(pid) for file in children for pid in file.read_text().split()]
 
 
 def test_vectors_are_those_of_the_model(server: Live, minilm_runner: Runner) -> None:

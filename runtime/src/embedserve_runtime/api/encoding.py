@@ -26,6 +26,7 @@ SLICE_VALUES = 131_072
 SLICE_ENTRIES = 16_384
 
 RowWriter = Callable[[FloatArray, int], bytes]
+Quantized = Callable[[FloatArray], NDArray[Any]]
 
 
 async def write_rows(vectors: FloatArray, writer: RowWriter) -> bytes:
@@ -36,7 +37,7 @@ async def write_rows(vectors: FloatArray, writer: RowWriter) -> bytes:
 
 
 def _slices(vectors: FloatArray, writer: RowWriter) -> Iterator[bytes]:
-    rows = max(1, SLICE_VALUES // vectors.shape[1])
+    rows = max(1, SLICE_VALUES // max(1, vectors.shape[1]))
     for start in range(0, len(vectors), rows):
         yield writer(vectors[start : start + rows], start)[1:-1]
 
@@ -91,31 +92,35 @@ def _sparse_item(vector: SparseVector) -> bytes:
 
 async def sparse_objects(
     vectors: Sequence[SparseVector],
-    precision: Precision,
-    tokens: Callable[[Int32Array], list[str]] | None,
-    *,
-    as_base64: bool = False,
+    write_one: Callable[[SparseVector], bytes],
 ) -> bytes:
-    """Our own form: for each vector `{"indices":…,"values":…}`, with `tokens` the entries' texts beside them."""
+    """Items of all vectors, comma between them."""
 
     def write() -> bytes:
-        return b",".join([_sparse_object(vector, precision, tokens, as_base64) for vector in vectors])
+        return b",".join(map(write_one, vectors))
 
     if sum(len(vector.values) for vector in vectors) <= SLICE_ENTRIES:
         return write()
     return await asyncio.to_thread(write)
 
 
-def _sparse_object(
+def sparse_object(
     vector: SparseVector,
     precision: Precision,
     tokens: Callable[[Int32Array], list[str]] | None,
-    as_base64: bool,
+    *,
+    as_base64: bool = False,
 ) -> bytes:
-    values = vector.values.astype(np.float16) if precision is Precision.FLOAT16 else vector.values
+    """Our own form: `{"indices":…,"values":…}`, with `tokens` the entries' texts beside them."""
+    values = weights_in(vector, precision)
     write = _base64_text if as_base64 else _number_array
     listed = b',"tokens":' + orjson.dumps(tokens(vector.indices)) if tokens else b""
     return b'{"indices":%b,"values":%b%b}' % (write(vector.indices), write(values), listed)
+
+
+def weights_in(vector: SparseVector, precision: Precision) -> NDArray[Any]:
+    """float32, unless float16 is asked for."""
+    return vector.values.astype(np.float16) if precision is Precision.FLOAT16 else vector.values
 
 
 def _base64_text(values: NDArray[Any]) -> bytes:
@@ -129,9 +134,12 @@ def _number_array(values: NDArray[Any]) -> bytes:
 @cache
 def rows_in(precision: Precision) -> RowWriter:
     """Writes arrays of numbers of that precision."""
+    return numbers_of(lambda rows: quantize(rows, precision))
 
+
+def numbers_of(quantized: Quantized) -> RowWriter:
     def write(vectors: FloatArray, _: int) -> bytes:
-        return orjson.dumps(quantize(vectors, precision), option=orjson.OPT_SERIALIZE_NUMPY)
+        return orjson.dumps(quantized(vectors), option=orjson.OPT_SERIALIZE_NUMPY)
 
     return write
 
@@ -139,27 +147,38 @@ def rows_in(precision: Precision) -> RowWriter:
 @cache
 def base64_rows(precision: Precision) -> RowWriter:
     """Writes a text for each row: base64 of its little-endian bytes."""
+    return base64_of(lambda rows: quantize(rows, precision))
 
+
+def base64_of(quantized: Quantized) -> RowWriter:
     def write(vectors: FloatArray, _: int) -> bytes:
-        items = (b'"' + pybase64.b64encode(row) + b'"' for row in quantize(vectors, precision))
+        items = (b'"' + pybase64.b64encode(row) + b'"' for row in quantized(vectors))
         return b"[" + b",".join(items) + b"]"
 
     return write
 
 
-async def write_matrices(
-    matrices: Sequence[FloatArray], precision: Precision = Precision.FLOAT32, *, as_base64: bool = False
-) -> bytes:
-    """Items of arrays of arrays, comma between them; with `as_base64` one text for each whole matrix."""
+async def write_matrices(matrices: Sequence[FloatArray], writer: RowWriter | None = None) -> bytes:
+    """Items of arrays of rows, comma between them. writer: of rows, None for numbers."""
+
+    def in_slices(matrix: FloatArray) -> bytes:
+        return b"[" + b",".join(_slices(matrix, writer or number_arrays)) + b"]"
+
+    return await _written(matrices, in_slices)
+
+
+async def write_wholes(matrices: Sequence[FloatArray], precision: Precision) -> bytes:
+    """base64 of each whole matrix, comma between them."""
 
     def whole(matrix: FloatArray) -> bytes:
         return b'"' + pybase64.b64encode(quantize(matrix, precision).data) + b'"'
 
-    def in_slices(matrix: FloatArray) -> bytes:
-        return b"[" + b",".join(_slices(matrix, rows_in(precision))) + b"]"
+    return await _written(matrices, whole)
 
+
+async def _written(matrices: Sequence[FloatArray], write_one: Callable[[FloatArray], bytes]) -> bytes:
     def write() -> bytes:
-        return b",".join(map(whole if as_base64 else in_slices, matrices))
+        return b",".join(map(write_one, matrices))
 
     if sum(matrix.size for matrix in matrices) <= SLICE_VALUES:
         return write()

@@ -11,11 +11,11 @@ import orjson
 from embedserve_runtime.api.asgi import Answer, Exchange, Header
 from embedserve_runtime.api.cohere import prompt_for
 from embedserve_runtime.api.common import read_inputs, result_headers, side_of, terms_of
-from embedserve_runtime.api.encoding import base64_rows, rows_in, sparse_objects, write_matrices, write_rows
+from embedserve_runtime.api.native_answer import Form, form_of, write_results
 from embedserve_runtime.api.native_schemas import EncodeBody, EncodedToken
 from embedserve_runtime.api.schemas import BodyDecoder
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
-from embedserve_runtime.heads.quantize import Precision, quantize, scales
+from embedserve_runtime.heads.quantize import Precision
 from embedserve_runtime.readiness import Readiness
 from embedserve_runtime.results import Output
 from embedserve_runtime.service import Embedded, EmbeddingService, EmbedQuery
@@ -24,8 +24,6 @@ from embedserve_runtime.tokenizing import Input, Token
 BYTES = b"application/octet-stream"
 DTYPE = b"x-embedserve-dtype"
 SHAPE = b"x-embedserve-shape"
-# Precisions that lose the length of a vector unless its scale is sent along.
-SCALED = (Precision.INT8, Precision.UINT8)
 FLOATS = (Precision.FLOAT32, Precision.FLOAT16)
 OUTPUTS = {
     "dense": Output.DENSE,
@@ -47,6 +45,7 @@ class NativeRoutes:
         body, terms = _decode(exchange), terms_of(exchange)
         as_bytes = BYTES in exchange.headers.get(b"accept", b"").lower()
         wanted = _wanted(body, service)
+        form = form_of(body, service)
         _check_outputs(body, wanted, as_bytes=as_bytes)
         name, prompt = _prompt_of(body, service)
         query = EmbedQuery(
@@ -63,6 +62,10 @@ class NativeRoutes:
             top_k=body.top_k,
             threshold=body.threshold or 0.0,
             role=body.input_type,
+            spans=None
+            if body.spans is None
+            else [[(start, end) for start, end in one] for one in body.spans],
+            pool_factor=body.pool_factor,
         )
         # Refuses too much text before the engine works for it.
         lists_tokens = body.outputs is not None and "tokens" in body.outputs
@@ -70,45 +73,20 @@ class NativeRoutes:
         embedded = await service.embed(query)
         headers = result_headers(exchange, service, embedded.effort)
         if as_bytes:
-            return await _bytes(embedded, body.dtype, headers)
+            return await _bytes(embedded, form, headers)
         members = [
             b'"model":' + self._model,
             b'"vector_space":' + orjson.dumps(service.card.vector_space),
             b'"dtype":' + orjson.dumps(body.dtype),
             b'"encoding":' + orjson.dumps(body.encoding),
             b'"token_counts":' + orjson.dumps(list(embedded.effort.lengths)),
-            *await _results(body, wanted, service, embedded),
+            *await write_results(form, wanted, service, embedded),
         ]
         if tokens is not None:
             prompt = service.prompt_of(query)
             listed = await asyncio.to_thread(_write_tokens, query.inputs, len(prompt), tokens)
             members.append(b'"tokens":' + listed)
         return Answer(b"{" + b",".join(members) + b"}", headers=headers)
-
-
-async def _results(
-    body: EncodeBody, wanted: Output, service: EmbeddingService, embedded: Embedded
-) -> list[bytes]:
-    as_base64 = body.encoding == "base64"
-    members = []
-    if Output.DENSE in wanted:
-        writer = (base64_rows if as_base64 else rows_in)(body.dtype)
-        members.append(b'"dense":[' + await write_rows(embedded.dense, writer) + b"]")
-        if body.dtype in SCALED:
-            steps = scales(embedded.dense)
-            members.append(b'"scales":' + orjson.dumps(steps, option=orjson.OPT_SERIALIZE_NUMPY))
-    if Output.SPARSE in wanted:
-        texts = service.token_texts if body.sparse_tokens else None
-        objects = await sparse_objects(embedded.sparse, body.dtype, texts, as_base64=as_base64)
-        members.append(b'"sparse":[' + objects + b"]")
-    for output, name, matrices in (
-        (Output.MULTI_VECTOR, b"multi_vector", embedded.multi_vectors),
-        (Output.HIDDEN, b"hidden", embedded.hidden),
-    ):
-        if output in wanted:
-            written = await write_matrices(matrices, body.dtype, as_base64=as_base64)
-            members.append(b'"%b":[%b]' % (name, written))
-    return members
 
 
 def _prompt_of(body: EncodeBody, service: EmbeddingService) -> tuple[str | None, str | None]:
@@ -119,28 +97,30 @@ def _prompt_of(body: EncodeBody, service: EmbeddingService) -> tuple[str | None,
 
 
 def _wanted(body: EncodeBody, service: EmbeddingService) -> Output:
-    """Tokens alone come with what the model is for: their request runs like any other."""
+    """Tokens alone come with what the model is for: their request runs like any other. Spans are a result too."""
     wanted = Output(0)
     for name in body.outputs or ():
         wanted |= OUTPUTS.get(name, Output(0))
-    return wanted or service.card.main_output
+    return wanted if body.spans is not None else wanted or service.card.main_output
 
 
 def _check_outputs(body: EncodeBody, wanted: Output, *, as_bytes: bool) -> None:
     if wanted is Output.LOGITS:
         raise WrongModelKind("model gives scores and nothing to encode; use /rerank or /predict")
-    if as_bytes and (wanted is not Output.DENSE or "tokens" in (body.outputs or ())):
+    if as_bytes and (
+        wanted is not Output.DENSE or "tokens" in (body.outputs or ()) or body.spans is not None
+    ):
         raise InvalidInput(f"{BYTES.decode()} carries dense vectors only; accept JSON for other outputs")
     if wanted & (Output.HIDDEN | Output.MULTI_VECTOR) and body.dtype not in FLOATS:
         raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
 
 
-async def _bytes(embedded: Embedded, dtype: Precision, headers: tuple[Header, ...]) -> Answer:
-    rows = await asyncio.to_thread(quantize, embedded.dense, dtype)
+async def _bytes(embedded: Embedded, form: Form, headers: tuple[Header, ...]) -> Answer:
+    rows = await asyncio.to_thread(form.quantized, embedded.dense)
     return Answer(
         rows.tobytes(),
         content_type=BYTES,
-        headers=(*headers, (DTYPE, dtype.encode()), (SHAPE, b"%d,%d" % rows.shape)),
+        headers=(*headers, (DTYPE, form.precision.encode()), (SHAPE, b"%d,%d" % rows.shape)),
     )
 
 

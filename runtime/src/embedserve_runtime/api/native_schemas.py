@@ -10,6 +10,14 @@ from embedserve_runtime.api.schemas import Dimensions, Direction, Inputs, Prompt
 from embedserve_runtime.heads.quantize import Precision
 
 OutputName = Literal["dense", "sparse", "multi_vector", "tokens", "hidden"]
+Encoding = Literal["json", "base64", "pgvector"]
+
+
+class NumberRanges(Struct, kw_only=True, frozen=True):
+    """The least and the largest number of each dimension, measured on a sample of vectors."""
+
+    min: list[float]
+    max: list[float]
 
 
 class EncodeBody(Struct, kw_only=True, frozen=True):
@@ -31,6 +39,12 @@ class EncodeBody(Struct, kw_only=True, frozen=True):
         Annotated[float, Meta(ge=0)] | None, Meta(description="Keep entries of sparse vectors above it.")
     ] = None
     sparse_tokens: Annotated[bool, Meta(description="Sparse vectors with their entries' texts.")] = False
+    sparse_map: Annotated[
+        bool,
+        Meta(
+            description="Sparse vectors as objects too, weight by the entry's text (Elasticsearch, OpenSearch)."
+        ),
+    ] = False
     input_type: Annotated[
         Literal["query", "document"] | None,
         Meta(
@@ -51,8 +65,30 @@ class EncodeBody(Struct, kw_only=True, frozen=True):
         Precision.FLOAT32
     )
     encoding: Annotated[
-        Literal["json", "base64"], Meta(description="base64: little-endian bytes of each vector.")
+        Encoding,
+        Meta(
+            description="base64: little-endian bytes of each vector. pgvector: its literals, `[0.1,0.2]` for vectors, "
+            "`{1:0.5}/30522` for sparse ones, bits for binary and ubinary."
+        ),
     ] = "json"
+    ranges: Annotated[
+        NumberRanges | Literal["stored"] | None,
+        Meta(
+            description="Of each dimension, for int8 and uint8; stored: those in the model's folder. null: each vector "
+            "has a scale of its own, told in `scales`."
+        ),
+    ] = None
+    spans: Annotated[
+        list[list[Annotated[list[int], Meta(min_length=2, max_length=2)]]] | None,
+        Meta(
+            description="For each input parts of its text, start and end in code points: `chunks` has a vector for "
+            "each part, the mean of its tokens' states in the whole text (late chunking)."
+        ),
+    ] = None
+    pool_factor: Annotated[
+        Annotated[float, Meta(ge=1)] | None,
+        Meta(description="Pool the token vectors of a multi-vector to so many times fewer."),
+    ] = None
 
 
 class EncodedSparse(Struct, frozen=True, omit_defaults=True):
@@ -76,17 +112,20 @@ class EncodedToken(Struct, frozen=True):
 class EncodeAnswer(Struct, frozen=True, omit_defaults=True):
     """Answer of `POST /v1/encode`: a member for each output asked for, an item for each input.
 
-    `scales` comes with int8 and uint8: the factor of each vector's numbers (less 128 for uint8).
+    `scales` comes with int8 and uint8 without `ranges`: the factor of each vector's numbers (less 128 for uint8).
+    `chunks` comes with `spans`: of each input a vector for each of its spans.
     """
 
     model: str
     vector_space: str
     dtype: Precision
-    encoding: Literal["json", "base64"]
+    encoding: Encoding
     token_counts: list[int]
     dense: list[list[float] | str] | None = None
     scales: list[float] | None = None
-    sparse: list[EncodedSparse] | None = None
-    multi_vector: list[list[list[float]] | str] | None = None
+    sparse: list[EncodedSparse | str] | None = None
+    sparse_map: list[dict[str, float]] | None = None
+    multi_vector: list[list[list[float] | str] | str] | None = None
     tokens: list[list[EncodedToken]] | None = None
-    hidden: list[list[list[float]] | str] | None = None
+    hidden: list[list[list[float] | str] | str] | None = None
+    chunks: list[list[list[float] | str]] | None = None

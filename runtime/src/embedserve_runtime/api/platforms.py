@@ -80,9 +80,9 @@ class PlatformRoutes:
 
 def _task_of(exchange: Exchange, card: ModelCard, body: bytes) -> TeiTask:
     """What the model is for, or a ranking where the body is one. Raises msgspec.ValidationError."""
+    if card.main_output in (Output.LOGITS, Output.MULTI_VECTOR) and _read_instance.decode(body).is_ranking:
+        return rerank_task(exchange, _read_rerank.decode(body))
     if card.main_output is Output.LOGITS:
-        if _read_instance.decode(body).is_ranking:
-            return rerank_task(exchange, _read_rerank.decode(body))
         return predict_task(exchange, _read_predict.decode(body))
     if card.main_output is Output.SPARSE:
         return sparse_task(exchange, _read_tokens.decode(body))

@@ -23,7 +23,7 @@ from embedserve_runtime.api.ranking_schemas import (
 from embedserve_runtime.api.schemas import BodyDecoder
 from embedserve_runtime.errors import EmptyInput, InvalidInput
 from embedserve_runtime.readiness import Readiness
-from embedserve_runtime.service import Pair, ScoreQuery
+from embedserve_runtime.service import Pair, ScoreQuery, rank
 
 DOCUMENTS_PER_UNIT = 100
 
@@ -57,7 +57,7 @@ class RankingRoutes:
             vector_space=terms.vector_space,
             timeout=terms.timeout,
         )
-        scored = await service.score(query)
+        scored = await rank(service, query)
         places = scored.ranking()[: body.top_n]
         results = [
             RankResult(

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import TypeVar
 
@@ -29,6 +29,7 @@ from embedserve_runtime.api.schemas import (
     BodyDecoder,
     EmbedBody,
     EmbeddingModelType,
+    EngineBody,
     InfoBody,
     LabelsModelType,
     ModelType,
@@ -51,6 +52,7 @@ from embedserve_runtime.api.tei_tasks import (
     rerank_task,
     sparse_task,
 )
+from embedserve_runtime.engines.base import EngineFacts
 from embedserve_runtime.errors import EmptyInput
 from embedserve_runtime.heads.similarity import cosines
 from embedserve_runtime.model.card import ModelCard
@@ -153,7 +155,7 @@ class TeiRoutes:
         info = InfoBody(
             model_id=card.source,
             model_sha=card.revision,
-            model_dtype="float32",
+            model_dtype=service.engines[0].precision,
             served_model_name=self._name,
             model_type=_model_type(card),
             max_concurrent_requests=limits.queue_inputs,
@@ -170,8 +172,16 @@ class TeiRoutes:
             normalize=card.pipeline.normalize,
             prompts=list(card.prompts),
             default_prompt=card.default_prompt,
+            engine=_engine(service.engines),
         )
         return Answer(msgspec.json.encode(info), headers=(space_header(service),))
+
+
+def _engine(engines: Sequence[EngineFacts]) -> EngineBody:
+    """All are of one kind."""
+    first = engines[0]
+    devices = [one.device for one in engines]
+    return EngineBody(first.kind, devices, first.precision, first.attention, first.parity)
 
 
 def _model_type(card: ModelCard) -> ModelType:

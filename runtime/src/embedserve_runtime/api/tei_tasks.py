@@ -19,7 +19,7 @@ from embedserve_runtime.api.schemas import EmbedBody
 from embedserve_runtime.api.tei_schemas import PredictBody, RerankBody, TokensBody
 from embedserve_runtime.errors import EmptyInput
 from embedserve_runtime.results import Output
-from embedserve_runtime.service import Effort, EmbeddingService, EmbedQuery, Pair, Scored, ScoreQuery
+from embedserve_runtime.service import Effort, EmbeddingService, EmbedQuery, Pair, Scored, ScoreQuery, rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def rerank_task(exchange: Exchange, body: RerankBody) -> TeiTask:
     query = _score_query(exchange, body, [Pair(body.query, text) for text in body.texts], ranks=True)
 
     async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
-        scored = await service.score(query)
+        scored = await rank(service, query)
         places = scored.ranking()
         items = (
             b'{"index":%d,"score":%b%b}'

@@ -19,8 +19,7 @@ from embedserve_runtime.benching.texts import built_in_mix, read_texts
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.errors import WrongModelKind
-from embedserve_runtime.loading import choose_engine, load_runner
-from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.loading import load_runner
 from embedserve_runtime.results import Output
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
@@ -98,7 +97,7 @@ def bench(config: RuntimeConfig, wanted: Wanted) -> Report:
     )
     return _report(
         config,
-        card,
+        runner,
         wanted,
         texts=len(texts),
         calibration=calibration,
@@ -119,8 +118,10 @@ async def _loaded(
 ) -> tuple[Answers, Batches]:
     batching, batches = config.batching, Batches()
     limits = Limits(budget, batching.max_queue_tokens, batching.max_queue_inputs)
-    dispatcher = Dispatcher(runner, limits, clock=time.perf_counter, observer=batches)
-    service = EmbeddingService(runner.card, tokenizer, dispatcher, batching, time.perf_counter)
+    dispatcher = Dispatcher([runner], limits, clock=time.perf_counter, observer=batches)
+    service = EmbeddingService(
+        runner.card, tokenizer, dispatcher, batching, time.perf_counter, engines=[runner.engine]
+    )
     try:
         load = partial(run_load, service, texts, clients=wanted.clients, batch=wanted.batch)
         await load(seconds=min(WARM_UP_SECONDS, wanted.seconds))
@@ -157,7 +158,7 @@ def _tokenizing_rate(tokenizer: TextTokenizer, texts: Sequence[str]) -> float:
 
 def _report(
     config: RuntimeConfig,
-    card: ModelCard,
+    runner: Runner,
     wanted: Wanted,
     *,
     texts: int,
@@ -167,9 +168,10 @@ def _report(
     tokenizing: float,
 ) -> Report:
     threads = config.engine.threads or usable_cpus()
-    engine = _engine(card, config)
+    card, engine = runner.card, runner.engine
     tokens = sum(answers.lengths)
-    peak = measured_rate(card.encoder, threads) if engine == "onnx" and card.encoder.layers else None
+    comparable = engine.kind == "onnx" and engine.precision == "float32" and card.encoder.layers
+    peak = measured_rate(card.encoder, threads) if comparable else None
     work = flops(card.encoder, np.array(answers.lengths)) / answers.took if peak else None
     # On one core each: what a token takes before the engine, of all that it takes.
     engine_seconds = threads * batches.seconds / max(batches.tokens, 1)
@@ -179,7 +181,7 @@ def _report(
     )
     return Report(
         model=card.source,
-        engine=engine,
+        engine=engine.kind,
         texts=texts,
         mean_tokens=tokens / len(answers.lengths),
         clients=wanted.clients,
@@ -198,9 +200,7 @@ def _report(
             max_batch_tokens=calibration.budget,
             http_workers=suggested_workers(tokenizing_share, usable_cpus()),
             threads=threads,
-            precision="float32"
-            if config.engine.precision == "auto" and engine != "torch"
-            else config.engine.precision,
+            precision=engine.precision,
         ),
     )
 
@@ -208,9 +208,3 @@ def _report(
 def suggested_workers(tokenizing_share: float, cpus: int) -> int:
     """Processes that parse and tokenise: their share of the cores, and 1 (the engine's own) below one whole core."""
     return max(1, min(int(tokenizing_share * cpus), cpus - 1))
-
-
-def _engine(card: ModelCard, config: RuntimeConfig) -> str:
-    if card.body is not None:
-        return type(card.body).__name__.removesuffix("Table").removesuffix("Graph").lower()
-    return choose_engine(card.encoder, config.engine)

@@ -26,12 +26,14 @@ class TokenSequence:
     ids: int32, shape (length,). types: the token type of each, the same shape, or None where all are of type 0.
     unpooled: how many leading tokens, of a prompt, pooling leaves out.
     query: whether it takes the way of queries, where a model has another one for them.
+    attended: how many leading tokens attention sees; the others see those and are not seen. None for all.
     """
 
     ids: Int32Array
     types: Int32Array | None = None
     unpooled: int = 0
     query: bool = False
+    attended: int | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -50,6 +52,7 @@ class PackedBatch:
     token_types: int32, shape (tokens,), or None where all tokens are of type 0
     unpooled: int32, shape (sequences,), leading tokens that pooling leaves out, or None where it takes all
     queries: bool, shape (sequences,), which sequences take the way of queries, or None where none does
+    attended: int32, shape (sequences,), leading tokens that attention sees, from 1 on, or None where it sees all
     """
 
     token_ids: Int32Array
@@ -57,6 +60,7 @@ class PackedBatch:
     token_types: Int32Array | None = None
     unpooled: Int32Array | None = None
     queries: BoolArray | None = None
+    attended: Int32Array | None = None
 
     @classmethod
     def pack(cls, sequences: Sequence[Tokens]) -> PackedBatch:
@@ -66,7 +70,14 @@ class PackedBatch:
         ids = np.concatenate([one.ids if isinstance(one, TokenSequence) else one for one in sequences])
         if not any(isinstance(one, TokenSequence) for one in sequences):
             return cls(ids, cu_seqlens)
-        return cls(ids, cu_seqlens, _types(sequences, cu_seqlens), _unpooled(sequences), _queries(sequences))
+        return cls(
+            ids,
+            cu_seqlens,
+            _types(sequences, cu_seqlens),
+            _unpooled(sequences),
+            _queries(sequences),
+            _attended(sequences),
+        )
 
     def select(self, places: Int32Array) -> PackedBatch:
         """The batch of some of its sequences, by their numbers."""
@@ -79,6 +90,7 @@ class PackedBatch:
             None if self.token_types is None else self.token_types[rows],
             None if self.unpooled is None else self.unpooled[places],
             None if self.queries is None else self.queries[places],
+            None if self.attended is None else self.attended[places],
         )
 
     def rows_of(self, places: Int32Array) -> Int32Array:
@@ -137,8 +149,40 @@ def _queries(sequences: Sequence[Tokens]) -> BoolArray | None:
     return np.array(marks) if any(marks) else None
 
 
+def _attended(sequences: Sequence[Tokens]) -> Int32Array | None:
+    counts = [one.attended if isinstance(one, TokenSequence) else None for one in sequences]
+    if all(count is None for count in counts):
+        return None
+    filled = [len(one) if count is None else count for one, count in zip(sequences, counts, strict=True)]
+    return np.array(filled, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What runs a model and how, for logs, `/info` and metrics.
+
+    kind: onnx, torch or static. precision: of weights and products, `as stored` where a file decides.
+    attention: its implementation, None where the engine has but one.
+    parity: least cosine of its vectors to those of the same engine in 16 or 32 bit, None where that was not measured.
+    """
+
+    kind: str
+    device: str
+    precision: str
+    attention: str | None = None
+    parity: float | None = None
+
+
 class Engine(Protocol):
     """Runs an encoder. `forward` is called from one thread at a time."""
+
+    @property
+    def facts(self) -> EngineFacts: ...
+
+    @property
+    def out_of_memory(self) -> int:
+        """How often a batch did not fit into the device's memory."""
+        ...
 
     @property
     def hidden_size(self) -> int: ...

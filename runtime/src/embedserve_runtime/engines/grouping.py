@@ -34,7 +34,8 @@ class AttentionGroups:
         whose scores are masked.
     row_starts: int64 (groups + 1,), where each group starts in `rows`.
     shapes: int64 (groups, 2), sequences and padded length.
-    lengths: int32 (sequences,), real lengths in group order; length_starts: int64 (groups + 1,).
+    lengths: int32 (sequences,), leading positions that attention sees, in group order; length_starts: int64
+        (groups + 1,).
     unpad: int64 (tokens,), for each packed token its padded position.
     """
 
@@ -128,7 +129,7 @@ def group(batch: PackedBatch, hidden_size: int) -> AttentionGroups:
         rows=rows,
         row_starts=row_starts,
         shapes=np.stack((sizes, padded_length), axis=1),
-        lengths=ordered.astype(np.int32),
+        lengths=(ordered if batch.attended is None else batch.attended[order]).astype(np.int32),
         length_starts=length_starts,
         unpad=unpad,
     )

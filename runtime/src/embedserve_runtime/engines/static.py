@@ -1,18 +1,20 @@
-"""Static embedding models: rows of a table, and their mean over each sequence. No engine library."""
+"""Models that are a table, of token vectors, of which each sequence gets the mean, or of token weights. No engine
+library."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.static import StaticTable
-from embedserve_runtime.results import Output, Results
+from embedserve_runtime.model.words import TENSOR, WordTable
+from embedserve_runtime.results import Output, Results, SparseVector
 
 
 class StaticRunner:
@@ -22,9 +24,19 @@ class StaticRunner:
     order, integers and float64 in float64, all others in float32. Ids from `vocabulary` on stand for nothing.
     """
 
-    def __init__(self, card: ModelCard, table: StaticTable, tensors: Mapping[str, NDArray[Any]]) -> None:
-        """tensors: as `table.tensors()` gives them."""
+    engine = EngineFacts("static", "cpu", "as stored")
+    out_of_memory = 0
+
+    def __init__(
+        self,
+        card: ModelCard,
+        table: StaticTable,
+        tensors: Mapping[str, NDArray[Any]],
+        finish: Callable[[FloatArray], FloatArray],
+    ) -> None:
+        """tensors: as `table.tensors()` gives them. finish: what is made of the means, (sequences, dimensions)."""
         self._card = card
+        self._finish = finish
         self._vocabulary = table.vocabulary
         self._unknown = table.unknown
         self._embeddings = tensors["embeddings"]
@@ -44,7 +56,7 @@ class StaticRunner:
         if self._unknown is not None:
             counts &= batch.token_ids != self._unknown
         return Results(
-            dense=self._means(batch, counts) if Output.DENSE in wanted else None,
+            dense=self._finish(self._means(batch, counts)) if Output.DENSE in wanted else None,
             hidden=self._spread(batch, counts) if Output.HIDDEN in wanted else None,
         )
 
@@ -70,3 +82,38 @@ class StaticRunner:
         hidden = np.zeros((batch.tokens, self._embeddings.shape[1]), dtype=np.float32)
         hidden[counts] = self._rows(batch.token_ids[counts])
         return np.split(hidden, batch.cu_seqlens[1:-1])
+
+
+class WordRunner:
+    """Each token of a text has the weight of a table, however often it occurs.
+
+    Source: SparseStaticEmbedding of sentence-transformers 6.2.
+    """
+
+    engine = EngineFacts("static", "cpu", "float32")
+    out_of_memory = 0
+
+    def __init__(self, card: ModelCard, table: WordTable) -> None:
+        self._card = card
+        self._weights = table.tensors()[TENSOR]
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+        """Raises EngineFailure for an id that the table does not have."""
+        if batch.tokens and not 0 <= batch.token_ids.min() <= batch.token_ids.max() < len(self._weights):
+            raise EngineFailure(
+                f"a batch of {batch.tokens} tokens has ids outside of the table of {len(self._weights)}"
+            )
+        if Output.SPARSE not in wanted:
+            return Results()
+        return Results(
+            sparse=[self._vector(ids) for ids in np.split(batch.token_ids, batch.cu_seqlens[1:-1])]
+        )
+
+    def _vector(self, ids: Int32Array) -> SparseVector:
+        present = np.unique(ids).astype(np.int32)
+        kept = present[~(self._weights[present] <= 0)]
+        return SparseVector(kept, self._weights[kept])

@@ -90,6 +90,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 _ORDER = struct.Struct("<dqIHBB")
 _NO_BOUND = -1
+_ALL = -1
 
 
 def pack_order(order: Order, deadline: float) -> tuple[bytes, ...]:
@@ -120,11 +121,11 @@ def unpack_order(payload: bytes) -> tuple[Order, float]:
     ids = [*_split(cursor.integers(total), lengths)]
     sequences: list[Tokens] = [*ids]
     if written:
-        marks = cursor.integers(2 * count).reshape(count, 2).tolist()
+        marks = cursor.integers(3 * count).reshape(count, 3).tolist()
         types = [*_split(cursor.integers(total), lengths)] if typed else [None] * count
         sequences = [
-            TokenSequence(one, of, unpooled, bool(query))
-            for one, of, (unpooled, query) in zip(ids, types, marks, strict=True)
+            TokenSequence(one, of, unpooled, bool(query), None if attended == _ALL else attended)
+            for one, of, (unpooled, query, attended) in zip(ids, types, marks, strict=True)
         ]
     return Order(sequences, Output(wanted), None if most == _NO_BOUND else most), deadline
 
@@ -142,8 +143,10 @@ def _types(one: Tokens) -> Int32Array:
     return np.zeros(len(one), dtype=np.int32) if types is None else types
 
 
-def _marks(one: Tokens) -> tuple[int, bool]:
-    return (one.unpooled, one.query) if isinstance(one, TokenSequence) else (0, False)
+def _marks(one: Tokens) -> tuple[int, bool, int]:
+    if not isinstance(one, TokenSequence):
+        return 0, False, _ALL
+    return one.unpooled, one.query, _ALL if one.attended is None else one.attended
 
 
 # -- results

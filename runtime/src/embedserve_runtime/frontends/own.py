@@ -34,7 +34,7 @@ class OwnFrontEnd:
 
     async def open(self, opening: Opening, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
         self._service = EmbeddingService(
-            opening.card, tokenizer, dispatcher, self._batching, time.perf_counter
+            opening.card, tokenizer, dispatcher, self._batching, time.perf_counter, engines=opening.engines
         )
         self._around.readiness.open(self._service)
 

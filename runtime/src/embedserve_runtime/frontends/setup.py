@@ -6,7 +6,7 @@ import copyreg
 import io
 import pickle
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,6 +17,7 @@ from embedserve_runtime.api.endpoint import Surroundings
 from embedserve_runtime.api.errors import CAUSES, STATUSES
 from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.config import BatchingSettings, ServerSettings, TelemetrySettings
+from embedserve_runtime.engines.base import EngineFacts
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.readiness import Phase, Readiness
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
@@ -62,6 +63,7 @@ class Opening:
 
     card: ModelCard
     limits: Limits
+    engines: Sequence[EngineFacts]
 
 
 class FrontEnd(Protocol):

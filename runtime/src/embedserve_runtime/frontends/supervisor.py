@@ -50,6 +50,8 @@ class Workers:
     async def failed(self) -> None:
         """Raises FrontEndFailure when a process cannot be kept running; else waits."""
         await asyncio.gather(*self._kept)
+        # All have ended, as they were told to. The server has not: gRPC may be answering still.
+        await asyncio.Event().wait()
 
     def tell(self, told: Told) -> None:
         self.told = told

@@ -115,7 +115,12 @@ class Worker:
         tokenizer = await asyncio.to_thread(TextTokenizer.from_card, opening.card)
         self._dispatcher = RemoteDispatcher(self._link, opening.limits)
         service = EmbeddingService(
-            opening.card, tokenizer, self._dispatcher, self._setup.batching, time.perf_counter
+            opening.card,
+            tokenizer,
+            self._dispatcher,
+            self._setup.batching,
+            time.perf_counter,
+            engines=opening.engines,
         )
         # What is alive now stays alive: later collections need not look at it.
         gc.collect()

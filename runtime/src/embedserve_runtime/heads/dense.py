@@ -12,21 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.heads.activations import activate
-from embedserve_runtime.model.pipeline import Activation, Pooling
+from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.heads.layers import LoadedLayer, run
+from embedserve_runtime.model.pipeline import Pooling
 
 # torch.nn.functional.normalize's eps: a zero vector stays zero instead of becoming NaN.
 NORMALIZE_EPS = np.float32(1e-12)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DenseWeights:
-    """One dense module's arrays: weight (out, in), bias (out,) or None."""
-
-    weight: FloatArray
-    bias: FloatArray | None
-    activation: Activation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,13 +25,29 @@ class DenseHead:
     """Pooling and the dense modules: (tokens, hidden) to (sequences, full dimensions)."""
 
     pooling: Sequence[Pooling]
-    layers: Sequence[DenseWeights]
+    layers: Sequence[LoadedLayer]
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> FloatArray:
-        vectors = pool_all(hidden, batch.cu_seqlens, self.pooling, batch.unpooled)
-        for layer in self.layers:
-            vectors = dense(vectors, layer.weight, layer.bias, layer.activation)
-        return vectors
+        return run(self.layers, pool_all(hidden, batch.cu_seqlens, self.pooling, batch.unpooled))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoutedHead:
+    """Two heads behind one encoder, which give rows of one length: each sequence gets that of its way."""
+
+    documents: DenseHead
+    queries: DenseHead
+
+    def __call__(self, hidden: FloatArray, batch: PackedBatch) -> FloatArray:
+        if batch.queries is None:
+            return self.documents(hidden, batch)
+        return of_its_way(self.documents(hidden, batch), self.queries(hidden, batch), batch.queries)
+
+
+def of_its_way(documents: FloatArray, queries: FloatArray, are_queries: BoolArray) -> FloatArray:
+    """Rows of `queries` where a sequence is one, else of `documents`; the rest of both is not looked at."""
+    rows: FloatArray = np.where(are_queries[:, None], queries, documents)
+    return rows
 
 
 def pool(
@@ -110,16 +117,6 @@ def pool_all(
     """Several poolings side by side: (sequences, len(poolings) * hidden)."""
     pooled = [pool(hidden, cu_seqlens, pooling, unpooled) for pooling in poolings]
     return pooled[0] if len(pooled) == 1 else np.concatenate(pooled, axis=1)
-
-
-def dense(
-    vectors: FloatArray, weight: FloatArray, bias: FloatArray | None, activation: Activation
-) -> FloatArray:
-    """activation(x W^T + b): (sequences, in) to (sequences, out); weight is (out, in)."""
-    product: FloatArray = vectors @ weight.T
-    if bias is not None:
-        product = product + bias
-    return activate(product, activation)
 
 
 def cut(vectors: FloatArray, dimensions: int) -> FloatArray:

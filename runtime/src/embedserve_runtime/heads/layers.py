@@ -1,4 +1,4 @@
-"""The layers of a head with their tensors: norm(activation(W x + b))."""
+"""The layers of a head with their tensors: norm(activation(W x + b)), perhaps with a residual."""
 
 from __future__ import annotations
 
@@ -15,26 +15,31 @@ from embedserve_runtime.model.heads.description import HeadLayer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedLayer:
-    """A layer and its arrays, float32: weight (out, in); bias, norm_weight and norm_bias (out,) or None."""
+    """A layer and its arrays, float32: weight and residual (out, in); bias, norm_weight and norm_bias (out,).
+
+    All but the weight may be None. residual: what the input is put through before it is added.
+    """
 
     layer: HeadLayer
     weight: FloatArray
     bias: FloatArray | None
     norm_weight: FloatArray | None
     norm_bias: FloatArray | None
+    residual: FloatArray | None = None
 
     @classmethod
     def all_of(
-        cls, layers: Sequence[HeadLayer], tensors: Mapping[str, FloatArray]
+        cls, layers: Sequence[HeadLayer], tensors: Mapping[str, FloatArray], of: str = "head"
     ) -> tuple[LoadedLayer, ...]:
-        """tensors: by the names of `model.heads.tensors`."""
+        """tensors: by the names of `model.heads.tensors`, which begin with `of`."""
         return tuple(
             cls(
                 layer,
-                tensors[f"head.{number}.weight"],
-                tensors.get(f"head.{number}.bias"),
-                tensors.get(f"head.{number}.norm.weight"),
-                tensors.get(f"head.{number}.norm.bias"),
+                tensors[f"{of}.{number}.weight"],
+                tensors.get(f"{of}.{number}.bias"),
+                tensors.get(f"{of}.{number}.norm.weight"),
+                tensors.get(f"{of}.{number}.norm.bias"),
+                tensors.get(f"{of}.{number}.residual"),
             )
             for number, layer in enumerate(layers)
         )
@@ -44,7 +49,11 @@ class LoadedLayer:
         product: FloatArray = values @ self.weight.T
         if self.bias is not None:
             product += self.bias
-        return self._normed(activate(product, self.layer.activation))
+        made = self._normed(activate(product, self.layer.activation))
+        if not self.layer.residual:
+            return made
+        added: FloatArray = made + (values if self.residual is None else values @ self.residual.T)
+        return added
 
     def _normed(self, values: FloatArray) -> FloatArray:
         norm = self.layer.norm

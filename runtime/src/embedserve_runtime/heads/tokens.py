@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.heads.layers import LoadedLayer, run
 from embedserve_runtime.model.heads.description import LexicalHead, MultiVectorHead
@@ -47,7 +47,21 @@ class MultiVectors:
         vectors = run(self.layers, hidden)
         if self.head.normalize:
             vectors = normalize(vectors)
-        return [one[self.head.skipped :] for one in np.split(vectors, batch.cu_seqlens[1:-1])]
+        counted = np.split(self._counted(batch), batch.cu_seqlens[1:-1])
+        return [
+            one[counts][self.head.skipped :]
+            for one, counts in zip(np.split(vectors, batch.cu_seqlens[1:-1]), counted, strict=True)
+        ]
+
+    def _counted(self, batch: PackedBatch) -> BoolArray:
+        """(tokens,), which of them are not to be skipped for their id."""
+        late = self.head.interaction
+        if late is None or not late.skipped:
+            return np.ones(batch.tokens, dtype=np.bool_)
+        queries = np.zeros(len(batch.lengths), np.bool_) if batch.queries is None else batch.queries
+        skips = np.where(queries, "query" in late.skipped_roles, "document" in late.skipped_roles)
+        skipped: BoolArray = np.isin(batch.token_ids, late.skipped) & np.repeat(skips, batch.lengths)
+        return ~skipped
 
 
 def _largest_by_id(ids: Int32Array, weights: FloatArray) -> SparseVector:

@@ -22,30 +22,38 @@ from embedserve_runtime.errors import (
 from embedserve_runtime.model import families, routes
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
-from embedserve_runtime.model.heads import bge_m3
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
+    LateInteraction,
     LexicalHead,
     MultiVectorHead,
     SparseHead,
-    StaticQuery,
     Task,
     TokenHead,
     head_outputs,
     identity_of,
 )
+from embedserve_runtime.model.heads.late_interaction import late_layout, with_prompts
 from embedserve_runtime.model.heads.reading import read_graph_head, read_head, read_token_heads
-from embedserve_runtime.model.heads.tensors import head_tensors, query_weights
-from embedserve_runtime.model.identity import tokenizer_digest, vector_space
-from embedserve_runtime.model.modules import Layout, read_entries, read_layout
+from embedserve_runtime.model.heads.tensors import head_tensors
+from embedserve_runtime.model.identity import joined, tokenizer_digest, vector_space
+from embedserve_runtime.model.modules import Layout, ModuleEntry, read_entries, read_layout
+from embedserve_runtime.model.overlay import (
+    max_length_of,
+    pipeline_of,
+    prompts_of,
+    rows_pipeline,
+)
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
+from embedserve_runtime.model.ranges import Ranges, read_ranges
 from embedserve_runtime.model.shipped import ShippedGraph, chosen_file, graph_encoder, read_graph
 from embedserve_runtime.model.static import StaticTable, read_static
+from embedserve_runtime.model.words import WordTable, read_words
 from embedserve_runtime.results import Output
 
 TOKENIZER_FILE = "tokenizer.json"
-Body = StaticTable | ShippedGraph
+Body = StaticTable | WordTable | ShippedGraph
 Named = tuple[str, NDArray[np.generic]]
 OUTPUT_OF: Mapping[type[Head | TokenHead], Output] = MappingProxyType(
     {
@@ -55,6 +63,18 @@ OUTPUT_OF: Mapping[type[Head | TokenHead], Output] = MappingProxyType(
         MultiVectorHead: Output.MULTI_VECTOR,
     }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class QueryWay:
+    """How queries are treated where they differ from documents.
+
+    card: of the model that queries alone would see; its prompts and vector space are those of the whole.
+    default: `routes.QUERY` or `routes.DOCUMENT`, what an input is that is called neither; None: it must be called one.
+    """
+
+    card: ModelCard
+    default: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +89,11 @@ class ModelCard:
     vector_space: identity of the vectors, `vs1-` and 20 hex digits.
     head: what makes rows in the place of pooling; None for the task "embed". The pipeline then has no poolings, and
         its dimensions are the columns of a row: labels, or the vocabulary.
-    query: how queries are treated; None where it is as documents.
+    query: how queries are treated; None where it is as documents, which the rest of the card is about.
     token_heads: what is made of each token beside a dense vector.
     pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
     body: what runs instead of the layers that `encoder` describes; of the encoder then only the sizes hold.
+    ranges: of the dimensions of dense vectors as the model makes them, where the folder has them.
     """
 
     folder: Path
@@ -88,14 +109,22 @@ class ModelCard:
     task: Task = Task.EMBED
     head: Head | None = None
     token_heads: tuple[TokenHead, ...] = ()
-    query: StaticQuery | None = None
+    query: QueryWay | None = None
     encoder_path: str = ""
     pair_types: bool = False
     body: Body | None = None
+    ranges: Ranges | None = None
 
     @property
     def outputs(self) -> Output:
-        """All that one forward pass can give."""
+        """All that can be had of every input."""
+        return self._made if self.query is None else self._made & self.query.card.outputs
+
+    @property
+    def _made(self) -> Output:
+        """All that one forward pass can give, of documents where queries differ."""
+        if isinstance(self.body, WordTable):
+            return Output.SPARSE
         if isinstance(self.body, ShippedGraph) and self.head is None and self.body.hidden is None:
             return Output.DENSE
         made = Output.DENSE | Output.HIDDEN if self.head is None else OUTPUT_OF[type(self.head)]
@@ -108,6 +137,34 @@ class ModelCard:
         """What the model is for."""
         order = (Output.DENSE, Output.LOGITS, Output.SPARSE, Output.MULTI_VECTOR)
         return next(output for output in order if output in self.outputs)
+
+    @property
+    def shares_encoder(self) -> bool:
+        """Whether queries differ from documents only in what is made of the hidden states."""
+        return self.query is not None and self.query.card.runs_encoder_of(self)
+
+    def runs_encoder_of(self, other: ModelCard) -> bool:
+        return self.body is None and other.body is None and self.encoder_path == other.encoder_path
+
+    @property
+    def late_interaction(self) -> LateInteraction | None:
+        """How queries and documents of a multi-vector model differ; None for other models."""
+        return self.head.interaction if isinstance(self.head, MultiVectorHead) else None
+
+    @property
+    def sparse_width(self) -> int:
+        """Dimensions of sparse vectors, 0 without any."""
+        if isinstance(self.body, WordTable):
+            return self.body.vocabulary
+        sparse = [
+            head for head in (self.head, *self.token_heads) if isinstance(head, SparseHead | LexicalHead)
+        ]
+        return sparse[0].vocabulary if sparse else 0
+
+    @property
+    def ranks_by_vectors(self) -> bool:
+        """Whether documents are ranked by comparing the vectors of their tokens."""
+        return self.task is Task.MULTI_VECTOR
 
     @property
     def encoder_folder(self) -> Path:
@@ -131,9 +188,61 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
 
 
 def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard:
-    entries, query = routes.expand(folder, read_entries(folder))
+    ways = routes.expand(folder, read_entries(folder))
+    if ways.queries is None:
+        return _read_way(folder, revision, settings, ways.documents)
+    for name, value, absent in (
+        ("pooling", settings.pooling, "auto"),
+        ("onnx_file", settings.onnx_file, None),
+    ):
+        if value != absent:
+            raise ConfigError(
+                f"model.{name}: cannot be set for a model that treats queries and documents differently"
+            )
+    documents = _read_way(folder, revision, settings, ways.documents)
+    queries = _read_way(folder, revision, settings, ways.queries, beside=documents)
+    _check_comparable(folder, documents, queries)
+    space = joined(documents.vector_space, queries.vector_space)
+    way = QueryWay(replace(queries, vector_space=space), ways.default)
+    return replace(documents, vector_space=space, query=way)
+
+
+def _check_comparable(folder: Path, documents: ModelCard, queries: ModelCard) -> None:
+    """Raises UnsupportedArchitecture or ModelInvalid where the vectors of the two could not be compared."""
+    for name, card in (("documents", documents), ("queries", queries)):
+        if card.task not in (Task.EMBED, Task.SPARSE) or isinstance(card.body, ShippedGraph):
+            what = "run an ONNX file" if isinstance(card.body, ShippedGraph) else f"have the task {card.task}"
+            raise UnsupportedArchitecture(
+                f"{folder}: its {name} {what}, which a model with routes may not; supported: dense and sparse vectors"
+            )
+    if documents.task != queries.task:
+        raise UnsupportedArchitecture(
+            f"{folder}: its documents have the task {documents.task}, its queries {queries.task}"
+        )
+    if queries.runs_encoder_of(documents) and documents.head is not None:
+        raise UnsupportedArchitecture(
+            f"{folder}: queries and documents that share an encoder may differ in Pooling, Dense and Normalize alone"
+        )
+    of_documents, of_queries = documents.pipeline.full_dimensions, queries.pipeline.full_dimensions
+    # A vocabulary may have been padded with rows that no token has.
+    if of_documents != of_queries and (documents.task is Task.EMBED or of_queries > of_documents):
+        raise ModelInvalid(
+            f"{folder}: its documents get vectors of {of_documents} dimensions, its queries of {of_queries}"
+        )
+
+
+def _read_way(
+    folder: Path,
+    revision: str,
+    settings: ModelSettings,
+    entries: Sequence[ModuleEntry],
+    beside: ModelCard | None = None,
+) -> ModelCard:
+    """What the modules make of an input. beside: the other way; weights that it runs too are not digested again."""
     layout = read_layout(folder, entries)
     source = _Source(folder, revision, settings, layout)
+    if layout.modules.words is not None:
+        return _words_card(source, read_words(folder / layout.modules.words))
     static = layout.modules.static
     table = read_static(folder, None if static is None else folder / static)
     if table is not None:
@@ -144,37 +253,45 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
             f"{TOKENIZER_FILE} not found in {encoder_folder}: the folder needs the fast tokenizer's file "
             "(save the tokenizer with a current transformers to get it)"
         )
-    graph = _graph(folder, encoder_folder, settings, layout, query)
+    graph = _graph(folder, encoder_folder, settings, layout)
     if graph is not None:
         return _graph_card(source, graph)
+    return _encoder_card(source, beside)
+
+
+def _encoder_card(source: _Source, beside: ModelCard | None) -> ModelCard:
+    folder, settings, layout = source.folder, source.settings, source.layout
+    encoder_folder = folder / layout.modules.transformer
     encoder = families.describe(encoder_folder)
     task, head = read_head(folder, encoder, layout, settings.task)
     token_heads = read_token_heads(folder, encoder, task)
     checkpoint = Checkpoint.open(encoder_folder)
     weights = Weights(encoder, checkpoint)
     pipeline = (
-        _pipeline(folder, encoder, layout, settings)
+        pipeline_of(folder, encoder, layout, settings)
         if head is None
-        else _head_pipeline(head, settings, layout)
+        else rows_pipeline(head_outputs(head), settings, layout)
     )
-    if query is not None:
-        routes.check_tokenizers(folder, query, encoder_folder / TOKENIZER_FILE)
-    prompts, default_prompt = _prompts(layout, settings)
+    if isinstance(head, MultiVectorHead) and head.interaction is not None:
+        layout = late_layout(layout, head.interaction)
+        source = replace(source, layout=layout)
+    prompts, default_prompt = prompts_of(layout, settings)
+    if isinstance(head, MultiVectorHead) and head.interaction is not None:
+        head = replace(head, interaction=with_prompts(head.interaction, prompts))
     if isinstance(head, ClassifierHead) and head.template is not None and default_prompt is not None:
         head = replace(head, template=replace(head.template, instruction=prompts[default_prompt]))
+    shared = beside is not None and beside.body is None and beside.encoder_path == layout.modules.transformer
     contents = _Contents(
-        tensors=weights.raw_tensors(),
+        tensors=() if shared else weights.raw_tensors(),
         head=None if head is None else identity_of(head),
         head_tensors=() if head is None else head_tensors(checkpoint, head.layers, folder),
         token_heads=[(identity_of(one), head_tensors(checkpoint, one.layers, folder)) for one in token_heads],
-        query_weights=None if query is None else query_weights(folder, query, encoder),
     )
     return replace(
         _card(source, encoder, pipeline, contents),
         task=task,
         head=head,
         token_heads=token_heads,
-        query=query,
         pair_types=_pair_types(encoder, layout),
     )
 
@@ -183,9 +300,7 @@ def _pair_types(encoder: Encoder, layout: Layout) -> bool:
     return encoder.embeddings.token_types > 1 and layout.token_types
 
 
-def _graph(
-    folder: Path, home: Path, settings: ModelSettings, layout: Layout, query: StaticQuery | None
-) -> ShippedGraph | None:
+def _graph(folder: Path, home: Path, settings: ModelSettings, layout: Layout) -> ShippedGraph | None:
     """The ONNX file that is run: the one asked for, else one where no family fits; None where a family runs.
 
     home: where the encoder lies.
@@ -197,7 +312,7 @@ def _graph(
     if settings.task == "sparse":
         raise ConfigError("model.task: sparse vectors are not made from an ONNX file")
     modules = layout.modules
-    if query is not None or modules.splade or modules.logit_score or modules.token_dense:
+    if modules.splade or modules.logit_score or modules.token_dense:
         raise UnsupportedArchitecture(
             f"{name}: of an ONNX file dense vectors, scores and labels are made, and the modules ask for something else"
         )
@@ -218,16 +333,16 @@ def _graph_card(source: _Source, graph: ShippedGraph) -> ModelCard:
         encoder = replace(encoder, max_tokens=families.describe(home).max_tokens)
     task, head = Task.EMBED, None
     if graph.rows is None:
-        pipeline = _pipeline(folder, encoder, layout, settings)
+        pipeline = pipeline_of(folder, encoder, layout, settings)
     elif graph.rows_are == "dense":
         # Poolings and dense modules are in the graph; normalising twice changes nothing.
         sized = replace(encoder, hidden_size=graph.width or 0)
         first = None if layout.modules.pooling is None else layout.modules.pooling[:1]
         modules = replace(layout.modules, pooling=first, dense=())
-        pipeline = _pipeline(folder, sized, replace(layout, modules=modules), settings)
+        pipeline = pipeline_of(folder, sized, replace(layout, modules=modules), settings)
     else:
         task, head = read_graph_head(home, encoder, layout, settings.task, graph.width or 0)
-        pipeline = _head_pipeline(head, settings, layout)
+        pipeline = rows_pipeline(graph.width or 0, settings, layout)
     card = _card(source, encoder, pipeline, _Contents(head=graph.identity))
     return replace(card, task=task, head=head, body=graph, pair_types=_pair_types(encoder, layout))
 
@@ -242,11 +357,25 @@ def _static_card(source: _Source, table: StaticTable) -> ModelCard:
         raise ConfigError(f"model.pooling: a static embedding model has the mean, not {settings.pooling}")
     modules = replace(layout.modules, pooling=(Pooling.MEAN,), transformer=layout.modules.static or "")
     layout = replace(layout, modules=modules, max_length=table.max_length, lowercase=False)
-    pipeline = _pipeline(source.folder, table.encoder, layout, settings)
+    pipeline = pipeline_of(source.folder, table.encoder, layout, settings)
     if table.normalize is not None:
         pipeline = replace(pipeline, normalize=table.normalize)
     contents = _Contents(tensors=table.tensors().items(), head=table.identity)
     return replace(_card(replace(source, layout=layout), table.encoder, pipeline, contents), body=table)
+
+
+def _words_card(source: _Source, table: WordTable) -> ModelCard:
+    settings, layout = source.settings, source.layout
+    if settings.onnx_file is not None:
+        raise ConfigError("model.onnx_file: a table of token weights runs without one; unset it")
+    if settings.task not in ("auto", Task.SPARSE):
+        raise ConfigError(f"model.task: a table of token weights gives sparse vectors, not {settings.task}")
+    modules = replace(layout.modules, transformer=layout.modules.words or "")
+    layout = replace(layout, modules=modules, max_length=table.max_length, lowercase=False)
+    pipeline = rows_pipeline(table.vocabulary, settings, layout)
+    contents = _Contents(tensors=table.tensors().items(), head=table.identity)
+    card = _card(replace(source, layout=layout), table.encoder, pipeline, contents)
+    return replace(card, task=Task.SPARSE, body=table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,13 +396,12 @@ class _Contents:
     head: Mapping[str, object] | None = None
     head_tensors: Iterable[Named] = ()
     token_heads: Sequence[tuple[Mapping[str, object], Iterable[Named]]] = ()
-    query_weights: NDArray[np.generic] | None = None
 
 
 def _card(source: _Source, encoder: Encoder, pipeline: Pipeline, contents: _Contents) -> ModelCard:
     """What every card has; heads, routes and bodies are laid over it."""
     folder, settings, layout = source.folder, source.settings, source.layout
-    prompts, default_prompt = _prompts(layout, settings)
+    prompts, default_prompt = prompts_of(layout, settings)
     home = layout.modules.transformer
     return ModelCard(
         folder=folder,
@@ -281,7 +409,7 @@ def _card(source: _Source, encoder: Encoder, pipeline: Pipeline, contents: _Cont
         revision=source.revision,
         encoder=encoder,
         pipeline=pipeline,
-        max_length=_max_length(encoder, layout, settings),
+        max_length=max_length_of(encoder, layout, settings),
         lowercase=layout.lowercase,
         prompts=MappingProxyType(prompts),
         default_prompt=default_prompt,
@@ -295,68 +423,7 @@ def _card(source: _Source, encoder: Encoder, pipeline: Pipeline, contents: _Cont
             head=contents.head,
             head_tensors=contents.head_tensors,
             token_heads=contents.token_heads,
-            query_weights=contents.query_weights,
         ),
         encoder_path=home,
+        ranges=read_ranges(folder, pipeline.dimensions),
     )
-
-
-def _prompts(layout: Layout, settings: ModelSettings) -> tuple[dict[str, str], str | None]:
-    """The prompts by name, and the name of the default one."""
-    prompts = {**layout.prompts, **settings.prompts}
-    default_prompt = settings.default_prompt or layout.default_prompt
-    if default_prompt is not None and default_prompt not in prompts:
-        known = ", ".join(sorted(prompts)) or "none"
-        raise ConfigError(
-            f"model.default_prompt: {default_prompt!r} is not a prompt of the model; known: {known}"
-        )
-    return prompts, default_prompt
-
-
-def _pipeline(folder: Path, encoder: Encoder, layout: Layout, settings: ModelSettings) -> Pipeline:
-    modules = layout.modules
-    usual, normalize = (Pooling.MEAN,), modules.normalize
-    if bge_m3.is_bge_m3(folder) and not modules.written:
-        usual, normalize = (Pooling.CLS,), True  # as FlagEmbedding, which writes no modules.json
-    poolings = modules.pooling or usual if settings.pooling == "auto" else (Pooling(settings.pooling),)
-    size = encoder.hidden_size * len(poolings)
-    for layer in modules.dense:
-        if layer.in_features != size:
-            raise ModelInvalid(
-                f"{layer.folder}: takes {layer.in_features} features, the step before gives {size}"
-            )
-        size = layer.out_features
-    if settings.dimensions is not None and settings.dimensions > size:
-        raise ConfigError(f"model.dimensions: {settings.dimensions} is more than the model's {size}")
-    return Pipeline(
-        pooling=poolings,
-        dense=modules.dense,
-        normalize=normalize,
-        dimensions=settings.dimensions or size,
-        full_dimensions=size,
-        include_prompt=modules.include_prompt,
-    )
-
-
-def _head_pipeline(head: Head, settings: ModelSettings, layout: Layout) -> Pipeline:
-    for name, value, absent in (
-        ("pooling", settings.pooling, "auto"),
-        ("dimensions", settings.dimensions, None),
-    ):
-        if value != absent:
-            raise ConfigError(f"model.{name}: is for dense vectors; with this task it cannot be set")
-    if layout.modules.dense:
-        raise ModelInvalid(
-            f"{layout.modules.dense[0].folder}: a Dense module does not go with a head of the model"
-        )
-    width = head_outputs(head)
-    return Pipeline(pooling=(), dense=(), normalize=False, dimensions=width, full_dimensions=width)
-
-
-def _max_length(encoder: Encoder, layout: Layout, settings: ModelSettings) -> int:
-    longest = encoder.max_tokens
-    if settings.max_length is not None and settings.max_length > longest:
-        raise ConfigError(
-            f"model.max_length: {settings.max_length} is more than the model's {longest} positions"
-        )
-    return settings.max_length or min(layout.max_length or longest, longest)

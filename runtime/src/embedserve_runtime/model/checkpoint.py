@@ -174,10 +174,15 @@ class Weights:
 
 
 def dense_tensors(folder: Path, layers: Iterable[DenseLayer]) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Weights and biases of the sentence-transformers Dense modules, as `dense.<number>.weight` and `.bias`."""
+    """Of the sentence-transformers Dense modules, as `dense.<number>.weight`, `.bias` and `.residual`: W, b and R."""
     for number, layer in enumerate(layers):
         checkpoint = Checkpoint.open(folder / layer.folder)
-        for part in ("weight", "bias") if layer.bias else ("weight",):
-            if f"linear.{part}" not in checkpoint.names:
-                raise ModelInvalid(f"{layer.folder}/{SINGLE_FILE} lacks the tensor linear.{part}")
-            yield f"dense.{number}.{part}", checkpoint.raw(f"linear.{part}")
+        parts = {"weight": "linear.weight"}
+        if layer.bias:
+            parts["bias"] = "linear.bias"
+        if layer.projects_residual:
+            parts["residual"] = "residual.weight"
+        for part, tensor in parts.items():
+            if tensor not in checkpoint.names:
+                raise ModelInvalid(f"{layer.folder}/{SINGLE_FILE} lacks the tensor {tensor}")
+            yield f"dense.{number}.{part}", checkpoint.raw(tensor)

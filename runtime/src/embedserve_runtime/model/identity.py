@@ -46,11 +46,10 @@ def vector_space(
     head: Mapping[str, object] | None = None,
     head_tensors: Iterable[tuple[str, NDArray[np.generic]]] = (),
     token_heads: Sequence[tuple[Mapping[str, object], Iterable[tuple[str, NDArray[np.generic]]]]] = (),
-    query_weights: NDArray[np.generic] | None = None,
 ) -> str:
     """The identity. `prompt` is the text of the default prompt, empty without one; `tokenizer` its digest; `head` what
     stands in the place of pooling where the rows are not dense vectors; `token_heads` what stands beside it, each with
-    its tensors; `query_weights` the table that queries take their weights from."""
+    its tensors."""
     description: dict[str, object] = {
         "weights": {name: tensor_digest(tensor) for name, tensor in tensors},
         "dense": [
@@ -59,6 +58,7 @@ def vector_space(
                 "bias": layer.bias,
                 "in": layer.in_features,
                 "out": layer.out_features,
+                **({"residual": True} if layer.residual else {}),  # left out where it is as usual, as below
             }
             for layer in pipeline.dense
         ],
@@ -80,8 +80,15 @@ def vector_space(
             {**one, "weights": {name: tensor_digest(tensor) for name, tensor in of_one}}
             for one, of_one in token_heads
         ]
-    if query_weights is not None:
-        description["query_weights"] = tensor_digest(query_weights)
+    return _identity(description)
+
+
+def joined(documents: str, queries: str) -> str:
+    """The identity of a model whose queries take another way than its documents, from those of the two ways."""
+    return _identity({"documents": documents, "queries": queries})
+
+
+def _identity(description: Mapping[str, object]) -> str:
     return f"vs1-{hashlib.sha256(_canonical(description)).hexdigest()[:20]}"
 
 

@@ -49,6 +49,7 @@ TRANSFORMER_FILES = (
 SUPPORTED = (
     "Transformer",
     "StaticEmbedding",
+    "SparseStaticEmbedding",
     "Pooling",
     "Dense",
     "Normalize",
@@ -56,12 +57,24 @@ SUPPORTED = (
     "SpladePooling",
     "LogitScore",
     "MultiVectorMask",
+    "HierarchicalTokenPooling",
 )
 ORDERS = (
-    "(MLM)?Transformer( Pooling( Dense)*( Normalize)?| SpladePooling| LogitScore"
-    "|( Dense)+( Normalize)?( MultiVectorMask)?( Normalize)?)?"
-    "|StaticEmbedding( Dense)*( Normalize)?"
+    "(MLM)?Transformer( Pooling( Dense)*( Normalize)*| SpladePooling| LogitScore"
+    "|( Dense)+( Normalize)?( MultiVectorMask)?( Normalize)?( HierarchicalTokenPooling)?)?"
+    "|StaticEmbedding( Dense)*( Normalize)*"
+    "|SparseStaticEmbedding|IDF"
 )
+# Modules of which only the folder is noted here, and where.
+PLACES = {
+    "Transformer": "transformer",
+    "MLMTransformer": "transformer",  # an old name in sparse encoders
+    "StaticEmbedding": "static",
+    "SparseStaticEmbedding": "words",
+    "IDF": "words",  # an old name
+    "MultiVectorMask": "mask",
+    "HierarchicalTokenPooling": "token_pooling",
+}
 # sentence-transformers' names of what modules hand on.
 TEXTS, TOKENS = "sentence_embedding", "token_embeddings"
 MULTI_VECTOR_TYPES = ("ColBERT", "MultiVectorEncoder")
@@ -154,7 +167,9 @@ class Modules:
     pooling: None when no module says it.
     dense, normalize: on vectors of texts. token_dense, token_normalize: on vectors of tokens.
     static: folder of the module that is a table of token vectors.
-    mask: folder of the module that says which tokens of a multi-vector model count.
+    words: folder of the module that is a table of token weights.
+    mask: folder of the module that says which tokens of a multi-vector model count. token_pooling: folder of the
+        module that makes one vector of several.
     """
 
     written: bool = False
@@ -168,7 +183,9 @@ class Modules:
     token_dense: tuple[DenseLayer, ...] = ()
     token_normalize: bool = False
     mask: str | None = None
+    token_pooling: str | None = None
     static: str | None = None
+    words: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +228,7 @@ def read_layout(folder: Path, entries: Sequence[ModuleEntry]) -> Layout:
     )
     return Layout(
         modules=modules,
-        max_length=settings.max_seq_length or _tokenizer_length(tokenizer),
+        max_length=settings.max_seq_length or _limit(tokenizer),
         lowercase=settings.do_lower_case,
         prompts=model.prompts,
         default_prompt=model.default_prompt_name,
@@ -227,10 +244,8 @@ def read_modules(folder: Path, entries: Sequence[ModuleEntry], model_type: str |
     for entry in entries:
         config = folder / entry.path / "config.json"
         match entry.kind:
-            case "Transformer" | "MLMTransformer":  # the second is an old name of sparse encoders
-                modules.transformer = entry.path
-            case "StaticEmbedding":
-                modules.static = entry.path
+            case kind if kind in PLACES:
+                setattr(modules, PLACES[kind], entry.path)
             case "Pooling":
                 modules.pooling, modules.include_prompt = _read_pooling(config)
             case "SpladePooling":
@@ -241,8 +256,6 @@ def read_modules(folder: Path, entries: Sequence[ModuleEntry], model_type: str |
                 _add_dense(modules, folder, entry, model_type)
             case "Normalize":
                 _add_normalize(modules, config)
-            case "MultiVectorMask":
-                modules.mask = entry.path
             case "Dropout":  # does nothing outside training
                 pass
             case _:
@@ -265,8 +278,8 @@ def _check_order(path: Path, order: Sequence[str]) -> None:
     if order and re.fullmatch(ORDERS, " ".join(order)) is None:
         raise UnsupportedArchitecture(
             f"{path}: the modules {', '.join(order)} are not supported together; supported: Transformer, then "
-            "Pooling, Dense and Normalize, or SpladePooling, or LogitScore, or Dense, Normalize and MultiVectorMask; "
-            "StaticEmbedding, then Dense and Normalize; in this order"
+            "Pooling, Dense and Normalize, or SpladePooling, or LogitScore, or Dense, Normalize, MultiVectorMask and "
+            "HierarchicalTokenPooling; StaticEmbedding, then Dense and Normalize; SparseStaticEmbedding; in this order"
         )
 
 
@@ -275,8 +288,6 @@ def _add_dense(modules: Modules, folder: Path, entry: ModuleEntry, model_type: s
     config = read_json(path, _DenseFile)
     # Multi-vector models were saved by PyLate before the file said what the layer works on.
     usual = TOKENS if entry.type.startswith("pylate.") or model_type in MULTI_VECTOR_TYPES else TEXTS
-    if config.use_residual:
-        raise UnsupportedArchitecture(f"{path}: use_residual = true is not supported")
     layer = _read_dense(path, entry.path, config)
     if _place(path, config, usual) == TOKENS:
         modules.token_dense += (layer,)
@@ -309,7 +320,13 @@ def _read_transformer(folder: Path) -> _TransformerFile:
     return read_json(found, _TransformerFile) if found is not None else _TransformerFile()
 
 
-def _tokenizer_length(tokenizer: _TokenizerConfigFile) -> int | None:
+def tokenizer_length(folder: Path) -> int | None:
+    """The tokens of a text that the tokenizer in `folder` keeps, if it has a limit. Raises ModelInvalid."""
+    path = folder / "tokenizer_config.json"
+    return _limit(read_json_if_there(path, _TokenizerConfigFile, _TokenizerConfigFile()))
+
+
+def _limit(tokenizer: _TokenizerConfigFile) -> int | None:
     length = tokenizer.model_max_length
     # transformers writes 1e30 for "no limit".
     return int(length) if length is not None and 0 < length < 1e9 else None
@@ -343,4 +360,5 @@ def _read_dense(path: Path, name: str, config: _DenseFile) -> DenseLayer:
         out_features=config.out_features,
         bias=config.bias,
         activation=activation,
+        residual=config.use_residual,
     )

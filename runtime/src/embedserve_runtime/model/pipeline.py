@@ -37,6 +37,7 @@ class DenseLayer:
     """A sentence-transformers Dense module: y = activation(W x + b).
 
     folder: where its weights lie, relative to the model folder.
+    residual: x is added to y, by a product of its own, R x, where the two have different sizes.
     """
 
     folder: str
@@ -44,6 +45,12 @@ class DenseLayer:
     out_features: int
     bias: bool
     activation: Activation
+    residual: bool = False
+
+    @property
+    def projects_residual(self) -> bool:
+        """Whether there is an R."""
+        return self.residual and self.in_features != self.out_features
 
 
 @dataclass(frozen=True, slots=True)

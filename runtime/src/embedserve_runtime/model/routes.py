@@ -1,25 +1,29 @@
 """Asymmetric models: a Router module (`Asym` before) that sends queries and documents through other modules.
 
-Served are models whose queries take a weight for each word from a table (SparseStaticEmbedding: SPLADE without
-inference) and whose documents take an encoder. Source: Router and SparseStaticEmbedding of sentence-transformers 6.2.
+Each way is laid out as modules of its own: what stands before the router, the route, what stands behind it. Everything
+else reads a way as it reads a model without a router. Source of the rules: Router of sentence-transformers 6.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import Field
 
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.files import FileModel, read_json
-from embedserve_runtime.model.heads.description import StaticQuery
-from embedserve_runtime.model.identity import tokenizer_digest
 from embedserve_runtime.model.modules import ModuleEntry
 
 QUERY, DOCUMENT = "query", "document"
-STATIC = ("SparseStaticEmbedding", "IDF")  # the second is an old name
+ROUTERS = ("Router", "Asym")
 CONFIG_FILES = ("router_config.json", "config.json")  # today's name and the old one
+# What all our inputs are, in the words of route_mappings.
+TEXT = "text"
+
+Key = tuple[str | None, str | tuple[str, ...] | None]
 
 
 class _Parameters(FileModel):
@@ -34,62 +38,117 @@ class _RouterFile(FileModel):
     parameters: _Parameters = Field(default_factory=_Parameters)
 
 
-class _StaticFile(FileModel):
-    path: str | None = None
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """The modules that documents take, and those that queries take where a router tells them apart.
 
-
-def expand(folder: Path, entries: Sequence[ModuleEntry]) -> tuple[Sequence[ModuleEntry], StaticQuery | None]:
-    """The modules of documents, and the way of queries where it is another one.
-
-    Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture, naming file and route.
+    default: QUERY or DOCUMENT, which of the two an input takes that is called neither; None: it must be called one.
     """
-    router = next((entry for entry in entries if entry.kind in ("Router", "Asym")), None)
-    if router is None:
-        return entries, None
+
+    documents: Sequence[ModuleEntry]
+    queries: Sequence[ModuleEntry] | None = None
+    default: str | None = DOCUMENT
+
+
+def expand(folder: Path, entries: Sequence[ModuleEntry]) -> Ways:
+    """Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture, naming file and route."""
+    places = [place for place, entry in enumerate(entries) if entry.kind in ROUTERS]
+    if not places:
+        return Ways(entries)
+    if len(places) > 1:
+        raise UnsupportedArchitecture(f"{folder / 'modules.json'}: more than one Router is not supported")
+    (place,) = places
+    router = entries[place]
     root = folder / router.path
     path = next((root / name for name in CONFIG_FILES if (root / name).exists()), root / CONFIG_FILES[0])
     config = read_json(path, _RouterFile)
-    routes = {route: _entries(path, router, names, config) for route, names in config.structure.items()}
-    kinds = [entry.kind for entry in routes.get(QUERY, [])]
-    if set(routes) != {QUERY, DOCUMENT} or len(kinds) != 1 or kinds[0] not in STATIC or len(entries) > 1:
-        listed = "; ".join(
-            f"{route}: {', '.join(entry.kind for entry in of)}" for route, of in routes.items()
-        )
+    routing = _Routing.of(path, config)
+    query, document = routing.route_of(QUERY), routing.route_of(DOCUMENT)
+    _check_reached(path, config, {query, document})
+    ways = {
+        route: [*entries[:place], *_entries(path, router, route, config), *entries[place + 1 :]]
+        for route in (query, document)
+    }
+    empty = next((route for route, way in ways.items() if not way), None)
+    if empty is not None:
+        raise ModelInvalid(f"{path}: the route {empty!r} has no modules")
+    if query == document:
+        return Ways(ways[document])
+    names = {query: QUERY, document: DOCUMENT, None: None}
+    return Ways(ways[document], ways[query], names[routing.default])
+
+
+@dataclass(frozen=True, slots=True)
+class _Routing:
+    """Which route an input takes, by what it is called (its task) and being a text. default: by being a text alone."""
+
+    path: Path
+    routes: Sequence[str]
+    mappings: Mapping[Key, str]
+    default: str | None
+
+    @classmethod
+    def of(cls, path: Path, config: _RouterFile) -> _Routing:
+        parameters = config.parameters
+        mappings = {_key(path, text): route for text, route in parameters.route_mappings.items()}
+        routes = list(config.structure)
+        named = [*mappings.values(), *filter(None, [parameters.default_route])]
+        unknown = next((route for route in named if route not in routes), None)
+        if unknown is not None or not routes:
+            raise ModelInvalid(f"{path}: structure lacks the route {unknown or QUERY!r}")
+        first = routes[0] if parameters.allow_empty_key else None
+        otherwise = parameters.default_route or first
+        return cls(path, routes, mappings, _found(mappings, routes, None) or otherwise)
+
+    def route_of(self, task: str) -> str:
+        """Raises UnsupportedArchitecture where there is none."""
+        route = _found(self.mappings, self.routes, task)
+        if route is None:
+            raise UnsupportedArchitecture(
+                f"{self.path}: the routes {', '.join(self.routes)} have none for {task!r}; a route must be called so, "
+                "or route_mappings name one for it"
+            )
+        return route
+
+
+def _found(mappings: Mapping[Key, str], routes: Sequence[str], task: str | None) -> str | None:
+    """The most specific mapping first, then a route of the task's name, then one of the name of texts."""
+    keys: list[Key] = [(task, TEXT), (task, None), (None, TEXT), (None, None)]
+    mapped = next((mappings[key] for key in keys if key in mappings), None)
+    return mapped or next((name for name in (task, TEXT) if name in routes), None)
+
+
+def _key(path: Path, text: str) -> Key:
+    """Of `route_mappings`, where a pair of task and kind of input is written as Python writes it."""
+    try:
+        key = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        key = None
+    if not isinstance(key, tuple) or len(key) != 2:
+        raise ModelInvalid(f"{path}: route_mappings: {text!r} is no pair of a task and a kind of input")
+    return key
+
+
+def _check_reached(path: Path, config: _RouterFile, reached: set[str]) -> None:
+    """Raises UnsupportedArchitecture for routes that requests have no word for."""
+    others = [route for route in config.structure if route not in reached]
+    if others:
         raise UnsupportedArchitecture(
-            f"{path}: the routes {listed} are not supported; supported: a query route of {STATIC[0]} alone beside a "
-            "document route, and no module behind the router"
+            f"{path}: neither texts called {QUERY!r} nor those called {DOCUMENT!r} take the route {', '.join(others)}, "
+            "so it cannot be served"
         )
-    if config.parameters.route_mappings:
-        raise UnsupportedArchitecture(f"{path}: route_mappings are not supported")
-    default = config.parameters.default_route
-    if default is None and config.parameters.allow_empty_key:
-        default = next(iter(config.structure))
-    return routes[DOCUMENT], _static(folder, routes[QUERY][0], is_default=default == QUERY)
 
 
-def check_tokenizers(folder: Path, query: StaticQuery, tokenizer_file: Path) -> None:
-    """One tokenizer serves both routes. Raises ModelInvalid when the files differ, or ModelFileMissing."""
-    own = folder / query.folder / "tokenizer.json"
-    if tokenizer_digest(own) != tokenizer_digest(tokenizer_file):
-        raise ModelInvalid(f"{own}: queries and documents have different tokenizers, which is not supported")
-
-
-def _entries(path: Path, router: ModuleEntry, names: Sequence[str], config: _RouterFile) -> list[ModuleEntry]:
+def _entries(path: Path, router: ModuleEntry, route: str, config: _RouterFile) -> list[ModuleEntry]:
+    names = config.structure[route]
     unknown = [name for name in names if name not in config.types]
     if unknown:
         raise ModelInvalid(f"{path}: types lacks {unknown[0]!r}, which structure names")
-    paths = ["/".join(part for part in (router.path, name) if part) for name in names]
     return [
-        ModuleEntry(idx=number, path=inside, type=config.types[name])
-        for number, (name, inside) in enumerate(zip(names, paths, strict=True))
-    ]
-
-
-def _static(folder: Path, entry: ModuleEntry, *, is_default: bool) -> StaticQuery:
-    config = folder / entry.path / "config.json"
-    if read_json(config, _StaticFile).path is not None:
-        raise UnsupportedArchitecture(
-            f"{config}: path (weights in a JSON file) is not supported; load and save the model with a current "
-            "sentence-transformers"
+        ModuleEntry(
+            idx=router.idx,
+            path="/".join(part for part in (router.path, name) if part),
+            type=config.types[name],
         )
-    return StaticQuery(entry.path, is_default)
+        for name in names
+    ]

@@ -76,15 +76,7 @@ class StaticTable:
     @property
     def encoder(self) -> Encoder:
         """The sizes, as an encoder without layers."""
-        return Encoder(
-            family=self.family,
-            hidden_size=self.dimensions,
-            max_tokens=max(self.max_length, LONGEST),
-            embeddings=Embeddings(vocabulary=self.vocabulary, positions=None, token_types=0, norm=None),
-            layers=(),
-            final_norm=None,
-            parameter_names=ParameterNames((), {}),
-        )
+        return without_layers(self.family, self.dimensions, self.vocabulary, self.max_length)
 
     def tensors(self) -> Mapping[str, Tensor]:
         """`embeddings`, and `weights` and `mapping` where the model has them, as stored. Raises ModelInvalid."""
@@ -94,6 +86,19 @@ class StaticTable:
     def identity(self) -> dict[str, object]:
         """What of the rules decides the vectors, besides tensors and tokenizer; lengths are not in any identity."""
         return {"kind": "static", "unknown": self.unknown}
+
+
+def without_layers(family: str, dimensions: int, vocabulary: int, max_length: int) -> Encoder:
+    """The sizes of a table, as an encoder."""
+    return Encoder(
+        family=family,
+        hidden_size=dimensions,
+        max_tokens=max(max_length, LONGEST),
+        embeddings=Embeddings(vocabulary=vocabulary, positions=None, token_types=0, norm=None),
+        layers=(),
+        final_norm=None,
+        parameter_names=ParameterNames((), {}),
+    )
 
 
 def read_static(folder: Path, module: Path | None) -> StaticTable | None:
@@ -116,12 +121,7 @@ def read_static(folder: Path, module: Path | None) -> StaticTable | None:
 
 
 def _table(home: Path, tensor: str, tensors: Mapping[str, Tensor]) -> StaticTable:
-    if not (home / TOKENIZER_FILE).exists():
-        raise ModelFileMissing(f"{TOKENIZER_FILE} not found in {home}, where the table of token vectors lies")
-    try:
-        tokenizer = Tokenizer.from_file(str(home / TOKENIZER_FILE))
-    except Exception as error:  # the library raises plain Exception
-        raise ModelInvalid(f"{home / TOKENIZER_FILE} cannot be read: {error}") from error
+    tokenizer = tokenizer_beside(home)
     tokens = tokenizer.get_vocab()
     vocabulary = len(tensors.get("mapping", tensors["embeddings"]))
     _check(home, tensors, vocabulary, max(tokens.values(), default=0))
@@ -143,6 +143,16 @@ def _table(home: Path, tensor: str, tensors: Mapping[str, Tensor]) -> StaticTabl
         unknown=unknown,
         normalize=normalize,
     )
+
+
+def tokenizer_beside(home: Path) -> Tokenizer:
+    """The tokenizer of the table in `home`. Raises ModelFileMissing or ModelInvalid."""
+    if not (home / TOKENIZER_FILE).exists():
+        raise ModelFileMissing(f"{TOKENIZER_FILE} not found in {home}, where the table of tokens lies")
+    try:
+        return Tokenizer.from_file(str(home / TOKENIZER_FILE))
+    except Exception as error:  # the library raises plain Exception
+        raise ModelInvalid(f"{home / TOKENIZER_FILE} cannot be read: {error}") from error
 
 
 def _tensors(checkpoint: Checkpoint, name: str) -> Mapping[str, Tensor]:

@@ -1,12 +1,12 @@
-"""Which id a token has, read from tokenizer.json."""
+"""Which id a token has, read from tokenizer.json, and which tokens are special ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from embedserve_runtime.model.files import FileModel, read_json
+from embedserve_runtime.model.files import FileModel, read_json, read_json_if_there
 
 
 class _AddedToken(FileModel):
@@ -23,6 +23,32 @@ class _Model(FileModel):
 class _TokenizerFile(FileModel):
     added_tokens: tuple[_AddedToken, ...] = ()
     model: _Model = _Model()
+
+
+class _Content(FileModel):
+    content: str
+
+
+class _SpecialTokens(FileModel):
+    """tokenizer_config.json or special_tokens_map.json, which write a token as text or as an object."""
+
+    cls_token: str | _Content | None = None
+    eos_token: str | _Content | None = None
+    mask_token: str | _Content | None = None
+    pad_token: str | _Content | None = None
+    unk_token: str | _Content | None = None
+
+
+def special_tokens(folder: Path, names: Sequence[str]) -> Mapping[str, str]:
+    """The tokens of those names (`cls_token` and the like) that the tokenizer's files say. Raises ModelInvalid."""
+    found: dict[str, str] = {}
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):  # the second has the last word
+        content = read_json_if_there(folder / file, _SpecialTokens, _SpecialTokens())
+        for name in names:
+            token = getattr(content, name)
+            if token is not None:
+                found[name] = token if isinstance(token, str) else token.content
+    return MappingProxyType(found)
 
 
 def token_ids(tokenizer_file: Path) -> Mapping[str, int]:

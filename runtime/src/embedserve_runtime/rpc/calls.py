@@ -24,7 +24,7 @@ from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, Overloaded
 from embedserve_runtime.rpc.statuses import status_of, trailers_of
 from embedserve_runtime.rpc.streams import in_order
 from embedserve_runtime.service import Effort, EmbeddingService
-from embedserve_runtime.telemetry.requests import RequestFacts
+from embedserve_runtime.telemetry.requests import Done, RequestFacts
 
 log = logging.getLogger(__name__)
 
@@ -182,22 +182,26 @@ class Desk:
         """Counts a message as a request, under the status that HTTP has for what came of it."""
         started = time.perf_counter()
         facts = RequestFacts(failure=GONE_CAUSE)
-        status = CLIENT_GONE
+        status, code = CLIENT_GONE, StatusCode.CANCELLED
         self._around.metrics.work_started()
         try:
             yield facts
-            status, facts.failure = OK, None
+            status, code, facts.failure = OK, StatusCode.OK, None
         except EmbedserveError as error:
             wire = wire_of(error)
-            status, facts.failure = wire.status, wire.cause
+            status, code, facts.failure = wire.status, status_of(error), wire.cause
             raise
         except Exception as error:  # the outermost place: a bug must tell nothing of the inside
             log.exception("unexpected error", extra={"route": self._label, "request_id": caller.request_id})
-            status, facts.failure = INTERNAL.status, INTERNAL.cause
+            status, code, facts.failure = INTERNAL.status, StatusCode.INTERNAL, INTERNAL.cause
             raise EmbedserveError("internal error; the log has it under this request id") from error
         finally:
             self._around.metrics.work_ended()
-            self._around.metrics.request_done(self._label, status, time.perf_counter() - started, facts)
+            seconds = time.perf_counter() - started
+            self._around.metrics.request_done(self._label, status, seconds, facts)
+            if tracer := self._around.tracer:
+                done = Done("", self._label, status, seconds, caller.request_id, facts, code.value[0])
+                tracer.request_done(done, caller.headers)
 
     @asynccontextmanager
     async def _called(self, context: Context) -> AsyncGenerator[_Caller]:

@@ -47,7 +47,12 @@ class RpcFrontEnd:
             self._readiness.service()
         except NotReady:  # HTTP is answered by processes of its own, which have services of their own
             self._service = EmbeddingService(
-                opening.card, tokenizer, dispatcher, self._setup.batching, time.perf_counter
+                opening.card,
+                tokenizer,
+                dispatcher,
+                self._setup.batching,
+                time.perf_counter,
+                engines=opening.engines,
             )
             self._readiness.open(self._service)
 

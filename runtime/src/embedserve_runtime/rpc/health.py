@@ -28,8 +28,8 @@ def serving(readiness: Readiness) -> dict[str, bool]:
         return dict.fromkeys((OVERALL, *SERVICES), False)
     card = readiness.service().card
     fits = {name: name not in NEEDED or bool(NEEDED[name] & card.outputs) for name in SERVICES}
-    ranks = isinstance(card.head, ClassifierHead) and len(card.head.labels) == 1
-    return {OVERALL: True, **fits, "tei.v1.Rerank": ranks}
+    pairs = isinstance(card.head, ClassifierHead) and len(card.head.labels) == 1
+    return {OVERALL: True, **fits, "tei.v1.Rerank": pairs or card.ranks_by_vectors}
 
 
 class Health(health.aio.HealthServicer):

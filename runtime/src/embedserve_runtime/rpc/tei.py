@@ -19,7 +19,7 @@ from embedserve_runtime.rpc import wire
 from embedserve_runtime.rpc.calls import Answered, Call, Desk, Methods
 from embedserve_runtime.rpc.generated import tei_pb2 as pb
 from embedserve_runtime.rpc.wire import given
-from embedserve_runtime.service import TOKENIZER_THREADS, Effort, EmbedQuery, Pair, ScoreQuery
+from embedserve_runtime.service import TOKENIZER_THREADS, Effort, EmbedQuery, Pair, ScoreQuery, rank
 from embedserve_runtime.tokenizing import Side, Token
 
 VERSION = version("embedserve-runtime")
@@ -37,7 +37,7 @@ async def info(call: Call, _: pb.InfoRequest) -> Answered[pb.InfoResponse]:
             version=VERSION,
             model_id=card.source,
             model_sha=card.revision,
-            model_dtype="float32",
+            model_dtype=service.engines[0].precision,
             model_type=_model_type(card),
             max_concurrent_requests=limits.queue_inputs,
             max_input_length=service.max_length,
@@ -164,7 +164,7 @@ async def _rerank(
         timeout=call.terms.timeout,
     )
     note_inputs(call.exchange, len(pairs), is_batch=True)
-    scored = await call.service.score(query)
+    scored = await rank(call.service, query)
     ranks = [
         pb.Rank(
             index=place,

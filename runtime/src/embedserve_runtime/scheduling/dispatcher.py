@@ -1,10 +1,10 @@
-"""The shell around the policy: requests come in on the event loop, batches run on the engine's own thread.
+"""The shell around the policy: requests come in on the event loop, batches run on the lanes of the engines.
 
-    submit (loop) -> policy.admit ... engine's thread: policy.cut -> pack -> run -> deliver (loop)
+    submit (loop) -> policy.admit ... a lane's thread: policy.cut -> pack -> run -> deliver (loop)
 
-The engine's thread cuts for itself the moment it is free, so a request that arrives late still makes the next
-batch. When the running batch is long enough to be predicted, the loop cuts and packs the next one just before it
-ends, and the engine finds it ready.
+A lane cuts for itself the moment its engine has room, so a request that arrives late still makes the next batch.
+Where a single serial engine runs a batch that is long enough to be predicted, the loop cuts and packs the next one just
+before it ends, and the engine finds it ready.
 
 One wake-up of the loop a batch and one future a request, whatever the number of inputs.
 """
@@ -15,13 +15,14 @@ import asyncio
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from embedserve_runtime.errors import DeadlineExceeded, EmbedserveError, NotReady
 from embedserve_runtime.scheduling.deadlines import Deadlines
+from embedserve_runtime.scheduling.lanes import SerialLane, lane_of
 from embedserve_runtime.scheduling.policy import Backlog, Limits, Policy
-from embedserve_runtime.scheduling.work import Completed, Cut, Job, Order, Outcome, Runs, Settle, run_cut
+from embedserve_runtime.scheduling.work import Completed, Cut, Job, Order, Outcome, Runs, Settle
 
 Clock = Callable[[], float]
 
@@ -38,10 +39,11 @@ class Observer(Protocol):
 
 
 class Dispatcher:
-    """Owns the queue and the engine's thread."""
+    """Owns the queue and the lanes."""
 
-    def __init__(self, runs: Runs, limits: Limits, *, clock: Clock, observer: Observer) -> None:
-        self._runs = runs
+    def __init__(self, engines: Sequence[Runs], limits: Limits, *, clock: Clock, observer: Observer) -> None:
+        """engines: of one model, each with a lane of its own; they take batches from one queue."""
+        self._engines = len(engines)
         self._clock = clock
         self._observer = observer
         self._policy = Policy(limits)
@@ -50,14 +52,17 @@ class Dispatcher:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
-        self._engine_is_running = False
+        self._waiting_lanes = 0
         self._wake_is_due = False
         self._batches = 0
         self._prepared: Cut | None = None
         self._closed: str | None = None
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._engine_loop, name="engine", daemon=True)
-        self._thread.start()
+        self._lanes = [
+            lane_of(runs, clock, self._wait_for_batch, self._give, f"engine-{number}")
+            for number, runs in enumerate(engines)
+        ]
+        self._prepares = len(engines) == 1 and isinstance(self._lanes[0], SerialLane)
 
     @property
     def queued_inputs(self) -> int:
@@ -85,9 +90,9 @@ class Dispatcher:
         return self._policy.backlog
 
     def learn_rate(self, tokens_per_second: float) -> None:
-        """Take a rate that was measured before the first request."""
+        """Take a rate of one engine that was measured before the first request."""
         with self._lock:
-            self._policy.tokens_per_second = tokens_per_second
+            self._policy.tokens_per_second = tokens_per_second * self._engines
 
     def check_room(self, inputs: int) -> None:
         """As `Submits` has it."""
@@ -125,10 +130,10 @@ class Dispatcher:
         with self._lock:
             self._policy.admit(job.number, lengths, deadline)
             self._jobs[job.number] = job
-        if not self._engine_is_running and not self._wake_is_due:
+        if self._waiting_lanes and not self._wake_is_due:
             # At the end of this turn of the loop: what else has come in by then shares the batch.
             self._wake_is_due = True
-            self._loop.call_soon(self._wake_engine)
+            self._loop.call_soon(self._wake_a_lane)
         self._deadlines.add(job.number, deadline)
         return job.number
 
@@ -138,20 +143,22 @@ class Dispatcher:
             self._forget(job)
 
     def close(self, message: str) -> None:
-        """Take no more requests, fail those left as NotReady, and end the engine's thread after its batch."""
+        """Take no more requests, fail those left as NotReady, and end each lane after its batch."""
         with self._lock:
             self._closed = message
             for number in self._jobs:
                 self._policy.cancel(number)
             self._prepared = None
-            self._wake.notify()
+            self._wake.notify_all()
         for job in [*self._jobs.values()]:
             self._settle(job, NotReady(message))
         self._deadlines.close()
 
     def join(self, seconds: float) -> None:
-        """After `close`: wait for the engine to come out of its last batch, so long at most."""
-        self._thread.join(seconds)
+        """After `close`: wait for the engines to come out of their last batches, so long at most."""
+        deadline = self._clock() + seconds
+        for lane in self._lanes:
+            lane.join(max(0.0, deadline - self._clock()))
 
     def _expire(self, number: int) -> None:
         job = self._jobs[number]
@@ -180,30 +187,31 @@ class Dispatcher:
         parts = tuple((self._jobs[part.request], part.inputs) for part in batch.parts)
         return Cut(parts, batch.tokens, batch.inputs)
 
-    # -- on the engine's thread
-
-    def _engine_loop(self) -> None:
-        while cut := self._wait_for_batch():
-            outcome = run_cut(cut, self._runs, self._clock)
-            self._call_on_loop(self._deliver, cut, outcome)
+    # -- on threads of the lanes
 
     def _wait_for_batch(self) -> Cut | None:
         with self._lock:
-            self._engine_is_running = False
             while True:
                 if self._closed:
                     return None
                 cut, self._prepared = self._prepared or self._cut(), None
                 if cut:
                     break
+                self._waiting_lanes += 1
                 self._wake.wait()
-            self._engine_is_running = True
+                self._waiting_lanes -= 1
             self._batches += 1
             number, rate = self._batches, self._policy.tokens_per_second
-        expected = cut.tokens / rate if rate else 0.0
-        if expected >= LEAST_PREPARED_SECONDS:
-            self._call_on_loop(self._loop.call_later, expected - PREPARE_SECONDS, self._prepare, number)
+            if self._waiting_lanes and self._policy.queued_inputs:
+                self._wake.notify()
+        if self._prepares and rate:
+            expected = cut.tokens / rate
+            if expected >= LEAST_PREPARED_SECONDS:
+                self._call_on_loop(self._loop.call_later, expected - PREPARE_SECONDS, self._prepare, number)
         return cut
+
+    def _give(self, cut: Cut, outcome: Outcome) -> None:
+        self._call_on_loop(self._deliver, cut, outcome)
 
     def _call_on_loop(self, function: Callable[..., object], *arguments: object) -> None:
         # A closed loop means that the process is going down and nobody waits any more.
@@ -212,7 +220,7 @@ class Dispatcher:
 
     # -- on the event loop
 
-    def _wake_engine(self) -> None:
+    def _wake_a_lane(self) -> None:
         self._wake_is_due = False
         with self._lock:
             self._wake.notify()
@@ -220,7 +228,7 @@ class Dispatcher:
     def _prepare(self, number: int) -> None:
         """Cut and pack the batch that follows batch `number`, unless the engine was faster than expected."""
         with self._lock:
-            if self._batches != number or not self._engine_is_running or self._closed:
+            if self._batches != number or self._waiting_lanes or self._closed:
                 return
             self._prepared = cut = self._cut()
         if cut:
@@ -238,7 +246,7 @@ class Dispatcher:
         with self._lock:
             for run in outcome.runs:
                 if not run.failed:
-                    self._policy.record(run.tokens, run.seconds)
+                    self._policy.record(run.tokens * self._engines, run.seconds)
         end = 0
         for job, inputs in cut.parts:
             start, end = end, end + len(inputs)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol
+from functools import cached_property, partial
+from typing import Protocol, runtime_checkable
 
 from embedserve_runtime.engines.base import PackedBatch, Tokens
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, EngineFailure
@@ -16,12 +16,36 @@ from embedserve_runtime.scheduling.recovery import isolate
 
 log = logging.getLogger(__name__)
 
+FAILED = "the engine failed on this batch"
+
 
 class Runs(Protocol):
-    """What is dispatched to: called from the engine's thread alone, one batch at a time. Raises EngineFailure."""
+    """What is dispatched to: called from threads of its lane alone, one at a time. Raises EngineFailure."""
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         """What is wanted of each sequence, from one forward pass."""
+        ...
+
+
+class UnderWay(Protocol):
+    """A batch that an engine has taken."""
+
+    def results(self) -> Results:
+        """Waits for them. Called once, maybe while other batches are submitted. Raises EngineFailure."""
+        ...
+
+
+@runtime_checkable
+class Overlaps(Runs, Protocol):
+    """An engine that takes the next batch while it runs one."""
+
+    @property
+    def most_under_way(self) -> int:
+        """Batches that may be submitted before results of the first are read."""
+        ...
+
+    def submit(self, batch: PackedBatch, wanted: Output) -> UnderWay:
+        """As `run`, without waiting for the results, which are read in the order of submission."""
         ...
 
 
@@ -157,44 +181,67 @@ class Outcome:
 
 def run_cut(cut: Cut, runs: Runs, clock: Callable[[], float]) -> Outcome:
     """Run a batch; if that fails, find the inputs that are to blame and run the others."""
-    attempt = _Attempt(runs, clock, cut.wanted)
     started = clock()
+    return finish(cut, lambda: runs.run(cut.packed, cut.wanted), runs, started, clock)
+
+
+def submitted(cut: Cut, runs: Overlaps) -> Callable[[], Results]:
+    """Submit a batch. Gives what waits for its results; a failure to submit comes from there too."""
+    try:
+        return runs.submit(cut.packed, cut.wanted).results
+    except EngineFailure as error:
+        failure = error
+    except Exception:
+        log.exception("the engine failed", extra={"tokens": cut.tokens})
+        failure = EngineFailure(FAILED)
+    return partial(_raise, failure)
+
+
+def _raise(failure: EngineFailure) -> Results:
+    raise failure
+
+
+def finish(
+    cut: Cut, results_of_all: Callable[[], Results], runs: Runs, started: float, clock: Callable[[], float]
+) -> Outcome:
+    """As `run_cut`, of a batch whose results are there or under way. started: when the engine began with it."""
+    account = _Account(clock)
     failed: dict[int, EngineFailure] = {}
     try:
-        results = attempt(cut.packed)
+        results = account.of(cut.inputs, cut.tokens, results_of_all, started)
     except EngineFailure as failure:
         log.warning(
             "the engine failed on a batch, running its parts",
             extra={"inputs": cut.inputs, "tokens": cut.tokens, "error": failure.message},
         )
-        sequences = cut.sequences
-        done, failed = isolate(
-            cut.inputs, lambda group: attempt(PackedBatch.pack([sequences[i] for i in group])), failure
-        )
+        sequences, wanted = cut.sequences, cut.wanted
+
+        def run(group: Sequence[int]) -> Results:
+            batch = PackedBatch.pack([sequences[place] for place in group])
+            return account.of(len(group), batch.tokens, lambda: runs.run(batch, wanted), clock())
+
+        done, failed = isolate(cut.inputs, run, failure)
         results = Results.placed(cut.inputs, done)
-    return Outcome(results, failed, started, clock() - started, tuple(attempt.log))
+    return Outcome(results, failed, started, clock() - started, tuple(account.log))
 
 
-class _Attempt:
-    """Runs batches and keeps account. Whatever an engine library throws becomes an EngineFailure."""
+class _Account:
+    """Keeps account of runs. Whatever an engine library throws becomes an EngineFailure."""
 
-    def __init__(self, runs: Runs, clock: Callable[[], float], wanted: Output) -> None:
-        self._runs = runs
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._wanted = wanted
         self.log: list[Ran] = []
 
-    def __call__(self, batch: PackedBatch) -> Results:
-        started = self._clock()
+    def of(self, inputs: int, tokens: int, run: Callable[[], Results], started: float) -> Results:
         failed, padding = True, 0
         try:
-            results = self._runs.run(batch, self._wanted)
+            results = run()
             failed, padding = False, results.padding
         except EngineFailure:
             raise
         except Exception as error:
-            log.exception("the engine failed", extra={"tokens": batch.tokens})
-            raise EngineFailure("the engine failed on this batch") from error
+            log.exception("the engine failed", extra={"tokens": tokens})
+            raise EngineFailure(FAILED) from error
         finally:
-            self.log.append(Ran(len(batch.lengths), batch.tokens, padding, self._clock() - started, failed))
+            self.log.append(Ran(inputs, tokens, padding, self._clock() - started, failed))
         return results

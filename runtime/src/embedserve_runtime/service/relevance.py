@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from embedserve_runtime.errors import EmptyInput, InvalidInput, NotFinite, Wrong
 from embedserve_runtime.heads.similarity import max_similarities, sparse_products
 from embedserve_runtime.results import Output
 from embedserve_runtime.service.service import EmbeddingService
+from embedserve_runtime.service.together import INLINE_PRODUCTS, joined, together
 from embedserve_runtime.service.values import (
     Effort,
     Embedded,
@@ -22,14 +22,9 @@ from embedserve_runtime.service.values import (
     Pair,
     Role,
     ScoreQuery,
-    Timings,
 )
 from embedserve_runtime.tokenizing import Side
 
-T = TypeVar("T")
-
-# Products of numbers up to which the event loop computes a score itself.
-INLINE_PRODUCTS = 1_000_000
 LARGEST_WEIGHT = 1e6
 
 
@@ -172,7 +167,7 @@ async def _by_vectors(
             )
         )
 
-    asked, given = await _together(
+    asked, given = await together(
         embed([query.query], query.query_prompt_name, "query"),
         embed(query.documents, query.document_prompt_name, "document"),
     )
@@ -180,8 +175,8 @@ async def _by_vectors(
     if products <= INLINE_PRODUCTS:
         measures = _measure(asked, given, weights)
     else:
-        measures = await asyncio.to_thread(_measure, asked, given, weights)
-    return measures, _joined(asked.effort, given.effort)
+        measures = await service.in_thread(_measure, asked, given, weights)
+    return measures, joined(asked.effort, given.effort)
 
 
 def _measure(
@@ -197,30 +192,3 @@ def _measure(
         sums = max_similarities(vectors, documents.multi_vectors)
         taken[Measure.MULTI_VECTOR] = np.asarray(sums / max(1, len(vectors)), dtype=np.float32)
     return taken
-
-
-async def _together(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, T]) -> tuple[T, T]:
-    """Both results; the first failure cancels the other."""
-    tasks = (asyncio.ensure_future(first), asyncio.ensure_future(second))
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        failed = next((task for task in tasks if task.done() and task.exception()), None)
-        if failed:
-            failed.result()
-        return tasks[0].result(), tasks[1].result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _joined(query: Effort, documents: Effort) -> Effort:
-    """Times are those of the longer one: both run at once."""
-    ours, theirs = query.timings, documents.timings
-    timings = Timings(
-        max(ours.total, theirs.total),
-        max(ours.tokenize, theirs.tokenize),
-        max(ours.queue, theirs.queue),
-        max(ours.engine, theirs.engine),
-    )
-    return Effort([*query.lengths, *documents.lengths], query.characters + documents.characters, timings)

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar, TypeVarTuple
 
-import numpy as np
-
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import FloatArray, Int32Array, Tokens, TokenSequence
+from embedserve_runtime.engines.base import EngineFacts, Int32Array, Tokens
 from embedserve_runtime.errors import (
     BatchTooLarge,
     EmptyInput,
     InvalidInput,
-    NotFinite,
-    UnknownPrompt,
     VectorSpaceMismatch,
     WrongModelKind,
 )
 from embedserve_runtime.heads.classification import scores
-from embedserve_runtime.heads.dense import cut, normalize
-from embedserve_runtime.heads.sparse import prune
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
-from embedserve_runtime.model.routes import DOCUMENT, QUERY
-from embedserve_runtime.results import Output, Results, SparseVector
+from embedserve_runtime.results import Output, Results
 from embedserve_runtime.scheduling.work import Order, Submits
+from embedserve_runtime.service.finishing import check_finite, finish
+from embedserve_runtime.service.roles import card_of, is_query, prompt_of
+from embedserve_runtime.service.spans import Chosen, check_spans, choose
 from embedserve_runtime.service.values import (
     Effort,
     Embedded,
@@ -37,7 +33,8 @@ from embedserve_runtime.service.values import (
     ScoreQuery,
     Timings,
 )
-from embedserve_runtime.tokenizing import CutRules, Input, TextTokenizer, Token
+from embedserve_runtime.tokenizing import CutRules, Input, TextTokenizer, Token, Ways
+from embedserve_runtime.tokenizing.ways import Way
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -57,7 +54,6 @@ OUTPUT_NAMES = {
     Output.MULTI_VECTOR: "multi-vectors",
     Output.HIDDEN: "hidden states",
 }
-NO_ROWS: FloatArray = np.zeros((0, 0), dtype=np.float32)
 
 
 class _Ran(NamedTuple):
@@ -75,12 +71,17 @@ class EmbeddingService:
         dispatcher: Submits,
         batching: BatchingSettings,
         clock: Callable[[], float],
+        *,
+        engines: Sequence[EngineFacts],
     ) -> None:
+        """engines: that `dispatcher` runs on, for who asks."""
+        self.engines = engines
         self.card = card
         self.dispatcher = dispatcher
         self.batching = batching
         self.max_length = tokenizer.max_length
         self._tokenizer = tokenizer
+        self._ways = Ways.of(card, tokenizer)
         self._clock = clock
         self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
 
@@ -91,17 +92,27 @@ class EmbeddingService:
         prompt = self.prompt_of(query)
         characters = sum(map(len, query.inputs))
         sequences = await self._tokenize(
-            characters + len(prompt) * len(query.inputs), lambda: self._encode_inputs(query, prompt)
+            characters + len(prompt) * len(query.inputs),
+            lambda: self._way(query).encode(query.inputs, prompt, self._rules(query)),
         )
-        if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR):
+        if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) or query.spans is not None:
             self._check_hidden(sum(map(len, sequences)))
-        order = Order(sequences, query.outputs, self.batching.max_hidden_bytes)
+        chosen = await self._chosen(query, prompt)
+        wanted = query.outputs if query.spans is None else query.outputs | Output.HIDDEN
+        order = Order(sequences, wanted, self.batching.max_hidden_bytes)
         results, effort = await self._run(order, characters, started, query.timeout)
-        if results.nbytes <= INLINE_BYTES:
-            dense, sparse = self._finish(results, query)
+        if results.nbytes <= INLINE_BYTES and query.pool_factor is None:
+            finished = finish(self.card, results, query, chosen)
         else:
-            dense, sparse = await self._in_thread(self._finish, results, query)
-        return Embedded(dense, sparse, results.multi_vectors or (), results.hidden or (), effort)
+            finished = await self.in_thread(finish, self.card, results, query, chosen)
+        return Embedded(
+            finished.dense,
+            finished.sparse,
+            finished.multi_vectors,
+            finished.hidden,
+            finished.chunks,
+            effort,
+        )
 
     async def score(self, query: ScoreQuery) -> Scored:
         """Raises any RequestError."""
@@ -113,15 +124,15 @@ class EmbeddingService:
         results, effort = await self._run(order, characters, started, query.timeout)
         logits = results.logits
         assert logits is not None, "asked for"
-        _check_finite((logits,))
+        check_finite((logits,))
         return Scored(logits if query.raw else scores(logits, head.scores), head.labels, effort)
 
     async def locate(self, query: EmbedQuery) -> list[list[Token]]:
         """The tokens that `embed` makes of the inputs, with their places in prompt + input."""
         self._check(query)
         _check_listed(query.inputs)
-        rules = CutRules(self._truncates(query.truncate), query.side)
-        return await self._in_thread(self._tokenizer.locate, query.inputs, self.prompt_of(query), rules)
+        way, prompt = self._way(query), self.prompt_of(query)
+        return await self.in_thread(way.locate, query.inputs, prompt, self._rules(query))
 
     async def tokenize(
         self, texts: Sequence[str], prompt_name: str | None, *, add_special_tokens: bool
@@ -130,13 +141,17 @@ class EmbeddingService:
         self.check_count(len(texts))
         _check_listed(texts)
         prompt = self.prompt_of(EmbedQuery(texts, prompt_name=prompt_name))
-        return await self._in_thread(
+        return await self.in_thread(
             lambda: self._tokenizer.tokenize(texts, prompt, add_special_tokens=add_special_tokens)
         )
 
+    async def shorten(self, texts: Sequence[str], tokens: int) -> list[str]:
+        """The beginning of each text that its first `tokens` tokens cover."""
+        return await self.in_thread(self._tokenizer.shorten, texts, tokens)
+
     async def decode(self, sequences: Sequence[list[int]], *, skip_special_tokens: bool) -> list[str]:
         self.check_count(len(sequences))
-        return await self._in_thread(
+        return await self.in_thread(
             lambda: self._tokenizer.decode(sequences, skip_special_tokens=skip_special_tokens)
         )
 
@@ -160,16 +175,19 @@ class EmbeddingService:
         self._check_space(query.vector_space)
         self.check_count(len(query.inputs))
         self.dispatcher.check_room(len(query.inputs))
-        outputs, pipeline = self.card.outputs, self.card.pipeline
+        outputs, pipeline = self.card.outputs, card_of(self.card, query).pipeline
         for output in query.outputs & ~outputs:
             raise WrongModelKind(f"model gives no {OUTPUT_NAMES[output]}: it gives {_names(outputs)}")
         dimensions = query.dimensions
         if dimensions is not None and not 1 <= dimensions <= pipeline.dimensions:
             raise InvalidInput(f"`dimensions` must lie between 1 and {pipeline.dimensions}, got {dimensions}")
+        if query.pool_factor is not None and not query.pool_factor >= 1:
+            raise InvalidInput(f"`pool_factor` must be 1 or more, got {query.pool_factor}")
+        check_spans(self.card, query)
 
     def _check_score(self, query: ScoreQuery) -> ClassifierHead:
         self._check_space(query.vector_space)
-        head = self.check_ranks() if query.ranks else None
+        head = self._reranker() if query.ranks else None
         self.check_count(len(query.items))
         self.dispatcher.check_room(len(query.items))
         head = head or self._classifier("classifier")
@@ -187,8 +205,12 @@ class EmbeddingService:
                 f"{self.batching.max_hidden_bytes}. Send fewer or shorter inputs"
             )
 
-    def check_ranks(self) -> ClassifierHead:
+    def check_ranks(self) -> None:
         """Raises WrongModelKind when the model is no reranker."""
+        if not self.card.ranks_by_vectors:
+            self._reranker()
+
+    def _reranker(self) -> ClassifierHead:
         head = self._classifier("re-ranker")
         if len(head.labels) != 1:
             raise WrongModelKind(
@@ -212,51 +234,27 @@ class EmbeddingService:
 
     def prompt_of(self, query: EmbedQuery) -> str:
         """The text put before each input. Raises UnknownPrompt, InvalidInput."""
-        name = query.prompt_name
-        if query.prompt is not None:
-            if name is not None:
-                raise InvalidInput("`prompt` and `prompt_name` exclude each other")
-            _check_texts_only(query)
-            return query.prompt
-        if name is None:
-            default = self.card.default_prompt
-            return "" if default is None else self.card.prompts[default]
-        if self.card.query is not None and name in {QUERY, DOCUMENT} - set(self.card.prompts):
-            return ""  # names a way that the model has, without a text of its own
-        if name not in self.card.prompts:
-            known = ", ".join(f'"{known}"' for known in self.card.prompts)
-            raise UnknownPrompt(f"prompt name {name!r} does not exist. Available prompts: [{known}]")
-        _check_texts_only(query)
-        return self.card.prompts[name]
+        return prompt_of(self.card, query)
 
-    def _truncates(self, asked: bool | None) -> bool:
-        return self.batching.auto_truncate if asked is None else asked
+    def _rules(self, query: EmbedQuery | ScoreQuery) -> CutRules:
+        truncates = self.batching.auto_truncate if query.truncate is None else query.truncate
+        return CutRules(truncates, query.side)
 
-    def _encode_inputs(self, query: EmbedQuery, prompt: str) -> Sequence[Tokens]:
-        if self._is_query(query):
-            words = self._tokenizer.encode_words(query.inputs, prompt)
-            return [TokenSequence(ids, query=True) for ids in words]
-        rules = CutRules(self._truncates(query.truncate), query.side)
-        sequences = self._tokenizer.encode(query.inputs, prompt, rules)
-        if not prompt or self.card.pipeline.include_prompt:
-            return sequences
-        unpooled = self._tokenizer.prompt_tokens(prompt)
+    async def _chosen(self, query: EmbedQuery, prompt: str) -> list[Chosen]:
+        if query.spans is None:
+            return []
+        located = await self.locate(query)
         return [
-            TokenSequence(ids, unpooled=unpooled) if isinstance(item, str) else ids
-            for item, ids in zip(query.inputs, sequences, strict=True)
+            choose(tokens, spans, len(prompt), index)
+            for index, (tokens, spans) in enumerate(zip(located, query.spans, strict=True))
         ]
 
-    def _is_query(self, query: EmbedQuery) -> bool:
-        """Whether the inputs take the way of queries, where the model has one of its own."""
-        way = self.card.query
-        if way is None:
-            return False
-        named = query.prompt_name if query.prompt_name in (QUERY, DOCUMENT) else None
-        return way.is_default if (role := query.role or named) is None else role == QUERY
+    def _way(self, query: EmbedQuery) -> Way:
+        return self._ways.queries if is_query(self.card, query) else self._ways.documents
 
     def _encode_items(self, query: ScoreQuery) -> list[Tokens]:
         """One sequence an item. Single texts get no prompt: the default one is for vectors."""
-        rules = CutRules(self._truncates(query.truncate), query.side)
+        rules = self._rules(query)
         texts = [item for item in query.items if isinstance(item, str)]
         pairs = [item for item in query.items if isinstance(item, Pair)]
         if query.document_tokens is not None:
@@ -269,7 +267,7 @@ class EmbeddingService:
         return [next(of_texts if isinstance(item, str) else of_pairs) for item in query.items]
 
     async def _tokenize(self, characters: int, encode: Callable[[], Sequence[Tokens]]) -> Sequence[Tokens]:
-        return encode() if characters <= INLINE_CHARACTERS else await self._in_thread(encode)
+        return encode() if characters <= INLINE_CHARACTERS else await self.in_thread(encode)
 
     async def _run(self, order: Order, characters: int, started: float, seconds: float | None) -> _Ran:
         """started: when the request came. seconds: what the client gives it from there."""
@@ -285,22 +283,7 @@ class EmbeddingService:
         )
         return _Ran(done.results, Effort(list(map(len, order.sequences)), characters, timings))
 
-    def _finish(self, results: Results, query: EmbedQuery) -> tuple[FloatArray, list[SparseVector]]:
-        """Dense vectors and sparse ones, as the query wants them. Raises NotFinite."""
-        _check_finite((*(results.hidden or ()), *(results.multi_vectors or ())))
-        sparse = results.sparse or ()
-        _check_finite(vector.values for vector in sparse)
-        kept = [prune(vector, top_k=query.top_k, threshold=query.threshold) for vector in sparse]
-        if results.dense is None:
-            return NO_ROWS, kept
-        pipeline = self.card.pipeline
-        vectors = cut(results.dense, query.dimensions or pipeline.dimensions)
-        _check_finite((vectors,))
-        if pipeline.normalize if query.normalize is None else query.normalize:
-            vectors = normalize(vectors)
-        return np.ascontiguousarray(vectors), kept
-
-    async def _in_thread(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+    async def in_thread(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
 
@@ -315,13 +298,3 @@ def _check_listed(inputs: Sequence[Input]) -> None:
 
 def _names(outputs: Output) -> str:
     return " and ".join(OUTPUT_NAMES[one] for one in outputs)
-
-
-def _check_texts_only(query: EmbedQuery) -> None:
-    if not all(isinstance(item, str) for item in query.inputs):
-        raise InvalidInput("a prompt cannot be put before token ids; send text, or ask for no prompt")
-
-
-def _check_finite(arrays: Iterable[FloatArray]) -> None:
-    if not all(np.isfinite(array).all() for array in arrays):
-        raise NotFinite("the model gave a value that is not a finite number; no vector is returned")

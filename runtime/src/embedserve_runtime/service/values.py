@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.heads.chunks import Span
 from embedserve_runtime.results import Output, SparseVector
 from embedserve_runtime.tokenizing import Input, Side
 
@@ -28,7 +29,9 @@ class EmbedQuery:
     outputs: kinds of results, all from one forward pass.
     top_k, threshold: what is kept of sparse vectors.
     role: for a model that treats queries in another way than documents; None is what the model takes inputs for. A
-        prompt called "query" or "document" says so too.
+        prompt called "query" or "document" says so too. Inputs of a multi-vector model are documents otherwise.
+    spans: for each input parts of its text, in code points, of which vectors are wanted too (late chunking).
+    pool_factor: how many times fewer vectors of tokens are wanted of each input; from 1 on.
     """
 
     inputs: Sequence[Input]
@@ -44,6 +47,8 @@ class EmbedQuery:
     top_k: int | None = None
     threshold: float = 0.0
     role: Role | None = None
+    pool_factor: float | None = None
+    spans: Sequence[Sequence[Span]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,7 @@ class Embedded:
     """What was asked for, in the order of the inputs; all numbers are finite.
 
     dense: float32, contiguous, one row an input. multi_vectors, hidden: an array (tokens, size) for each input.
+    chunks: an array (spans, size) for each input.
     Each is empty if it was not asked for.
     """
 
@@ -81,6 +87,7 @@ class Embedded:
     sparse: Sequence[SparseVector]
     multi_vectors: Sequence[FloatArray]
     hidden: Sequence[FloatArray]
+    chunks: Sequence[FloatArray]
     effort: Effort
 
 

@@ -7,7 +7,7 @@ processes is read at scrape time.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from embedserve_runtime.engines.base import EngineFacts
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.telemetry.requests import RequestMetrics, RequestSeries
 from embedserve_runtime.telemetry.series import Histogram, Layout, Row
@@ -41,6 +42,15 @@ class Queue(Protocol):
     def queue_seconds(self) -> float: ...
 
 
+class Running(Protocol):
+    """What is told of each engine."""
+
+    @property
+    def engine(self) -> EngineFacts: ...
+    @property
+    def out_of_memory(self) -> int: ...
+
+
 class Metrics:
     """Also the dispatcher's observer.
 
@@ -55,6 +65,7 @@ class Metrics:
         self.pids: dict[str, int] = {"engine": os.getpid()}
         self._rows: list[Row] = [self.requests.row]
         self._queue: Queue | None = None
+        self._runners: Sequence[Running] = ()
         self._engine = _EngineSeries()
         self._add_gauges()
         ProcessCollector(registry=self.registry)
@@ -62,6 +73,7 @@ class Metrics:
         self.registry.register(_Collected(lambda: series.layout.metrics(self._rows)))
         self.registry.register(_Collected(self._engine.metrics))
         self.registry.register(_Collected(self._memory))
+        self.registry.register(_Collected(self._engines))
 
     def add_row(self, row: Row) -> None:
         """Sum up what another front end counts."""
@@ -73,7 +85,10 @@ class Metrics:
     def worker_replaced(self) -> None:
         self._engine.worker_replaced()
 
-    def model_loaded(self, card: ModelCard, max_batch_tokens: int, queue: Queue) -> None:
+    def model_loaded(
+        self, card: ModelCard, max_batch_tokens: int, queue: Queue, runners: Sequence[Running]
+    ) -> None:
+        self._runners = runners
         self._model.labels(
             card.source, card.revision, card.vector_space, str(card.pipeline.dimensions), str(card.max_length)
         ).set(1)
@@ -111,6 +126,22 @@ class Metrics:
         gauge("embedserve_http_workers", "Front-end processes beside the engine's own.").set_function(
             lambda: float(len(self.pids) - 1)
         )
+
+    def _engines(self) -> Iterator[Metric]:
+        name = "embedserve_engine_info"
+        info = Metric(name, "How the engine on each device runs the model; always 1.", "gauge")
+        name = "embedserve_engine_parity"
+        parity = Metric(name, "Least cosine of vectors in 8 bit to those in 16, measured at start.", "gauge")
+        name = "embedserve_out_of_memory"
+        split = Metric(name, "Batches that did not fit into the device's memory.", "counter")
+        for number, running in enumerate(self._runners):
+            facts, at = running.engine, {"engine": str(number)}
+            what = {"kind": facts.kind, "device": facts.device, "precision": facts.precision}
+            info.add_sample(info.name, at | what | {"attention": facts.attention or ""}, 1.0)
+            if facts.parity is not None:
+                parity.add_sample(parity.name, at, facts.parity)
+            split.add_sample(f"{split.name}_total", at, float(running.out_of_memory))
+        yield from (info, parity, split)
 
     def _memory(self) -> Iterator[Metric]:
         name = "embedserve_resident_memory_bytes"

@@ -42,7 +42,11 @@ class RequestFacts:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A request that has been answered. seconds: of all of it, up to now."""
+    """A request that has been answered. seconds: of all of it, up to now.
+
+    rpc_status: of a gRPC call, as that protocol numbers it; method is empty then, route the service, and status what
+    HTTP has for the same.
+    """
 
     method: str
     route: str
@@ -50,6 +54,7 @@ class Done:
     seconds: float
     request_id: str
     facts: RequestFacts
+    rpc_status: int | None = None
 
 
 class RequestSeries:

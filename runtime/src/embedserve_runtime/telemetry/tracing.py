@@ -47,14 +47,12 @@ class RequestTracer:
         end = time.time_ns()
         start = end - int(done.seconds * SECOND)
         span = self._tracer.start_span(
-            f"{done.method} {done.route}",
+            done.route if done.rpc_status is not None else f"{done.method} {done.route}",
             context=self._parent(headers),
             kind=SpanKind.SERVER,
             start_time=start,
             attributes={
-                "http.request.method": done.method,
-                "http.route": done.route,
-                "http.response.status_code": done.status,
+                **_protocol(done),
                 "embedserve.request_id": done.request_id,
                 "embedserve.inputs": done.facts.inputs,
                 "embedserve.tokens": sum(done.facts.lengths),
@@ -97,3 +95,14 @@ class RequestTracer:
             at = until
         encoding = min(max(begun + int(facts.service_seconds * SECOND), at), end)
         self._tracer.start_span("encode", context=context, start_time=encoding).end(end)
+
+
+def _protocol(done: Done) -> dict[str, str | int]:
+    """OpenTelemetry's names for what a protocol has."""
+    if done.rpc_status is not None:
+        return {"rpc.system": "grpc", "rpc.service": done.route, "rpc.grpc.status_code": done.rpc_status}
+    return {
+        "http.request.method": done.method,
+        "http.route": done.route,
+        "http.response.status_code": done.status,
+    }

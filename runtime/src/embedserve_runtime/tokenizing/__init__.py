@@ -6,6 +6,7 @@
     reader     the library behind calls that are safe from several threads and bounded in memory
     layout     what tokenizer.json says, read once
     cutting    which tokens stay
+    ways       which of these a query or a document takes
 
 Calls block for as long as tokenising takes: `service` keeps long ones off the event loop.
 """
@@ -16,6 +17,7 @@ from embedserve_runtime.tokenizing.cutting import CutRules, Side
 from embedserve_runtime.tokenizing.reader import FEW_CHARACTERS, PIECE_TEXTS, Token
 from embedserve_runtime.tokenizing.templates import TemplateEncoder
 from embedserve_runtime.tokenizing.texts import Input, TextTokenizer
+from embedserve_runtime.tokenizing.ways import Ways
 
 __all__ = [
     "FEW_CHARACTERS",
@@ -26,4 +28,5 @@ __all__ = [
     "TemplateEncoder",
     "TextTokenizer",
     "Token",
+    "Ways",
 ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer, normalizers
+from tokenizers import AddedToken, Encoding, Tokenizer, normalizers
 
 from embedserve_runtime.engines.base import Int32Array, Tokens, TokenSequence
 from embedserve_runtime.errors import ModelInvalid
@@ -116,6 +117,20 @@ def lowercase_first(tokenizer: Tokenizer) -> None:
     if tokenizer.normalizer is not None:
         steps.append(tokenizer.normalizer)
     tokenizer.normalizer = normalizers.Sequence(steps)
+
+
+def register_markers(tokenizer: Tokenizer, markers: Sequence[str]) -> None:
+    """Make texts that inputs begin with single tokens, where the vocabulary has them as such.
+
+    A marker, or else its first word, that is in the vocabulary and would be split or not found in a text, becomes a
+    special token. Source: `_register_prefix_tokens` of sentence-transformers' MultiVectorEncoder.
+    """
+    for marker in markers:
+        known = next(
+            (text for text in (marker, marker.split()[0]) if tokenizer.token_to_id(text) is not None), None
+        )
+        if known is not None and tokenizer.encode(known, add_special_tokens=False).tokens != [known]:
+            tokenizer.add_special_tokens([AddedToken(known, normalized=False, special=True)])
 
 
 def _probe(tokenizer: Tokenizer) -> str:

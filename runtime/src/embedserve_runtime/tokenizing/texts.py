@@ -7,7 +7,7 @@ sentence-transformers makes of the same text, cut to the same length.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from tokenizers import Tokenizer, processors
@@ -17,8 +17,9 @@ from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, Inv
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, PromptTemplate, Task
 from embedserve_runtime.model.static import StaticTable
+from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.tokenizing.cutting import CutRules, keep
-from embedserve_runtime.tokenizing.layout import lowercase_first, read_special_tokens
+from embedserve_runtime.tokenizing.layout import lowercase_first, read_special_tokens, register_markers
 from embedserve_runtime.tokenizing.pairs import PairEncoder
 from embedserve_runtime.tokenizing.reader import Need, Part, Reader, Segment, Token, pieces
 from embedserve_runtime.tokenizing.templates import TemplateEncoder
@@ -27,10 +28,18 @@ Input = str | list[int]
 
 # Texts beyond are refused where every token is listed: TEI's bound.
 TOKENIZE_CHARACTERS_PER_TOKEN = 250
+# Prompts whose length in tokens is kept: so many, none longer than this.
+REMEMBERED_PROMPTS = 64
+REMEMBERED_CHARACTERS = 2_000
 
 
 class TextTokenizer:
-    """Turns the inputs of a request into int32 id arrays of at most `max_length`."""
+    """Turns the inputs of a request into int32 id arrays of at most `max_length`.
+
+    queries: the tokenizer of queries, itself where they have none of their own.
+    """
+
+    queries: TextTokenizer
 
     def __init__(
         self,
@@ -53,9 +62,12 @@ class TextTokenizer:
         self._characters = characters
         self._reader = Reader(tokenizer, max_length)
         self._tokenizer = tokenizer
+        self.queries = self
         self._pair_types = pair_types
         self.max_length = max_length
         self.vocabulary_size = vocabulary_size
+        # Prompts are few and come again with each request.
+        self._prompt_tokens = lru_cache(REMEMBERED_PROMPTS)(self._count_prompt_tokens)
         self._written: tuple[TemplateEncoder, str] | None = None
         self._head, self._tail = read_special_tokens(tokenizer)
         self._room = max_length - len(self._head) - len(self._tail)
@@ -65,6 +77,13 @@ class TextTokenizer:
     @classmethod
     def from_card(cls, card: ModelCard) -> TextTokenizer:
         """Raises ModelInvalid and ConfigError; for a reranker also when its tokenizer cannot make pairs."""
+        built = cls._of_way(card)
+        if card.query is not None and not card.shares_encoder:
+            built.queries = cls._of_way(card.query.card)
+        return built
+
+    @classmethod
+    def _of_way(cls, card: ModelCard) -> TextTokenizer:
         try:
             tokenizer = Tokenizer.from_file(str(card.tokenizer_file))
         except Exception as error:  # the library raises plain Exception
@@ -72,8 +91,9 @@ class TextTokenizer:
         if card.lowercase:
             lowercase_first(tokenizer)
         vocabulary = card.encoder.embeddings.vocabulary
-        if isinstance(card.body, StaticTable):
+        if isinstance(card.body, StaticTable | WordTable):
             tokenizer.post_processor = processors.Sequence([])  # these models know no special tokens
+        if isinstance(card.body, StaticTable):
             per_token = card.body.token_characters
             return cls(
                 tokenizer,
@@ -82,12 +102,18 @@ class TextTokenizer:
                 blank=vocabulary,
                 characters=None if per_token is None else card.max_length * per_token,
             )
+        if card.late_interaction is not None:
+            register_markers(tokenizer, card.late_interaction.markers)
         built = cls(tokenizer, card.max_length, vocabulary, pair_types=card.pair_types)
         if isinstance(card.head, ClassifierHead) and card.head.template is not None:
             built.rank_by(card.head.template)
         elif card.task is Task.RERANK:
             built.require_pairs()
         return built
+
+    def within(self, max_length: int) -> TextTokenizer:
+        """One for shorter or longer texts, over the same library object. Raises ConfigError."""
+        return TextTokenizer(self._tokenizer, max_length, self.vocabulary_size, pair_types=self._pair_types)
 
     def rank_by(self, template: PromptTemplate) -> None:
         """Make pairs with a written prompt from now on. Raises ConfigError when it leaves no room."""
@@ -103,29 +129,6 @@ class TextTokenizer:
             if not item:
                 raise EmptyInput(f"input {index} is empty")
         return [ids for ids, _ in self._fit(inputs, prompt, rules)]
-
-    def encode_words(self, inputs: Sequence[Input], prompt: str) -> list[Int32Array]:
-        """Ids of each input without special tokens and uncut, for tables of words that know no positions.
-
-        Raises EmptyInput, InputTooLong for very long texts, and InvalidInput.
-        """
-        limit = self.max_length * TOKENIZE_CHARACTERS_PER_TOKEN
-        encoded = []
-        for index, item in enumerate(inputs):
-            if not item:
-                raise EmptyInput(f"input {index} is empty")
-            if isinstance(item, str):
-                if len(item) > limit:
-                    raise InputTooLong(f"input {index} has {len(item)} characters; at most {limit} are read")
-                (body,) = self._reader.bodies([prompt + item], len(prompt) + len(item) + 1, "right")
-                ids = body.ids
-            else:
-                _check_ids(index, item, self.vocabulary_size)
-                ids = np.array(item, dtype=np.int32)
-            if not len(ids):
-                raise EmptyInput(f"input {index} has no tokens")
-            encoded.append(ids)
-        return encoded
 
     def encode_pairs(
         self, pairs: Sequence[tuple[str, str]], rules: CutRules, *, prompt: str = ""
@@ -168,6 +171,11 @@ class TextTokenizer:
         sequence is shorter, the number is the same. Source: `Transformer._get_prompt_length` of
         sentence-transformers 6.2.
         """
+        if len(prompt) <= REMEMBERED_CHARACTERS:
+            return self._prompt_tokens(prompt)
+        return self._count_prompt_tokens(prompt)
+
+    def _count_prompt_tokens(self, prompt: str) -> int:
         if not prompt:
             return 0
         part = next(self._reader.parts([prompt], Need(self.max_length, from_left=True, special=True)))
@@ -184,8 +192,14 @@ class TextTokenizer:
                 text = prompt + item
                 located.append([token for segment in segments for token in segment.tokens(text)])
             else:
-                located.append([Token(int(i), self._tokenizer.id_to_token(int(i)) or "", False) for i in ids])
+                located.append(self.named(ids))
         return located
+
+    def named(self, ids: Int32Array) -> list[Token]:
+        """Tokens that stand at no place of a text."""
+        return [
+            Token(token, text, False) for token, text in zip(ids.tolist(), self.token_texts(ids), strict=True)
+        ]
 
     def tokenize(self, texts: Sequence[str], prompt: str, *, add_special_tokens: bool) -> list[list[Token]]:
         """All tokens of each text, uncut. Raises EmptyInput and InputTooLong for very long texts."""

@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.engines.grouping import EqualGroups
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_types
 from embedserve_runtime.engines.onnx.session import PROVIDERS, RUN_ERRORS, session_options
@@ -18,6 +18,10 @@ from embedserve_runtime.model.checkpoint import Weights
 
 class OnnxEngine:
     """One ONNX Runtime session. `forward` may be called from any thread, one at a time."""
+
+    facts = EngineFacts("onnx", "cpu", "float32")
+    # On a CPU the system ends a process that takes too much.
+    out_of_memory = 0
 
     def __init__(self, encoder: Encoder, weights: Weights, threads: int) -> None:
         """Build the graph and load it. threads: compute threads of the session, the calling one included."""

@@ -39,12 +39,6 @@ TYPES_INPUT = ("token_types", TensorProto.INT64, ["tokens"])
 Arrays = dict[str, NDArray[np.generic]]
 
 
-def why_not(encoder: Encoder) -> str | None:
-    """What keeps this engine from running `encoder`, or None."""
-    del encoder  # every description that a family can give is written for ONNX Runtime
-    return None
-
-
 def takes_types(encoder: Encoder) -> bool:
     """Whether the graph has the input `token_types`."""
     return encoder.embeddings.token_types > 1

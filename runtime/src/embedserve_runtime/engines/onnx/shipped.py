@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.grouping import padded_sizes
 from embedserve_runtime.engines.onnx.session import PROVIDERS, RUN_ERRORS, session_options
 from embedserve_runtime.errors import EngineFailure, ModelInvalid
@@ -31,6 +31,10 @@ Array = NDArray[Any]
 
 class ShippedEngine:
     """One session. It may be run from any thread, one at a time."""
+
+    facts = EngineFacts("onnx", "cpu", "as stored")
+    # On a CPU the system ends a process that takes too much.
+    out_of_memory = 0
 
     def __init__(self, graph: ShippedGraph, hidden_size: int, threads: int) -> None:
         """Raises ModelInvalid when ONNX Runtime cannot load the file."""
@@ -134,10 +138,15 @@ class GraphRunner:
         self._card = card
         self._logits = graph.rows_are == "logits"
         self._engine = engine
+        self.engine = engine.facts
 
     @property
     def card(self) -> ModelCard:
         return self._card
+
+    @property
+    def out_of_memory(self) -> int:
+        return self._engine.out_of_memory
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         rows, hidden = self._engine.run(

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
+from embedserve_runtime.engines.torch.devices import current, dtype_of, name_of
 from embedserve_runtime.engines.torch.fused.support import why_no_triton, why_not_fused
 from embedserve_runtime.engines.torch.graphs import Forward, Graphs, buckets
 from embedserve_runtime.engines.torch.heads import RowHead
@@ -23,8 +24,6 @@ from embedserve_runtime.engines.torch.parameters import Parameters
 from embedserve_runtime.errors import EngineFailure, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +42,14 @@ class TorchEngine:
         threads: int | None = None,
         *,
         kernel: KernelKind | None = None,
+        hides_tokens: bool = False,
     ) -> None:
         """Read the weights onto `device`. threads: compute threads of the process on the CPU, None for torch's own.
 
         dtype: of weights, products and hidden states; norms, rotary positions and softmax stay in float32.
         kernel: the attention to take; None takes the fastest that can run the encoder. Raises
-        UnsupportedArchitecture where the one asked for cannot.
+        UnsupportedArchitecture where the one asked for cannot. hides_tokens: whether batches will have tokens that
+        attention does not see (`PackedBatch.attended`), which the packed kernels cannot leave out.
         """
         if threads is not None:
             torch.set_num_threads(threads)
@@ -57,13 +58,15 @@ class TorchEngine:
         self.device = device
         self.dtype = dtype
         self.memory = MemoryBudget()
-        self.kernel = choose_kernel(encoder, device, dtype, kernel)
+        self.kernel = choose_kernel(
+            encoder, device, dtype, KernelKind.GROUPED if hides_tokens and kernel is None else kernel
+        )
         self._head: RowHead | None = None
         self._graphs: Graphs | None = None
         self._fused: Callable[[DeviceBatch], Tensor] | None = None
         self._eager: PackedEncoder | None = None
         parameters = Parameters(weights, device, dtype)
-        with torch.inference_mode():
+        with torch.inference_mode(), current(device):
             if self.kernel is KernelKind.FUSED:
                 # Imported here: it needs Triton, which is there only beside CUDA.
                 from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
@@ -77,17 +80,40 @@ class TorchEngine:
         self.runs_heads = why_no_triton(device) is None
 
     @classmethod
-    def on_the_best_device(
-        cls, encoder: Encoder, weights: Weights, precision: str, threads: int | None
+    def opened(
+        cls,
+        encoder: Encoder,
+        weights: Weights,
+        device: torch.device,
+        precision: str,
+        threads: int | None,
+        *,
+        attention: str,
+        hides_tokens: bool = False,
     ) -> TorchEngine:
-        """On the GPU if torch sees one. precision: name of a dtype, or `auto`."""
-        device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-        dtype = DTYPES[precision] if precision != "auto" else automatic_dtype(_capability(device))
-        return cls(encoder, weights, device, dtype, threads)
+        """As settings name things. precision: of a dtype, or `auto`. attention: a kind of kernel, or `auto`."""
+        kernel = None if attention == "auto" else KernelKind(attention)
+        return cls(
+            encoder,
+            weights,
+            device,
+            dtype_of(precision, device),
+            threads,
+            kernel=kernel,
+            hides_tokens=hides_tokens,
+        )
 
     @property
     def hidden_size(self) -> int:
         return self._encoder.hidden_size
+
+    @property
+    def facts(self) -> EngineFacts:
+        return EngineFacts("torch", name_of(self.device), str(self.dtype).removeprefix("torch."), self.kernel)
+
+    @property
+    def out_of_memory(self) -> int:
+        return self.memory.failures
 
     def prepare(self, head: RowHead | None, most_tokens: int | None = None) -> None:
         """Capture the CUDA graphs, with `head` at their end. most_tokens: of a batch, None where that is not known."""
@@ -95,7 +121,7 @@ class TorchEngine:
         if self._fused is None:
             return
         largest = buckets(most_tokens or 2**31)
-        with torch.inference_mode(), torch.cuda.device(self.device):
+        with torch.inference_mode(), current(self.device):
             self._graphs = Graphs(self._fused, head, largest, self._encoder.max_tokens)
         logger.info("captured %d CUDA graphs", len(self._graphs.capacities))
 
@@ -114,7 +140,7 @@ class TorchEngine:
         self._check(batch)
         self.padding = 0
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), current(self.device):
                 return [
                     one
                     for part in self.memory.parts(batch)
@@ -158,6 +184,8 @@ class TorchEngine:
     def _check(self, batch: PackedBatch) -> None:
         """An index outside a table fails only the batch; on CUDA the kernel's own check would end the process."""
         batch.check_types(self._encoder.embeddings.token_types)
+        if batch.attended is not None and self.kernel is not KernelKind.GROUPED:
+            raise EngineFailure(f"attention {self.kernel} sees all tokens, a batch hides some")
         vocabulary, longest = self._encoder.embeddings.vocabulary, int(batch.lengths.max())
         low, high = int(batch.token_ids.min()), int(batch.token_ids.max())
         if low < 0 or high >= vocabulary:
@@ -173,18 +201,6 @@ class TorchEngine:
 
 def _on_the_host(done: Forward, _: PackedBatch) -> FloatArray:
     return done.states.float().cpu().numpy()
-
-
-def automatic_dtype(capability: tuple[int, int] | None) -> torch.dtype:
-    """The dtype for a device of that CUDA compute capability, None for a CPU."""
-    if capability is None:
-        return torch.float32
-    # Turing has float16 units only; from Ampere on bfloat16 costs the same and cannot overflow.
-    return torch.bfloat16 if capability >= (8, 0) else torch.float16
-
-
-def _capability(device: torch.device) -> tuple[int, int] | None:
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
 
 
 def choose_kernel(

@@ -30,7 +30,7 @@ class RowHead(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostLayer:
-    """A layer's arrays on the host: norm(activation(W x + b))."""
+    """A layer's arrays on the host: norm(activation(W x + b)), and where `adds_input` + x, or + R x by `residual`."""
 
     weight: FloatArray
     bias: FloatArray | None
@@ -38,6 +38,8 @@ class HostLayer:
     norm: Norm | None = None
     norm_weight: FloatArray | None = None
     norm_bias: FloatArray | None = None
+    adds_input: bool = False
+    residual: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +50,8 @@ class DeviceLayer:
     bias: Tensor | None
     activation: Activation
     norm: Normalization | None
+    adds_input: bool
+    residual: Tensor | None
 
     @classmethod
     def of(cls, layer: HostLayer, device: torch.device, dtype: torch.dtype) -> DeviceLayer:
@@ -56,17 +60,27 @@ class DeviceLayer:
             bias = None if layer.norm_bias is None else torch.tensor(layer.norm_bias, device=device)
             weight = torch.tensor(layer.norm_weight, device=device)
             norm = Normalization(layer.norm.kind, layer.norm.eps, weight, bias)
+
+        def placed(array: FloatArray | None) -> Tensor | None:
+            return None if array is None else torch.tensor(array, device=device, dtype=dtype)
+
         return cls(
             weight=torch.tensor(layer.weight, device=device, dtype=dtype),
-            bias=None if layer.bias is None else torch.tensor(layer.bias, device=device, dtype=dtype),
+            bias=placed(layer.bias),
             activation=layer.activation,
             norm=norm,
+            adds_input=layer.adds_input,
+            residual=placed(layer.residual),
         )
 
     def __call__(self, values: Tensor) -> Tensor:
         """(rows, in) to (rows, out)."""
         made = ACTIVATIONS[self.activation](functional.linear(values, self.weight, self.bias))
-        return made if self.norm is None else self.norm(made)
+        if self.norm is not None:
+            made = self.norm(made)
+        if not self.adds_input:
+            return made
+        return made + (values if self.residual is None else functional.linear(values, self.residual))
 
 
 class PooledHead:
@@ -89,6 +103,16 @@ class PooledHead:
         for layer in self._layers:
             rows = layer(rows)
         return rows
+
+
+class SideBySide:
+    """The columns of several heads, one after the other; who reads the rows takes those that count."""
+
+    def __init__(self, heads: Sequence[RowHead]) -> None:
+        self._heads = tuple(heads)
+
+    def __call__(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
+        return torch.cat([head(hidden, batch) for head in self._heads], dim=1)
 
 
 class TokenLayers:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array
+
+# Elements from which on a copy takes longer than the changes of streams: pooled rows of a batch have fewer, hidden
+# states of most batches more.
+LARGE = 1_048_576
+
+
+@cache
+def _aside(device: torch.device) -> torch.cuda.Stream:
+    """Of the results of a device."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,11 +31,24 @@ class Landing:
 
     @classmethod
     def of(cls, values: Tensor) -> Landing:
-        """Queue the copy behind the work that makes `values`, which may be overwritten by what is queued later."""
+        """Queue the copy behind the work that makes `values`, which may be overwritten by what is queued later.
+
+        A large one goes on a stream of its own, so that the next batch does not wait for it.
+        """
         pinned = torch.empty(values.shape, dtype=torch.float32, pin_memory=True)
-        pinned.copy_(values.float(), non_blocking=True)
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        arrived.record()
+        if values.numel() < LARGE:
+            pinned.copy_(values.float(), non_blocking=True)
+            arrived.record()
+            return cls(pinned, arrived)
+        made = values.to(torch.float32, copy=True)
+        aside = _aside(values.device)
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            pinned.copy_(made, non_blocking=True)
+            arrived.record()
+        # Its memory is used again only when the copy is over.
+        made.record_stream(aside)
         return cls(pinned, arrived)
 
     def array(self) -> FloatArray:

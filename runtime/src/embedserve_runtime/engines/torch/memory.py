@@ -56,6 +56,10 @@ def split(batch: PackedBatch, at: list[int]) -> list[PackedBatch]:
         start, end = int(batch.cu_seqlens[first]), int(batch.cu_seqlens[last])
         types = None if batch.token_types is None else batch.token_types[start:end]
         unpooled = None if batch.unpooled is None else batch.unpooled[first:last]
+        queries = None if batch.queries is None else batch.queries[first:last]
+        attended = None if batch.attended is None else batch.attended[first:last]
         bounds_of_part = batch.cu_seqlens[first : last + 1] - start
-        parts.append(PackedBatch(batch.token_ids[start:end], bounds_of_part, types, unpooled))
+        parts.append(
+            PackedBatch(batch.token_ids[start:end], bounds_of_part, types, unpooled, queries, attended)
+        )
     return parts

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from embedserve_runtime.errors import ModelInvalid
 from embedserve_runtime.model.architecture import Encoder
-from embedserve_runtime.model.files import FileModel, read_json_if_there
 from embedserve_runtime.model.heads.description import HeadLayer, LexicalHead, MultiVectorHead, TokenHead
 from embedserve_runtime.model.torch_files import TorchFile
-from embedserve_runtime.model.vocabulary import token_ids
+from embedserve_runtime.model.vocabulary import special_tokens, token_ids
 
 SPARSE_FILE = "sparse_linear.pt"
 COLBERT_FILE = "colbert_linear.pt"
@@ -21,19 +20,6 @@ FILES = (SPARSE_FILE, COLBERT_FILE)
 
 # Tokens without a lexical weight, and what XLM-R's tokenizer calls them where its files do not say so.
 DROPPED = {"cls_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-
-
-class _Content(FileModel):
-    content: str
-
-
-class _SpecialTokens(FileModel):
-    """tokenizer_config.json or special_tokens_map.json, which write a token as text or as an object."""
-
-    cls_token: str | _Content | None = None
-    eos_token: str | _Content | None = None
-    pad_token: str | _Content | None = None
-    unk_token: str | _Content | None = None
 
 
 def is_bge_m3(folder: Path) -> bool:
@@ -72,21 +58,11 @@ def _layer(folder: Path, name: str, encoder: Encoder) -> HeadLayer:
 
 def _dropped(folder: Path) -> tuple[int, ...]:
     ids = token_ids(folder / "tokenizer.json")
-    files = [
-        read_json_if_there(folder / name, _SpecialTokens, _SpecialTokens())
-        for name in ("tokenizer_config.json", "special_tokens_map.json")
-    ]
-    contents = [
-        next((_text(getattr(file, name)) for file in files if getattr(file, name) is not None), usual)
-        for name, usual in DROPPED.items()
-    ]
+    named = {**DROPPED, **special_tokens(folder, [*DROPPED])}
+    contents = [named[name] for name in DROPPED]
     missing = [content for content in contents if content not in ids]
     if missing:
         raise ModelInvalid(
             f"{folder / 'tokenizer.json'}: lacks {', '.join(missing)}, whose lexical weights are dropped"
         )
     return tuple(sorted({ids[content] for content in contents}))
-
-
-def _text(token: str | _Content) -> str:
-    return token if isinstance(token, str) else token.content

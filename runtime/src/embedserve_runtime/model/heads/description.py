@@ -6,11 +6,11 @@ Read from a folder by `reading`, executed by `embedserve_runtime.heads`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from embedserve_runtime.model.architecture import Norm
-from embedserve_runtime.model.pipeline import Activation, Pooling
+from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
 
 _PLACES = re.compile(r"\{(?:instruction|query|document)\}")
 
@@ -42,13 +42,15 @@ class SparsePooling(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HeadLayer:
-    """norm(activation(W x + b)), the norm where there is one.
+    """norm(activation(W x + b)), the norm where there is one; perhaps + x or + R x.
 
     weight, bias: checkpoint tensors that may hold it, tried in order; an empty bias is none.
     norm_names: the same for the norm, without `.weight` and `.bias`.
     rows: which rows of the stored weight make the layer: one, or two, of which the second is taken off the first;
         empty for the whole.
     file: where the tensors lie instead of the checkpoint: a file or a module's folder inside the model folder.
+    residual: x is added at the end.
+    residual_weight: tensors that may hold R where R x is added instead; empty where there is none.
     """
 
     in_features: int
@@ -60,6 +62,22 @@ class HeadLayer:
     norm_names: tuple[str, ...] = ()
     rows: tuple[int, ...] = ()
     file: str = ""
+    residual: bool = False
+    residual_weight: tuple[str, ...] = ()
+
+    @classmethod
+    def of_dense(cls, dense: DenseLayer) -> HeadLayer:
+        """A Dense module, with the names that sentence-transformers gives its tensors."""
+        return cls(
+            dense.in_features,
+            dense.out_features,
+            ("linear.weight",),
+            ("linear.bias",) if dense.bias else (),
+            dense.activation,
+            file=dense.folder,
+            residual=dense.residual,
+            residual_weight=("residual.weight",) if dense.projects_residual else (),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,34 +146,50 @@ class LexicalHead:
 
 @dataclass(frozen=True, slots=True)
 class QueryExpansion:
-    """Queries are filled up with a token to `length`, and its vectors count.
+    """Queries are filled up to `length` with a token, by its id, whose vectors count.
 
-    fixed: longer queries are cut to `length`. attend: whether other tokens see it.
-    token: None for the tokenizer's mask.
+    fixed: longer queries are cut to `length`. attend: whether attention sees it.
     """
 
     length: int
     fixed: bool
     attend: bool
-    token: str | None = None
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPooling:
+    """Vectors that are alike become one: the number of vectors divided by `factor` stay.
+
+    protected: leading vectors that stay as they are. normalize: L2 normalise afterwards.
+    """
+
+    factor: float
+    protected: int = 1
+    normalize: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class LateInteraction:
     """How queries and documents differ before the encoder, and which tokens' vectors count after it.
 
-    query_prefix, document_prefix: one token each where the vocabulary has it, before the prompt.
+    query_prompt, document_prompt: texts put before each input, markers included.
+    markers: texts at their beginning that are one token each where the vocabulary has it.
     query_length, document_length: tokens, special ones included; None for the model's own.
-    skipped_words: tokens whose vectors do not count, for inputs of `skipped_tasks` (no task counts as "document").
+    skipped: ids of tokens whose vectors do not count, for the roles in `skipped_roles`.
+    pooling: of the vectors of the roles in `pooled_roles`.
     """
 
-    query_prefix: str
-    document_prefix: str
-    query_length: int | None
-    document_length: int | None
-    expansion: QueryExpansion | None
-    skipped_words: tuple[str, ...]
-    skipped_tasks: tuple[str, ...]
+    query_prompt: str = ""
+    document_prompt: str = ""
+    markers: tuple[str, ...] = ()
+    query_length: int | None = None
+    document_length: int | None = None
+    expansion: QueryExpansion | None = None
+    skipped: tuple[int, ...] = ()
+    skipped_roles: tuple[str, ...] = ()
+    pooling: TokenPooling | None = None
+    pooled_roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +203,6 @@ class MultiVectorHead:
     normalize: bool
     skipped: int = 0
     interaction: LateInteraction | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StaticQuery:
-    """Queries of an asymmetric model get a weight for each word from a table instead of the encoder's vector. They are
-    tokenized without special tokens.
-
-    folder: of the table, inside the model folder. is_default: whether inputs that are called neither query nor document
-    are taken for queries.
-    """
-
-    folder: str
-    is_default: bool
 
 
 # In the place of pooling; beside it.
@@ -204,6 +225,9 @@ def identity_of(head: Head | TokenHead) -> dict[str, object]:
             "out": layer.out_features,
             "activation": layer.activation,
             "norm": None if layer.norm is None else {"kind": layer.norm.kind, "eps": layer.norm.eps},
+            **(
+                {"residual": True} if layer.residual else {}
+            ),  # left out where it is as usual: older identities stay
         }
         for layer in head.layers
     ]
@@ -215,9 +239,18 @@ def identity_of(head: Head | TokenHead) -> dict[str, object]:
         case LexicalHead():
             return {"kind": "lexical", "dropped": sorted(head.dropped), "layers": layers}
         case MultiVectorHead():
-            return {
-                "kind": "multi-vector",
-                "normalize": head.normalize,
-                "skipped": head.skipped,
-                "layers": layers,
-            }
+            kind = {"kind": "multi-vector", "normalize": head.normalize, "skipped": head.skipped}
+            late = head.interaction
+            return {**kind, "layers": layers, **({} if late is None else {"late": _late_identity(late)})}
+
+
+def _late_identity(late: LateInteraction) -> dict[str, object]:
+    """Lengths that only cut are not part of it."""
+    expansion, pooling = late.expansion, late.pooling
+    return {
+        "prompts": {"query": late.query_prompt, "document": late.document_prompt},
+        "expansion": None if expansion is None else asdict(expansion),
+        "skipped": sorted(late.skipped) if late.skipped_roles else [],
+        "skipped_roles": sorted(late.skipped_roles) if late.skipped else [],
+        "pooling": None if pooling is None else {**asdict(pooling), "roles": sorted(late.pooled_roles)},
+    }

@@ -5,23 +5,35 @@ Sources: sentence-transformers 6.2's MultiVectorEncoder, and how it reads the fo
 
 from __future__ import annotations
 
+import logging
 import string
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from embedserve_runtime.errors import UnsupportedArchitecture
+from pydantic import Field
+
+from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
-from embedserve_runtime.model.files import FileModel, read_json_if_there
+from embedserve_runtime.model.files import FileModel, read_json, read_json_if_there
 from embedserve_runtime.model.heads.description import (
     HeadLayer,
     LateInteraction,
     MultiVectorHead,
     QueryExpansion,
+    TokenPooling,
 )
-from embedserve_runtime.model.modules import Modules
+from embedserve_runtime.model.modules import Layout, Modules
+from embedserve_runtime.model.vocabulary import special_tokens, token_ids
+
+log = logging.getLogger(__name__)
 
 # ColBERT's own length of a query, where PyLate's files do not say it.
 QUERY_LENGTH = 32
+# Names of the prompt of each role, the first that the model has.
+QUERY, DOCUMENT = ROLES = ("query", "document")
+QUERY_PROMPTS, DOCUMENT_PROMPTS = (QUERY,), (DOCUMENT, "passage", "corpus")
 
 
 class _ExpansionFile(FileModel):
@@ -64,8 +76,18 @@ class _MaskFile(FileModel):
     keep_only_token_ids: list[int] | None = None
 
 
-def multi_vector_head(folder: Path, encoder: Encoder, modules: Modules) -> MultiVectorHead:
+class _PoolingFile(FileModel):
+    """The HierarchicalTokenPooling module."""
+
+    pool_factor: float = Field(default=1.0, ge=1)
+    num_protected_tokens: int = Field(default=1, ge=0)
+    normalize_embeddings: bool = False  # as sentence-transformers reads a file without it
+    tasks: str | list[str] | None = None
+
+
+def multi_vector_head(folder: Path, encoder: Encoder, layout: Layout) -> MultiVectorHead:
     """Raises ModelInvalid or UnsupportedArchitecture, naming file and key."""
+    modules = layout.modules
     pylate = read_json_if_there(folder / "config_sentence_transformers.json", _PyLate, _PyLate())
     old = pylate.model_type == "ColBERT"  # PyLate before 4 normalised and skipped without a module for it
     size = encoder.hidden_size
@@ -76,23 +98,66 @@ def multi_vector_head(folder: Path, encoder: Encoder, modules: Modules) -> Multi
                 f"{folder / dense.folder}: takes {dense.in_features} features, the step before gives {size}"
             )
         size = dense.out_features
-        layers.append(
-            HeadLayer(
-                dense.in_features,
-                dense.out_features,
-                ("linear.weight",),
-                ("linear.bias",) if dense.bias else (),
-                dense.activation,
-                file=dense.folder,
-            )
-        )
-    return MultiVectorHead(
-        tuple(layers), modules.token_normalize or old, interaction=_interaction(folder, modules, pylate)
+        layers.append(HeadLayer.of_dense(dense))
+    interaction = _interaction(folder, layout, pylate)
+    _check_expansion(folder, encoder, interaction.expansion)
+    return MultiVectorHead(tuple(layers), modules.token_normalize or old, interaction=interaction)
+
+
+def late_layout(layout: Layout, late: LateInteraction) -> Layout:
+    """With the markers in the prompts, and documents' length for inputs in general."""
+    prompts = {
+        name: prompt
+        for name, prompt in ((QUERY, late.query_prompt), (DOCUMENT, late.document_prompt))
+        if prompt or name in layout.prompts
+    }
+    max_length = late.document_length or layout.max_length
+    return replace(layout, prompts={**layout.prompts, **prompts}, max_length=max_length)
+
+
+def with_prompts(late: LateInteraction, prompts: Mapping[str, str]) -> LateInteraction:
+    """With those that the service sets instead of the model's own."""
+    return replace(
+        late,
+        query_prompt=prompts.get(QUERY, ""),
+        document_prompt=prompts.get(DOCUMENT, ""),
     )
 
 
-def _interaction(folder: Path, modules: Modules, pylate: _PyLate) -> LateInteraction:
-    own = read_json_if_there(folder / modules.transformer / "sentence_bert_config.json", _Lengths, _Lengths())
+def _interaction(folder: Path, layout: Layout, pylate: _PyLate) -> LateInteraction:
+    modules = layout.modules
+    home = folder / modules.transformer
+    ids = token_ids(home / "tokenizer.json")
+    own = read_json_if_there(home / "sentence_bert_config.json", _Lengths, _Lengths())
+    expansion = _expansion(home, own, pylate, ids)
+    skipped, skipped_roles = _skipped(folder, modules, pylate, ids)
+    pooling, pooled_roles = _pooling(folder, modules)
+    prefixes = (pylate.query_prefix or "", pylate.document_prefix or "")
+    return LateInteraction(
+        query_prompt=_prompt(layout.prompts, prefixes[0], QUERY_PROMPTS),
+        document_prompt=_prompt(layout.prompts, prefixes[1], DOCUMENT_PROMPTS),
+        markers=tuple(prefix for prefix in prefixes if prefix.strip()),
+        query_length=expansion.length
+        if expansion is not None and expansion.fixed
+        else own.query_length or pylate.query_length,
+        document_length=own.document_length or pylate.document_length,
+        expansion=expansion,
+        skipped=skipped,
+        skipped_roles=skipped_roles,
+        pooling=pooling,
+        pooled_roles=pooled_roles,
+    )
+
+
+def _prompt(prompts: Mapping[str, str], prefix: str, names: Sequence[str]) -> str:
+    """PyLate keeps the marker apart from the prompt behind it."""
+    prompt = next((prompts[name] for name in names if name in prompts), "")
+    return prefix + prompt.removeprefix(prefix)
+
+
+def _skipped(
+    folder: Path, modules: Modules, pylate: _PyLate, ids: Mapping[str, int]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
     mask = _MaskFile()
     if modules.mask is not None:
         path = folder / modules.mask / "config.json"
@@ -102,31 +167,72 @@ def _interaction(folder: Path, modules: Modules, pylate: _PyLate) -> LateInterac
     words = mask.skiplist_words
     if words is None and pylate.model_type == "ColBERT":
         words = pylate.skiplist_words if pylate.skiplist_words is not None else list(string.punctuation)
-    tasks = [mask.skiplist_tasks] if isinstance(mask.skiplist_tasks, str) else mask.skiplist_tasks
-    expansion = _expansion(own, pylate)
-    return LateInteraction(
-        query_prefix=pylate.query_prefix or "",
-        document_prefix=pylate.document_prefix or "",
-        query_length=expansion.length
-        if expansion is not None and expansion.fixed
-        else own.query_length or pylate.query_length,
-        document_length=own.document_length or pylate.document_length,
-        expansion=expansion,
-        skipped_words=tuple(words or ()),
-        skipped_tasks=tuple(tasks if tasks is not None else ["document"]),
-    )
+    unknown = [word for word in words or () if word not in ids]
+    if unknown:
+        log.warning("words to skip are no tokens of the model and are not skipped", extra={"words": unknown})
+    skipped = sorted({ids[word] for word in words or () if word in ids})
+    return tuple(skipped), _roles(folder, mask.skiplist_tasks)
 
 
-def _expansion(own: _Lengths, pylate: _PyLate) -> QueryExpansion | None:
+def _pooling(folder: Path, modules: Modules) -> tuple[TokenPooling | None, tuple[str, ...]]:
+    if modules.token_pooling is None:
+        return None, ()
+    config = read_json(folder / modules.token_pooling / "config.json", _PoolingFile)
+    pooling = TokenPooling(config.pool_factor, config.num_protected_tokens, config.normalize_embeddings)
+    return pooling, _roles(folder, config.tasks)
+
+
+def _roles(folder: Path, tasks: str | list[str] | None) -> tuple[str, ...]:
+    roles = tuple([tasks] if isinstance(tasks, str) else tasks if tasks is not None else ["document"])
+    if unknown := [role for role in roles if role not in ROLES]:
+        raise UnsupportedArchitecture(f"{folder}: a module is for the task {unknown[0]!r}, known are {ROLES}")
+    return roles
+
+
+def _expansion(home: Path, own: _Lengths, pylate: _PyLate, ids: Mapping[str, int]) -> QueryExpansion | None:
     for file in (own, pylate):
         if "query_expansion" in file.model_fields_set:
             given = file.query_expansion
             if given is None:
                 return None
-            return QueryExpansion(given.length, given.strategy == "fixed", given.attend, given.token)
+            token = _expansion_token(home, given.token, ids)
+            return QueryExpansion(given.length, given.strategy == "fixed", given.attend, token)
     if not pylate.written or not pylate.do_query_expansion:
         return None
     attend = pylate.attend_to_expansion_tokens
     if attend is None:
         attend = pylate.attend_to_mask_tokens
-    return QueryExpansion(pylate.query_length or QUERY_LENGTH, fixed=True, attend=bool(attend))
+    token = _expansion_token(home, None, ids)
+    return QueryExpansion(pylate.query_length or QUERY_LENGTH, fixed=True, attend=bool(attend), token=token)
+
+
+def _expansion_token(home: Path, asked: str | None, ids: Mapping[str, int]) -> int:
+    """The one asked for, else the tokenizer's mask, else its end. Raises ModelInvalid."""
+    if asked is None:
+        named = special_tokens(home, ("mask_token", "eos_token"))
+        usual = (named.get("mask_token"), "[MASK]", "<mask>", named.get("eos_token"))
+        asked = next((token for token in usual if token in ids), None)
+    if asked is None or asked not in ids:
+        raise ModelInvalid(
+            f"{home / 'tokenizer.json'}: has no token {asked or 'for a mask'}, which queries are filled up with"
+        )
+    return ids[asked]
+
+
+def _check_expansion(folder: Path, encoder: Encoder, expansion: QueryExpansion | None) -> None:
+    """Refuse what would not be computed as in sentence-transformers. Raises UnsupportedArchitecture."""
+    if expansion is None:
+        return
+    if expansion.length > encoder.max_tokens:
+        raise UnsupportedArchitecture(
+            f"{folder}: queries are filled up to {expansion.length} tokens, the encoder takes {encoder.max_tokens}"
+        )
+    for layer in encoder.layers:
+        if layer.attention.causal:
+            raise UnsupportedArchitecture(f"{folder}: query expansion of a decoder is not supported")
+        window = layer.attention.window
+        if not expansion.attend and window is not None and window < expansion.length:
+            raise UnsupportedArchitecture(
+                f"{folder}: a filled-up query of {expansion.length} tokens is longer than a window of {window} tokens, "
+                "in which some would see nothing"
+            )

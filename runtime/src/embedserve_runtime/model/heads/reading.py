@@ -46,7 +46,7 @@ def read_head(folder: Path, encoder: Encoder, layout: Layout, asked: str) -> tup
             raise ConfigError(f"model.task: {asked} needs a Pooling module, {folder} is a multi-vector model")
         return Task.EMBED, None
     if task == Task.MULTI_VECTOR:
-        return Task.MULTI_VECTOR, multi_vector_head(folder, encoder, layout.modules)
+        return Task.MULTI_VECTOR, multi_vector_head(folder, encoder, layout)
     if task == Task.SPARSE:
         return Task.SPARSE, _sparse(source, architectures, layout)
     return _classifier(source, architectures, layout, asked)

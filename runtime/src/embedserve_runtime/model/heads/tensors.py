@@ -9,11 +9,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ModelInvalid
-from embedserve_runtime.model.architecture import Encoder, NormKind
+from embedserve_runtime.model.architecture import NormKind
 from embedserve_runtime.model.checkpoint import Checkpoint
-from embedserve_runtime.model.heads.description import HeadLayer, StaticQuery
+from embedserve_runtime.model.heads.description import HeadLayer
 from embedserve_runtime.model.torch_files import TorchFile
 
 NamedTensor = tuple[str, NDArray[np.generic]]
@@ -47,6 +46,8 @@ def head_tensors(checkpoint: Checkpoint, layers: Sequence[HeadLayer], folder: Pa
             yield f"{name}.weight", _tensor(source, layer.weight, (out, layer.in_features))
         if layer.bias:
             yield f"{name}.bias", _tensor(source, layer.bias, (out,))
+        if layer.residual_weight:
+            yield f"{name}.residual", _tensor(source, layer.residual_weight, (out, layer.in_features))
         if layer.norm is None:
             continue
         # gamma and beta are the old spelling.
@@ -55,19 +56,6 @@ def head_tensors(checkpoint: Checkpoint, layers: Sequence[HeadLayer], folder: Pa
         if layer.norm.kind is NormKind.LAYER and layer.norm.bias:
             biases = [f"{norm}.{part}" for norm in layer.norm_names for part in ("bias", "beta")]
             yield f"{name}.norm.bias", _tensor(source, biases, (out,))
-
-
-def query_weights(folder: Path, query: StaticQuery, encoder: Encoder) -> FloatArray:
-    """The weight of each token of a query, float32 (vocabulary,). Raises ModelInvalid."""
-    source, vocabulary = Checkpoint.open(folder / query.folder), encoder.embeddings.vocabulary
-    name = _found(source, ("weight",))
-    weights = source.float32(name)
-    if weights.ndim != 1 or len(weights) > vocabulary or not (weights >= 0).all():
-        raise ModelInvalid(
-            f"{folder / query.folder}: weight must be at most {vocabulary} numbers of at least 0, is of shape "
-            f"{list(weights.shape)} and begins at {weights.min()}"
-        )
-    return np.pad(weights, (0, vocabulary - len(weights)))
 
 
 def _difference(checkpoint: Checkpoint, layer: HeadLayer) -> NDArray[np.generic]:

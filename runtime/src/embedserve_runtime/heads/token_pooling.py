@@ -1,0 +1,119 @@
+"""Fewer vectors of a document: those that are alike become one. Source: HierarchicalTokenPooling of
+sentence-transformers 6.2 (Ward's clustering of cosine distances), which PyLate's pooling equals without normalising.
+
+The clusters stand in the order of their first tokens; there they stand in the order of the tree.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.errors import BatchTooLarge
+from embedserve_runtime.heads.dense import normalize
+from embedserve_runtime.model.heads.description import LateInteraction, TokenPooling
+
+# Vectors of one document: their distances take 32 MiB.
+MOST_VECTORS = 2048
+
+
+class Merge(NamedTuple):
+    """Two clusters, by a vector of each, and how far they are from each other."""
+
+    first: int
+    second: int
+    distance: float
+
+
+def pooled(vectors: FloatArray, late: LateInteraction | None, *, is_query: bool) -> FloatArray:
+    """As the model itself has it for inputs of that role. Raises BatchTooLarge."""
+    if late is None or late.pooling is None or ("query" if is_query else "document") not in late.pooled_roles:
+        return vectors
+    return pool_tokens(vectors, late.pooling)
+
+
+def pool_tokens(vectors: FloatArray, pooling: TokenPooling) -> FloatArray:
+    """(vectors, size) to (protected + max(1, others // factor), size), less where distances are equal.
+
+    Raises BatchTooLarge.
+    """
+    kept, others = vectors[: pooling.protected], vectors[pooling.protected :]
+    clusters = max(int(len(others) // pooling.factor), 1)
+    if clusters < len(others):
+        if len(others) > MOST_VECTORS:
+            raise BatchTooLarge(
+                f"vectors are pooled for {MOST_VECTORS} tokens in one text, got {len(others)}; send shorter texts"
+            )
+        others = _means(others, cut(ward(others), len(others), clusters))
+    result = np.concatenate((kept, others))
+    return normalize(result) if pooling.normalize else result
+
+
+def ward(vectors: FloatArray) -> list[Merge]:
+    """All merges of Ward's clustering on cosine distances of vectors of length 1, in no order: a chain of nearest
+    neighbours, whose end is merged when the last two are nearest to each other (Murtagh 1983)."""
+    count = len(vectors)
+    distances = np.clip(1 - vectors @ vectors.T, 0, 2).astype(np.float64)
+    np.fill_diagonal(distances, np.inf)
+    sizes = np.ones(count)
+    merges: list[Merge] = []
+    chain: list[int] = []
+    while len(merges) < count - 1:
+        if not chain:
+            chain.append(int(np.flatnonzero(sizes)[0]))
+        last = chain[-1]
+        nearest = int(distances[last].argmin())
+        if len(chain) > 1 and distances[last, nearest] >= distances[last, chain[-2]]:
+            merges.append(_merge(distances, sizes, *sorted((chain.pop(), chain.pop()))))
+        else:
+            chain.append(nearest)
+    return merges
+
+
+def _merge(distances: NDArray[np.float64], sizes: NDArray[np.float64], gone: int, stays: int) -> Merge:
+    """The formula of Lance and Williams for Ward's distance."""
+    between = float(distances[gone, stays])
+    rest = sizes.copy()
+    rest[[gone, stays]] = 0
+    places = np.flatnonzero(rest)
+    others = sizes[places]
+    squares = (
+        (sizes[gone] + others) * distances[gone, places] ** 2
+        + (sizes[stays] + others) * distances[stays, places] ** 2
+        - others * between**2
+    )
+    updated = np.sqrt(squares / (sizes[gone] + sizes[stays] + others))
+    distances[stays, places] = distances[places, stays] = updated
+    distances[gone] = distances[:, gone] = np.inf
+    sizes[stays] += sizes[gone]
+    sizes[gone] = 0
+    return Merge(gone, stays, between)
+
+
+def cut(merges: list[Merge], count: int, clusters: int) -> NDArray[np.intp]:
+    """A number for each of `count` vectors, from 0 on in the order of first members: of at most that many clusters."""
+    most = sorted(merge.distance for merge in merges)[count - clusters - 1]
+    root = list(range(count))
+
+    def find(member: int) -> int:
+        while root[member] != member:
+            root[member] = root[root[member]]
+            member = root[member]
+        return member
+
+    for merge in merges:
+        if merge.distance <= most:
+            first, second = sorted((find(merge.first), find(merge.second)))
+            root[second] = first
+    _, numbers = np.unique([find(member) for member in range(count)], return_inverse=True)
+    return numbers
+
+
+def _means(vectors: FloatArray, numbers: NDArray[np.intp]) -> FloatArray:
+    counts = np.bincount(numbers)
+    sums = np.zeros((len(counts), vectors.shape[1]), dtype=np.float32)
+    np.add.at(sums, numbers, vectors)
+    return np.asarray(sums / counts[:, None], dtype=np.float32)

@@ -1,0 +1,46 @@
+"""The range of each dimension of a model's vectors, measured on a sample of texts: what int8 without scales needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+from embedserve_runtime.errors import ModelInvalid
+from embedserve_runtime.model.files import FileModel, read_json_if_there
+
+RANGES_FILE = "quantization_ranges.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """The least and the largest number of each dimension."""
+
+    least: tuple[float, ...]
+    largest: tuple[float, ...]
+
+    def fault(self, dimensions: int) -> str | None:
+        """What is wrong with them for vectors of so many dimensions."""
+        if len(self.least) != dimensions or len(self.largest) != dimensions:
+            return f"has {len(self.least)} and {len(self.largest)} numbers, the vectors have {dimensions} dimensions"
+        if not all(map(isfinite, (*self.least, *self.largest))):
+            return "has a number that is not finite"
+        wrong = next((i for i in range(dimensions) if self.least[i] > self.largest[i]), None)
+        return None if wrong is None else f"dimension {wrong}: the least number is larger than the largest"
+
+
+class _RangesFile(FileModel):
+    min: tuple[float, ...]
+    max: tuple[float, ...]
+
+
+def read_ranges(folder: Path, dimensions: int) -> Ranges | None:
+    """Of the folder's file, None without one. Raises ModelInvalid."""
+    path = folder / RANGES_FILE
+    content = read_json_if_there(path, _RangesFile, None)
+    if content is None:
+        return None
+    ranges = Ranges(content.min, content.max)
+    if fault := ranges.fault(dimensions):
+        raise ModelInvalid(f"{path}: {fault}")
+    return ranges

@@ -1,0 +1,73 @@
+"""From what the engine gives to what a request wants of it: cut, normalise, prune, pool. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.errors import NotFinite
+from embedserve_runtime.heads.chunks import means
+from embedserve_runtime.heads.dense import cut, normalize
+from embedserve_runtime.heads.sparse import prune
+from embedserve_runtime.heads.token_pooling import pool_tokens, pooled
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.heads.description import TokenPooling
+from embedserve_runtime.results import Output, Results, SparseVector
+from embedserve_runtime.service.roles import card_of, is_query
+from embedserve_runtime.service.spans import Chosen
+from embedserve_runtime.service.values import EmbedQuery
+
+NO_ROWS: FloatArray = np.zeros((0, 0), dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Finished:
+    """As `Embedded` has them."""
+
+    dense: FloatArray
+    sparse: Sequence[SparseVector]
+    multi_vectors: Sequence[FloatArray]
+    hidden: Sequence[FloatArray]
+    chunks: Sequence[FloatArray]
+
+
+def finish(card: ModelCard, results: Results, query: EmbedQuery, chosen: Sequence[Chosen]) -> Finished:
+    """chosen: the tokens of each span of each input, where the query has spans. Raises NotFinite, BatchTooLarge."""
+    hidden, vectors, sparse = results.hidden or (), results.multi_vectors or (), results.sparse or ()
+    check_finite((*hidden, *vectors))
+    check_finite(vector.values for vector in sparse)
+    return Finished(
+        NO_ROWS if results.dense is None else _rows(card, results.dense, query),
+        [prune(vector, top_k=query.top_k, threshold=query.threshold) for vector in sparse],
+        [_tokens(card, one, query) for one in vectors],
+        hidden if Output.HIDDEN in query.outputs else (),
+        [
+            _rows(card, means(states, tokens), query) if tokens else NO_ROWS
+            for states, tokens in zip(hidden, chosen, strict=True)
+        ]
+        if chosen
+        else (),
+    )
+
+
+def _rows(card: ModelCard, rows: FloatArray, query: EmbedQuery) -> FloatArray:
+    pipeline = card_of(card, query).pipeline
+    vectors = cut(rows, query.dimensions or pipeline.dimensions)
+    check_finite((vectors,))
+    if pipeline.normalize if query.normalize is None else query.normalize:
+        vectors = normalize(vectors)
+    return np.ascontiguousarray(vectors)
+
+
+def _tokens(card: ModelCard, vectors: FloatArray, query: EmbedQuery) -> FloatArray:
+    own = pooled(vectors, card.late_interaction, is_query=is_query(card, query))
+    return own if query.pool_factor is None else pool_tokens(own, TokenPooling(query.pool_factor))
+
+
+def check_finite(arrays: Iterable[FloatArray]) -> None:
+    """Raises NotFinite."""
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise NotFinite("the model gave a value that is not a finite number; no vector is returned")

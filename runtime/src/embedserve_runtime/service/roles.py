@@ -1,0 +1,66 @@
+"""What inputs are, and which text goes before them: pure functions of the model and of what is asked for."""
+
+from __future__ import annotations
+
+from embedserve_runtime.errors import InvalidInput, UnknownPrompt
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.routes import DOCUMENT, QUERY
+from embedserve_runtime.service.values import EmbedQuery
+
+
+def is_query(card: ModelCard, query: EmbedQuery) -> bool:
+    """Whether the inputs are queries.
+
+    Where nobody says it, they are what an asymmetric model takes inputs for; of other models they are documents.
+    Raises InvalidInput where an asymmetric model takes them for neither.
+    """
+    role = query.role
+    name = query.prompt_name
+    if role is None and name is None and query.prompt is None and card.late_interaction is not None:
+        name = card.default_prompt
+    if role is None and name in (QUERY, DOCUMENT):
+        return name == QUERY
+    if role is None and card.query is not None:
+        if card.query.default is None:
+            raise InvalidInput(
+                "this model treats queries and documents differently and takes no input for either unless it is told "
+                f"which: set the prompt name (or the input type, where the route has one) to {QUERY} or {DOCUMENT}"
+            )
+        return card.query.default == QUERY
+    return role == QUERY
+
+
+def card_of(card: ModelCard, query: EmbedQuery) -> ModelCard:
+    """The card of the way that the inputs take. Raises InvalidInput."""
+    return card.query.card if card.query is not None and is_query(card, query) else card
+
+
+def prompt_of(card: ModelCard, query: EmbedQuery) -> str:
+    """The text put before each input. Raises UnknownPrompt, InvalidInput."""
+    name = query.prompt_name
+    if query.prompt is not None:
+        if name is not None:
+            raise InvalidInput("`prompt` and `prompt_name` exclude each other")
+        _check_texts_only(query)
+        return query.prompt
+    if name is None:
+        return _usual(card, query)
+    if card.query is not None and name in {QUERY, DOCUMENT} - set(card.prompts):
+        return ""  # names a way that the model has, without a text of its own
+    if name not in card.prompts:
+        known = ", ".join(f'"{known}"' for known in card.prompts)
+        raise UnknownPrompt(f"prompt name {name!r} does not exist. Available prompts: [{known}]")
+    _check_texts_only(query)
+    return card.prompts[name]
+
+
+def _usual(card: ModelCard, query: EmbedQuery) -> str:
+    late = card.late_interaction
+    if late is not None and (query.role is not None or card.default_prompt is None):
+        return late.query_prompt if is_query(card, query) else late.document_prompt
+    return "" if card.default_prompt is None else card.prompts[card.default_prompt]
+
+
+def _check_texts_only(query: EmbedQuery) -> None:
+    if not all(isinstance(item, str) for item in query.inputs):
+        raise InvalidInput("a prompt cannot be put before token ids; send text, or ask for no prompt")

@@ -1,0 +1,72 @@
+"""Which tokens the spans of a request cover."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedserve_runtime.engines.base import Int32Array
+from embedserve_runtime.errors import InvalidInput, WrongModelKind
+from embedserve_runtime.heads.chunks import Span, members
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.pipeline import Pooling
+from embedserve_runtime.results import Output
+from embedserve_runtime.service.roles import card_of
+from embedserve_runtime.service.values import EmbedQuery
+from embedserve_runtime.tokenizing import Token
+
+# Of one input, the token numbers of each of its spans.
+Chosen = Sequence[NDArray[np.intp]]
+# Spans of one request: a vector each.
+MOST_SPANS = 16_384
+
+
+def check_spans(card: ModelCard, query: EmbedQuery) -> None:
+    """Refuse what cannot be chunked. Raises InvalidInput, WrongModelKind."""
+    if query.spans is None:
+        return
+    pipeline = card_of(card, query).pipeline
+    if Output.HIDDEN not in card.outputs or pipeline.pooling != (Pooling.MEAN,) or pipeline.dense:
+        raise WrongModelKind(
+            "spans are pooled by the mean of hidden states; this model makes its vectors in another way"
+        )
+    if len(query.spans) != len(query.inputs):
+        raise InvalidInput(
+            f"`spans` needs a list for each of {len(query.inputs)} inputs, got {len(query.spans)}"
+        )
+    if sum(map(len, query.spans)) > MOST_SPANS:
+        raise InvalidInput(f"one request may have {MOST_SPANS} spans, got {sum(map(len, query.spans))}")
+    for index, (text, spans) in enumerate(zip(query.inputs, query.spans, strict=True)):
+        if not isinstance(text, str):
+            raise InvalidInput(
+                f"input {index} is token ids, which have no characters; send text to use `spans`"
+            )
+        for start, end in spans:
+            if not 0 <= start < end <= len(text):
+                raise InvalidInput(
+                    f"input {index}: the span from {start} to {end} does not lie in its {len(text)} characters"
+                )
+
+
+def choose(tokens: Sequence[Token], spans: Sequence[Span], prompt_length: int, index: int) -> Chosen:
+    """tokens: of an input, with places in prompt + input. Raises InvalidInput for a span without tokens."""
+    places = np.array([_place(token, prompt_length) for token in tokens], dtype=np.int32).reshape(-1, 2)
+    return [_members(places, span, index) for span in spans]
+
+
+def _members(places: Int32Array, span: Span, index: int) -> NDArray[np.intp]:
+    found = members(places, span)
+    if not len(found):
+        raise InvalidInput(
+            f"input {index}: no token lies in the span from {span[0]} to {span[1]}; it is blank, or the text was cut "
+            "before it"
+        )
+    return found
+
+
+def _place(token: Token, prompt_length: int) -> tuple[int, int]:
+    if token.start is None or token.stop is None or token.stop <= prompt_length:
+        return -1, -1
+    return max(0, token.start - prompt_length), token.stop - prompt_length
