@@ -39,6 +39,7 @@ lock: setup ## resolve requirements/*.txt anew from the *.in and pyproject files
 	$$UV --extra torch -c runtime.txt -o cuda.txt ../runtime/pyproject.toml build.in
 	$$UV -o operator.txt ../operator/pyproject.toml build.in
 	$$UV -o clients.txt clients.in
+	$$UV -o infinity.txt infinity.in
 	$$UV --no-deps -o weights.txt weights.in
 	$$UV -c runtime.txt -c operator.txt -o dev.txt dev.in ../runtime/pyproject.toml ../operator/pyproject.toml
 
@@ -108,9 +109,17 @@ golden: setup ## write the golden files anew; review the diff
 demo: setup ## a real cluster, both images, the chart, a model, real vectors
 	$(BIN)/python -m e2e.demo
 
+.PHONY: image-arm64
+image-arm64: setup ## the runtime's CPU image for amd64 and, by emulation, arm64: one manifest, an OCI layout in dist/
+	$(BIN)/python -m e2e.cluster image-arm64 dist/embedserve-runtime-cpu
+
 .PHONY: demo-down
 demo-down: setup ## stop everything that the demo or the cluster tests started
 	$(BIN)/python -m e2e.cluster down
+
+.PHONY: bench-cpu
+bench-cpu: setup ## the CPU bars over HTTP beside other servers; installs infinity-emb on first use; writes results
+	$(BIN)/python -m benchmarks.cpu
 
 .PHONY: bench
 bench: setup ## run the benchmarks; they print ratios and assert nothing

@@ -18,15 +18,13 @@ from functools import partial
 from statistics import median
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
+from embedserve_runtime.benching.products import flops, products
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.loading import load_runner
-from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.results import Output
 from tests.support.models import minilm_folder
 
@@ -61,57 +59,6 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def flops(encoder: Encoder, lengths: Lengths) -> float:
-    """Multiplications and additions of the linear layers and of attention."""
-    total = 0.0
-    for layer in encoder.layers:
-        inner = layer.attention.heads * layer.attention.head_size
-        a_token = 2 * encoder.hidden_size * (4 * inner + 2 * layer.mlp.intermediate)
-        total += a_token * lengths.sum() + 4 * inner * (lengths**2).sum()
-    return total
-
-
-def product_of_the_models_shapes(
-    encoder: Encoder, threads: int, rows: int = 4096
-) -> tuple[Callable[[], object], float]:
-    """One layer's four products as a graph of its own, and its operations."""
-    hidden, layer = encoder.hidden_size, encoder.layers[0]
-    inner = layer.attention.heads * layer.attention.head_size
-    shapes = [
-        (hidden, 3 * inner),
-        (inner, hidden),
-        (hidden, layer.mlp.intermediate),
-        (layer.mlp.intermediate, hidden),
-    ]
-    source = np.random.default_rng(0)
-    feeds, nodes, weights = {}, [], []
-    for number, shape in enumerate(shapes):
-        feeds[f"x{number}"] = source.normal(size=(rows, shape[0])).astype(np.float32)
-        values = source.normal(size=shape).astype(np.float32)
-        weights.append(helper.make_tensor(f"w{number}", TensorProto.FLOAT, shape, values.tobytes(), raw=True))
-        nodes.append(helper.make_node("MatMul", [f"x{number}", f"w{number}"], [f"y{number}"]))
-    graph = helper.make_graph(
-        nodes,
-        "products",
-        [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, value.shape)
-            for name, value in feeds.items()
-        ],
-        [
-            helper.make_tensor_value_info(f"y{n}", TensorProto.FLOAT, (rows, s[1]))
-            for n, s in enumerate(shapes)
-        ],
-        initializer=weights,
-    )
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return lambda: session.run(None, feeds), sum(2.0 * rows * a * b for a, b in shapes)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -125,13 +72,13 @@ def main() -> None:
         )
     )
     encoder = runner.card.encoder
-    products, product_flops = product_of_the_models_shapes(encoder, arguments.threads)
+    work, product_flops = products(encoder, arguments.threads, rows=4096)
     batches = {name: random_batch(lengths) for name, lengths in CASES.items()}
     padded = {name: random_batch(lengths) for name, lengths in PADDED.items()}
     rates: dict[str, list[float]] = {name: [] for name in (*CASES, *(f"{name}, padded" for name in PADDED))}
     peaks: list[float] = []
     for _ in range(arguments.rounds):
-        peaks.append(product_flops / seconds(products))
+        peaks.append(product_flops / seconds(work))
         for name, batch in batches.items():
             rates[name].append(batch.tokens / seconds(partial(runner.run, batch, Output.DENSE)))
         for name, batch in padded.items():

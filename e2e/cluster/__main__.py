@@ -9,7 +9,7 @@ from pathlib import Path
 
 from e2e.cluster.binaries import build_helm
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.images import load_project_images
+from e2e.cluster.images import load_project_images, write_manifest
 from e2e.cluster.layout import Layout
 from e2e.cluster.lifecycle import PROCESS_NAMES, Cluster
 from e2e.cluster.progress import Progress
@@ -24,6 +24,10 @@ def main(arguments: list[str]) -> int:
     commands.add_parser("down", help="end every process of it; keeps the caches")
     commands.add_parser("status", help="what runs; exit code 1 unless all is well")
     commands.add_parser("images", help="build the project's images and load them into the node")
+    both = commands.add_parser(
+        "image-arm64", help="build the runtime's image for amd64 and arm64, one manifest"
+    )
+    both.add_argument("folder", type=Path, help="where the OCI layout is written")
     commands.add_parser("kubeconfig", help="print the administrator's kubeconfig path")
     commands.add_parser(
         "env", help='print shell lines: eval "$(python -m e2e.cluster env)" gives kubectl and helm'
@@ -55,6 +59,8 @@ def _run(cluster: Cluster, options: argparse.Namespace) -> int:
             cluster.up()
             for image in load_project_images(cluster.images):
                 print(f"{image.reference} {'loaded' if image.was_loaded else 'unchanged'}")
+        case "image-arm64":
+            print(write_manifest(cluster.images, options.folder))
         case "kubeconfig":
             print(cluster.layout.admin_kubeconfig)
         case "env":

@@ -17,26 +17,32 @@ CONTAINERFILE = 'FROM scratch\nADD rootfs.tar /\nCMD ["/bin/bash"]\n'
 LEFT_OVERS = ("var/cache/apt/archives/*.deb", "var/cache/apt/*.bin", "var/lib/apt/lists/*_*", "var/log/*.log")
 
 
-def ensure_base_image(layout: Layout, buildah: Buildah, progress: Progress) -> str:
-    """Returns the reference to give to the Containerfiles as BASE."""
-    key = digest([], [SUITE, "minbase", CONTAINERFILE, *LEFT_OVERS])
+def ensure_base_image(
+    layout: Layout, buildah: Buildah, progress: Progress, architecture: str | None = None
+) -> str:
+    """Returns the reference to give to the Containerfiles as BASE. architecture: Debian's name, None for this
+    machine's own; another one needs `emulation`."""
+    facts = [SUITE, "minbase", CONTAINERFILE, *LEFT_OVERS]
+    key = digest([], facts if architecture is None else [*facts, architecture])
     reference = f"localhost/embedserve-base:{key}"
     if buildah.has(reference):
         return reference
     folder = layout.builds / f"base-{key}"
 
     def bootstrap(workplace: Path) -> None:
-        with progress.step("making the Debian base image", "first run only, about 2 minutes"):
-            _bootstrap(workplace)
+        hint = "2 minutes" if architecture is None else "10 minutes, by emulation"
+        with progress.step("making the Debian base image", f"first run only, about {hint}"):
+            _bootstrap(workplace, architecture)
 
     build_once(folder, bootstrap)
-    buildah.build(ImageBuild(reference, folder / "Containerfile", folder, ()))
+    buildah.build(ImageBuild(reference, folder / "Containerfile", folder, (), architecture=architecture))
     return reference
 
 
-def _bootstrap(workplace: Path) -> None:
+def _bootstrap(workplace: Path, architecture: str | None) -> None:
     system = workplace / "system"
-    run(["debootstrap", "--variant=minbase", SUITE, system], timeout_s=1800)
+    of = [] if architecture is None else [f"--arch={architecture}"]
+    run(["debootstrap", *of, "--variant=minbase", SUITE, system], timeout_s=3600)
     for pattern in LEFT_OVERS:
         for path in system.glob(pattern):
             path.unlink()

@@ -6,7 +6,7 @@ import configparser
 import io
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +21,17 @@ PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy")
 
 @dataclass(frozen=True)
 class ImageBuild:
-    """A Containerfile, the folder it copies from, and the files and facts that decide its content."""
+    """A Containerfile, the folder it copies from, and the files and facts that decide its content.
+
+    architecture: None for this machine's own.
+    """
 
     reference: str
     containerfile: Path
     context: Path
     inputs: tuple[Path, ...]
     arguments: Mapping[str, str] = field(default_factory=dict)
+    architecture: str | None = None
 
 
 @dataclass(frozen=True)
@@ -57,15 +61,42 @@ class Buildah:
                 "--tag",
                 image.reference,
             ]
+            if image.architecture is not None:
+                words += ["--arch", image.architecture]
             for name, value in image.arguments.items():
                 words += ["--build-arg", f"{name}={value}"]
             for name, path in secrets.items():
                 words += ["--secret", f"id={name},src={path}"]
-            self._run(*words, str(image.context), timeout_s=1800)
+            self._run(*words, str(image.context), timeout_s=1800 if image.architecture is None else 7200)
 
     def save(self, reference: str, archive: Path) -> None:
         # This format is not compressed; compressing would be most of the time, and the archive goes nowhere.
         self._run("push", "--quiet", reference, f"docker-archive:{archive}:{reference}")
+
+    def join(self, name: str, references: Sequence[str], folder: Path) -> None:
+        """Write images of several architectures under one name into an OCI layout."""
+        if self.has_list(name):
+            self._run("manifest", "rm", name)
+        self._run("manifest", "create", name)
+        for reference in references:
+            self._run("manifest", "add", name, f"containers-storage:{reference}")
+        self._run("manifest", "push", "--all", name, f"oci:{folder}:{name.rpartition(':')[2]}")
+
+    def has_list(self, name: str) -> bool:
+        return attempt(self._command("manifest", "inspect", name)).returncode == 0
+
+    @contextmanager
+    def unpacked(self, reference: str) -> Iterator[Path]:
+        """A file system of the image's content, to be written to and thrown away."""
+        container = self._ask("from", "--quiet", "--pull-never", reference)
+        try:
+            yield Path(self._ask("mount", container))
+        finally:
+            self._run("umount", container)
+            self._run("rm", container)
+
+    def _ask(self, *words: str) -> str:
+        return run(self._command(*words)).strip().splitlines()[-1]
 
     def _run(self, *words: str, timeout_s: float = 600) -> None:
         temporary = self.root / "tmp"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,8 +31,8 @@ PACKAGES = (
 POLICY = Path("/usr/sbin/policy-rc.d")
 
 
-def install_missing_packages(progress: Progress) -> None:
-    missing = [package for package in PACKAGES if not _installed(package)]
+def install_missing_packages(progress: Progress, packages: Sequence[str] = PACKAGES) -> None:
+    missing = [package for package in packages if not _installed(package)]
     if not missing:
         return
     if os.geteuid() != 0:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import tempfile
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from e2e.cluster.base_image import ensure_base_image
 from e2e.cluster.buildah import Buildah, ImageBuild
 from e2e.cluster.containerd import Containerd
 from e2e.cluster.contents import build_once, digest
+from e2e.cluster.emulation import ARM64, ensure_arm64
 from e2e.cluster.layout import Layout
 from e2e.cluster.locking import only_one
 from e2e.cluster.progress import Progress
@@ -71,8 +72,8 @@ class ImageLoader:
             self.containerd.label(image.reference, content)
         return True
 
-    def base(self) -> str:
-        return ensure_base_image(self.layout, self.buildah, self.progress)
+    def base(self, architecture: str | None = None) -> str:
+        return ensure_base_image(self.layout, self.buildah, self.progress, architecture)
 
     def _load(self, reference: str) -> None:
         with tempfile.TemporaryDirectory(prefix="load-", dir=self.layout.buildah) as folder:
@@ -110,7 +111,29 @@ def load_project_images(loader: ImageLoader) -> Sequence[LoadedImage]:
     return [loader.ensure(image(loader), hint) for image in (operator_image, runtime_image)]
 
 
-def _project_image(loader: ImageLoader, package: str, name: str, suffix: str) -> ImageBuild:
+def build_arm64(loader: ImageLoader) -> str:
+    """The runtime's image for 64-bit ARM, in buildah's store; returns its name."""
+    ensure_arm64(loader.progress)
+    image = _project_image(loader, "runtime", "embedserve-runtime", "-cpu", ARM64)
+    image = replace(image, reference=f"{image.reference}-{ARM64}")
+    with loader.progress.step(f"building image {image.reference.removeprefix(PREFIX)}", "by emulation: slow"):
+        loader.buildah.build(image)
+    return image.reference
+
+
+def write_manifest(loader: ImageLoader, folder: Path) -> str:
+    """Both architectures of the runtime's image under one name, as an OCI layout; returns the name."""
+    arm64, native = build_arm64(loader), runtime_image(loader)
+    with loader.progress.step(f"building image {native.reference.removeprefix(PREFIX)}"):
+        loader.buildah.build(native)
+    name = f"localhost/{native.reference.removeprefix(PREFIX)}"
+    loader.buildah.join(name, [native.reference, arm64], folder)
+    return name
+
+
+def _project_image(
+    loader: ImageLoader, package: str, name: str, suffix: str, architecture: str | None = None
+) -> ImageBuild:
     folder = REPOSITORY / package
     version = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["version"]
     return ImageBuild(
@@ -118,7 +141,8 @@ def _project_image(loader: ImageLoader, package: str, name: str, suffix: str) ->
         containerfile=folder / "Containerfile",
         context=REPOSITORY,
         inputs=(REPOSITORY / "requirements" / f"{package}.txt", folder / "pyproject.toml", folder / "src"),
-        arguments={"BASE": loader.base()},
+        arguments={"BASE": loader.base(architecture)},
+        architecture=architecture,
     )
 
 

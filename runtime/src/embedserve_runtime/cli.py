@@ -1,4 +1,4 @@
-"""The `embedserve` command: serve, fetch, convert, inspect, store.
+"""The `embedserve` command: serve, fetch, convert, inspect, bench, store.
 
 Results go to standard output, logs and errors to standard error. Exit code 0, 1 (could not be done, with the reason)
 or 2 (wrong usage).
@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from embedserve_runtime import __version__
 from embedserve_runtime.config import ModelSettings, RuntimeConfig, load_config
-from embedserve_runtime.errors import EmbedserveError
+from embedserve_runtime.errors import ConfigError, EmbedserveError
 from embedserve_runtime.model.card import ModelCard, read_card
 from embedserve_runtime.model.sources import LocatedModel, fetch_model, note_identity, open_model
 from embedserve_runtime.model.sources.progress import Progress
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.termination import write_termination_message, write_termination_result
+
+N = TypeVar("N", int, float)
 
 # Flag, the setting it sets, its type, its help: the settings that are worth a flag. All others have the file and
 # the environment.
@@ -73,6 +78,8 @@ INSPECT_FLAGS = (
         "auto, float32, bfloat16, float16 or int8 (default: auto)",
     ),
 )
+BENCH_FLAGS = (*FLAGS, *(flag for flag in SERVE_FLAGS if flag[0] in ("--max-batch-tokens", "--threads")))
+BENCH_DEFAULTS = {"texts": None, "clients": 64, "batch": 1, "seconds": 10.0, "picture": None}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,20 +90,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _store(arguments)
     file = arguments.pop("config")
     as_json = arguments.pop("json", False)
+    load = {name: arguments.pop(name) for name in BENCH_DEFAULTS if name in arguments}
     termination_log = RuntimeConfig.model_fields["termination_log"].default
     try:
         config = load_config(file, _nested(arguments))
         termination_log = config.termination_log
         configure_logs(config.log_level)
-        match command:
-            case "serve":
-                return _serve(config)
-            case "fetch":
-                return _fetch(config)
-            case "convert":
-                return _convert(config)
-            case _:
-                return _inspect(config, as_json=as_json)
+        commands: Mapping[str, Callable[[RuntimeConfig], int]] = {
+            "serve": _serve,
+            "fetch": _fetch,
+            "convert": _convert,
+            "bench": partial(_bench, load=load, as_json=as_json),
+            "inspect": partial(_inspect, as_json=as_json),
+        }
+        return commands[command](config)
     except EmbedserveError as error:
         write_termination_message(termination_log, error)
         print(f"embedserve: {error.reason}: {error.message}", file=sys.stderr)
@@ -169,6 +176,23 @@ def _store(arguments: Mapping[str, Any]) -> int:
         return 1
 
 
+def _bench(config: RuntimeConfig, *, load: Mapping[str, Any], as_json: bool) -> int:
+    # Imported here, as for the server.
+    from embedserve_runtime.benching.bench import Wanted, bench
+    from embedserve_runtime.benching.report import picture, table
+
+    report = bench(config, Wanted(load["texts"], load["clients"], load["batch"], load["seconds"]))
+    print(json.dumps(asdict(report), indent=2) if as_json else table(report))
+    if load["picture"] is not None:
+        try:
+            load["picture"].write_text(picture(report), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"the picture cannot be written to {load['picture']}: {error.strerror}"
+            ) from error
+    return 0
+
+
 def fetched(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
     """What the operator learns from a fetch: the contract of its status fields."""
     return {
@@ -199,6 +223,7 @@ def _parser() -> argparse.ArgumentParser:
             "print what a model is, what it gives, what runs it and how much it needs",
             INSPECT_FLAGS,
         ),
+        ("bench", "measure a model on this machine, without HTTP, and suggest settings", BENCH_FLAGS),
     ):
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         command.add_argument(
@@ -212,9 +237,33 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "model.source", nargs="?", default=argparse.SUPPRESS, metavar="DIR_OR_REPO", help="as --model"
             )
+        if name in ("inspect", "bench"):
             command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+        if name == "bench":
+            _add_bench_flags(command)
     _add_store(commands.add_parser("store", help="list, check or clean the model store"))
     return parser
+
+
+def _add_bench_flags(command: argparse.ArgumentParser) -> None:
+    for name, kind, text in (
+        ("texts", Path, "file with one text a line (default: a built-in mix of 4 to 200 words)"),
+        ("clients", _positive(int), "requests in flight (default: 64)"),
+        ("batch", _positive(int), "texts of a request (default: 1)"),
+        ("seconds", _positive(float), "how long to measure (default: 10)"),
+        ("picture", Path, "SVG file to draw the result into"),
+    ):
+        command.add_argument(f"--{name}", type=kind, default=BENCH_DEFAULTS[name], help=text)
+
+
+def _positive(kind: Callable[[str], N]) -> Callable[[str], N]:
+    def read(text: str) -> N:
+        value = kind(text)
+        if not 0 < value < math.inf:
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return value
+
+    return read
 
 
 def _add_store(parser: argparse.ArgumentParser) -> None:

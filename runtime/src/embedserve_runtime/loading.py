@@ -135,7 +135,7 @@ def _converted(card: ModelCard, config: RuntimeConfig) -> list[OnnxEngine] | Non
 
 def chosen_variant(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Variant] | None:
     """What would be run out of the store. Raises UnsupportedArchitecture."""
-    if card.body is not None or choose_engine(card.encoder, config.engine) != "onnx":
+    if card.body is not None or _hides_tokens(card) or choose_engine(card.encoder, config.engine) != "onnx":
         return None
     artifact, asked = None, config.engine.precision
     if config.onnx.convert != "Never":
@@ -253,7 +253,7 @@ def open_engines(
     """
     threads = settings.threads or usable_cpus()
     if choose_engine(encoder, settings) == "onnx":
-        return [OnnxEngine.build(encoder, weights, threads)]
+        return [OnnxEngine.build(encoder, weights, threads, hides_tokens=hides_tokens)]
     attention = settings.attention
     if hides_tokens and attention not in ("auto", "grouped"):
         raise UnsupportedArchitecture(

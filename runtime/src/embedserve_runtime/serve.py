@@ -61,7 +61,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-CALIBRATION_SECONDS = 10.0
+# Enough for three budgets of a small model on two cores, and for all of them on a GPU.
+CALIBRATION_SECONDS = 0.5
 # After the grace period requests are failed as JSON; this is what writing those answers may take.
 LAST_ANSWERS_SECONDS = 5.0
 

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.grouping import GROUP_OVERHEAD_FLOPS, group, group_sizes
+from embedserve_runtime.engines.grouping import (
+    GROUP_OVERHEAD_FLOPS,
+    MOST_GROUP_TOKENS,
+    EqualGroups,
+    group,
+    group_sizes,
+)
 
 HIDDEN = 384
 
@@ -54,17 +60,34 @@ def test_no_group_wastes_more_on_padding_than_a_group_of_its_own_would_cost(leng
 
 @pytest.mark.parametrize(
     ("lengths", "want_sizes"),
-    [([10] * 5, [2, 2, 1]), ([20, 20, 3], [1, 1, 1]), ([7] * 4, [4]), ([14, 10, 10], [1, 2])],
-    ids=["two at a time", "too long for any company", "all together", "the longest of a run counts"],
-)
-def test_a_run_has_no_more_scores_than_allowed(lengths: list[int], want_sizes: list[int]) -> None:
-    assert group_sizes(np.array(lengths, dtype=np.int32), HIDDEN, most_pairs=200) == want_sizes
-
-
-@pytest.mark.parametrize(
-    ("lengths", "want_sizes"),
     [([128] * 32, [32]), ([250, 250, 5], [2, 1]), ([16, 15, 14], [3]), ([7], [1])],
     ids=["equal lengths share one group", "a short one leaves", "close lengths share", "one alone"],
 )
 def test_cutting_into_groups(lengths: list[int], want_sizes: list[int]) -> None:
     assert group_sizes(np.array(lengths, dtype=np.int32), HIDDEN) == want_sizes
+
+
+@given(lengths_of_a_batch)
+def test_equal_groups_follow_each_other_and_hold_every_token_of_one_length_each(lengths: list[int]) -> None:
+    ordered = np.array(sorted(lengths), dtype=np.int32)
+    groups = EqualGroups.of(ordered)
+    counts, runs = groups.shapes[:, 0], groups.shapes[:, 1]
+    np.testing.assert_array_equal(np.repeat(runs, counts), ordered)
+    np.testing.assert_array_equal((groups.ends - groups.starts)[:, 0], counts * runs)
+    np.testing.assert_array_equal(groups.starts[1:], groups.ends[:-1])
+    assert ((counts * runs <= MOST_GROUP_TOKENS) | (counts == 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "want"),
+    [
+        ([9, 9, 4], [(2, 9), (1, 4)]),
+        ([4, 9, 4], [(1, 4), (1, 9), (1, 4)]),
+        ([128] * 6, [(3, 128), (3, 128)]),
+        ([600, 600], [(1, 600), (1, 600)]),
+    ],
+    ids=["one group a length", "only neighbours", "cut into like parts", "one sequence may have more"],
+)
+def test_cutting_into_equal_groups(lengths: list[int], want: list[tuple[int, int]]) -> None:
+    shapes = EqualGroups.of(np.array(lengths, dtype=np.int32)).shapes
+    assert [tuple(row) for row in shapes[:, :2].tolist()] == want

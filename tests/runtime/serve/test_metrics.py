@@ -112,9 +112,6 @@ def test_a_value_on_a_bound_counts_in_the_bucket_of_that_bound() -> None:
     ]
 
 
-def test_an_engine_says_how_much_it_padded(minilm_runner: Runner) -> None:
-    def padding(*lengths: int) -> int:
-        batch = PackedBatch.pack([np.full(length, 7, dtype=np.int32) for length in lengths])
-        return minilm_runner.run(batch, Output.DENSE).padding
-
-    assert (padding(4, 4), padding(4, 9, 9)) == (0, 5)
+def test_the_onnx_engine_says_that_it_pads_nothing(minilm_runner: Runner) -> None:
+    batch = PackedBatch.pack([np.full(length, 7, dtype=np.int32) for length in (4, 9, 9)])
+    assert minilm_runner.run(batch, Output.DENSE).padding == 0

@@ -81,8 +81,7 @@ class PackedBatch:
 
     def select(self, places: Int32Array) -> PackedBatch:
         """The batch of some of its sequences, by their numbers."""
-        bounds = self.cu_seqlens
-        rows = np.concatenate([np.arange(bounds[place], bounds[place + 1]) for place in places])
+        rows = self.rows_of(places)
         cu_seqlens = np.zeros(len(places) + 1, dtype=np.int32)
         np.cumsum(self.lengths[places], out=cu_seqlens[1:])
         return PackedBatch(
@@ -93,6 +92,15 @@ class PackedBatch:
             None if self.queries is None else self.queries[places],
             None if self.attended is None else self.attended[places],
         )
+
+    def rows_of(self, places: Int32Array) -> Int32Array:
+        """Where the tokens of some of its sequences are, sequence after sequence."""
+        lengths = self.lengths[places]
+        ends = np.cumsum(lengths)
+        rows: Int32Array = np.arange(lengths.sum(), dtype=np.int32) + np.repeat(
+            self.cu_seqlens[:-1][places] - ends + lengths, lengths
+        )
+        return rows
 
     @property
     def lengths(self) -> Int32Array:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.base import Int32Array, PackedBatch
 
 SMALLEST_BUDGET = 256
 LARGEST_BUDGET = 65_536
 # What a typical text has; a shorter maximum of the model wins.
 SEQUENCE_TOKENS = 128
+WARM_UP_LENGTHS = (4, 8, 12, 16, 24, 48, 96)
 SHARE_OF_PEAK = 0.95
 # The rate has stopped growing when this many doublings in a row each gain less than this.
 FLAT_DOUBLINGS = 2
@@ -47,13 +48,13 @@ def calibrate(
     """Run growing batches until the rate is flat or `seconds` are over; the best of a few runs counts for
     each.
 
-    The first batch is run once more beforehand, since an engine's first run prepares buffers.
+    The first batch is run once more beforehand, since an engine's first run prepares buffers; that is not counted.
     """
-    deadline = clock() + seconds
     length = min(SEQUENCE_TOKENS, max_length)
     measurements: list[Measurement] = []
     budget, flat, peak = SMALLEST_BUDGET, 0, 0.0
     run(_sample(budget, length, vocabulary_size))
+    deadline = clock() + seconds
     while budget <= LARGEST_BUDGET and flat < FLAT_DOUBLINGS:
         rate, last_run = _best_rate(run, _sample(budget, length, vocabulary_size), deadline, clock)
         measurements.append(Measurement(budget, rate))
@@ -68,13 +69,20 @@ def calibrate(
 
 
 def warm_up(run: Callable[[PackedBatch], object], *, max_length: int, vocabulary_size: int) -> None:
-    """One sequence of the greatest length: buffers of the worst case exist before the first request."""
+    """One sequence of the greatest length, and one each of some others: buffers of the worst case and of batches of
+    mixed length exist before the first request."""
     run(_sample(max_length, max_length, vocabulary_size))
+    lengths = [min(length, max_length) for length in WARM_UP_LENGTHS]
+    ids = _ids(sum(lengths), vocabulary_size)
+    run(PackedBatch.pack(np.split(ids, np.cumsum(lengths)[:-1])))
 
 
 def _sample(tokens: int, length: int, vocabulary_size: int) -> PackedBatch:
-    ids = (np.arange(tokens, dtype=np.int64) * 7919 % vocabulary_size).astype(np.int32)
-    return PackedBatch.pack(np.split(ids, range(length, tokens, length)))
+    return PackedBatch.pack(np.split(_ids(tokens, vocabulary_size), range(length, tokens, length)))
+
+
+def _ids(tokens: int, vocabulary_size: int) -> Int32Array:
+    return (np.arange(tokens, dtype=np.int64) * 7919 % vocabulary_size).astype(np.int32)
 
 
 def _best_rate(

@@ -1,8 +1,8 @@
-"""Self-attention over packed tokens: a loop over groups of sequences of similar length.
+"""Self-attention over packed tokens: a loop over groups of sequences of one length.
 
 Before the loop, on packed tokens: the joint query/key/value product, query/key norms, rotary positions. In the loop,
-for one group: gather its rows into a padded block, one MultiHeadAttention with the real key lengths. After it: back
-into packed order.
+for one group: its rows as a block, one MultiHeadAttention, with a mask only where tokens are hidden from it. Groups are
+consecutive in the batch, so their results end to end are packed again.
 
 Everything that depends only on the distance between query and key (causal order, window, ALiBi, learned relative
 bias) is one table (`model.relative.distance_table`). A group gathers its (length, length) block from it.
@@ -11,6 +11,7 @@ bias) is one table (`model.relative.distance_table`). A group gathers its (lengt
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -22,27 +23,35 @@ from embedserve_runtime.engines.onnx.parts import Parts
 from embedserve_runtime.model.architecture import Attention, QkNormScope, RelativeBuckets, Rotary
 from embedserve_runtime.model.relative import distance_table
 
-# A group's inner inputs are read from the outer graph under these names; see `graph.INPUTS`.
-FLAT = (-1,)
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Some columns of a packed value (tokens, columns): `first` to `end`, or all where `end` is None."""
+
+    value: str
+    first: int = 0
+    end: int | None = None
 
 
 def attention(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name: str) -> str:
     """Packed (tokens, hidden) to packed (tokens, heads x head_size), before the output product."""
     graph = parts.graph
-    joint = parts.product(hidden, [f"{name}.{p}" for p in ("query", "key", "value")], layer.qkv_bias)
-    if layer.qk_norm or layer.rotary or layer.kv_heads != layer.heads:
-        joint = _prepared(parts, joint, layer, max_tokens, name)
+    heads = _heads(parts, hidden, layer, max_tokens, name)
     table = _distance_table(parts, layer, max_tokens)
     positions = position_terms(parts, layer, max_tokens, name)
-    body = _one_group(graph.subgraph(), joint, layer, max_tokens, table=table, positions=positions)
+    body = _one_group(parts, heads, layer, max_tokens, table=table, positions=positions)
     collected = graph.add("Loop", "groups", "", graph.add("SequenceEmpty"), body=body)
-    return graph.add("Gather", graph.add("ConcatFromSequence", collected, axis=0), "unpad")
+    return graph.add("ConcatFromSequence", collected, axis=0)
 
 
-def _prepared(parts: Parts, joint: str, layer: Attention, max_tokens: int, name: str) -> str:
-    """Norms and rotary positions on queries and keys, key/value heads repeated: joint again, all heads alike."""
+def _heads(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name: str) -> list[Columns]:
+    """Queries, keys and values, each (tokens, heads x head_size): norms and rotary positions applied, key/value heads
+    repeated."""
     graph = parts.graph
+    joint = parts.product(hidden, [f"{name}.{p}" for p in ("query", "key", "value")], layer.qkv_bias)
     inner, kv_inner = layer.heads * layer.head_size, layer.kv_heads * layer.head_size
+    if not (layer.qk_norm or layer.rotary or layer.kv_heads != layer.heads):
+        return [Columns(joint, number * inner, (number + 1) * inner) for number in range(3)]
     query, key, value = graph.add_many(
         "Split", joint, graph.integers(inner, kv_inner, kv_inner), outputs=3, axis=1
     )
@@ -54,7 +63,7 @@ def _prepared(parts: Parts, joint: str, layer: Attention, max_tokens: int, name:
         key = _rotated(graph, key, layer.rotary, layer.kv_heads, max_tokens)
     if layer.kv_heads != layer.heads:
         key, value = _repeated(graph, key, layer), _repeated(graph, value, layer)
-    return graph.add("Concat", query, key, value, axis=1)
+    return [Columns(query), Columns(key), Columns(value)]
 
 
 def _head_norm(parts: Parts, value: str, layer: Attention, name: str) -> str:
@@ -110,8 +119,8 @@ def _distance_table(parts: Parts, layer: Attention, max_tokens: int) -> str | No
 
 
 def _one_group(
-    body: GraphWriter,
-    joint: str,
+    parts: Parts,
+    heads: list[Columns],
     layer: Attention,
     max_tokens: int,
     *,
@@ -119,27 +128,33 @@ def _one_group(
     positions: PositionTerms | None,
 ) -> onnx.GraphProto:
     """The loop's body: (number, keep going, results so far) to (keep going, results and this group's)."""
+    outer = parts.graph
+    body = outer.subgraph()
     number, keep_going, collected = body.fresh("number"), body.fresh("keep_going"), body.fresh("collected")
-    inner = layer.heads * layer.head_size
-    flat = body.integers(*FLAT)
-    following = body.add("Add", number, body.integers(1))
+    shape = body.add("Gather", "shapes", number)
 
-    def slice_of(values: str, starts: str) -> str:
-        bounds = (body.add("Reshape", body.add("Gather", starts, at), flat) for at in (number, following))
-        return body.add("Slice", values, *bounds)
+    def block(columns: Columns) -> str:
+        bounds = [body.add("Gather", name, number) for name in _bounds(outer, columns)]
+        return body.add("Reshape", body.add("Slice", columns.value, *bounds), shape)
 
-    rows = body.add("Gather", joint, slice_of("rows", "row_starts"))
-    shape = body.add("Reshape", body.add("Gather", "shapes", number), flat)
-    block = body.add("Reshape", rows, body.add("Concat", shape, body.integers(3 * inner), axis=0))
-    query, key, value = body.add_many("Split", block, outputs=3, axis=2, num_outputs=3)
-    inputs = [query, key, value, "", slice_of("lengths", "length_starts")]
+    query, key, value = map(block, heads)
+    seen = ""
+    if parts.hides_tokens:
+        seen = body.add(
+            "Slice", "attended", *(body.add("Gather", name, number) for name in ("firsts", "lasts"))
+        )
+    inputs = [query, key, value, "", seen]
     added = [] if table is None else [_block_of_distances(body, table, shape, max_tokens)]
     if positions is not None:
         added.append(positions.block(body, query, key, shape))
     if added:
         inputs.append(added[0] if len(added) == 1 else body.add("Add", *added))
     attended = body.add("MultiHeadAttention", *inputs, domain=FUSED, num_heads=layer.heads, scale=layer.scale)
-    grown = body.add("SequenceInsert", collected, body.add("Reshape", attended, body.integers(-1, inner)))
+    grown = body.add(
+        "SequenceInsert",
+        collected,
+        body.add("Reshape", attended, body.integers(-1, layer.heads * layer.head_size)),
+    )
     still = body.add("Identity", keep_going)
     return helper.make_graph(
         body.nodes,
@@ -154,6 +169,16 @@ def _one_group(
             helper.make_tensor_sequence_value_info(grown, TensorProto.FLOAT, None),
         ],
     )
+
+
+def _bounds(graph: GraphWriter, columns: Columns) -> tuple[str, str]:
+    """Where the groups start and end, with the columns: int64 (groups, 1 or 2). Equal ones are one after ONNX Runtime's
+    own clean-up."""
+    if columns.end is None:
+        return "starts", "ends"
+    behind = graph.integers(0, 0, 0, 1)
+    first, end = graph.scalar(columns.first), graph.scalar(columns.end)
+    return graph.add("Pad", "starts", behind, first), graph.add("Pad", "ends", behind, end)
 
 
 def _block_of_distances(body: GraphWriter, table: str, shape: str, max_tokens: int) -> str:

@@ -9,18 +9,14 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
-from embedserve_runtime.engines.grouping import group
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.grouping import EqualGroups
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_types
 from embedserve_runtime.engines.onnx.session import PROVIDERS, RUN_ERRORS, load_session, session_options
 from embedserve_runtime.engines.onnx.spool import spooled
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
-
-# Scores of one head that a group may have where position terms are added: each of those is an array of all scores,
-# and more of them than the processor's cache holds is slower anyway.
-MOST_PAIRS = 1_048_576
 
 
 class OnnxEngine:
@@ -35,28 +31,30 @@ class OnnxEngine:
         session: onnxruntime.InferenceSession,
         precision: str = "float32",
         parity: float | None = None,
+        *,
+        hides_tokens: bool = False,
     ) -> None:
-        """session: of a graph as `graph.build` writes it. precision, parity: see `EngineFacts`."""
-        self.padding = 0
+        """session, hides_tokens: of a graph as `graph.build` writes it. precision, parity: see `EngineFacts`."""
         self.facts = EngineFacts("onnx", "cpu", precision, parity=parity)
         self._session = session
+        self._hides_tokens = hides_tokens
         self._hidden_size = encoder.hidden_size
-        has_terms = any(layer.attention.disentangled for layer in encoder.layers)
-        self._most_pairs = MOST_PAIRS if has_terms else None
         self._token_types = encoder.embeddings.token_types
         self._takes_types = takes_types(encoder)
 
     @classmethod
-    def build(cls, encoder: Encoder, weights: Weights, threads: int) -> OnnxEngine:
+    def build(
+        cls, encoder: Encoder, weights: Weights, threads: int, *, hides_tokens: bool = False
+    ) -> OnnxEngine:
         """Write the graph and load it. threads: compute threads of the session, the calling one included."""
-        model, initializers = build(encoder, weights)
+        model, initializers = build(encoder, weights, hides_tokens=hides_tokens)
         options = session_options(threads)
         with spooled(model, initializers) as folder:
             options.add_session_config_entry(
                 "session.model_external_initializers_file_folder_path", str(folder)
             )
             session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS)
-        return cls(encoder, session)
+        return cls(encoder, session, hides_tokens=hides_tokens)
 
     @classmethod
     def load(
@@ -69,14 +67,30 @@ class OnnxEngine:
     def hidden_size(self) -> int:
         return self._hidden_size
 
+    @property
+    def padding(self) -> int:
+        return 0
+
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
-        (hidden,) = self.probe(batch, [OUTPUT])
-        return hidden
+        order = _by_length(batch)
+        (hidden,) = self._run(batch if order is None else batch.select(order), [OUTPUT])
+        if order is None:
+            return hidden
+        placed = np.empty_like(hidden)
+        placed[batch.rows_of(order)] = hidden
+        return placed
 
     def probe(self, batch: PackedBatch, outputs: Sequence[str]) -> list[FloatArray]:
-        """Outputs of the graph by their names. Raises EngineFailure."""
+        """Outputs of the graph by their names, the tokens by the lengths of their sequences. Raises EngineFailure."""
+        order = _by_length(batch)
+        return self._run(batch if order is None else batch.select(order), outputs)
+
+    def _run(self, batch: PackedBatch, outputs: Sequence[str]) -> list[FloatArray]:
+        """batch: sequences of one length side by side."""
         batch.check_types(self._token_types)
+        if batch.attended is not None and not self._hides_tokens:
+            raise EngineFailure("a batch has tokens that attention must not see, and the graph knows of none")
         try:
             return self._session.run(list(outputs), self._feeds(batch))  # type: ignore[no-any-return]  # onnxruntime has no types
         except RUN_ERRORS as error:
@@ -85,23 +99,29 @@ class OnnxEngine:
             ) from error
 
     def _feeds(self, batch: PackedBatch) -> dict[str, NDArray[np.generic]]:
-        groups = group(batch, self._hidden_size, self._most_pairs)
-        self.padding = len(groups.rows) - batch.tokens
-        starts = np.repeat(batch.cu_seqlens[:-1], batch.lengths)
+        groups = EqualGroups.of(batch.lengths)
         feeds: dict[str, NDArray[np.generic]] = {
             "token_ids": batch.token_ids.astype(np.int64),
-            "positions": np.arange(batch.tokens, dtype=np.int64) - starts,
-            "rows": groups.rows,
-            "row_starts": groups.row_starts,
+            "positions": np.arange(batch.tokens, dtype=np.int64)
+            - np.repeat(batch.cu_seqlens[:-1], batch.lengths),
+            "starts": groups.starts,
+            "ends": groups.ends,
             "shapes": groups.shapes,
-            "lengths": groups.lengths,
-            "length_starts": groups.length_starts,
-            "unpad": groups.unpad,
             "groups": np.array(len(groups.shapes), dtype=np.int64),
         }
+        if self._hides_tokens:
+            lasts = np.cumsum(groups.shapes[:, :1], axis=0)
+            attended = batch.lengths if batch.attended is None else batch.attended
+            feeds |= {"attended": attended, "firsts": lasts - groups.shapes[:, :1], "lasts": lasts}
         if self._takes_types:
             types = batch.token_types
             feeds["token_types"] = (
                 np.zeros(batch.tokens, np.int64) if types is None else types.astype(np.int64)
             )
         return feeds
+
+
+def _by_length(batch: PackedBatch) -> Int32Array | None:
+    """The order of the sequences in which those of one length stand side by side; None where they do."""
+    order = np.argsort(batch.lengths, kind="stable").astype(np.int32)
+    return None if np.array_equal(order, np.arange(len(order))) else order

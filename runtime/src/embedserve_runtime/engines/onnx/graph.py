@@ -1,7 +1,7 @@
 """Writes the ONNX graph of an encoder straight from its description and weights: packed, with fused operators.
 
-Inputs of the graph are the packed token ids, their positions, and the index arrays of `grouping.AttentionGroups`;
-the output is the packed final hidden state. All linear layers see real tokens only (`attention` has the rest).
+Inputs of the graph are the packed token ids, sequences of one length side by side, their positions, and the arrays of
+`grouping.EqualGroups`; the output is the packed final hidden state. Nothing is padded (`attention` has the rest).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.onnx.attention import attention
 from embedserve_runtime.engines.onnx.mixing import convolution, mlp_branch
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
-from embedserve_runtime.engines.onnx.parts import Parts, Pending
+from embedserve_runtime.engines.onnx.parts import Parts
 from embedserve_runtime.model.architecture import Embeddings, Encoder, Layer, NormPlacement
 from embedserve_runtime.model.checkpoint import Weights
 
@@ -27,17 +27,22 @@ OUTPUT = "hidden"
 INPUTS: tuple[tuple[str, int, list[int | str]], ...] = (
     ("token_ids", TensorProto.INT64, ["tokens"]),
     ("positions", TensorProto.INT64, ["tokens"]),
-    ("rows", TensorProto.INT64, ["padded"]),
-    ("row_starts", TensorProto.INT64, ["groups+1"]),
-    ("shapes", TensorProto.INT64, ["groups", 2]),
-    ("lengths", TensorProto.INT32, ["sequences"]),
-    ("length_starts", TensorProto.INT64, ["groups+1"]),
-    ("unpad", TensorProto.INT64, ["tokens"]),
+    ("starts", TensorProto.INT64, ["groups", 1]),
+    ("ends", TensorProto.INT64, ["groups", 1]),
+    ("shapes", TensorProto.INT64, ["groups", 3]),
     ("groups", TensorProto.INT64, []),
 )
 
 # Besides, for encoders with several token types.
 TYPES_INPUT = ("token_types", TensorProto.INT64, ["tokens"])
+
+# Besides, where attention does not see all tokens: how many leading ones of each sequence it sees, and which sequences
+# each group has.
+SEEN_INPUTS = (
+    ("attended", TensorProto.INT32, ["sequences"]),
+    ("firsts", TensorProto.INT64, ["groups", 1]),
+    ("lasts", TensorProto.INT64, ["groups", 1]),
+)
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -47,13 +52,17 @@ def takes_types(encoder: Encoder) -> bool:
     return encoder.embeddings.token_types > 1
 
 
-def build(encoder: Encoder, weights: Weights) -> tuple[onnx.ModelProto, Arrays]:
+def build(
+    encoder: Encoder, weights: Weights, *, hides_tokens: bool = False
+) -> tuple[onnx.ModelProto, Arrays]:
     """The model without its weights, and the weights by initialiser name. Raises ModelInvalid.
+
+    hides_tokens: whether batches will have tokens that attention does not see (`PackedBatch.attended`).
 
     The weights stay outside the message, since protobuf ends at 2 GiB and a copy of them would double the memory.
     """
     graph = GraphWriter()
-    hidden = _encoder(Parts(graph, weights), encoder)
+    hidden = _encoder(Parts(graph, weights, hides_tokens=hides_tokens), encoder)
     graph.nodes.append(helper.make_node("Identity", [hidden], [OUTPUT]))
     # Constants of the graph itself are needed for its shapes while it is loaded, so they go inside.
     small = {name: value for name, value in graph.initializers.items() if value.dtype == np.int64}
@@ -64,7 +73,11 @@ def build(encoder: Encoder, weights: Weights) -> tuple[onnx.ModelProto, Arrays]:
             "encoder",
             [
                 helper.make_tensor_value_info(name, kind, shape)
-                for name, kind, shape in (*INPUTS, *([TYPES_INPUT] if takes_types(encoder) else []))
+                for name, kind, shape in (
+                    *INPUTS,
+                    *([TYPES_INPUT] if takes_types(encoder) else []),
+                    *(SEEN_INPUTS if hides_tokens else ()),
+                )
             ],
             [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["tokens", encoder.hidden_size])],
             initializer=[
@@ -80,10 +93,10 @@ def build(encoder: Encoder, weights: Weights) -> tuple[onnx.ModelProto, Arrays]:
 
 
 def _encoder(parts: Parts, encoder: Encoder) -> str:
-    """Embeddings, layers, final norm. Between layers a branch is kept apart from the residual until the next norm,
-    so that addition and norm are one operator."""
+    """Embeddings, layers, final norm. Between layers that norm first a branch is kept apart from the residual until the
+    next norm."""
     residual = _embeddings(parts, encoder)
-    pending: Pending | None = None
+    pending: str | None = None
     for number, layer in enumerate(encoder.layers):
         name = f"layers.{number}"
         if layer.placement is NormPlacement.POST:
@@ -96,7 +109,7 @@ def _encoder(parts: Parts, encoder: Encoder) -> str:
         normed, residual = parts.add_and_norm(branch, residual, layer.norm, f"{name}.mlp.norm")
         pending = _post_norm(parts, mlp_branch(parts, normed, layer.mlp, name), layer, f"{name}.mlp")
     if encoder.final_norm is None:
-        return residual if pending is None else parts.add(pending, residual)
+        return residual if pending is None else parts.graph.add("Add", pending, residual)
     if pending is None:
         return parts.norm(residual, encoder.final_norm, "final_norm")
     return parts.add_and_norm(pending, residual, encoder.final_norm, "final_norm")[0]
@@ -106,33 +119,30 @@ def _norms_after(parts: Parts, hidden: str, layer: Layer, encoder: Encoder, name
     """Input to output of a layer whose norms stand after the addition."""
     branch = _attention_branch(parts, hidden, layer, encoder, name)
     if layer.inner_norm:
-        inner, _ = parts.add_and_norm(branch, hidden, layer.norm, f"{name}.attention.inner_norm")
-        branch = Pending(inner, None)
+        branch, _ = parts.add_and_norm(branch, hidden, layer.norm, f"{name}.attention.inner_norm")
     attended, _ = parts.add_and_norm(branch, hidden, layer.norm, f"{name}.attention.norm")
     branch = mlp_branch(parts, attended, layer.mlp, name)
     output, _ = parts.add_and_norm(branch, attended, layer.norm, f"{name}.mlp.norm")
     if layer.convolution is None:
         return output
-    branch = Pending(convolution(parts, hidden, layer.convolution, name), None)
+    branch = convolution(parts, hidden, layer.convolution, name)
     return parts.add_and_norm(branch, output, layer.norm, f"{name}.convolution.norm")[0]
 
 
-def _norm_first(
-    parts: Parts, pending: Pending | None, residual: str, layer: Layer, name: str
-) -> tuple[str, str]:
+def _norm_first(parts: Parts, pending: str | None, residual: str, layer: Layer, name: str) -> tuple[str, str]:
     """(input of the attention, residual) of a layer that norms first."""
     if not layer.attention_norm:
-        total = residual if pending is None else parts.add(pending, residual)
+        total = residual if pending is None else parts.graph.add("Add", pending, residual)
         return total, total
     if pending is None:
         return parts.norm(residual, layer.norm, f"{name}.attention.norm"), residual
     return parts.add_and_norm(pending, residual, layer.norm, f"{name}.attention.norm")
 
 
-def _post_norm(parts: Parts, branch: Pending, layer: Layer, name: str) -> Pending:
+def _post_norm(parts: Parts, branch: str, layer: Layer, name: str) -> str:
     if layer.placement is not NormPlacement.SANDWICH:
         return branch
-    return Pending(parts.norm(parts.settled(branch), layer.norm, f"{name}.post_norm"), None)
+    return parts.norm(branch, layer.norm, f"{name}.post_norm")
 
 
 def _embeddings(parts: Parts, encoder: Encoder) -> str:
@@ -150,10 +160,9 @@ def _embeddings(parts: Parts, encoder: Encoder) -> str:
         hidden, row = parts.product(total, ["embeddings.projection"], bias=False), None
     if row is None:
         return parts.norm(hidden, embeddings.norm, "embeddings.norm") if embeddings.norm else hidden
-    word = Pending(hidden, None)
     if embeddings.norm is None:
-        return parts.add(word, row)
-    return parts.add_and_norm(word, row, embeddings.norm, "embeddings.norm")[0]
+        return graph.add("Add", hidden, row)
+    return parts.add_and_norm(hidden, row, embeddings.norm, "embeddings.norm")[0]
 
 
 def _position_and_type_row(parts: Parts, embeddings: Embeddings, types: FloatArray | None) -> str | None:
@@ -176,9 +185,9 @@ def _position_and_type_row(parts: Parts, embeddings: Embeddings, types: FloatArr
     return graph.add("Gather", graph.constant("embeddings.position", table), index)
 
 
-def _attention_branch(parts: Parts, hidden: str, layer: Layer, encoder: Encoder, name: str) -> Pending:
+def _attention_branch(parts: Parts, hidden: str, layer: Layer, encoder: Encoder, name: str) -> str:
     attended = attention(parts, hidden, layer.attention, encoder.max_tokens, f"{name}.attention")
-    return parts.pending_product(attended, f"{name}.attention.output", layer.attention.output_bias)
+    return parts.product(attended, [f"{name}.attention.output"], layer.attention.output_bias)
 
 
 def declared(name: str, value: NDArray[np.generic]) -> TensorProto:

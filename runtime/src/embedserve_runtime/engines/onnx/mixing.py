@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from embedserve_runtime.engines.onnx.nodes import FUSED
-from embedserve_runtime.engines.onnx.parts import Parts, Pending
-from embedserve_runtime.model.architecture import Activation, Convolution, Experts, Mlp
+from embedserve_runtime.engines.onnx.parts import Parts
+from embedserve_runtime.model.architecture import Convolution, Experts, Mlp
 
-# Activations whose operator adds the bias in the same pass.
-FUSED_BIAS = {Activation.GELU: "BiasGelu", Activation.GELU_TANH: "FastGelu"}
 END = np.iinfo(np.int64).max
 
 
-def mlp_branch(parts: Parts, hidden: str, mlp: Mlp | Experts, name: str) -> Pending:
+def mlp_branch(parts: Parts, hidden: str, mlp: Mlp | Experts, name: str) -> str:
     """The MLP of the layer `name`, before the residual is added."""
     if isinstance(mlp, Experts):
         return _experts(parts, hidden, mlp, f"{name}.mlp")
@@ -25,17 +22,12 @@ def mlp_branch(parts: Parts, hidden: str, mlp: Mlp | Experts, name: str) -> Pend
         both = parts.product(hidden, [f"{name}.mlp.gate", f"{name}.mlp.up"], mlp.up_bias)
         gate, up = graph.add_many("Split", both, outputs=2, axis=1, num_outputs=2)
         inner = graph.add("Mul", parts.activation(gate, mlp.activation), up)
-    elif mlp.up_bias and mlp.activation in FUSED_BIAS:
-        up = parts.pending_product(hidden, f"{name}.mlp.up", bias=False).value
-        inner = graph.add(
-            FUSED_BIAS[mlp.activation], up, parts.parameter(f"{name}.mlp.up.bias"), domain=FUSED
-        )
     else:
         inner = parts.activation(parts.product(hidden, [f"{name}.mlp.up"], mlp.up_bias), mlp.activation)
-    return parts.pending_product(inner, f"{name}.mlp.down", mlp.down_bias)
+    return parts.product(inner, [f"{name}.mlp.down"], mlp.down_bias)
 
 
-def _experts(parts: Parts, hidden: str, experts: Experts, name: str) -> Pending:
+def _experts(parts: Parts, hidden: str, experts: Experts, name: str) -> str:
     """Each expert runs on the tokens that chose it, and only on those.
 
     A choice is numbered token * chosen + rank. The results, expert after expert, are brought back into the order of
@@ -61,7 +53,7 @@ def _experts(parts: Parts, hidden: str, experts: Experts, name: str) -> Pending:
     by_token = graph.add("Reshape", rows, graph.integers(-1, experts.chosen, width))
     weighed = graph.add("Mul", by_token, graph.add("Unsqueeze", shares, graph.integers(2)))
     total = graph.add("ReduceSum", weighed, graph.integers(1), keepdims=0)
-    return Pending(total, parts.parameter(f"{name}.bias"))
+    return graph.add("Add", total, parts.parameter(f"{name}.bias"))
 
 
 def _one_expert(parts: Parts, tokens: str, experts: Experts, number: int, name: str) -> str:

@@ -1,0 +1,210 @@
+"""One run: load, measure the machine and the model, suggest settings."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import uvloop
+
+from embedserve_runtime.benching.load import Answers, Batches, run_load
+from embedserve_runtime.benching.products import flops, measured_rate
+from embedserve_runtime.benching.texts import built_in_mix, read_texts
+from embedserve_runtime.config import RuntimeConfig
+from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.errors import WrongModelKind
+from embedserve_runtime.loading import load_runner
+from embedserve_runtime.results import Output
+from embedserve_runtime.runner import Runner
+from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
+from embedserve_runtime.scheduling.dispatcher import Dispatcher
+from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+
+CALIBRATION_SECONDS = 5.0
+WARM_UP_SECONDS = 1.0
+TOKENIZER_REPEATS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to run. texts: a file with one a line, None for the built-in mix."""
+
+    texts: Path | None
+    clients: int
+    batch: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """Settings for this model on this machine."""
+
+    max_batch_tokens: int
+    http_workers: int
+    threads: int
+    precision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Rates are per second. product_gflops, product_share: None where the engine is not ONNX Runtime in float32.
+
+    padding_share: positions computed beside real tokens, of all. tokenizing_share: of the time that tokenising and the
+    engine take for a text.
+    """
+
+    model: str
+    engine: str
+    texts: int
+    mean_tokens: float
+    clients: int
+    batch: int
+    requests: int
+    tokens_per_second: float
+    texts_per_second: float
+    p50_ms: float
+    p99_ms: float
+    padding_share: float
+    tokenizing_share: float
+    product_gflops: float | None
+    product_share: float | None
+    budgets: dict[int, float]
+    suggestion: Suggestion
+
+
+def bench(config: RuntimeConfig, wanted: Wanted) -> Report:
+    """Raises EmbedserveError when the model cannot be run."""
+    texts = built_in_mix() if wanted.texts is None else read_texts(wanted.texts)
+    runner = load_runner(config)
+    card = runner.card
+    if not card.main_output & (Output.DENSE | Output.SPARSE):
+        raise WrongModelKind(f"{card.source} makes no vectors of single texts; bench a model that embeds")
+    tokenizer = TextTokenizer.from_card(card)
+    calibration = _calibration(runner, tokenizer)
+    tokenizing = _tokenizing_rate(tokenizer, texts)
+    given = config.batching.max_batch_tokens
+    budget = calibration.budget if given == "auto" else given
+    answers, batches = uvloop.run(
+        _loaded(config, runner, tokenizer, budget=budget, texts=texts, wanted=wanted)
+    )
+    return _report(
+        config,
+        runner,
+        wanted,
+        texts=len(texts),
+        calibration=calibration,
+        answers=answers,
+        batches=batches,
+        tokenizing=tokenizing,
+    )
+
+
+async def _loaded(
+    config: RuntimeConfig,
+    runner: Runner,
+    tokenizer: TextTokenizer,
+    *,
+    budget: int,
+    texts: Sequence[str],
+    wanted: Wanted,
+) -> tuple[Answers, Batches]:
+    batching, batches = config.batching, Batches()
+    limits = Limits(budget, batching.max_queue_tokens, batching.max_queue_inputs)
+    dispatcher = Dispatcher([runner], limits, clock=time.perf_counter, observer=batches)
+    service = EmbeddingService(
+        runner.card, tokenizer, dispatcher, batching, time.perf_counter, engines=[runner.engine]
+    )
+    try:
+        load = partial(run_load, service, texts, clients=wanted.clients, batch=wanted.batch)
+        await load(seconds=min(WARM_UP_SECONDS, wanted.seconds))
+        batches.clear()
+        return await load(seconds=wanted.seconds), batches
+    finally:
+        service.close()
+        dispatcher.close("the run is over")
+        await asyncio.to_thread(dispatcher.join, wanted.seconds)
+
+
+def _calibration(runner: Runner, tokenizer: TextTokenizer) -> Calibration:
+    run = partial(runner.run, wanted=runner.card.main_output)
+    vocabulary_size, max_length = tokenizer.vocabulary_size, runner.card.max_length
+    warm_up(run, max_length=max_length, vocabulary_size=vocabulary_size)
+    return calibrate(
+        run,
+        max_length=max_length,
+        vocabulary_size=vocabulary_size,
+        seconds=CALIBRATION_SECONDS,
+        clock=time.perf_counter,
+    )
+
+
+def _tokenizing_rate(tokenizer: TextTokenizer, texts: Sequence[str]) -> float:
+    """Tokens a second of CPU time, the best of a few runs."""
+    best = 0.0
+    for _ in range(TOKENIZER_REPEATS):
+        started = time.process_time()
+        encoded = tokenizer.encode(texts, "", CutRules(truncate=True))
+        best = max(best, sum(map(len, encoded)) / max(time.process_time() - started, 1e-9))
+    return best
+
+
+def _report(
+    config: RuntimeConfig,
+    runner: Runner,
+    wanted: Wanted,
+    *,
+    texts: int,
+    calibration: Calibration,
+    answers: Answers,
+    batches: Batches,
+    tokenizing: float,
+) -> Report:
+    threads = config.engine.threads or usable_cpus()
+    card, engine = runner.card, runner.engine
+    tokens = sum(answers.lengths)
+    comparable = engine.kind == "onnx" and engine.precision == "float32" and card.encoder.layers
+    peak = measured_rate(card.encoder, threads) if comparable else None
+    work = flops(card.encoder, np.array(answers.lengths)) / answers.took if peak else None
+    # On one core each: what a token takes before the engine, of all that it takes.
+    engine_seconds = threads * batches.seconds / max(batches.tokens, 1)
+    tokenizing_share = (1 / tokenizing) / (1 / tokenizing + engine_seconds)
+    marks = (
+        statistics.quantiles(answers.seconds, n=100, method="inclusive") if len(answers.seconds) > 1 else None
+    )
+    return Report(
+        model=card.source,
+        engine=engine.kind,
+        texts=texts,
+        mean_tokens=tokens / len(answers.lengths),
+        clients=wanted.clients,
+        batch=wanted.batch,
+        requests=len(answers.seconds),
+        tokens_per_second=tokens / answers.took,
+        texts_per_second=len(answers.lengths) / answers.took,
+        p50_ms=1e3 * (marks[49] if marks else answers.seconds[0]),
+        p99_ms=1e3 * (marks[98] if marks else answers.seconds[0]),
+        padding_share=batches.padding / max(batches.tokens + batches.padding, 1),
+        tokenizing_share=tokenizing_share,
+        product_gflops=peak / 1e9 if peak else None,
+        product_share=work / peak if work and peak else None,
+        budgets={one.budget: one.tokens_per_second for one in calibration.measurements},
+        suggestion=Suggestion(
+            max_batch_tokens=calibration.budget,
+            http_workers=suggested_workers(tokenizing_share, usable_cpus()),
+            threads=threads,
+            precision=engine.precision,
+        ),
+    )
+
+
+def suggested_workers(tokenizing_share: float, cpus: int) -> int:
+    """Processes that parse and tokenise: their share of the cores, and 1 (the engine's own) below one whole core."""
+    return max(1, min(int(tokenizing_share * cpus), cpus - 1))

@@ -1,0 +1,69 @@
+"""Clients in a closed loop: each sends its next request when the last is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from embedserve_runtime.scheduling.dispatcher import Observer
+from embedserve_runtime.service import EmbeddingService, EmbedQuery
+
+
+@dataclass(slots=True)
+class Batches(Observer):
+    """Adds up what the engine ran."""
+
+    count: int = 0
+    tokens: int = 0
+    padding: int = 0
+    seconds: float = 0.0
+
+    def batch_done(self, *, inputs: int, tokens: int, padding: int, seconds: float, failed: bool) -> None:
+        del inputs, failed
+        self.count += 1
+        self.tokens += tokens
+        self.padding += padding
+        self.seconds += seconds
+
+    def clear(self) -> None:
+        self.count = self.tokens = self.padding = 0
+        self.seconds = 0.0
+
+
+@dataclass(slots=True)
+class Answers:
+    """Of the requests that were answered: seconds and token counts of the texts of each."""
+
+    seconds: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    took: float = 0.0
+
+
+async def run_load(
+    service: EmbeddingService, texts: Sequence[str], *, clients: int, batch: int, seconds: float
+) -> Answers:
+    """Send the texts round and round, `batch` in a request, until the time is over; at least one request each
+    client. Raises any RequestError."""
+    answers = Answers()
+    source = itertools.cycle(texts)
+    started = time.perf_counter()
+    deadline = started + seconds
+
+    async def client() -> None:
+        while True:
+            query = EmbedQuery(
+                list(itertools.islice(source, batch)), truncate=True, outputs=service.card.main_output
+            )
+            sent = time.perf_counter()
+            done = await service.embed(query)
+            answers.seconds.append(time.perf_counter() - sent)
+            answers.lengths += done.effort.lengths
+            if time.perf_counter() >= deadline:
+                return
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    answers.took = time.perf_counter() - started
+    return answers

@@ -1,0 +1,45 @@
+"""The result for people, and the bars of its picture."""
+
+from __future__ import annotations
+
+from embedserve_runtime.benching.bench import Report
+from embedserve_runtime.benching.picture import Bar, bars
+
+
+def table(report: Report) -> str:
+    """Lines of a name and a value, then the suggestion."""
+    best = report.suggestion
+    rows = [
+        ("model", f"{report.model}, engine {report.engine}"),
+        ("texts", f"{report.texts}, {report.mean_tokens:.0f} tokens on average"),
+        ("requests", f"{report.requests} of {report.batch} from {report.clients} clients"),
+        ("tokens/s", f"{report.tokens_per_second:,.0f}"),
+        ("texts/s", f"{report.texts_per_second:,.1f}"),
+        ("latency", f"p50 {report.p50_ms:.1f} ms, p99 {report.p99_ms:.1f} ms"),
+        ("padding", f"{report.padding_share:.1%} of all positions"),
+        ("tokenising", f"{report.tokenizing_share:.1%} of tokenising and engine together"),
+    ]
+    if report.product_gflops is not None and report.product_share is not None:
+        rows.append(
+            (
+                "matrix products",
+                f"{report.product_share:.0%} of the {report.product_gflops:,.0f} GFLOP/s measured in float32",
+            )
+        )
+    rows += [
+        ("budgets", ", ".join(f"{budget}: {rate:,.0f}/s" for budget, rate in report.budgets.items())),
+        (
+            "suggested",
+            f"batching.max_batch_tokens {best.max_batch_tokens}, server.http_workers {best.http_workers}, "
+            f"engine.threads {best.threads}, engine.precision {best.precision}",
+        ),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+
+
+def picture(report: Report) -> str:
+    """Tokens/s by token budget, and under load, as SVG."""
+    found = [Bar(f"budget {budget}", rate) for budget, rate in report.budgets.items()]
+    load = Bar(f"{report.clients} clients x {report.batch}", report.tokens_per_second)
+    return bars(f"{report.model}: tokens/s on this machine", [*found, load])

@@ -1,0 +1,102 @@
+"""What `embedserve bench` prints of a real model, and what it makes of its measurements."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from embedserve_runtime.benching.bench import suggested_workers
+from embedserve_runtime.benching.picture import Bar, bars
+from embedserve_runtime.benching.products import flops
+from embedserve_runtime.benching.texts import built_in_mix
+from embedserve_runtime.cli import main
+from embedserve_runtime.runner import Runner
+from tests.support.models import minilm_folder
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def few_texts(tmp_path: Path) -> Path:
+    file = tmp_path / "texts.txt"
+    file.write_text("one two three\n\nfour\n")
+    return file
+
+
+def test_a_run_on_the_users_texts_is_told_as_json_and_drawn(
+    few_texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn = tmp_path / "bench.svg"
+    words = [
+        "bench",
+        "--model",
+        str(minilm_folder()),
+        "--texts",
+        str(few_texts),
+        "--batch",
+        "2",
+        "--clients",
+        "2",
+    ]
+    assert (
+        main([*words, "--seconds", "0.01", "--max-batch-tokens", "64", "--json", "--picture", str(drawn)])
+        == 0
+    )
+    report = json.loads(capsys.readouterr().out)
+    # [CLS] one two three [SEP] and [CLS] four [SEP].
+    assert (report["texts"], report["mean_tokens"], report["padding_share"]) == (2, 4.0, 0.0)
+    assert report["requests"] >= 2
+    assert report["texts_per_second"] == pytest.approx(report["tokens_per_second"] / 4)
+    assert 0 < report["p50_ms"] <= report["p99_ms"]
+    assert report["suggestion"]["max_batch_tokens"] in map(int, report["budgets"])
+    assert report["product_share"] > 0
+    assert len(ElementTree.parse(drawn).findall(f"{SVG}rect")) == len(report["budgets"]) + 2
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(None, "cannot be read"), ("\n \n", "has no texts")],
+    ids=["no file", "no texts"],
+)
+def test_texts_that_cannot_be_used_are_refused(
+    content: str | None, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "texts.txt"
+    if content is not None:
+        file.write_text(content)
+    assert main(["bench", "--model", str(minilm_folder()), "--texts", str(file)]) == 1
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("share", "cpus", "want"),
+    [(0.01, 2, 1), (0.01, 64, 1), (0.2, 16, 3), (0.9, 8, 7), (0.9, 1, 1)],
+    ids=["a large model", "one core is not filled", "a fifth of the cores", "one is left", "one core"],
+)
+def test_front_end_processes_get_the_share_of_the_cores_that_tokenising_takes(
+    share: float, cpus: int, want: int
+) -> None:
+    assert suggested_workers(share, cpus) == want
+
+
+def test_the_operations_of_a_text_are_those_of_its_products(minilm_runner: Runner) -> None:
+    # Six layers of 384: four times the square for attention's products, eight times for the MLP; then the scores.
+    want = 6 * (2 * 10 * 12 * 384**2 + 4 * 384 * 10**2)
+    assert flops(minilm_runner.card.encoder, np.array([10])) == want
+
+
+def test_the_built_in_mix_is_the_same_at_every_call_and_has_short_and_long_texts() -> None:
+    lengths = sorted(len(text.split()) for text in built_in_mix())
+    assert built_in_mix() == built_in_mix()
+    assert (lengths[0], lengths[len(lengths) // 2] < 40, lengths[-1] > 180) == (4, True, True)
+
+
+def test_bars_are_as_long_as_their_values_and_labels_are_escaped() -> None:
+    root = ElementTree.fromstring(bars("a & b", [Bar("<x>", 10), Bar("y", 5)]))
+    _background, first, second = root.findall(f"{SVG}rect")
+    assert float(first.attrib["width"]) == 2 * float(second.attrib["width"])
+    assert "<x>" in [text.text for text in root.findall(f"{SVG}text")]
