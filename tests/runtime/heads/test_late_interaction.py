@@ -14,16 +14,18 @@ from sentence_transformers.base.modules import Module, Normalize
 from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling, MultiVectorMask
 from tokenizers import AddedToken, Tokenizer
 
+from embedserve_runtime.config import load_config
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, Tokens
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.heads.token_pooling import pool_tokens, pooled
+from embedserve_runtime.loading import load_runner
 from embedserve_runtime.model.heads.description import TokenPooling
 from embedserve_runtime.results import Output
 from embedserve_runtime.service import EmbedQuery, Role
 from embedserve_runtime.service.roles import is_query, prompt_of
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer, Ways
 from tests.runtime.engines.engines import ENGINES
-from tests.runtime.heads.head_runner import card_of, greatest, runner_of
+from tests.runtime.heads.head_runner import card_of, greatest
 from tests.runtime.heads.test_multi_vector import as_pylate, projection, save
 from tests.runtime.model.test_card import edit
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
@@ -146,7 +148,8 @@ def saved(folder: Path, kind: Kind) -> Path:
 
 def vectors_of(folder: Path, engine: str) -> list[FloatArray]:
     """Of all queries and documents, in one batch."""
-    runner = runner_of(folder, engine)
+    settings = {"model": {"source": str(folder)}, "engine": {"kind": engine, "threads": 1}}
+    runner = load_runner(load_config(flags=settings))
     card = runner.card
     ways = Ways.of(card, TextTokenizer.from_card(card))
     sequences: list[Tokens] = []
