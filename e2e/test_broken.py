@@ -37,7 +37,7 @@ BROKEN = {
         hub_spec("acme/does-not-exist"), "ModelNotFound", ("acme/does-not-exist",), stalls=True
     ),
     "no-revision": Broken(
-        hub_spec(hub={"revision": "v99"}), "ModelNotFound", (samples.MINILM, "v99"), stalls=True
+        hub_spec(hub={"revision": "v99"}), "RevisionNotFound", (samples.MINILM, "v99"), stalls=True
     ),
     "gated": Broken(
         hub_spec(samples.GATED),
