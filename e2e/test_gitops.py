@@ -11,7 +11,7 @@ from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.git import GitOps
 from e2e.services import PATIENCE_S, Service, condition, hub_spec
-from e2e.spaces import CLIENTS, RATE, Watch, vector_at, watching
+from e2e.spaces import CLIENTS, Watch, vector_at, watching
 
 MEAN = hub_spec(servedModelName="gitops", replicas=2)
 CLS = hub_spec(servedModelName="gitops", replicas=2, model={"pooling": "cls"})
@@ -31,7 +31,6 @@ def gitops(service: MakeService, tmp_path: Path) -> GitOps:
 def check(watch: Watch, spaces: list[str], references: dict[str, list[float]]) -> None:
     """No failure; every client passed through the spaces in this order; every answer has its space's vector."""
     assert watch.failed == []
-    assert watch.answers > RATE
     for client in range(CLIENTS):
         assert watch.spaces_of(client) == spaces
     for one in watch.seen:
