@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -207,12 +208,14 @@ def test_from_a_read_only_volume_a_model_is_taken_and_a_missing_one_is_named(
     assert (code, said.partition(":")[0]) == (1, "VolumeReadOnly")
 
 
-def test_a_volume_of_another_user_is_named(settings: ModelSettings, tmp_path: Path) -> None:
+def test_a_volume_of_another_user_is_named(settings: ModelSettings) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    settings.store.mkdir(mode=0o755)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    code, said = finish(start(settings, "12345"))
+    # Not under pytest's own folder, which nobody else may enter.
+    with tempfile.TemporaryDirectory() as shared:
+        Path(shared).chmod(0o755)
+        store = Path(shared) / "store"
+        store.mkdir(mode=0o755)
+        code, said = finish(start(settings.model_copy(update={"store": store}), "12345"))
     assert (code, said.partition(":")[0]) == (1, "VolumePermissionDenied"), said
     assert "may not be written by user 12345, group 12345: it belongs to 0:0 with mode 755" in said
