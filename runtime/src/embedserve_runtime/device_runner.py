@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.graphs import Forward
 from embedserve_runtime.engines.torch.heads import (
@@ -29,7 +29,7 @@ from embedserve_runtime.heads.sparse import Splade
 from embedserve_runtime.heads.tokens import Lexical, MultiVectors
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.results import Output, Results, SparseVector
-from embedserve_runtime.runner import Heads
+from embedserve_runtime.runner import EngineRunner, Heads
 
 T = TypeVar("T")
 
@@ -66,13 +66,12 @@ class Submitted:
         )
 
 
-class DeviceRunner:
+class DeviceRunner(EngineRunner[TorchEngine]):
     """The engine and the heads on one device; the graphs are captured when it is made."""
 
     def __init__(self, card: ModelCard, engine: TorchEngine, heads: Heads) -> None:
         """heads: as they are on the host; their arrays are copied."""
-        self._card = card
-        self._engine = engine
+        super().__init__(card, engine)
         self._pooled: Output | None = None
         self._routed = False
         self._takes: dict[Output, Callable[[Forward, PackedBatch], _Part]] = {Output.HIDDEN: _hidden}
@@ -113,18 +112,6 @@ class DeviceRunner:
             layers = host_layers(heads.multi_vectors.layers)
             self._takes[Output.MULTI_VECTOR] = _vectors(heads.multi_vectors, TokenLayers(layers, device))
         self._engine.prepare(pooled)
-
-    @property
-    def card(self) -> ModelCard:
-        return self._card
-
-    @property
-    def engine(self) -> EngineFacts:
-        return self._engine.facts
-
-    @property
-    def out_of_memory(self) -> int:
-        return self._engine.out_of_memory
 
     @property
     def most_under_way(self) -> int:

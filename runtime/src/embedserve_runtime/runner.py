@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -45,13 +45,15 @@ class Heads:
     multi_vectors: Callable[[FloatArray, PackedBatch], list[FloatArray]] | None = None
 
 
-class EncoderRunner:
-    """An encoder on an engine that gives hidden states, and the heads on the host."""
+E = TypeVar("E", bound=Engine)
 
-    def __init__(self, card: ModelCard, engine: Engine, heads: Heads) -> None:
+
+class EngineRunner(Generic[E]):
+    """What every model on one engine tells of itself."""
+
+    def __init__(self, card: ModelCard, engine: E) -> None:
         self._card = card
         self._engine = engine
-        self._heads = heads
 
     @property
     def card(self) -> ModelCard:
@@ -64,6 +66,14 @@ class EncoderRunner:
     @property
     def out_of_memory(self) -> int:
         return self._engine.out_of_memory
+
+
+class EncoderRunner(EngineRunner[Engine]):
+    """An encoder on an engine that gives hidden states, and the heads on the host."""
+
+    def __init__(self, card: ModelCard, engine: Engine, heads: Heads) -> None:
+        super().__init__(card, engine)
+        self._heads = heads
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         heads = self._heads
@@ -90,7 +100,7 @@ class WeighsTokens(Engine, Protocol):
         ...
 
 
-class WeightsRunner:
+class WeightsRunner(EngineRunner[WeighsTokens]):
     """Dense and sparse vectors of one run of an engine that weighs tokens itself."""
 
     def __init__(
@@ -101,22 +111,9 @@ class WeightsRunner:
         sparse: Callable[[FloatArray, PackedBatch], list[SparseVector]],
     ) -> None:
         """sparse: of weights."""
-        self._card = card
-        self._engine = engine
+        super().__init__(card, engine)
         self._dense = dense
         self._sparse = sparse
-
-    @property
-    def card(self) -> ModelCard:
-        return self._card
-
-    @property
-    def engine(self) -> EngineFacts:
-        return self._engine.facts
-
-    @property
-    def out_of_memory(self) -> int:
-        return self._engine.out_of_memory
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         hidden, weights = self._engine.states(

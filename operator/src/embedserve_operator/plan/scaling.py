@@ -12,6 +12,7 @@ from __future__ import annotations
 from embedserve_operator.api.status import AutoscalingStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kinds import SCALED_OBJECT
+from embedserve_operator.nodes import ClusterFacts
 from embedserve_operator.plan.outcome import HandOver, PlannedCondition
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.settings import RenderSettings
@@ -38,11 +39,20 @@ def scalers(
     """What lets an autoscaler decide the number of pods of a revision; nothing where the number is fixed."""
     if settings.keda is None:
         return (autoscaler(world.resource, spec, revision),)
-    if SCALED_OBJECT not in world.cluster.optional_kinds:
+    if keda_is_missing(spec, settings, world.cluster):
         return ()
     return (
         None if settings.keda.prometheus else metrics_service(world.resource, spec, revision),
         scaled_object(world.resource, spec, settings.keda, revision),
+    )
+
+
+def keda_is_missing(spec: EmbeddingServiceSpec, settings: RenderSettings, cluster: ClusterFacts) -> bool:
+    """Whether KEDA is to decide the number of pods, and the cluster has none."""
+    return (
+        fixed_replicas(spec) is None
+        and settings.keda is not None
+        and SCALED_OBJECT not in cluster.optional_kinds
     )
 
 
@@ -102,11 +112,7 @@ def scaling_condition(
     world: World, spec: EmbeddingServiceSpec, settings: RenderSettings, serving: str
 ) -> PlannedCondition | None:
     """Whether the autoscaler can do its work, in its words; None where there is none, or it has not looked yet."""
-    if (
-        fixed_replicas(spec) is None
-        and settings.keda is not None
-        and SCALED_OBJECT not in world.cluster.optional_kinds
-    ):
+    if keda_is_missing(spec, settings, world.cluster):
         return PlannedCondition("ScalingActive", "False", KEDA_MISSING, _KEDA_MISSING_WORDS)
     facts, wanted = _autoscaler(world, serving), spec.autoscaling
     if facts is None or facts.active is None or wanted is None:

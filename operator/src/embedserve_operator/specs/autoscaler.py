@@ -40,6 +40,11 @@ def target_of(wanted: Autoscaling) -> str:
     return TARGETS[wanted.metric] if wanted.target is None else str(wanted.target)
 
 
+def behavior_of(wanted: Autoscaling) -> Manifest:
+    """Speed of scaling: the user's, and ours in what it leaves out."""
+    return {**BEHAVIOR, **(wanted.behavior or {})}
+
+
 def autoscaler(resource: Resource, spec: EmbeddingServiceSpec, revision: str) -> Manifest | None:
     """The autoscaler; None when the number of pods is fixed."""
     wanted = spec.autoscaling
@@ -67,7 +72,7 @@ def autoscaler(resource: Resource, spec: EmbeddingServiceSpec, revision: str) ->
                 "maxReplicas": wanted.max_replicas,
                 # Ours first: the status tells its value.
                 "metrics": [metric, *(wanted.metrics or ())],
-                "behavior": {**BEHAVIOR, **(wanted.behavior or {})},
+                "behavior": behavior_of(wanted),
             },
         }
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from embedserve_operator.api.types import Autoscaling, EmbeddingServiceSpec
 from embedserve_operator.settings import KedaSettings
-from embedserve_operator.specs.autoscaler import BEHAVIOR, METRICS, target_of
+from embedserve_operator.specs.autoscaler import METRICS, behavior_of, target_of
 from embedserve_operator.specs.deployment import deployment_name
 from embedserve_operator.specs.metadata import fingerprinted, metadata, selector
 from embedserve_operator.specs.runtime_config import MANAGEMENT_PORT
@@ -26,7 +26,7 @@ def scaled_object(
     if wanted is None or spec.suspend:
         return None
     name = deployment_name(resource, revision)
-    behavior = {**BEHAVIOR, **(wanted.behavior or {})}
+    behavior = behavior_of(wanted)
     ours = _of_prometheus(resource, wanted, keda, revision) if keda.prometheus else _of_pods(resource, wanted)
     return fingerprinted(
         {
