@@ -14,6 +14,7 @@ from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.progress import Progress
 from e2e.demo.partners import HUB_URL, ClientPod, start_client, start_hub
 from e2e.demo.release import OPERATOR_NAMESPACE, Release
+from e2e.scaled import scaled_spec
 from e2e.services import Service
 
 # The first run builds Kubernetes, inside the first test that wants a cluster.
@@ -65,6 +66,17 @@ def namespace(kubectl: Kubectl, request: pytest.FixtureRequest) -> Iterator[str]
 def service(kubectl: Kubectl, client: ClientPod, namespace: str) -> MakeService:
     """A service of some name in the module's namespace; applying it is the test's business."""
     return lambda name: Service(kubectl, client, namespace, name)
+
+
+@pytest.fixture
+def scaled(service: MakeService) -> Iterator[Service]:
+    """A service with one pod, which the autoscaler has looked at."""
+    found = service("scaled")
+    found.apply(scaled_spec())
+    found.wait_serving()
+    found.wait_condition("ScalingActive", "True", "Scaling")
+    yield found
+    found.delete()
 
 
 def _show(kubectl: Kubectl, namespace: str) -> None:

@@ -47,17 +47,6 @@ def adapter(cluster: Cluster, kubectl: Kubectl) -> Iterator[None]:
     wait_until("nothing is registered", lambda: kubectl.get(*API_SERVICE) is None, timeout_s=PATIENCE_S)
 
 
-@pytest.fixture
-def scaled(service: MakeService) -> Iterator[Service]:
-    """A service with one pod, which the autoscaler has looked at."""
-    found = service("scaled")
-    found.apply(scaled_spec())
-    found.wait_serving()
-    found.wait_condition("ScalingActive", "True", "Scaling")
-    yield found
-    found.delete()
-
-
 def value(found: Object) -> float:
     """Waiting inputs of a pod, on average, as the status tells it."""
     said = found["status"].get("autoscaling", {}).get("value", "0")

@@ -9,7 +9,6 @@ import pytest
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
-from e2e.conftest import MakeService
 from e2e.keda import keda
 from e2e.load import asking
 from e2e.scaled import LONG_TEXT, ready, scaled_spec, upgrade
@@ -24,16 +23,6 @@ def installed(cluster: Cluster) -> Iterator[None]:
         upgrade(cluster, "--set", "keda.enabled=true")
         yield
         upgrade(cluster, "--set", "keda.enabled=false")
-
-
-@pytest.fixture
-def scaled(service: MakeService) -> Iterator[Service]:
-    found = service("scaled")
-    found.apply(scaled_spec())
-    found.wait_serving()
-    found.wait_condition("ScalingActive", "True", "Scaling")
-    yield found
-    found.delete()
 
 
 def during(start: str, end: str) -> Object:

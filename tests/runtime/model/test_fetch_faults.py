@@ -18,7 +18,7 @@ import pytest
 from e2e.hub import Fault, FaultKind, HubServer
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.model.store.checking import find_damage
-from tests.runtime.model.fetch_kit import REPOSITORY, WEIGHTS, assert_fetched, is_good, write_repository
+from tests.runtime.model.fetch_kit import WEIGHTS, assert_fetched, is_good, write_repository
 
 pytestmark = pytest.mark.thorough
 SIZE = 24_000_000
@@ -44,17 +44,6 @@ except EmbedserveError as error:
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, bytes]:
     return write_repository(tmp_path / "repositories", SIZE)
-
-
-@pytest.fixture
-def hub(tmp_path: Path, files: dict[str, bytes]) -> Iterator[HubServer]:
-    with HubServer(tmp_path / "repositories") as server:
-        yield server
-
-
-@pytest.fixture
-def settings(hub: HubServer, tmp_path: Path) -> ModelSettings:
-    return ModelSettings(source=REPOSITORY, endpoint=hub.url, store=tmp_path / "store")
 
 
 def start(settings: ModelSettings, *user: str) -> subprocess.Popen[str]:

@@ -55,17 +55,6 @@ def files(tmp_path: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def hub(tmp_path: Path, files: dict[str, bytes]) -> Iterator[HubServer]:
-    with HubServer(tmp_path / "repositories") as server:
-        yield server
-
-
-@pytest.fixture
-def settings(hub: HubServer, tmp_path: Path) -> ModelSettings:
-    return ModelSettings(source=REPOSITORY, endpoint=hub.url, store=tmp_path / "store")
-
-
-@pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts and notes of a size at which small test files have many."""
     monkeypatch.setattr(partial, "SEGMENT", 400_000)
