@@ -93,6 +93,21 @@ class RolloutStatus(Model):
     """Base URL of its own name, once its vector space is known."""
 
 
+class Fetching(Model):
+    """A fetch under way. Looked at every few seconds."""
+
+    phase: str
+    """What is being done: resolving, fetching, unpacking, storing, reading, or what is waited for."""
+    bytes_done: int
+    """Bytes that are there."""
+    bytes_total: int
+    """Bytes that are needed, as far as it is known."""
+    bytes_per_second: int
+    """Rate, over the last 20 seconds."""
+    seconds_remaining: int | None = None
+    """At that rate; absent while there is none."""
+
+
 class ServedModel(Model):
     """The model that is served now."""
 
@@ -104,6 +119,10 @@ class ServedModel(Model):
     """Digest of the model's files."""
     size_bytes: int | None = None
     """Size of the model's files."""
+    licence: str | None = None
+    """Licence, as the source names it."""
+    fetching: Fetching | None = None
+    """How far the fetch of the model is that the spec asks for; absent while none is under way."""
 
 
 class JobStatus(Model):
@@ -138,6 +157,8 @@ class FetchStatus(JobStatus):
     """Length of a vector."""
     vector_space: str | None = None
     """Identity of its vector space."""
+    licence: str | None = None
+    """Licence, as the source names it."""
 
 
 class VariantStatus(Model):

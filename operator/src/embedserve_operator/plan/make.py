@@ -14,6 +14,7 @@ from embedserve_operator.plan.outcome import Plan, PlannedStatus
 from embedserve_operator.plan.pins import pin_of, pins_in_use
 from embedserve_operator.plan.placement import matching_nodes, placement_failure
 from embedserve_operator.plan.preparation import Preparation, prepare
+from embedserve_operator.plan.progress import fetchers, fetching
 from embedserve_operator.plan.refusals import refusal
 from embedserve_operator.plan.revision import revision_of
 from embedserve_operator.plan.rollout import Rollout, Wanted, steer
@@ -76,6 +77,7 @@ def make_plan(world: World, settings: RenderSettings) -> Plan:
         labels=labels(world),
         notices=notices(world, rollout),
         questions=questions(world, rollout, made.wanted),
+        fetchers=fetchers(world, made.wanted, prepared.fetch),
         wake_after=max(1, min(ends) - world.now) if ends else None,
     )
 
@@ -195,8 +197,11 @@ def _status(
     )
     scaling = scaling_condition(world, spec, settings, rollout.serving)
     said = words.conditions(situation) + ((scaling,) if scaling is not None else ())
+    found = served(world, rollout, source, hardware, said)
+    progress = fetching(fetchers(world, wanted, prepared.fetch))
     return replace(
-        served(world, rollout, source, hardware, said),
+        found,
+        model=found.model.model_copy(update={"fetching": progress}) if found.model is not None else None,
         fetch=prepared.fetch,
         conversion=prepared.conversion,
         autoscaling=autoscaling_status(world, spec, rollout.serving),

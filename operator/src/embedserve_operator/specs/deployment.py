@@ -203,6 +203,7 @@ def report_wire(report: ModelReport) -> Manifest:
         "sizeBytes": report.size_bytes,
         "dimensions": report.dimensions,
         "vectorSpace": report.vector_space,
+        **({"licence": report.licence} if report.licence is not None else {}),
     }
     return {key: value for key, value in found.items() if value is not None}
 

@@ -21,12 +21,14 @@ REMOTE = ("https://", "http://", "s3://")
 
 @dataclass(frozen=True, slots=True)
 class LocatedModel:
-    """A model folder on this machine. revision: the commit, or "local"; digest: of its files, None when local."""
+    """A model folder on this machine. revision: the commit, or "local"; digest: of its files, None when local.
+    licence: as the source names it, None where it does not."""
 
     folder: Path
     revision: str
     digest: str | None
     size: int
+    licence: str | None = None
 
 
 def open_model(settings: ModelSettings) -> LocatedModel:
@@ -84,11 +86,13 @@ def _opened(settings: ModelSettings, progress: Progress | None, patience: Patien
             )
         LOGGER.info("not in the store", extra={"source": settings.source, "problem": damage})
         reference = fetch_into(store, name, settings, progress or Progress(), patience or Patience())
+    manifest = store.manifest(reference.digest)
     return LocatedModel(
         folder=store.folder(reference.digest),
         revision=reference.commit,
         digest=reference.digest,
-        size=store.manifest(reference.digest).size,
+        size=manifest.size,
+        licence=manifest.licence,
     )
 
 
