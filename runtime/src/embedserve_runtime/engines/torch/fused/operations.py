@@ -15,6 +15,7 @@ from embedserve_runtime.engines.torch.attention import Turn
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.fused.kernels import products, rows
 from embedserve_runtime.engines.torch.fused.kernels.vocabulary import pool_vocabulary
+from embedserve_runtime.engines.torch.fused.launching import early
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
 from embedserve_runtime.model.architecture import Activation, NormKind
 from embedserve_runtime.model.pipeline import Pooling
@@ -72,6 +73,7 @@ def embed(
         NORM=norm is not None,
         **_kind(norm),
         BLOCK=triton.next_power_of_2(width),
+        **early(words.device),
         num_warps=_warps(width),
     )
     return out
@@ -121,6 +123,7 @@ def normed(
         **_kind(shape),
         ROWS=tile,
         BLOCK=triton.next_power_of_2(width),
+        **early(branch.device),
         num_warps=_warps(width),
     )
     return out
@@ -155,6 +158,7 @@ def turn_heads(
         **_kind(query_norm),
         ROWS=tile,
         BLOCK_D=max(16, int(triton.next_power_of_2(size))),
+        **early(joint.device),
         num_warps=2,
     )
 
@@ -168,6 +172,7 @@ def pooled(hidden: Tensor, batch: DeviceBatch, pooling: Pooling, into: Tensor, c
         KIND=POOLING_KINDS[pooling],
         ROWS=64,
         BLOCK=block,
+        **early(hidden.device),
         num_warps=4,
     )
 
@@ -228,6 +233,7 @@ class ActivatedProduct:
             HAS_BIAS=False,
             KIND=self._kind,
             BLOCK=block,
+            **early(value.device),
             num_warps=4,
         )
         return out
@@ -251,6 +257,7 @@ class ActivatedProduct:
             GROUP_M=8,
             PROGRAMS=self._programs,
             FLATTEN=not self._gated,
+            **early(value.device),
             num_warps=8 if self._gated else 4,
             num_stages=3,
         )

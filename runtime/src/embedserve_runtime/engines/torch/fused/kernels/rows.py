@@ -5,6 +5,7 @@ Each reads its inputs once and writes its outputs once; sums are in float32 what
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -55,8 +56,12 @@ def embed(
     RMS: tl.constexpr,
     BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """out[t] = norm(words[ids[t]] * scale + type row + position row)."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
@@ -105,8 +110,12 @@ def add_norm(
     BIAS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """total = residual + post_norm(branch + branch_bias); out = norm(total). out and total may be their inputs."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     places = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
@@ -157,8 +166,12 @@ def turn_heads(
     BIAS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Norm of each head (NORM), then rotary positions, on the query and key heads of the joint product."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     places = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     real = (places < tokens)[:, None]
@@ -236,8 +249,12 @@ def activate(
     HAS_BIAS: tl.constexpr,
     KIND: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """out = activation(inner + bias), or activation(gate) * up."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     real = at < total
     row, column = at // width, at % width
@@ -270,8 +287,12 @@ def pool(
     KIND: tl.constexpr,  # 0 mean, 1 mean over sqrt(length), 2 weighted mean, 3 max, 4 first, 5 last
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """One pooled row a sequence, float32; a program owns some columns of one sequence."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     sequence = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
