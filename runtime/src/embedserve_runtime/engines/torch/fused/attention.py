@@ -12,7 +12,6 @@ from torch import Tensor
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.disentangled import DisentangledTerm
 from embedserve_runtime.engines.torch.fused.kernels.attention import attend
-from embedserve_runtime.engines.torch.fused.launching import early
 from embedserve_runtime.engines.torch.parameters import Parameters
 from embedserve_runtime.model.architecture import Alibi, Attention
 
@@ -111,7 +110,6 @@ class FusedAttention:
             BLOCK_M=tile.queries,
             BLOCK_N=tile.keys,
             BLOCK_D=self._block_d,
-            **early(joint.device),
             num_warps=tile.warps,
             num_stages=tile.stages,
             **({} if tile.registers is None else {"maxnreg": tile.registers}),

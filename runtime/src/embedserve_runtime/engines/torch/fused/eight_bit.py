@@ -19,7 +19,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.fused.encoder import FusedSelfAttention, Shared, embedded
 from embedserve_runtime.engines.torch.fused.kernels import eight_bit as kernels
-from embedserve_runtime.engines.torch.fused.launching import early
 from embedserve_runtime.engines.torch.fused.operations import ACTIVATION_KINDS, normed
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
@@ -51,7 +50,6 @@ class Rows:
             *(values, rows.values, rows.scales, rows.lengths, width),
             EIGHT=KINDS[kind],
             BLOCK=triton.next_power_of_2(width),
-            **early(values.device),
             num_warps=4 if width <= 2048 else 8,
         )
         return rows
@@ -142,7 +140,6 @@ class EightBitProduct:
             GROUP_M=8,
             PROGRAMS=programs,
             FLATTEN=not self._gated,
-            **early(rows.values.device),
             num_warps=8 if self._gated and not few else 4,
             num_stages=3,
         )

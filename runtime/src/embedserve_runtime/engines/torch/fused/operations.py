@@ -15,7 +15,6 @@ from embedserve_runtime.engines.torch.attention import Turn
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.fused.kernels import products, rows
 from embedserve_runtime.engines.torch.fused.kernels.vocabulary import pool_vocabulary
-from embedserve_runtime.engines.torch.fused.launching import early
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
 from embedserve_runtime.model.architecture import Activation, NormKind
 from embedserve_runtime.model.pipeline import Pooling
@@ -73,7 +72,6 @@ def embed(
         NORM=norm is not None,
         **_kind(norm),
         BLOCK=triton.next_power_of_2(width),
-        **early(words.device),
         num_warps=_warps(width),
     )
     return out
@@ -123,7 +121,6 @@ def normed(
         **_kind(shape),
         ROWS=tile,
         BLOCK=triton.next_power_of_2(width),
-        **early(branch.device),
         num_warps=_warps(width),
     )
     return out
@@ -158,7 +155,6 @@ def turn_heads(
         **_kind(query_norm),
         ROWS=tile,
         BLOCK_D=max(16, int(triton.next_power_of_2(size))),
-        **early(joint.device),
         num_warps=2,
     )
 
@@ -172,7 +168,6 @@ def pooled(hidden: Tensor, batch: DeviceBatch, pooling: Pooling, into: Tensor, c
         KIND=POOLING_KINDS[pooling],
         ROWS=64,
         BLOCK=block,
-        **early(hidden.device),
         num_warps=4,
     )
 
@@ -233,7 +228,6 @@ class ActivatedProduct:
             HAS_BIAS=False,
             KIND=self._kind,
             BLOCK=block,
-            **early(value.device),
             num_warps=4,
         )
         return out
@@ -257,7 +251,6 @@ class ActivatedProduct:
             GROUP_M=8,
             PROGRAMS=self._programs,
             FLATTEN=not self._gated,
-            **early(value.device),
             num_warps=8 if self._gated else 4,
             num_stages=3,
         )

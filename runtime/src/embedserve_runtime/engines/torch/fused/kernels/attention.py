@@ -8,7 +8,6 @@ Softmax is the online form in base 2 (FlashAttention 2, arXiv:2307.08691), sums 
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 # Scores start from this, not from -inf: a row that has seen no key yet must not make NaN of inf - inf.
 FLOOR = tl.constexpr(-1.0e30)
@@ -46,11 +45,7 @@ def attend(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,  # HEAD_SIZE or the next power of 2
-    EARLY: tl.constexpr,
 ):
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
     log2e: tl.constexpr = 1.4426950408889634
     # Heads side by side: programs that run together read neighbouring memory.
     head = tl.program_id(0)

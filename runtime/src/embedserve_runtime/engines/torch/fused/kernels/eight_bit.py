@@ -6,7 +6,6 @@ descriptors.
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from embedserve_runtime.engines.torch.fused.kernels.rows import activated, to_eight_bit
 
@@ -20,12 +19,8 @@ def quantize(
     width,
     EIGHT: tl.constexpr,
     BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """out = values / scale, a row a program; the largest of a row gets the largest number."""
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
@@ -66,12 +61,8 @@ def product(
     GROUP_M: tl.constexpr,
     PROGRAMS: tl.constexpr,
     FLATTEN: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """out = activation(left right^T + bias) (+ add), or activation(gate) * up."""
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
     tiles_m, tiles_n = tl.cdiv(rows, BLOCK_M), tl.cdiv(columns, BLOCK_N)
     steps = tl.cdiv(depth, BLOCK_K)
     kind: tl.constexpr = tl.int32 if INTEGER else tl.float32

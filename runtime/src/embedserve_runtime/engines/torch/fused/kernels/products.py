@@ -5,7 +5,6 @@ Persistent: a program walks over tiles, so that the epilogue of one tile runs be
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from embedserve_runtime.engines.torch.fused.kernels.rows import activated
 
@@ -28,12 +27,8 @@ def product_activated(
     GROUP_M: tl.constexpr,
     PROGRAMS: tl.constexpr,
     FLATTEN: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """out = activation(left right^T + bias), or activation(gate) * up."""
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
     tiles_m, tiles_n = tl.cdiv(rows, BLOCK_M), tl.cdiv(columns, BLOCK_N)
     steps = tl.cdiv(depth, BLOCK_K)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, PROGRAMS, flatten=FLATTEN):

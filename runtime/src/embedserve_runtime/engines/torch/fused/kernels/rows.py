@@ -5,7 +5,6 @@ Each reads its inputs once and writes its outputs once; sums are in float32 what
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -56,12 +55,8 @@ def embed(
     RMS: tl.constexpr,
     BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """out[t] = norm(words[ids[t]] * scale + type row + position row)."""
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
@@ -110,12 +105,8 @@ def add_norm(
     BIAS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """total = residual + post_norm(branch + branch_bias); out = norm(total). out and total may be their inputs."""
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
     places = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
@@ -166,12 +157,8 @@ def turn_heads(
     BIAS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """Norm of each head (NORM), then rotary positions, on the query and key heads of the joint product."""
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
     places = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     real = (places < tokens)[:, None]
@@ -249,12 +236,8 @@ def activate(
     HAS_BIAS: tl.constexpr,
     KIND: tl.constexpr,
     BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """out = activation(inner + bias), or activation(gate) * up."""
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     real = at < total
     row, column = at // width, at % width
@@ -287,12 +270,8 @@ def pool(
     KIND: tl.constexpr,  # 0 mean, 1 mean over sqrt(length), 2 weighted mean, 3 max, 4 first, 5 last
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """One pooled row a sequence, float32; a program owns some columns of one sequence."""
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
     sequence = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
