@@ -91,8 +91,8 @@ def test_a_volume_for_many_nodes_is_filled_once_and_read_by_all_who_mount_it(
 
     volume("filled", "ReadOnlyMany", of=many.folder)
     reader = service("reader")
-    reader.apply(on("filled", replicas=2, cache={"readOnly": True}, hub={"endpoint": "http://127.0.0.1:9"}))
-    reader.wait_condition("Stalled", "True", "SourceUnavailable")
+    reader.apply(on("filled", cache={"readOnly": True}, hub={"revision": "other"}))
+    assert "at other" in reader.wait_condition("Reconciling", "True", "ModelNotStored")["message"]
     reader.apply(on("filled", replicas=2, cache={"readOnly": True}))
     read = with_ready(reader, 2)["status"]
     assert "fetch" not in read, "nothing is fetched into a filled volume"

@@ -20,7 +20,7 @@ from e2e.conftest import MakeService
 from e2e.hub import samples
 from e2e.hub.faults import FaultKind
 from e2e.node_hub import NodeHub
-from e2e.services import PATIENCE_S, Object, Service
+from e2e.services import PATIENCE_S, Object, Service, is_serving
 from e2e.volumes import NodeVolume, bytes_in, writable_folder
 from embedserve_runtime.model.store.checking import find_damage
 
@@ -159,4 +159,26 @@ def test_bytes_that_are_wrong_once_are_fetched_again_and_always_are_named(
     hub.misbehave(FaultKind.BROKEN, path=f"*/resolve/*/{WEIGHTS}", amount=5_000_000, times=6)
     hub.misbehave(FaultKind.CORRUPT, path=f"*/resolve/*/{WEIGHTS}", amount=1000, times=1)
     assert found.wait_serving()["status"]["vectorSpace"]["id"] == MINILM_SPACE
+    found.delete()
+
+
+def test_a_model_that_is_damaged_on_the_volume_is_fetched_again_and_not_served(
+    service: MakeService, kubectl: Kubectl, namespace: str, hub: NodeHub, volume: NodeVolume
+) -> None:
+    found = service("damaged")
+    found.apply(spec(hub, volume))
+    found.wait_serving()
+    before = {pod["metadata"]["name"] for pod in found.pods()}
+    for path in [path for path in volume.folder.rglob("*") if path.is_file() and path.stat().st_size == SIZE]:
+        shorter = path.with_suffix(".shorter")
+        shorter.write_bytes(path.read_bytes()[:-1])
+        shorter.replace(path)
+    kubectl("delete", "pods", "--namespace", namespace, "--selector", found.selector, "--wait=false")
+    served = found.wait_for(
+        "a new pod serves",
+        lambda one: is_serving(one) and not before & {pod["metadata"]["name"] for pod in found.pods()},
+    )
+    assert served["status"]["vectorSpace"]["id"] == MINILM_SPACE
+    assert hub.sent(WEIGHTS) == 2 * SIZE
+    assert list(find_damage(volume.folder)) == []
     found.delete()

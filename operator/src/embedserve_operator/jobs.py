@@ -56,6 +56,7 @@ def _job(job: Received, pods: Sequence[Received]) -> JobFacts:
         config=mounted_config(dig(job, "spec", "template", "spec")),
         state=state,
         failure=failure or why,
+        finished=text(job, "status", "completionTime"),
         report=next((found for one in results if (found := model_report(one)) is not None), None),
         conversion=next((found for one in results if (found := conversion_report(one)) is not None), None),
         fetcher=next((found for pod in pods if (found := fetcher_of(pod)) is not None), None),

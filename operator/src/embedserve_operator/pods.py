@@ -165,7 +165,7 @@ def _run_failure(pod: Received, status: Received) -> Failure | None:
         return _made("OOMKilled", words, heals=not loops)
     reported = _reported_failure(text(ended, "message"))
     if reported is not None:
-        return reported
+        return replace(reported, at=text(ended, "finishedAt"))
     restarts = number(status, "restartCount")
     words = (
         f"{where} ended with exit code {number(ended, 'exitCode')} ({restarts} restarts so far); see its log"

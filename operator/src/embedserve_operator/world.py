@@ -115,6 +115,8 @@ class Failure:
     """Whether waiting can heal it; False when somebody has to change something."""
     unplaced: bool = False
     """No node has taken the pod."""
+    at: str = ""
+    """When its container ended, as the kubelet says; empty where none has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,8 @@ class JobFacts:
     state: JobState
     failure: Failure | None
     """What its youngest pod suffers from, or why it was given up."""
+    finished: str = ""
+    """When it has succeeded, as the API server says; empty before."""
     report: ModelReport | None = None
     conversion: ConversionReport | None = None
     fetcher: Fetcher | None = None

@@ -140,6 +140,8 @@ class JobStatus(Model):
     """Why it failed, as one word."""
     message: str | None = None
     """Why it failed, in words."""
+    finished_at: Moment | None = None
+    """When it succeeded."""
 
 
 class FetchStatus(JobStatus):
