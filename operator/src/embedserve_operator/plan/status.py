@@ -44,7 +44,6 @@ def served(
         selector=selection,
         endpoint=Endpoint(url=service.url(world.resource), grpc=grpc),
         vector_space=_vector_space(world, rollout),
-        rollout=_rollout(world, rollout),
         model=model,
         hardware=hardware,
     )
@@ -120,7 +119,7 @@ def _previous(resource: Resource, former: Former, kept: tuple[Kept, ...]) -> Pre
     )
 
 
-def _rollout(world: World, rollout: Rollout) -> RolloutStatus | None:
+def rollout_status(world: World, rollout: Rollout) -> RolloutStatus | None:
     """The revision that is asked for, while another one serves."""
     if rollout.state == "Done":
         return None
