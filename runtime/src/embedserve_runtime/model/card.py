@@ -171,6 +171,12 @@ class ModelCard:
         return self.head.interaction if isinstance(self.head, MultiVectorHead) else None
 
     @property
+    def hides_tokens(self) -> bool:
+        """Whether inputs have tokens that attention does not see: `PackedBatch.attended`."""
+        late = self.late_interaction
+        return late is not None and late.expansion is not None and not late.expansion.attend
+
+    @property
     def sparse_width(self) -> int:
         """Dimensions of sparse vectors, 0 without any."""
         if isinstance(self.body, WordTable):

@@ -34,7 +34,7 @@ INPUTS_FILE = "inputs.json"
 REPORT_FILE = "report.json"
 KIND: Final = "artifacts"
 # Raised with each change of what the same inputs give.
-CONVERTER_VERSION = "1"
+CONVERTER_VERSION = "2"
 PLAIN = "float32"
 # What `onnx.precision: auto` tries. float16 weights take less room and are not faster on any CPU.
 AUTOMATIC = ("int8",)
@@ -46,10 +46,12 @@ class _Json(BaseModel):
 
 
 class Inputs(_Json):
-    """All that decides what an artifact is. encoder: digest of the description that the graph is written from."""
+    """All that decides what an artifact is. encoder: digest of the description that the graph is written from.
+    hides_tokens: see `graph.build`."""
 
     vector_space: str
     encoder: str
+    hides_tokens: bool
     outputs: tuple[str, ...]
     operators: str
     variants: tuple[str, ...]
@@ -107,6 +109,7 @@ def inputs_of(card: ModelCard, settings: OnnxSettings) -> Inputs:
     return Inputs(
         vector_space=card.vector_space,
         encoder=hashlib.sha256(repr(card.encoder).encode()).hexdigest(),
+        hides_tokens=card.hides_tokens,
         outputs=(OUTPUT,),
         operators=OPERATORS,
         variants=(PLAIN, *sorted(set(asked) - {PLAIN})),
