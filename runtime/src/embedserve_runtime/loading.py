@@ -95,7 +95,7 @@ def _settled(card: ModelCard, settings: EngineSettings) -> tuple[EngineSettings,
 def _parity(card: ModelCard, settings: EngineSettings) -> float:
     """Of the way's encoder in 8 bit to itself in 16, on one device."""
     checkpoint = Checkpoint.open(card.encoder_folder)
-    weights, heads, hides = Weights(card.encoder, checkpoint), _heads(card, checkpoint), card.hides_tokens
+    weights, heads, hides = Weights(card.encoder, checkpoint), heads_of(card, checkpoint), card.hides_tokens
     runners = [
         EncoderRunner(
             card,
@@ -181,7 +181,7 @@ def _way_runners(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
             return [WordRunner(card, table)]
     checkpoint = Checkpoint.open(card.encoder_folder)
     engines = engines_of(card.encoder, Weights(card.encoder, checkpoint))
-    heads = _heads(card, checkpoint)
+    heads = heads_of(card, checkpoint)
     return [_encoder_runner(engine, card, heads) for engine in engines]
 
 
@@ -214,7 +214,8 @@ def _graph_runner(card: ModelCard, graph: ShippedGraph, settings: EngineSettings
     return EncoderRunner(card, engine, Heads(dense=dense))
 
 
-def _heads(card: ModelCard, checkpoint: Checkpoint) -> Heads:
+def heads_of(card: ModelCard, checkpoint: Checkpoint) -> Heads:
+    """With their tensors. Raises ModelInvalid."""
     heads = Heads()
     if card.head is None:
         heads = Heads(dense=_dense_head(card))

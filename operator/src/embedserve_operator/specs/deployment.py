@@ -203,6 +203,7 @@ def report_wire(report: ModelReport) -> Manifest:
         "sizeBytes": report.size_bytes,
         "dimensions": report.dimensions,
         "vectorSpace": report.vector_space,
+        "outputs": list(report.outputs) or None,
     }
     return {key: value for key, value in found.items() if value is not None}
 

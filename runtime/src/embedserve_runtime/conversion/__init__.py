@@ -4,6 +4,7 @@
     calibration    what goes into each product of a model, observed
     quantizing     8-bit numbers and how far they are off: pure functions on arrays
     rewriting      a float32 graph to one of another precision
+    standard       a variant as an ONNX file with the usual inputs and outputs
     trial          a variant run over the corpus: its vectors, its speed
 
 The texts, and how vectors are compared, are in `parity`.

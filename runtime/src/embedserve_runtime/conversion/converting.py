@@ -13,6 +13,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.conversion.calibration import observe, probing_engine
 from embedserve_runtime.conversion.quantizing import Blocks, Static, best_static
@@ -24,6 +26,7 @@ from embedserve_runtime.conversion.rewriting import (
     half_weights,
     write_model,
 )
+from embedserve_runtime.conversion.standard import check_outputs, standard_model
 from embedserve_runtime.conversion.trial import Limits, Trial, Tried, sequences_of
 from embedserve_runtime.cpu_features import sums_exactly
 from embedserve_runtime.cpu_quota import usable_cpus
@@ -33,6 +36,7 @@ from embedserve_runtime.engines.onnx.artifacts import (
     MODEL_FILE,
     PLAIN,
     REPORT_FILE,
+    STANDARD_FILE,
     Artifact,
     Inputs,
     Report,
@@ -44,7 +48,7 @@ from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.graph import build
 from embedserve_runtime.engines.onnx.spool import drained
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.loading import runners_of
+from embedserve_runtime.loading import heads_of, runners_of
 from embedserve_runtime.model.card import ModelCard, read_card
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.shipped import ShippedGraph
@@ -120,6 +124,9 @@ class Maker:
         self._checkpoint = Checkpoint.open(card.encoder_folder)
         self._trial = Trial(card, sequences_of(card, parity_texts()))
         self._seconds: dict[str, float] = {}
+        self._heads = heads_of(card, self._checkpoint)
+        self._standard_outputs = inputs.outputs[1:]
+        check_outputs(card, self._heads, self._standard_outputs)
 
     def fill(self, folder: Path) -> None:
         """Write all that is published, and the report. float32 always is."""
@@ -128,6 +135,8 @@ class Maker:
         reference = self._try(folder, PLAIN)
         limits = Limits(reference.observed, self._inputs.floor)
         variants = [self._judged(limits, reference, PLAIN)]
+        if self._standard_outputs:
+            self._write_standard(folder / PLAIN)
         for precision in self._inputs.variants:
             if precision == "float16":
                 variants.append(self._half(folder, limits))
@@ -154,6 +163,11 @@ class Maker:
             weights = Weights(self._card.encoder, self._checkpoint)
             model, arrays = build(self._card.encoder, weights, hides_tokens=self._card.hides_tokens)
             write_model(folder, model, drained(arrays), self._metadata(PLAIN, "as the source"))
+
+    def _write_standard(self, folder: Path) -> None:
+        packed = onnx.load(str(folder / MODEL_FILE), load_external_data=False)
+        model = standard_model(packed, self._card, self._heads, self._standard_outputs)
+        (folder / STANDARD_FILE).write_bytes(model.SerializeToString(deterministic=True))
 
     def _half(self, folder: Path, limits: Limits) -> Variant:
         with self._timed("writing"):
@@ -206,6 +220,8 @@ class Maker:
         if not variant.published:
             log.warning("variant not published", extra={"precision": precision, "reason": variant.reason})
             shutil.rmtree(folder / precision)
+        elif self._standard_outputs:
+            self._write_standard(folder / precision)
         return variant
 
     def _try(self, folder: Path, precision: str, limits: Limits | None = None) -> Tried:
