@@ -14,7 +14,7 @@ from typing import Any
 from embedserve_operator.specs.containers import CONFIG_VOLUME, FETCH, RUNTIME
 from embedserve_operator.specs.memory import in_mib, memory_needed
 from embedserve_operator.specs.metadata import FETCHED, REVISION_LABEL, SPACE_LABEL, TEMPLATE_HASH
-from embedserve_operator.wire import Received, dig, mappings, number, text
+from embedserve_operator.wire import Received, dig, mappings, number, strings, text
 from embedserve_operator.world import Failure, ModelReport, PodFacts, PodPhase
 
 _REASON = re.compile(r"^[A-Z][A-Za-z0-9]{0,63}$")
@@ -249,6 +249,7 @@ def model_report(result: Any) -> ModelReport | None:
         size_bytes=number(model, "sizeBytes") or None,
         dimensions=number(model, "dimensions") or None,
         vector_space=text(model, "vectorSpace") or None,
+        outputs=strings(model, "outputs"),
     )
 
 

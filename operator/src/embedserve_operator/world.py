@@ -133,6 +133,8 @@ class ModelReport:
     size_bytes: int | None
     dimensions: int | None
     vector_space: str | None
+    outputs: tuple[str, ...] = ()
+    """What requests can ask for, in the words of the API; empty where it was not said."""
 
 
 @dataclass(frozen=True, slots=True)

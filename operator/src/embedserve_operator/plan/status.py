@@ -94,11 +94,16 @@ def _vector_space(world: World, rollout: Rollout) -> VectorSpace | None:
     same = published is not None and published.id == space
     since = published.since if published is not None and same else None
     dimensions = dimensions_of(world, rollout.serving)
+    report = report_of(world, rollout.serving)
+    outputs = report.outputs if report is not None else ()
+    if not outputs and published is not None and same:
+        outputs = published.outputs
     return VectorSpace(
         id=space,
         dimensions=published.dimensions
         if dimensions is None and published is not None and same
         else dimensions,
+        outputs=outputs,
         revision=rollout.serving,
         since=since or moment_of(world.now),
         url=service.url(world.resource, space),
