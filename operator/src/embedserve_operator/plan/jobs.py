@@ -134,6 +134,7 @@ def fetch_status(
         dimensions=report.dimensions,
         vector_space=report.vector_space,
         licence=report.licence,
+        outputs=report.outputs,
     )
 
 
@@ -196,4 +197,5 @@ def model_report(fetched: FetchStatus | None) -> ModelReport | None:
         dimensions=fetched.dimensions,
         vector_space=fetched.vector_space,
         licence=fetched.licence,
+        outputs=fetched.outputs,
     )
