@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from embedserve_runtime.telemetry.requests import RequestFacts
 
@@ -21,16 +22,14 @@ class ClientGone(Exception):
     """The client closed the connection; nobody waits for an answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     body: bytes
     content_type: bytes = JSON
     status: int = 200
     headers: tuple[Header, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Struct, frozen=True):
     """A request as handlers see it; header names are lower-case."""
 
     headers: dict[bytes, bytes]

@@ -6,10 +6,11 @@ A task is made of a body first, so that a request of several can be refused befo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from embedserve_runtime.api.asgi import Exchange
 from embedserve_runtime.api.common import note_inputs, read_inputs, side_of, terms_of
@@ -22,8 +23,7 @@ from embedserve_runtime.results import Output
 from embedserve_runtime.service import Effort, EmbeddingService, EmbedQuery, Pair, Scored, ScoreQuery, rank
 
 
-@dataclass(frozen=True, slots=True)
-class TeiTask:
+class TeiTask(Struct, frozen=True):
     """`run` gives the answer's JSON and what it took; raises any RequestError. inputs: how many there are."""
 
     inputs: int

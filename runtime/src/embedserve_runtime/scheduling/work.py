@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Protocol, runtime_checkable
 
+from msgspec import Struct
+
 from embedserve_runtime.engines.base import PackedBatch, Tokens
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, EngineFailure
 from embedserve_runtime.results import Output, Results
@@ -49,8 +51,7 @@ class Overlaps(Runs, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(Struct, frozen=True):
     """In the order of the submitted sequences; seconds are means over the inputs."""
 
     results: Results
@@ -58,8 +59,7 @@ class Completed:
     engine_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """What a request wants of its sequences. most_bytes: of results that differ in length, None for no bound."""
 
     sequences: Sequence[Tokens]
@@ -157,8 +157,7 @@ class Cut:
         return wanted
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """One run of the engine."""
 
     inputs: int
@@ -168,8 +167,7 @@ class Ran:
     failed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """results: by place in the batch, anything at the places in `failed`. runs: one, unless it failed."""
 
     results: Results

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import NotFinite
@@ -23,8 +23,7 @@ from embedserve_runtime.service.values import EmbedQuery
 NO_ROWS: FloatArray = np.zeros((0, 0), dtype=np.float32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Finished:
+class Finished(Struct, frozen=True, eq=False):
     """As `Embedded` has them."""
 
     dense: FloatArray

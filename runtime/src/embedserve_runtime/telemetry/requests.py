@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from msgspec import Struct
+
 from embedserve_runtime.telemetry.series import Family, Histogram, Layout, Row
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -21,8 +23,7 @@ METHODS = ("single", "batch")
 STAGES = ("tokenization", "queue", "inference")
 
 
-@dataclass(slots=True)
-class RequestFacts:
+class RequestFacts(Struct):
     """What is known of a request, filled in while it is handled. Seconds are means over the inputs.
 
     failure: its cause, if it failed. lengths: tokens of each input, once they are answered.
