@@ -25,6 +25,7 @@ from embedserve_runtime.api.common import (
     terms_of,
 )
 from embedserve_runtime.api.encoding import number_arrays, write_matrices
+from embedserve_runtime.api.quick import Asked
 from embedserve_runtime.api.schemas import (
     BodyDecoder,
     EmbedBody,
@@ -46,7 +47,7 @@ from embedserve_runtime.api.tei_schemas import (
 )
 from embedserve_runtime.api.tei_tasks import (
     TeiTask,
-    embed_task,
+    asked_embed,
     inputs_query,
     predict_task,
     rerank_task,
@@ -77,13 +78,15 @@ _decode_decode = BodyDecoder(DecodeBody)
 _TEI_POOLING = {"last": "last_token"}
 
 
+def ask_embed(exchange: Exchange) -> Asked:
+    """What `POST /embed` asks for. Raises any RequestError."""
+    return asked_embed(exchange, _decode_embed(exchange))
+
+
 class TeiRoutes:
     def __init__(self, readiness: Readiness, served_model_name: str) -> None:
         self._readiness = readiness
         self._name = served_model_name
-
-    async def embed(self, exchange: Exchange) -> Answer:
-        return await self._run(exchange, embed_task, _decode_embed)
 
     async def embed_sparse(self, exchange: Exchange) -> Answer:
         return await self._run(exchange, sparse_task, _decode_tokens)

@@ -10,14 +10,14 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
 
 from embedserve_runtime.httpd.head import Header, refusal
-from embedserve_runtime.httpd.turn import Turn
+from embedserve_runtime.httpd.turn import QuickTurn, Turn
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,11 @@ Scope = MutableMapping[str, Any]
 Application = Callable[
     [Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]
 ]
+
+Reply = Callable[[int, list[Header], bytes], None]
+# Takes a request whose body came with its head, and gives what is called if its client goes before the answer. `reply`
+# may be called at once. None where it leaves the request to the application; then nothing has been done.
+QuickRoute = Callable[[list[Header], bytes, Reply], Callable[[], None] | None]
 
 # Of one request's line and headers together.
 HEAD_BYTES = 65_536
@@ -49,6 +54,11 @@ class Host(Protocol):
     @property
     def app(self) -> Application: ...
     @property
+    def quick(self) -> Mapping[bytes, QuickRoute]:
+        """By the target of a POST."""
+        ...
+
+    @property
     def is_stopping(self) -> bool: ...
     @property
     def idle_seconds(self) -> float: ...
@@ -66,7 +76,9 @@ class Connection(asyncio.Protocol):
         self._host = host
         self._loop = loop
         self._parser = httptools.HttpRequestParser(self)
-        self._turn: Turn | None = None  # worked on
+        self._turn: Turn | QuickTurn | None = None  # worked on
+        self._quick: QuickRoute | None = None  # takes the request coming in, if that is whole
+        self._whole = b""
         self._reading: Turn | None = None  # whose body comes in
         self._ahead: deque[Turn] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -122,8 +134,12 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._decline_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
+            if self._quick:
+                self._give_to_application()
             self._refuse(BAD_REQUEST)
         else:
+            if self._quick:
+                self._give_to_application()
             if self._is_in_head and self._head_bytes > HEAD_BYTES:
                 self._refuse(HEAD_TOO_LARGE)
 
@@ -170,6 +186,15 @@ class Connection(asyncio.Protocol):
             return
         self._is_in_head = False
         parser = self._parser
+        if self._turn is None and parser.get_method() == b"POST" and not parser.should_upgrade():
+            self._quick = self._host.quick.get(self._url)
+        if self._quick is None or any(name == b"expect" for name, _ in self._headers):
+            self._give_to_application()
+
+    def _give_to_application(self) -> None:
+        """The request whose head has been read, with what there is of its body."""
+        self._quick = None
+        parser = self._parser
         path, query = _split(self._url)
         http_version = parser.get_http_version()
         scope: Scope = {
@@ -196,8 +221,14 @@ class Connection(asyncio.Protocol):
             self._ahead.append(turn)
             if len(self._ahead) == 1:
                 self.hold_reading(True)
+        if self._whole:
+            turn.feed(self._whole)
+            self._whole = b""
 
     def on_body(self, data: bytes) -> None:
+        if self._quick:
+            self._whole = self._whole + data if self._whole else data
+            return
         turn = self._reading
         if turn is None:
             return
@@ -211,6 +242,10 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._parser.should_upgrade():
             return  # `_decline_upgrade` goes on
+        if self._quick:
+            if self._answers_quickly(self._quick):
+                return
+            self._give_to_application()
         turn, self._reading = self._reading, None
         self._discarded = 0
         if turn is None:
@@ -219,7 +254,38 @@ class Connection(asyncio.Protocol):
         if turn.is_answered:
             self._next()
 
+    def _answers_quickly(self, route: QuickRoute) -> bool:
+        """Begin with the request that has come in, if the route takes it."""
+        parser = self._parser
+        turn = QuickTurn(
+            self,
+            keeps_alive=parser.should_keep_alive() and not self._host.is_stopping,
+            is_http_10=parser.get_http_version() == "1.0",
+        )
+        self._turn = turn
+        abandon = route(self._headers, self._whole, turn.reply)
+        if abandon is None:
+            self._turn = None
+            return False
+        self._quick, self._whole = None, b""
+        turn.abandon = abandon
+        if self._turn is turn:
+            self.due = math.inf
+        return True
+
     # -- from the turn
+
+    def answered(self, turn: QuickTurn) -> None:
+        if self._turn is not turn:
+            return  # given up meanwhile
+        if self._can_write.is_set():
+            self._next()
+        else:
+            self._task = self._loop.create_task(self._next_when_drained())
+
+    async def _next_when_drained(self) -> None:
+        await self.drained()
+        self._next()
 
     def write(self, data: bytes) -> None:
         if not self._is_over:

@@ -1,13 +1,14 @@
-"""One request and its answer, as ASGI sees them."""
+"""One request and its answer: as ASGI sees them, and as those see them who answer without a task."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
 from embedserve_runtime.httpd.head import CONTINUE, Header, head
 
+CLOSE: Header = (b"connection", b"close")
 # Bytes of a body that wait here for the application before reading stops.
 BODY_BUFFER = 262_144
 
@@ -18,6 +19,51 @@ class Channel(Protocol):
     def write(self, data: bytes) -> None: ...
     def hold_reading(self, hold: bool) -> None: ...
     async def drained(self) -> None: ...
+    def answered(self, turn: QuickTurn) -> None: ...
+
+
+class QuickTurn:
+    """A request that came whole and is worked on without a task.
+
+    abandon: called when its client goes before the answer.
+    """
+
+    __slots__ = ("_channel", "_is_http_10", "abandon", "is_answered", "is_gone", "keeps_alive")
+    body_is_complete = True
+
+    def __init__(self, channel: Channel, *, keeps_alive: bool, is_http_10: bool) -> None:
+        self.keeps_alive = keeps_alive
+        self.is_answered = False
+        self.is_gone = False
+        self.abandon: Callable[[], None] | None = None
+        self._channel = channel
+        self._is_http_10 = is_http_10
+
+    def gone(self) -> None:
+        self.is_gone = True
+        if self.abandon and not self.is_answered:
+            self.abandon()
+
+    def reply(self, status: int, headers: list[Header], body: bytes) -> None:
+        self.is_answered = True
+        if self.is_gone:
+            return
+        framed, self.keeps_alive = with_connection(
+            headers, keeps_alive=self.keeps_alive, is_http_10=self._is_http_10
+        )
+        self._channel.write(head(status, framed) + body)
+        self._channel.answered(self)
+
+
+def with_connection(
+    headers: list[Header], *, keeps_alive: bool, is_http_10: bool
+) -> tuple[list[Header], bool]:
+    """The headers of an answer that say whether the connection goes on after it, and whether it does."""
+    if CLOSE in headers:
+        return headers, False
+    if not keeps_alive:
+        return [*headers, CLOSE], False
+    return [*headers, (b"connection", b"keep-alive")] if is_http_10 else headers, True
 
 
 class Turn:
@@ -113,10 +159,7 @@ class Turn:
         self._wake_up()
 
     def _answer_head(self, status: int, headers: list[Header]) -> bytes:
-        if (b"connection", b"close") in headers:
-            self.keeps_alive = False
-        elif not self.keeps_alive:
-            headers = [*headers, (b"connection", b"close")]
-        elif self._is_http_10:
-            headers = [*headers, (b"connection", b"keep-alive")]
-        return head(status, headers)
+        framed, self.keeps_alive = with_connection(
+            headers, keeps_alive=self.keeps_alive, is_http_10=self._is_http_10
+        )
+        return head(status, framed)

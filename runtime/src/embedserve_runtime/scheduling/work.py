@@ -80,12 +80,20 @@ class Submits(Protocol):
         """Refuse early, before anything is spent on tokenising. Raises as `submit`."""
         ...
 
-    async def submit(self, order: Order, deadline: float) -> Completed:
-        """Run the sequences, in as many batches as it takes.
+    def start(self, order: Order, deadline: float, settle: Settle) -> int:
+        """Run the sequences, in as many batches as it takes; `settle` is called once with what comes of it.
 
-        Raises Overloaded or BatchTooLarge at once, DeadlineExceeded at the deadline (a time of the service's clock),
-        EngineFailure, NotReady when closed. A cancelled call takes what still waits out of the queue.
+        Returns a number for `withdraw`. The outcome is DeadlineExceeded at the deadline (a time of the service's
+        clock), EngineFailure, or NotReady when closed. Overloaded, BatchTooLarge and NotReady may be raised at once.
         """
+        ...
+
+    def withdraw(self, number: int) -> None:
+        """Take what still waits out of the queue and settle it no more; settled ones are not known."""
+        ...
+
+    async def submit(self, order: Order, deadline: float) -> Completed:
+        """`start` for who waits: failures are raised, a cancelled call is withdrawn."""
         ...
 
 
