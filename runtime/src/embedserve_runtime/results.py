@@ -95,7 +95,7 @@ class Results(Struct, frozen=True, eq=False):
     def placed(cls, count: int, parts: Sequence[tuple[Sequence[int], Results]]) -> Results:
         """Results of `count` sequences out of parts, each with the places of its sequences. Places that no part has
         hold zeros or nothing."""
-        if len(parts) == 1 and len(parts[0][0]) == count and list(parts[0][0]) == list(range(count)):
+        if len(parts) == 1 and (count == 1 or list(parts[0][0]) == list(range(count))):
             return parts[0][1]
         return cls(
             _rows(count, [(places, part.dense) for places, part in parts]),

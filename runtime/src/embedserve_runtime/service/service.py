@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from embedserve_runtime.config import BatchingSettings
@@ -92,6 +93,9 @@ class EmbeddingService:
         self._tokenizer = tokenizer
         self._ways = Ways.of(card, tokenizer)
         self._clock = clock
+        outputs = card.outputs
+        # Kept, since a set operation on flags takes as long as all other checks together.
+        self._lacking = cache(lambda wanted: next(iter(wanted & ~outputs), None))
         self._gathering = Gathering(card, dispatcher, clock)
         self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
 
@@ -203,10 +207,10 @@ class EmbeddingService:
         self._check_space(query.vector_space)
         self.check_count(len(query.inputs))
         self.dispatcher.check_room(len(query.inputs))
-        outputs, pipeline = self.card.outputs, card_of(self.card, query).pipeline
-        for output in query.outputs & ~outputs:
-            raise WrongModelKind(f"model gives no {OUTPUT_NAMES[output]}: it gives {_names(outputs)}")
-        dimensions = query.dimensions
+        if (lacking := self._lacking(query.outputs)) is not None:
+            given = _names(self.card.outputs)
+            raise WrongModelKind(f"model gives no {OUTPUT_NAMES[lacking]}: it gives {given}")
+        dimensions, pipeline = query.dimensions, card_of(self.card, query).pipeline
         if dimensions is not None and not 1 <= dimensions <= pipeline.dimensions:
             raise InvalidInput(f"`dimensions` must lie between 1 and {pipeline.dimensions}, got {dimensions}")
         if query.pool_factor is not None and not query.pool_factor >= 1:
