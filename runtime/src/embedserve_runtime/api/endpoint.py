@@ -12,11 +12,21 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from embedserve_runtime.api.asgi import Answer, ClientGone, Exchange, Header, Receive, Scope, Send
+from embedserve_runtime.api.asgi import (
+    Answer,
+    ClientGone,
+    Exchange,
+    Header,
+    Receive,
+    Scope,
+    Send,
+    headers_in,
+    lines_of,
+)
 from embedserve_runtime.api.body import BodyReader, Intake
 from embedserve_runtime.api.errors import (
     CLIENT_GONE,
@@ -66,13 +76,15 @@ class Visit:
 
     __slots__ = ("_around", "_is_work", "_route", "_started", "facts", "headers", "request_id")
 
-    def __init__(self, around: Surroundings, route: str, headers: Iterable[Header], *, is_work: bool) -> None:
+    def __init__(
+        self, around: Surroundings, route: str, headers: Mapping[bytes, bytes], *, is_work: bool
+    ) -> None:
         """is_work: whether it counts as in flight, and is worth a line in the log; not a probe's."""
         self._started = time.perf_counter()
         self._around = around
         self._route = route
         self._is_work = is_work
-        self.headers = dict(headers)
+        self.headers = headers
         self.request_id = request_id_of(self.headers)
         self.facts = RequestFacts(failure=GONE_CAUSE)
         if is_work:
@@ -101,16 +113,20 @@ class Visit:
         self.facts.failure = wire.cause
         return Answer(style(wire, told, self.request_id), status=wire.status, headers=_headers_of(told))
 
-    def headers_of(self, answer: Answer) -> list[Header]:
-        headers = [
-            (b"content-type", answer.content_type),
-            (b"content-length", b"%d" % len(answer.body)),
-            (b"x-request-id", self.request_id.encode()),
-            *answer.headers,
-        ]
-        if self._around.readiness.phase is Phase.DRAINING:
-            headers.append((b"connection", b"close"))  # moves keep-alive clients to another replica
-        return headers
+    def lines_of(self, answer: Answer) -> bytes:
+        """All headers but those of the connection."""
+        lines = b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n%b" % (
+            answer.content_type,
+            len(answer.body),
+            self.request_id.encode(),
+            answer.lines,
+        )
+        return lines + lines_of(answer.headers) if answer.headers else lines
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the connection ends with the answer, which moves keep-alive clients to another replica."""
+        return self._around.readiness.phase is Phase.DRAINING
 
     def end(self, method: str, status: int) -> None:
         around, seconds = self._around, self.seconds
@@ -164,12 +180,14 @@ class Endpoint:
         self._is_open = is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        visit = Visit(self._around, self._route, scope["headers"], is_work=self._takes_body)
+        visit = Visit(self._around, self._route, dict(scope["headers"]), is_work=self._takes_body)
         status = CLIENT_GONE
         try:
             answer = await self._answer(visit, receive)
             status = answer.status
-            headers = visit.headers_of(answer)
+            headers = headers_in(visit.lines_of(answer))
+            if visit.is_last:
+                headers.append((b"connection", b"close"))
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
             await send({"type": "http.response.body", "body": answer.body})
         except ClientGone:
@@ -223,7 +241,7 @@ def _headers_of(error: EmbedserveError) -> tuple[Header, ...]:
     return ()
 
 
-def request_id_of(headers: dict[bytes, bytes]) -> str:
+def request_id_of(headers: Mapping[bytes, bytes]) -> str:
     """The client's own id if it is printable and short, else a new one."""
     given = headers.get(b"x-request-id")
     if given and len(given) <= REQUEST_ID_BYTES and given.isascii():

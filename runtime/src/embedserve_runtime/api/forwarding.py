@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from embedserve_runtime.api.asgi import JSON, Answer, Exchange, Header, Receive, Scope, Send
+from embedserve_runtime.api.asgi import JSON, Answer, Exchange, Receive, Scope, Send
 from embedserve_runtime.api.endpoint import Endpoint, Surroundings
 from embedserve_runtime.api.errors import message_error
 from embedserve_runtime.api.peers import Place, Reply, Request, Unanswered, ask
@@ -58,7 +58,7 @@ class Forwarding:
     def _unless_elsewhere(self, route: QuickRoute) -> QuickRoute:
         readiness = self._around.readiness
 
-        def answer(headers: list[Header], body: bytes, reply: QuickReply) -> Abandon | None:
+        def answer(headers: Mapping[bytes, bytes], body: bytes, reply: QuickReply) -> Abandon | None:
             return None if readiness.elsewhere() is not None else route(headers, body, reply)
 
         return answer

@@ -7,12 +7,12 @@ same; a client cannot tell.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from embedserve_runtime.api.asgi import Answer, Exchange, Header
+from embedserve_runtime.api.asgi import Answer, Exchange
 from embedserve_runtime.api.body import LEAST_RESERVED
-from embedserve_runtime.api.common import result_headers
+from embedserve_runtime.api.common import result_lines
 from embedserve_runtime.api.encoding import RowWriter, write_rows
 from embedserve_runtime.api.endpoint import ErrorStyle, Surroundings, Visit
 from embedserve_runtime.api.errors import CLIENT_GONE
@@ -22,10 +22,10 @@ from embedserve_runtime.service import Effort, Embedded, EmbeddingService, Embed
 # Larger bodies are decoded once and not here.
 MOST_BODY_BYTES = LEAST_RESERVED
 
-Reply = Callable[[int, list[Header], bytes], None]
+Reply = Callable[[int, bytes, bytes, bool], None]
 Abandon = Callable[[], None]
 # None leaves the request to the application, with nothing done.
-QuickRoute = Callable[[list[Header], bytes, Reply], Abandon | None]
+QuickRoute = Callable[[Mapping[bytes, bytes], bytes, Reply], Abandon | None]
 
 
 class Asked(NamedTuple):
@@ -56,7 +56,7 @@ def in_task(readiness: Readiness, ask: Ask) -> Callable[[Exchange], Awaitable[An
 def _answer(
     exchange: Exchange, service: EmbeddingService, asked: Asked, rows: bytes, effort: Effort
 ) -> Answer:
-    return Answer(asked.wrap(rows, effort), headers=result_headers(exchange, service, effort))
+    return Answer(asked.wrap(rows, effort), lines=result_lines(exchange, service, effort))
 
 
 class QuickEndpoint:
@@ -68,7 +68,7 @@ class QuickEndpoint:
         self.error_style = error_style
         self.around = around
 
-    def __call__(self, headers: list[Header], body: bytes, reply: Reply) -> Abandon | None:
+    def __call__(self, headers: Mapping[bytes, bytes], body: bytes, reply: Reply) -> Abandon | None:
         """None leaves the request to the other way, with nothing done."""
         if len(body) > MOST_BODY_BYTES:
             return None
@@ -139,7 +139,7 @@ class _Flight:
 
     def _end(self, answer: Answer) -> None:
         visit = self._visit
-        self._reply(answer.status, visit.headers_of(answer), answer.body)
+        self._reply(answer.status, visit.lines_of(answer), answer.body, visit.is_last)
         self._release()
         visit.end("POST", answer.status)
 

@@ -19,7 +19,7 @@ from embedserve_runtime.api.common import (
     note_inputs,
     read_ids,
     read_texts,
-    result_headers,
+    result_lines,
     side_of,
     space_header,
     terms_of,
@@ -102,14 +102,14 @@ class TeiRoutes:
     ) -> Answer:
         service = self._readiness.service()
         content, effort = await task_of(exchange, decode(exchange)).run(service)
-        return Answer(content, headers=result_headers(exchange, service, effort))
+        return Answer(content, lines=result_lines(exchange, service, effort))
 
     async def embed_all(self, exchange: Exchange) -> Answer:
         """The encoder's last hidden states: special tokens included, not normalised, no dense modules."""
         service = self._readiness.service()
         embedded = await service.embed(inputs_query(exchange, _decode_tokens(exchange), Output.HIDDEN))
         matrices = await write_matrices(embedded.hidden)
-        return Answer(b"[" + matrices + b"]", headers=result_headers(exchange, service, embedded.effort))
+        return Answer(b"[" + matrices + b"]", lines=result_lines(exchange, service, embedded.effort))
 
     async def similarity(self, exchange: Exchange) -> Answer:
         service = self._readiness.service()
@@ -130,7 +130,7 @@ class TeiRoutes:
         )
         embedded = await service.embed(query)
         scores = cosines(embedded.dense[0], embedded.dense[1:])
-        return Answer(number_arrays(scores, 0), headers=result_headers(exchange, service, embedded.effort))
+        return Answer(number_arrays(scores, 0), lines=result_lines(exchange, service, embedded.effort))
 
     async def tokenize(self, exchange: Exchange) -> Answer:
         service = self._readiness.service()

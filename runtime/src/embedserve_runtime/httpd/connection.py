@@ -11,13 +11,14 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
 
 from embedserve_runtime.httpd.head import Header, refusal
-from embedserve_runtime.httpd.turn import QuickTurn, Turn
+from embedserve_runtime.httpd.repeat import Repeatable
+from embedserve_runtime.httpd.turn import QuickTurn, Reply, Turn
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +27,9 @@ Application = Callable[
     [Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]
 ]
 
-Reply = Callable[[int, list[Header], bytes], None]
 # Takes a request whose body came with its head, and gives what is called if its client goes before the answer. `reply`
 # may be called at once. None where it leaves the request to the application; then nothing has been done.
-QuickRoute = Callable[[list[Header], bytes, Reply], Callable[[], None] | None]
+QuickRoute = Callable[[Mapping[bytes, bytes], bytes, Reply], Callable[[], None] | None]
 
 # Of one request's line and headers together.
 HEAD_BYTES = 65_536
@@ -46,6 +46,15 @@ LAST_CHANCE_SECONDS = 1.0
 BAD_REQUEST = 400
 HEAD_TIMEOUT = 408
 HEAD_TOO_LARGE = 431
+
+
+class _Repeated(NamedTuple):
+    """A request without its body, as it may come again."""
+
+    route: QuickRoute
+    head: Repeatable
+    keeps_alive: bool
+    is_http_10: bool
 
 
 class Host(Protocol):
@@ -79,6 +88,8 @@ class Connection(asyncio.Protocol):
         self._turn: Turn | QuickTurn | None = None  # worked on
         self._quick: QuickRoute | None = None  # takes the request coming in, if that is whole
         self._whole = b""
+        self._read = b""  # of which it came
+        self._last: _Repeated | None = None
         self._reading: Turn | None = None  # whose body comes in
         self._ahead: deque[Turn] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -127,8 +138,13 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_over:
             return
+        if self._last and self._turn is None and not self._is_in_head and self._reading is None:
+            body = self._last.head.body_in(data)
+            if body is not None and self._answers_quickly(self._last, body):
+                return
         if self._is_in_head or self._reading is None:
             self._head_bytes += len(data)
+        self._read = data
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -243,7 +259,7 @@ class Connection(asyncio.Protocol):
         if self._parser.should_upgrade():
             return  # `_decline_upgrade` goes on
         if self._quick:
-            if self._answers_quickly(self._quick):
+            if self._is_taken_quickly(self._quick):
                 return
             self._give_to_application()
         turn, self._reading = self._reading, None
@@ -254,20 +270,32 @@ class Connection(asyncio.Protocol):
         if turn.is_answered:
             self._next()
 
-    def _answers_quickly(self, route: QuickRoute) -> bool:
-        """Begin with the request that has come in, if the route takes it."""
-        parser = self._parser
-        turn = QuickTurn(
-            self,
-            keeps_alive=parser.should_keep_alive() and not self._host.is_stopping,
-            is_http_10=parser.get_http_version() == "1.0",
+    def _is_taken_quickly(self, route: QuickRoute) -> bool:
+        """Begin with the request that has been parsed, if the route takes it."""
+        parser, body = self._parser, self._whole
+        repeatable = Repeatable.of(self._read, self._headers, len(body))
+        one = _Repeated(
+            route,
+            repeatable or Repeatable(b"", b"", dict(self._headers)),
+            parser.should_keep_alive(),
+            parser.get_http_version() == "1.0",
         )
+        # What the parser calls back for does not count as coming in any more.
+        self._quick, self._whole = None, b""
+        if not self._answers_quickly(one, body):
+            self._quick, self._whole = route, body
+            return False
+        self._last = one if repeatable else None
+        return True
+
+    def _answers_quickly(self, one: _Repeated, body: bytes) -> bool:
+        """Begin with a whole request, if the route takes it."""
+        turn = QuickTurn(self, one.keeps_alive and not self._host.is_stopping, one.is_http_10)
         self._turn = turn
-        abandon = route(self._headers, self._whole, turn.reply)
+        abandon = one.route(one.head.headers, body, turn.reply)
         if abandon is None:
             self._turn = None
             return False
-        self._quick, self._whole = None, b""
         turn.abandon = abandon
         if self._turn is turn:
             self.due = math.inf

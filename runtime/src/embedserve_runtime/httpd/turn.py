@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
-from embedserve_runtime.httpd.head import CONTINUE, Header, head
+from embedserve_runtime.httpd.head import CONTINUE, Header, first_lines, head
 
-CLOSE: Header = (b"connection", b"close")
+# Status, the lines of headers without those of the connection, body, and whether the connection ends with it.
+Reply = Callable[[int, bytes, bytes, bool], None]
+
 # Bytes of a body that wait here for the application before reading stops.
 BODY_BUFFER = 262_144
 
@@ -31,7 +33,7 @@ class QuickTurn:
     __slots__ = ("_channel", "_is_http_10", "abandon", "is_answered", "is_gone", "keeps_alive")
     body_is_complete = True
 
-    def __init__(self, channel: Channel, *, keeps_alive: bool, is_http_10: bool) -> None:
+    def __init__(self, channel: Channel, keeps_alive: bool, is_http_10: bool) -> None:
         self.keeps_alive = keeps_alive
         self.is_answered = False
         self.is_gone = False
@@ -44,26 +46,17 @@ class QuickTurn:
         if self.abandon and not self.is_answered:
             self.abandon()
 
-    def reply(self, status: int, headers: list[Header], body: bytes) -> None:
+    def reply(self, status: int, lines: bytes, body: bytes, is_last: bool) -> None:
         self.is_answered = True
         if self.is_gone:
             return
-        framed, self.keeps_alive = with_connection(
-            headers, keeps_alive=self.keeps_alive, is_http_10=self._is_http_10
-        )
-        self._channel.write(head(status, framed) + body)
+        if is_last or not self.keeps_alive:
+            self.keeps_alive = False
+            lines += b"connection: close\r\n"
+        elif self._is_http_10:
+            lines += b"connection: keep-alive\r\n"
+        self._channel.write(b"%b%b\r\n%b" % (first_lines(status), lines, body))
         self._channel.answered(self)
-
-
-def with_connection(
-    headers: list[Header], *, keeps_alive: bool, is_http_10: bool
-) -> tuple[list[Header], bool]:
-    """The headers of an answer that say whether the connection goes on after it, and whether it does."""
-    if CLOSE in headers:
-        return headers, False
-    if not keeps_alive:
-        return [*headers, CLOSE], False
-    return [*headers, (b"connection", b"keep-alive")] if is_http_10 else headers, True
 
 
 class Turn:
@@ -159,7 +152,10 @@ class Turn:
         self._wake_up()
 
     def _answer_head(self, status: int, headers: list[Header]) -> bytes:
-        framed, self.keeps_alive = with_connection(
-            headers, keeps_alive=self.keeps_alive, is_http_10=self._is_http_10
-        )
-        return head(status, framed)
+        if (b"connection", b"close") in headers:
+            self.keeps_alive = False
+        elif not self.keeps_alive:
+            headers = [*headers, (b"connection", b"close")]
+        elif self._is_http_10:
+            headers = [*headers, (b"connection", b"keep-alive")]
+        return head(status, headers)
