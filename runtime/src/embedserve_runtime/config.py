@@ -192,6 +192,16 @@ class ServerSettings(_Group):
     grpc_port: Port | None = Field(
         default=None, description="Port for gRPC; None leaves it off, 0 takes a free one and logs it."
     )
+    pinned_grpc_port: Port | None = Field(
+        default=None,
+        description="Second port for gRPC, as `pinned_port` is for HTTP; None leaves it off. Needs `grpc_port`.",
+    )
+    space_grpc: str | None = Field(
+        default=None,
+        pattern=r"^[^/{}]*\{space8\}[^/{}]*:[0-9]+$",
+        description="Host and port for gRPC of a vector space's own name, as `space_url` is for HTTP. None passes no "
+        "call on.",
+    )
     served_model_name: str | None = Field(
         default=None, description="Name in answers and `/info`; None takes model.source."
     )

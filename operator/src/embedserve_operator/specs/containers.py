@@ -12,6 +12,7 @@ from embedserve_operator.specs.placement import accelerators, hardware_of, image
 from embedserve_operator.specs.runtime_config import (
     GRPC_PORT,
     MANAGEMENT_PORT,
+    PINNED_GRPC_PORT,
     PINNED_PORT,
     SERVING_PORT,
     STORE_PATH,
@@ -78,22 +79,23 @@ def runtime_container(
     return {
         **container,
         **_resources(spec, settings, accelerated=True),
-        "ports": [
-            {"name": "http", "containerPort": SERVING_PORT, "protocol": "TCP"},
-            {"name": "pinned", "containerPort": PINNED_PORT, "protocol": "TCP"},
-            *(
-                [{"name": "grpc", "containerPort": GRPC_PORT, "protocol": "TCP"}]
-                if spec.service.grpc_port is not None
-                else []
-            ),
-            {"name": "management", "containerPort": MANAGEMENT_PORT, "protocol": "TCP"},
-        ],
+        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in _ports(spec)],
         # Loading a large model takes minutes and must not get the pod killed: start-up and liveness ask
         # whether the process answers, only readiness asks whether the model does.
         "startupProbe": _probe("/livez", period=2, failures=_START_LIMIT_SECONDS // 2),
         "livenessProbe": _probe("/livez", period=10, failures=6),
         "readinessProbe": _probe("/readyz", period=2, failures=2),
     }
+
+
+def _ports(spec: EmbeddingServiceSpec) -> list[tuple[str, int]]:
+    grpc = [("grpc", GRPC_PORT), ("pinned-grpc", PINNED_GRPC_PORT)]
+    return [
+        ("http", SERVING_PORT),
+        ("pinned", PINNED_PORT),
+        *(grpc if spec.service.grpc_port is not None else ()),
+        ("management", MANAGEMENT_PORT),
+    ]
 
 
 def _from_secret(variable: str, ref: SecretKeyRef) -> Manifest:
