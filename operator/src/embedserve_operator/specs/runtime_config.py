@@ -78,6 +78,7 @@ def _model(spec: EmbeddingServiceSpec, settings: RenderSettings) -> dict[str, An
             "endpoint": (hub.endpoint or settings.hf_endpoint) if hub is not None else None,
             "onnx_file": spec.model.onnx_file,
             "task": spec.model.task if spec.model.task != "auto" else None,
+            "outputs": list(spec.model.outputs) or None,
             "pooling": spec.model.pooling,
             "max_length": spec.model.max_length,
             "dimensions": spec.model.dimensions,
