@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from embedserve_runtime.engines.base import Engine, EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.model.card import ModelCard
