@@ -25,7 +25,8 @@ def main(address: str, texts: list[str]) -> int:
             response_deserializer=tei_pb2.EmbedResponse.FromString,
         )
         status = check(health_pb2.HealthCheckRequest(), timeout=30).status
-        vectors = [list(embed(tei_pb2.EmbedRequest(inputs=text), timeout=30).embeddings) for text in texts]
+        asked = [tei_pb2.EmbedRequest(inputs=text, normalize=True) for text in texts]
+        vectors = [list(embed(one, timeout=30).embeddings) for one in asked]
     print(json.dumps({"status": status, "vectors": vectors}))
     return 0
 

@@ -188,7 +188,7 @@ def read_only(folder: Path, volume: MakeVolume) -> Iterator[str]:
     """A volume whose file system is mounted read-only, which its access mode does not tell."""
     path = writable_folder(folder / "frozen")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,mode=777", "tmpfs", str(path)], check=True)
-    volume("frozen", "ReadWriteOnce")
+    volume("frozen", "ReadWriteOnce", of=path)
     yield "frozen"
     subprocess.run(["umount", "--lazy", str(path)], check=True)
 

@@ -56,9 +56,11 @@ def spec(hub: NodeHub, volume: NodeVolume, **more: Any) -> Object:
     return {"model": {"source": source, **more}, "cache": {"claimName": volume.claim}}
 
 
-def jobs(kubectl: Kubectl, namespace: str) -> list[Object]:
-    words = ("jobs", "--namespace", namespace, "--selector", "app.kubernetes.io/component=fetch")
-    return list((kubectl.get(*words) or {}).get("items", []))
+def jobs(kubectl: Kubectl, volume: NodeVolume) -> list[str]:
+    """Names of those that work on a volume."""
+    found = (kubectl.get("jobs", "--namespace", volume.namespace) or {}).get("items", [])
+    names = [str(job["metadata"]["name"]) for job in found]
+    return [name for name in names if name.startswith(f"{volume.claim}-fetch-")]
 
 
 def fetching_processes() -> list[int]:
@@ -74,14 +76,14 @@ def fetching_processes() -> list[int]:
     return found
 
 
-def kill(kubectl: Kubectl, namespace: str, *, hard: bool) -> None:
+def kill(kubectl: Kubectl, volume: NodeVolume, *, hard: bool) -> None:
     """End the process with SIGKILL, or the Job with all that is of it."""
     if hard:
         for number in fetching_processes():
             os.kill(number, signal.SIGKILL)
         return
-    for job in jobs(kubectl, namespace):
-        words = ("job", job["metadata"]["name"], "--namespace", namespace)
+    for job in jobs(kubectl, volume):
+        words = ("job", job, "--namespace", volume.namespace)
         kubectl("delete", *words, "--cascade=foreground", "--ignore-not-found", f"--timeout={PATIENCE_S}s")
 
 
@@ -100,7 +102,7 @@ def is_served(found: Service) -> bool:
 
 
 def test_a_job_that_is_killed_again_and_again_leaves_one_good_model(
-    service: MakeService, kubectl: Kubectl, namespace: str, hub: NodeHub, volume: NodeVolume
+    service: MakeService, kubectl: Kubectl, hub: NodeHub, volume: NodeVolume
 ) -> None:
     points = random.Random(8)
     hub.misbehave(FaultKind.SLOW, path=f"*/resolve/*/{WEIGHTS}", amount=1_500_000)
@@ -109,7 +111,7 @@ def test_a_job_that_is_killed_again_and_again_leaves_one_good_model(
     for number in range(KILLS):
         enough = bytes_in(volume.folder) + points.choice([1, points.randrange(SIZE // 10)])
         wait_for_bytes(volume, enough, found)
-        kill(kubectl, namespace, hard=number % (KILLS // HARD_KILLS) == 1)
+        kill(kubectl, volume, hard=number % (KILLS // HARD_KILLS) == 1)
         assert list(find_damage(volume.folder)) == [], "what is there is whole"
     hub.behave()
     status = found.wait_serving()["status"]
@@ -121,7 +123,7 @@ def test_a_job_that_is_killed_again_and_again_leaves_one_good_model(
 
 
 def test_of_two_jobs_that_race_one_fetches(
-    service: MakeService, kubectl: Kubectl, namespace: str, hub: NodeHub, volume: NodeVolume
+    service: MakeService, kubectl: Kubectl, hub: NodeHub, volume: NodeVolume
 ) -> None:
     hub.misbehave(FaultKind.SLOW, path=f"*/resolve/*/{WEIGHTS}", amount=3_000_000)
     mean, first = service("mean"), service("first-token")
@@ -129,7 +131,7 @@ def test_of_two_jobs_that_race_one_fetches(
     first.apply(spec(hub, volume, pooling="cls"))
     spaces = {one.wait_serving()["status"]["vectorSpace"]["id"] for one in (mean, first)}
     assert len(spaces) == 2
-    assert len(jobs(kubectl, namespace)) == 2
+    assert len(jobs(kubectl, volume)) == 2
     assert hub.sent(WEIGHTS) == SIZE
     assert list(find_damage(volume.folder)) == []
     for one in (mean, first):

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
+from obstore.store import S3Store
 
 from e2e.cluster.binaries import build_s3
 from e2e.cluster.kubectl import Kubectl
@@ -63,7 +65,7 @@ def s3(
 ) -> Iterator[S3Server]:
     """A server whose bucket `models` has the model under `team/minilm`; its keys are in the Secret `s3`."""
     folder = tmp_path_factory.mktemp("s3")
-    shutil.copytree(samples.model_folder(), folder / "root" / "models" / "team" / "minilm")
+    (folder / "root" / "models").mkdir(parents=True)
     for name, keys in (("s3", KEYS), ("s3-wrong", {**KEYS, "AWS_SECRET_ACCESS_KEY": "another"})):
         metadata = {"name": name, "namespace": namespace}
         kubectl.apply(
@@ -71,7 +73,26 @@ def s3(
         )
     program = build_s3(cluster.layout, cluster.progress)
     with S3Server(program, folder / "root", folder / "log", on_node=True) as running:
+        upload(running, samples.model_folder())
         yield running
+
+
+def upload(server: S3Server, folder: Path) -> None:
+    """A folder's files to where the tests look for them."""
+    store = S3Store(
+        "models",
+        prefix="team/minilm",
+        config={
+            "endpoint": server.url,
+            "access_key_id": KEYS["AWS_ACCESS_KEY_ID"],
+            "secret_access_key": KEYS["AWS_SECRET_ACCESS_KEY"],
+            "region": KEYS["AWS_REGION"],
+        },
+        client_options={"allow_http": True},
+    )
+    for path in folder.rglob("*"):
+        if path.is_file():
+            obstore.put(store, path.relative_to(folder).as_posix(), path.read_bytes())
 
 
 def archive(hub: NodeHub, *, sha256: str | None = None, name: str = "model.tar") -> Object:
@@ -120,9 +141,8 @@ def test_what_a_branch_stood_for_is_served_until_a_refresh_asks_anew(
     found = service("pinned")
     found.apply(of(repository(hub), cache=OWN))
     before = serves_minilm(found)["model"]["revision"]
-    readme = hub.root / REPOSITORY / "main" / "config_sentence_transformers.json"
-    config = json.loads(readme.read_text())
-    readme.write_text(json.dumps({**config, "edited": True}))
+    with (hub.root / REPOSITORY / "main" / "README.md").open("a") as readme:
+        readme.write("Edited.\n")
 
     found.apply(of(repository(hub), cache=OWN, replicas=2))
     assert found.wait_serving()["status"]["model"]["revision"] == before, "a further pod gets the same"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from e2e.cluster.kubectl import Kubectl
 from e2e.services import Object
+
+BLOCK = 512
+"""Bytes of what stat counts as a block."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +76,8 @@ def writable_folder(folder: Path) -> Path:
 def bytes_in(folder: Path) -> int:
     """That files take up, holes left out; what goes away meanwhile does not count."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_blocks * 512 if path.is_file() else 0
-        except FileNotFoundError:
-            continue
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += (Path(parent) / name).stat().st_blocks * BLOCK
     return total
