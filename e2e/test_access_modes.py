@@ -129,7 +129,7 @@ def test_pods_on_a_volume_for_one_node_stay_on_it_whatever_room_others_have(
         pytest.param(
             "ReadWriteOncePod", "VolumeForOnePod", "ReadWriteOnce (all pods on one node)", id="one pod"
         ),
-        pytest.param("ReadOnlyMany", "VolumeReadOnly", "spec.cache.readOnly", id="read-only"),
+        pytest.param("ReadOnlyMany", "VolumeNotWritable", "spec.cache.readOnly", id="read-only"),
     ],
 )
 def test_what_a_volume_cannot_do_is_refused_with_advice(
