@@ -277,6 +277,7 @@ class _Process:
         # What is alive now stays alive: later collections need not look at it.
         gc.collect()
         gc.freeze()
+        gc.enable()
         return _Loaded(runners, tokenizer, budget, calibration)
 
     async def _wind_down(self, dispatcher: Dispatcher) -> None:
