@@ -128,6 +128,7 @@ BAD: dict[str, Bad] = {
     "an ONNX file outside": Bad(with_(model={"onnxFile": "../a.onnx"}), "must be the path of an ONNX file"),
     "an empty refresh": _schema(with_(model={"refresh": ""}), "should be at least 1 chars long"),
     "int8 from nowhere": Bad(with_(model={"precision": "int8"}), "int8 is made by conversion; add onnx"),
+    "fp8 on a CPU": Bad(with_(model={"precision": "fp8"}), "CPUs have no fp8; take int8 with onnx"),
     "an empty cache": Bad(_cache(), "give exactly one of volume and claimName"),
     "two caches": Bad(
         _cache(volume={"size": "1Gi"}, claimName="models"), "give exactly one of volume and claimName"

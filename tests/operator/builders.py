@@ -39,6 +39,7 @@ REPORT = {
     "sizeBytes": 91000000,
     "dimensions": 384,
     "vectorSpace": "vs1-0123456789abcdef0123",
+    "outputs": ["dense", "hidden"],
 }
 
 

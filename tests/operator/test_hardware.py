@@ -54,6 +54,24 @@ REFUSED = [
         "use spec.hardware.count instead",
         id="accelerators among the resources",
     ),
+    pytest.param(
+        hub_spec(hardware={"class": "ampere"}, model={"precision": "fp8"}),
+        "PrecisionUnsupported",
+        "from compute capability 8.9 on, class ampere has compute capability 8.0, 8.6, 8.7",
+        id="fp8 before Ada",
+    ),
+    pytest.param(
+        hub_spec(hardware={"class": "turing"}, model={"precision": "int8"}, onnx={}),
+        "PrecisionUnsupported",
+        "int8 needs an accelerator from compute capability 8.0 on",
+        id="int8 on Turing, which the conversion is not for",
+    ),
+    pytest.param(
+        hub_spec(hardware={"class": "hopper"}, model={"precision": "int8"}, engine="onnx"),
+        "PrecisionUnsupported",
+        "needs the engine torch, here it is onnx; add onnx, which converts the model",
+        id="int8 of the other engine",
+    ),
 ]
 
 
@@ -94,6 +112,8 @@ def test_a_refused_change_takes_nothing_away() -> None:
             "hopper", {"precision": "float32"}, {"kind": "torch", "precision": "float32"}, id="user"
         ),
         pytest.param("cpu", {}, None, id="nobody says"),
+        pytest.param("ada", {"precision": "fp8"}, {"kind": "torch", "precision": "fp8"}, id="fp8"),
+        pytest.param("ampere", {"precision": "int8"}, {"kind": "torch", "precision": "int8"}, id="int8"),
     ],
 )
 def test_precision_and_engine_come_from_the_class_unless_the_user_says(

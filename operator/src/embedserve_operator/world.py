@@ -83,6 +83,12 @@ class DeploymentFacts:
     """The vector space that it is labelled with; empty before it is known."""
     creation_problem: str
     """Why its pods cannot be created (quota, admission), in the API server's words; empty when they can."""
+    template: str = ""
+    """Hash of its pod template."""
+    declaration: str = ""
+    """The fields of the manifest that declare its model, as JSON; empty when it does not say."""
+    model_bytes: int | None = None
+    """Size of the model's files that its template was made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,8 @@ class ModelReport:
     size_bytes: int | None
     dimensions: int | None
     vector_space: str | None
+    outputs: tuple[str, ...] = ()
+    """What requests can ask for, in the words of the API; empty where it was not said."""
 
 
 @dataclass(frozen=True, slots=True)

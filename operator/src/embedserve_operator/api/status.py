@@ -38,6 +38,8 @@ class Endpoint(Model):
 
 Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
+Outputs = Annotated[tuple[Annotated[str, Field(max_length=32)], ...], Field(max_length=16)]
+
 
 class PreviousSpace(Model):
     """A vector space that was served before."""
@@ -65,6 +67,8 @@ class VectorSpace(Model):
     """Identity: the same for all ways to make the same vectors, different otherwise. Absent while it is not known."""
     dimensions: int | None = None
     """Length of a vector."""
+    outputs: Outputs = ()
+    """What requests can ask for: dense, sparse, multiVector, score, labels, hidden."""
     revision: str | None = None
     """Revision of the manifest that makes it: the end of its Deployment's name."""
     since: Moment | None = None
@@ -138,6 +142,8 @@ class FetchStatus(JobStatus):
     """Length of a vector."""
     vector_space: str | None = None
     """Identity of its vector space."""
+    outputs: Outputs = ()
+    """What requests can ask for: dense, sparse, multiVector, score, labels, hidden."""
 
 
 class VariantStatus(Model):

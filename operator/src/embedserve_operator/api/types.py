@@ -49,6 +49,9 @@ class ModelSpec(Model):
     onnx/model.onnx. Without it one is taken only where nothing else can run the model."""
     task: Literal["auto", "embed", "rerank", "classify", "sparse"] = "auto"
     """What the model gives. `auto` takes what the model's own files say."""
+    outputs: Annotated[tuple[Literal["dense", "sparse", "multiVector"], ...], Field(max_length=3)] = ()
+    """What the service must offer. A model that gives less is refused, with what it gives; anything more that it gives
+    can be asked for all the same."""
     pooling: Literal["auto", "cls", "mean", "mean_sqrt", "weighted_mean", "max", "last"] = "auto"
     """How token vectors become one vector. `auto` takes what the model's own files say."""
     dimensions: (
@@ -59,9 +62,10 @@ class ModelSpec(Model):
         None
     )
     """Tokens that an input may have. Without it the model's own limit holds."""
-    precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] = "auto"
     """Of weights and products. `auto` takes what the hardware class says, else on CPUs the fastest variant that
-    `onnx` has found good enough, float32 without one. int8 needs `onnx`."""
+    `onnx` has found good enough, float32 without one. On CPUs int8 needs `onnx`. On accelerators int8 (from ampere
+    on) and fp8 (from ada on) run the large products in 8 bit where the vectors stay near enough to those in 16."""
 
 
 class Hardware(Model):
@@ -192,9 +196,18 @@ class EmbeddingServiceSpec(Model):
             ),
         ),
         Rule(
-            cel="self.model.precision != 'int8' || has(self.onnx)",
-            message="model.precision: int8 is made by conversion; add onnx, for example {precision: int8}",
-            check=lambda spec: spec.model.precision != "int8" or spec.onnx is not None,
+            cel="self.model.precision != 'int8' || has(self.onnx) || !self.hardware.class.startsWith('cpu')",
+            message="model.precision: on CPUs int8 is made by conversion; add onnx, for example {precision: int8}",
+            check=lambda spec: (
+                spec.model.precision != "int8"
+                or spec.onnx is not None
+                or not spec.hardware.class_.startswith("cpu")
+            ),
+        ),
+        Rule(
+            cel="self.model.precision != 'fp8' || !self.hardware.class.startsWith('cpu')",
+            message="model.precision: CPUs have no fp8; take int8 with onnx, or an accelerator as hardware.class",
+            check=lambda spec: spec.model.precision != "fp8" or not spec.hardware.class_.startswith("cpu"),
         ),
     )
 

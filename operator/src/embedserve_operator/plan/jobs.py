@@ -126,6 +126,7 @@ def fetch_status(
         size_bytes=report.size_bytes,
         dimensions=report.dimensions,
         vector_space=report.vector_space,
+        outputs=report.outputs,
     )
 
 
@@ -180,4 +181,5 @@ def model_report(fetched: FetchStatus | None) -> ModelReport | None:
         size_bytes=fetched.size_bytes,
         dimensions=fetched.dimensions,
         vector_space=fetched.vector_space,
+        outputs=fetched.outputs,
     )

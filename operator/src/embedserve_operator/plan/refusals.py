@@ -8,6 +8,9 @@ from embedserve_operator.settings import RenderSettings
 from embedserve_operator.specs.placement import accelerators, architectures, image_of
 from embedserve_operator.world import Failure
 
+# The first compute capabilities whose units multiply in 8 bit, as the runtime's torch engine takes them.
+FIRST_OF_EIGHT_BIT = {"fp8": (8, 9), "int8": (8, 0)}
+
 
 def refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Failure | None:
     """Why no children can be made of the spec; None when they can."""
@@ -20,6 +23,7 @@ def refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Failure | N
         )
     return (
         _accelerator_refusal(spec, hardware)
+        or _precision_refusal(spec, hardware)
         or _image_refusal(spec, hardware, settings)
         or _scaling_refusal(spec, settings)
     )
@@ -32,6 +36,32 @@ def _accelerator_refusal(spec: EmbeddingServiceSpec, hardware: HardwareClass) ->
             "NoAccelerators",
             f"spec.hardware: class {spec.hardware.class_} has no accelerators; remove count and resourceName, or "
             "choose another class",
+        )
+    return None
+
+
+def _precision_refusal(spec: EmbeddingServiceSpec, hardware: HardwareClass) -> Failure | None:
+    """8 bit is torch's on an accelerator, whose units must have it; int8 is also made by conversion, for ONNX."""
+    precision = spec.model.precision
+    kind = spec.engine if spec.engine != "auto" else hardware.engine
+    converted = precision == "int8" and spec.onnx is not None and kind != "torch"
+    if precision not in FIRST_OF_EIGHT_BIT or converted:
+        return None
+    if kind != "torch":
+        ways = "add onnx, which converts the model, or choose" if precision == "int8" else "choose"
+        return _no(
+            "PrecisionUnsupported",
+            f"spec.model.precision: {precision} needs the engine torch, here it is {kind}; {ways} another precision, "
+            "class or engine",
+        )
+    first = FIRST_OF_EIGHT_BIT[precision]
+    below = [one for one in hardware.compute_capabilities if tuple(map(int, one.split("."))) < first]
+    if below or hardware.resource_name is None:
+        has = f"compute capability {', '.join(below)}" if below else "no accelerator"
+        return _no(
+            "PrecisionUnsupported",
+            f"spec.model.precision: {precision} needs an accelerator from compute capability {first[0]}.{first[1]} on, "
+            f"class {spec.hardware.class_} has {has}; choose another precision or class",
         )
     return None
 

@@ -44,7 +44,6 @@ def served(
         selector=selection,
         endpoint=Endpoint(url=service.url(world.resource), grpc=grpc),
         vector_space=_vector_space(world, rollout),
-        rollout=_rollout(world, rollout),
         model=model,
         hardware=hardware,
     )
@@ -95,11 +94,16 @@ def _vector_space(world: World, rollout: Rollout) -> VectorSpace | None:
     same = published is not None and published.id == space
     since = published.since if published is not None and same else None
     dimensions = dimensions_of(world, rollout.serving)
+    report = report_of(world, rollout.serving)
+    outputs = report.outputs if report is not None else ()
+    if not outputs and published is not None and same:
+        outputs = published.outputs
     return VectorSpace(
         id=space,
         dimensions=published.dimensions
         if dimensions is None and published is not None and same
         else dimensions,
+        outputs=outputs,
         revision=rollout.serving,
         since=since or moment_of(world.now),
         url=service.url(world.resource, space),
@@ -120,7 +124,7 @@ def _previous(resource: Resource, former: Former, kept: tuple[Kept, ...]) -> Pre
     )
 
 
-def _rollout(world: World, rollout: Rollout) -> RolloutStatus | None:
+def rollout_status(world: World, rollout: Rollout) -> RolloutStatus | None:
     """The revision that is asked for, while another one serves."""
     if rollout.state == "Done":
         return None

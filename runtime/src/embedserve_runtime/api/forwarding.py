@@ -92,5 +92,10 @@ async def _ask_patiently(place: Place, request: Request, space: str) -> Reply:
 
 def place_of(space_url: str, space: str) -> Place:
     """Where a space's own name leads."""
-    url = urlsplit(space_url.format(space8=space.removeprefix("vs1-")[:8]))
+    url = urlsplit(in_place(space_url, space))
     return Place(url.hostname or "", url.port or 80)
+
+
+def in_place(template: str, space: str) -> str:
+    """A template of names with {space8}, for that space."""
+    return template.format(space8=space.removeprefix("vs1-")[:8])

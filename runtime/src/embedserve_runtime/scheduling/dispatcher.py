@@ -19,10 +19,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from embedserve_runtime.errors import DeadlineExceeded, EmbedserveError, NotReady
+from embedserve_runtime.running import Runs
 from embedserve_runtime.scheduling.deadlines import Deadlines
 from embedserve_runtime.scheduling.lanes import SerialLane, lane_of
 from embedserve_runtime.scheduling.policy import Backlog, Limits, Policy
-from embedserve_runtime.scheduling.work import Completed, Cut, Job, Order, Outcome, Runs, Settle
+from embedserve_runtime.scheduling.work import Completed, Cut, Job, Order, Outcome, Settle
 
 Clock = Callable[[], float]
 

@@ -6,47 +6,18 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from embedserve_runtime.engines.base import PackedBatch, Tokens
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, EngineFailure
 from embedserve_runtime.results import Output, Results
+from embedserve_runtime.running import Overlaps, Runs
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.scheduling.recovery import isolate
 
 log = logging.getLogger(__name__)
 
 FAILED = "the engine failed on this batch"
-
-
-class Runs(Protocol):
-    """What is dispatched to: called from threads of its lane alone, one at a time. Raises EngineFailure."""
-
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
-        """What is wanted of each sequence, from one forward pass."""
-        ...
-
-
-class UnderWay(Protocol):
-    """A batch that an engine has taken."""
-
-    def results(self) -> Results:
-        """Waits for them. Called once, maybe while other batches are submitted. Raises EngineFailure."""
-        ...
-
-
-@runtime_checkable
-class Overlaps(Runs, Protocol):
-    """An engine that takes the next batch while it runs one."""
-
-    @property
-    def most_under_way(self) -> int:
-        """Batches that may be submitted before results of the first are read."""
-        ...
-
-    def submit(self, batch: PackedBatch, wanted: Output) -> UnderWay:
-        """As `run`, without waiting for the results, which are read in the order of submission."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
