@@ -34,3 +34,20 @@ def upgrade(cluster: Cluster, *flags: str) -> None:
 
 def ready(found: Object) -> int:
     return int(found["status"].get("readyReplicas", 0))
+
+
+def somebody_elses_api() -> Object:
+    """An APIService of the metrics' group that leads to another adapter than ours."""
+    return {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {"name": "v1beta1.custom.metrics.k8s.io"},
+        "spec": {
+            "group": "custom.metrics.k8s.io",
+            "version": "v1beta1",
+            "groupPriorityMinimum": 100,
+            "versionPriority": 10,
+            "insecureSkipTLSVerify": True,
+            "service": {"namespace": "monitoring", "name": "prometheus-adapter", "port": 443},
+        },
+    }

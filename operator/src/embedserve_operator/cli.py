@@ -1,6 +1,6 @@
-"""`embedserve-operator`: run, adapter, in-use, render, explain, spaces, crds.
+"""`embedserve-operator`: run, adapter, in-use, preflight, render, explain, spaces, crds.
 
-As `kubectl embedserve`: render, explain, spaces, crds.
+As `kubectl embedserve`: preflight, render, explain, spaces, crds.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from embedserve_operator import __version__
@@ -23,11 +24,16 @@ from embedserve_operator.options import (
     adapter_settings,
     add_adapter_options,
     add_in_use_options,
+    add_preflight_options,
     add_render_options,
     add_run_options,
+    preflight_place,
+    preflight_wanted,
     render_settings,
     run_settings,
 )
+from embedserve_operator.preflight.facts import Facts
+from embedserve_operator.preflight.judge import exit_status, judge, report
 from embedserve_operator.render import explained, read_cluster, render
 from embedserve_operator.spaces import table
 from embedserve_operator.world import ChildRef, Key
@@ -80,6 +86,10 @@ def parser(program: str = "embedserve-operator") -> argparse.ArgumentParser:
     spaces.add_argument(
         "-n", "--namespace", default=None, help="its namespace (default: that of the kubeconfig's context)"
     )
+    preflight = commands.add_parser(
+        "preflight", help="say what the cluster has and lacks; the exit status is 1 when something is missing"
+    )
+    add_preflight_options(preflight)
     crds = commands.add_parser("crds", help="print the CustomResourceDefinition")
     crds.add_argument("--chart-template", action="store_true", help="as the chart's template")
     return parser
@@ -151,6 +161,21 @@ async def _table(options: argparse.Namespace) -> str:
     return table(read_resource(found).status, int(time.time()))
 
 
+def _preflight(options: argparse.Namespace) -> int:
+    findings = judge(asyncio.run(_facts(options)), preflight_wanted(options))
+    sys.stdout.write(report(findings))
+    return exit_status(findings)
+
+
+async def _facts(options: argparse.Namespace) -> Facts:
+    # As above.
+    from embedserve_operator.kube import Kube
+    from embedserve_operator.preflight.look import look
+
+    async with Kube(request_timeout=options.request_timeout) as kube:
+        return await look(kube, preflight_place(options), datetime.now(UTC))
+
+
 def _in_use(options: argparse.Namespace) -> int:
     # As above.
     from embedserve_operator.in_use import list_in_use
@@ -175,6 +200,7 @@ _COMMANDS = {
     "crds": _crds,
     "explain": _show,
     "in-use": _in_use,
+    "preflight": _preflight,
     "render": _show,
     "run": _run,
     "spaces": _spaces,
