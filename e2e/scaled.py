@@ -13,9 +13,12 @@ LONG_TEXT = "A sentence that is long enough to be some work, and is asked for ag
 
 
 def scaled_spec(**more: object) -> Object:
-    """Small pods, small batches, quick down: so that a small load needs several, and a test does not wait for long."""
+    """Small pods, small batches, quick down: so that a small load needs several, and a test does not wait for long.
+
+    Not so quick that a moment without a queue, while pods start, would take them away again.
+    """
     down = {
-        "stabilizationWindowSeconds": 5,
+        "stabilizationWindowSeconds": 30,
         "policies": [{"type": "Percent", "value": 100, "periodSeconds": 5}],
     }
     autoscaling = {"minReplicas": 1, "maxReplicas": 3, "target": 8, "behavior": {"scaleDown": down}, **more}
