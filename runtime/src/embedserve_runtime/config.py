@@ -89,6 +89,9 @@ class ModelSettings(_Group):
     task: Literal["auto", "embed", "rerank", "classify", "sparse"] = Field(
         default="auto", description="What the model gives. `auto` takes what the model folder is for."
     )
+    outputs: tuple[Literal["dense", "sparse", "multiVector"], ...] = Field(
+        default=(), description="What the model must give; one that gives less is not started."
+    )
     pooling: Literal["auto", "cls", "mean", "mean_sqrt", "weighted_mean", "max", "last"] = Field(
         default="auto", description="`auto` takes what the model folder says."
     )
@@ -316,6 +319,11 @@ class OnnxSettings(_Group):
         default="auto",
         description="Variants to make and try beside float32, which is always made. `auto`: all that can be faster "
         "than float32 on this processor.",
+    )
+    outputs: tuple[Literal["last_hidden_state", "sentence_embedding", "logits"], ...] = Field(
+        default=(),
+        description="Besides, each published variant as an ONNX file with the usual padded inputs and these outputs, "
+        "`standard.onnx`, for other programs and for `model.onnx_file`; none: no such file.",
     )
     parity: ParitySettings = ParitySettings()
 
