@@ -213,11 +213,13 @@ class Client:
         simulation = self._simulation
         answers = simulation.answers()
         suspended = simulation.objects[RESOURCE, "docs"]["spec"].get("suspend", False)
-        self._was_answered = (self._was_answered or bool(answers)) and not suspended
-        if self._was_answered and not answers:
-            self.problems.append(f"nobody answers after write {simulation.writes}")
-        if None in answers and not suspended:
-            self.problems.append(f"passed on to nobody after write {simulation.writes}")
+        if suspended:
+            self._was_answered = False
+        elif answers and None not in answers:
+            self._was_answered = True
+        elif self._was_answered:
+            who = "passed on to nobody" if answers else "nobody answers"
+            self.problems.append(f"{who} after write {simulation.writes}")
 
 
 async def to_the_end(world: World) -> None:
