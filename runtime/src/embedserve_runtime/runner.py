@@ -29,6 +29,11 @@ class Runner(Runs, Protocol):
         """How often a batch did not fit into the device's memory."""
         ...
 
+    @property
+    def recomputed(self) -> int:
+        """Inputs whose results were no numbers and that were computed again in float32."""
+        ...
+
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         """Results of the sequences of the batch, from one forward pass. `wanted`: of what `card.outputs` has.
 
@@ -68,6 +73,10 @@ class EngineRunner(Generic[E]):
     @property
     def out_of_memory(self) -> int:
         return self._engine.out_of_memory
+
+    @property
+    def recomputed(self) -> int:
+        return 0
 
 
 class EncoderRunner(EngineRunner[Engine]):
@@ -151,6 +160,10 @@ class RoutedRunner:
     @property
     def out_of_memory(self) -> int:
         return self._documents.out_of_memory + self._queries.out_of_memory
+
+    @property
+    def recomputed(self) -> int:
+        return self._documents.recomputed + self._queries.recomputed
 
     @property
     def most_under_way(self) -> int:
