@@ -18,14 +18,13 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import httpx
 import uvloop
 from tokenizers import Tokenizer
 
-from benchmarks.cpu import Measured
 from benchmarks.cpu_peers import OURS, Peer, infinity, ours, sentence_transformers
 from benchmarks.http_layer import TEXT
 from benchmarks.load import load
@@ -35,6 +34,18 @@ from tests.support.models import minilm_folder
 WORDS = tuple(TEXT.split())
 MOST_TOKENS = 256
 CASES = {"single short texts, 64 connections": (64, 1), "batches of 32 mixed texts, 4 connections": (4, 32)}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Rates are per second, latencies in ms."""
+
+    server: str
+    case: str
+    tokens_rate: float
+    requests_rate: float
+    p50: float
+    p99: float
 
 
 def texts_of(count: int) -> list[str]:
