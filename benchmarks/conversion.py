@@ -3,8 +3,9 @@
     python -m benchmarks.conversion [--large] [--rounds N] [--json FILE]
 
 Every conversion runs in a process of its own: seconds from its start to its end, imports and the trial of each variant
-included, the trials' share beside, and the greatest resident size. The large model has 24 layers of 1,024 and random weights (335 million numbers; 1.3 GB in float32): with --large only.
-Rates are of the engine with pooling, without a server; all cases run in turn in every round, and the fastest round
+included, the trials' share beside, and the greatest resident size. The large model has 24 layers of 1,024 and random
+weights (335 million numbers; 1.3 GB in float32): with --large only. Rates are of the engine with pooling, without a
+server; all cases run in turn in every round, and the fastest round
 counts, since a busy machine slows some of them. "of float32" is within a round, the median.
 """
 
