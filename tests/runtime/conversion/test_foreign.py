@@ -17,7 +17,6 @@ from transformers import AutoModel, AutoTokenizer, BertModel, ElectraConfig, Ele
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.conversion.converting import convert
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading import load_runner
 from embedserve_runtime.model.checkpoint import Checkpoint
 from tests.runtime.pipelines.folders import TEXTS, bert, embed
@@ -56,7 +55,7 @@ def of_transformers(folder: Path) -> Any:
         feeds = tokenizer(text, truncation=True, max_length=64, return_tensors="pt")
         with torch.no_grad():
             rows.append(model(**feeds).last_hidden_state[0].mean(dim=0).numpy())
-    return normalize(np.stack(rows))
+    return np.stack(rows)
 
 
 @pytest.mark.thorough
@@ -99,6 +98,7 @@ def test_what_transformers_does_not_know_is_refused_by_name(electra: Path, tmp_p
         convert(config_of(folder, tmp_path / "store"))
 
 
+@pytest.mark.thorough
 def test_without_torch_the_command_says_where_it_can_be_done(electra: Path, tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['torch'] = None; from embedserve_runtime.cli import main; sys.exit(main())"
