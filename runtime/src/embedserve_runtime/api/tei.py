@@ -184,7 +184,7 @@ def _engine(engines: Sequence[EngineFacts]) -> EngineBody:
     """All are of one kind."""
     first = engines[0]
     devices = [one.device for one in engines]
-    return EngineBody(first.kind, devices, first.precision, first.attention, first.parity)
+    return EngineBody(first.kind, devices, first.precision, first.attention, first.parity, first.threads)
 
 
 def _model_type(card: ModelCard) -> ModelType:
