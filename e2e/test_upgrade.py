@@ -1,7 +1,7 @@
 """The chart from the previous release to this one, and away: what serves goes on serving, models stay on their volumes.
 
 `charts/` beside this file has the chart of the previous release, packaged. Its operator is this one's: the test is
-about the definitions, the rights and what helm does with them.
+about the definition, the rights and what helm does with them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.demo.partners import HUB_URL
 from e2e.demo.release import CHART, Release
-from e2e.services import PATIENCE_S, Object, Service, hub_spec, is_serving, operator_pods
+from e2e.services import PATIENCE_S, Object, Service, hub_spec, operator_pods
 
 (PREVIOUS,) = (Path(__file__).parent / "charts").glob("*.tgz")
 DEFINITION = ("crd", "embeddingservices.embedserve.dev")
@@ -49,10 +49,6 @@ def claims(service: Service) -> list[str]:
 def test_from_the_previous_release_to_this_one_and_away(
     release: Release, kubectl: Kubectl, service: MakeService
 ) -> None:
-    # An install over a definition that was kept.
-    release.uninstall()
-    release.install(PREVIOUS)
-    before = schema(kubectl)
     plain, cached = service("plain"), service("cached")
     plain.apply(hub_spec())
     cached.apply(hub_spec(cache={"volume": {"size": "1Gi"}}))
@@ -61,6 +57,10 @@ def test_from_the_previous_release_to_this_one_and_away(
     pods, volumes = uids(plain) | uids(cached), claims(cached)
     assert len(volumes) == 1
 
+    # The state of a cluster that has the previous release, reached by the way back to it.
+    release.install(PREVIOUS)
+    before = schema(kubectl)
+    assert len(plain.embed("over the older chart")) == 1
     release.install()
     assert schema(kubectl) != before, "helm upgrades the definition"
     # A change that the upgraded operator has to make shows that it has been over all services.
@@ -70,8 +70,8 @@ def test_from_the_previous_release_to_this_one_and_away(
         lambda: "after" in plain.child_named("service", "plain")["metadata"].get("annotations", {}),
         timeout_s=PATIENCE_S,
     )
-    assert is_serving(plain.get())
-    assert is_serving(cached.get())
+    plain.wait_serving()
+    cached.wait_serving()
     assert uids(plain) | uids(cached) == pods, "no pod was restarted"
 
     release.uninstall()
