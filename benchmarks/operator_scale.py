@@ -107,7 +107,16 @@ def requests(cluster: Cluster, verbs: Sequence[str]) -> int:
     """Requests for what only the operator under test asks for, as the API server counts them; status of Deployments and
     Leases are others' or always there."""
     total = 0.0
-    for line in cluster.kubectl("get", "--raw", "/metrics").splitlines():
+    said: list[str] = []
+
+    def answered() -> bool:
+        # A server under this load may be late with a handshake.
+        asked = cluster.kubectl.attempt("get", "--raw", "/metrics", timeout_s=60)
+        said[:] = asked.stdout.splitlines() if asked.returncode == 0 else []
+        return bool(said)
+
+    wait_until("the API server's counters", answered, timeout_s=300)
+    for line in said:
         if not line.startswith("apiserver_request_total{"):
             continue
         labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
