@@ -15,6 +15,7 @@ from e2e.cluster.polling import wait_until
 from e2e.cluster.progress import Progress
 from e2e.demo.partners import HUB_URL, ClientPod, start_client, start_hub
 from e2e.demo.release import OPERATOR_NAMESPACE, Release
+from e2e.flux import flux
 from e2e.scaled import scaled_spec
 from e2e.services import OPERATOR, PATIENCE_S, Service, operator_pods
 
@@ -42,6 +43,13 @@ def cluster() -> Cluster:
 @pytest.fixture(scope="session")
 def kubectl(cluster: Cluster) -> Kubectl:
     return cluster.kubectl
+
+
+@pytest.fixture(scope="module")
+def flux_controllers(cluster: Cluster) -> Iterator[None]:
+    """Flux, for as long as a module needs it."""
+    with flux(cluster):
+        yield
 
 
 @pytest.fixture(scope="session")

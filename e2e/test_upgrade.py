@@ -16,7 +16,7 @@ from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.demo.partners import HUB_URL
-from e2e.demo.release import CHART, Release
+from e2e.demo.release import Release
 from e2e.services import PATIENCE_S, Object, Service, hub_spec, operator_pods
 
 (PREVIOUS,) = (Path(__file__).parent / "charts").glob("*.tgz")
@@ -58,7 +58,7 @@ def test_from_the_previous_release_to_this_one_and_away(
     assert len(volumes) == 1
 
     # The state of a cluster that has the previous release, reached by the way back to it.
-    release.install(PREVIOUS)
+    release.install(chart=PREVIOUS)
     before = schema(kubectl)
     assert len(plain.embed("over the older chart")) == 1
     release.install()
@@ -81,7 +81,7 @@ def test_from_the_previous_release_to_this_one_and_away(
     assert claims(cached) == volumes
 
     # Told not to keep the definition, all services go with it, and of models what says so.
-    release.install(CHART, "--set", "crds.keep=false")
+    release.install({"crds.keep": "false"})
     gone = service("gone")
     gone.apply(hub_spec(cache={"volume": {"size": "1Gi", "whenDeleted": "Delete"}}))
     gone.wait_serving()

@@ -130,6 +130,8 @@ class Cluster:
     claims: tuple[Manifest, ...] = ()
     now: int = NOW
     settings: RenderSettings = SETTINGS
+    said: Mapping[str, Said] = field(default_factory=dict)
+    """Beside what is proved, by runs of pods."""
 
     def world(self) -> World:
         """Pods that are ready have proved their vectors."""
@@ -145,7 +147,7 @@ class Cluster:
             self.pods,
             self.facts,
             VolumeSeen(self.jobs, self.job_pods, self.claims),
-            said=said,
+            said={**said, **self.said},
             now=self.now,
         )
 

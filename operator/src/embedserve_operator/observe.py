@@ -35,6 +35,8 @@ from embedserve_operator.world import (
     Child,
     ChildRef,
     DeploymentFacts,
+    Fetcher,
+    JobFacts,
     Key,
     PodFacts,
     Resource,
@@ -91,15 +93,24 @@ def observe(
         pods=tuple(sorted((_pod(pod, said or {}) for pod in pods), key=lambda pod: pod.name)),
         cluster=cluster,
         now=now,
-        jobs=read_jobs(volume.jobs, volume.pods) if volume is not None else (),
+        jobs=_jobs(volume, said or {}) if volume is not None else (),
         claims=tuple(read_claim(claim) for claim in volume.claims) if volume is not None else None,
     )
 
 
 def _pod(received: Received, said: Mapping[str, Said]) -> PodFacts:
     facts = read_pod(received)
-    check, told = said.get(facts.run, Said())
-    return replace(facts, check=check, told=told)
+    check, told, _ = said.get(facts.run, Said())
+    return replace(facts, check=check, told=told, fetcher=_asked(facts.fetcher, said))
+
+
+def _jobs(volume: VolumeSeen, said: Mapping[str, Said]) -> tuple[JobFacts, ...]:
+    found = read_jobs(volume.jobs, volume.pods)
+    return tuple(replace(job, fetcher=_asked(job.fetcher, said)) for job in found)
+
+
+def _asked(fetcher: Fetcher | None, said: Mapping[str, Said]) -> Fetcher | None:
+    return None if fetcher is None else replace(fetcher, progress=said.get(fetcher.run, Said()).progress)
 
 
 def _is_own(child: Received, resource: Resource) -> bool:

@@ -15,7 +15,7 @@ from embedserve_operator.specs.containers import CONFIG_VOLUME, FETCH, RUNTIME
 from embedserve_operator.specs.memory import in_mib, memory_needed
 from embedserve_operator.specs.metadata import FETCHED, REVISION_LABEL, SPACE_LABEL, TEMPLATE_HASH
 from embedserve_operator.wire import Received, dig, mappings, number, strings, text
-from embedserve_operator.world import Failure, ModelReport, PodFacts, PodPhase
+from embedserve_operator.world import Failure, Fetcher, ModelReport, PodFacts, PodPhase
 
 _REASON = re.compile(r"^[A-Z][A-Za-z0-9]{0,63}$")
 _LONGEST_MESSAGE = 2000
@@ -54,9 +54,19 @@ def read_pod(pod: Received) -> PodFacts:
         report=model_report(result_of(pod, FETCH)) or told_report(pod),
         uid=text(pod, "metadata", "uid"),
         address=text(pod, "status", "podIP"),
-        run=f"{text(pod, 'metadata', 'uid')}/{_restarts(pod)}",
+        run=_run(pod),
         space_label=text(pod, "metadata", "labels", SPACE_LABEL),
+        fetcher=fetcher_of(pod) if phase == "Fetching" else None,
     )
+
+
+def fetcher_of(pod: Received) -> Fetcher | None:
+    """The pod as one that fetches now, by itself or for a Job; None when it does not, or has no address yet."""
+    address = text(pod, "status", "podIP")
+    groups = ("containerStatuses", "initContainerStatuses")
+    if not address or not any(_is_running(pod, group, FETCH) for group in groups):
+        return None
+    return Fetcher(name=text(pod, "metadata", "name"), address=address, run=_run(pod))
 
 
 def told_report(pod: Any) -> ModelReport | None:
@@ -65,10 +75,11 @@ def told_report(pod: Any) -> ModelReport | None:
     return model_report({"model": _json(said)}) if said else None
 
 
-def _restarts(pod: Received) -> int:
-    """Of the serving container."""
+def _run(pod: Received) -> str:
+    """Names one run of its serving container."""
     statuses = mappings(pod, "status", "containerStatuses")
-    return next((number(one, "restartCount") for one in statuses if one.get("name") == RUNTIME), 0)
+    restarts = next((number(one, "restartCount") for one in statuses if one.get("name") == RUNTIME), 0)
+    return f"{text(pod, 'metadata', 'uid')}/{restarts}"
 
 
 def mounted_config(pod_spec: Any) -> str:
@@ -152,7 +163,7 @@ def _run_failure(pod: Received, status: Received) -> Failure | None:
         return _made("OOMKilled", f"{where} {_memory_words(pod, name)}", heals=not loops)
     reported = _reported_failure(text(ended, "message"))
     if reported is not None:
-        return reported
+        return replace(reported, at=text(ended, "finishedAt"))
     restarts = number(status, "restartCount")
     words = (
         f"{where} ended with exit code {number(ended, 'exitCode')} ({restarts} restarts so far); see its log"
@@ -249,6 +260,7 @@ def model_report(result: Any) -> ModelReport | None:
         size_bytes=number(model, "sizeBytes") or None,
         dimensions=number(model, "dimensions") or None,
         vector_space=text(model, "vectorSpace") or None,
+        licence=text(model, "licence") or None,
         outputs=strings(model, "outputs"),
     )
 

@@ -41,6 +41,7 @@ from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.parity.eight_bit import LEAST_COSINE, parity_of, sample
+from embedserve_runtime.recomputing import Exact, recomputing
 from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner, WeightsRunner
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,21 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
             return converted
         return open_engines(encoder, weights, settings, hides_tokens=hides, parity=parity)
 
-    return runners_of(card, engines_of)
+    runners = runners_of(card, engines_of)
+    if all(runner.engine.precision == "float32" for runner in runners) or is_table(card):
+        return runners
+    exact = Exact(partial(_exact_runner, card, config.engine, runners[0].engine.kind))
+    return [recomputing(runner, exact) for runner in runners]
+
+
+def _exact_runner(card: ModelCard, settings: EngineSettings, kind: str) -> Runner:
+    """The model in float32 on one device of an engine of that kind. Raises as `load_runners`."""
+    exact = settings.model_copy(update={"kind": kind, "precision": "float32", "devices": 1})
+
+    def engines_of(encoder: Encoder, weights: Weights) -> Sequence[Engine]:
+        return open_engines(encoder, weights, exact, hides_tokens=card.hides_tokens)
+
+    return runners_of(card, engines_of)[0]
 
 
 def _settled(card: ModelCard, settings: EngineSettings) -> tuple[EngineSettings, float | None]:

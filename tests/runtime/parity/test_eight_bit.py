@@ -21,6 +21,7 @@ class Worse:
     exact: Runner
     error: float
     out_of_memory: int = 0
+    recomputed: int = 0
 
     @property
     def card(self) -> ModelCard:

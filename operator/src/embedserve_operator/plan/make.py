@@ -11,6 +11,7 @@ from embedserve_operator.plan.children import children_of, unwanted
 from embedserve_operator.plan.held import with_model_of
 from embedserve_operator.plan.made import Made, made_of
 from embedserve_operator.plan.outcome import Plan
+from embedserve_operator.plan.progress import fetchers
 from embedserve_operator.plan.refusals import refusal
 from embedserve_operator.plan.rollout import Rollout, steer
 from embedserve_operator.plan.scaling import hand_over
@@ -61,6 +62,7 @@ def _all_of(
         labels=labels(world),
         notices=notices(world, rollout),
         questions=questions(world, rollout, made.wanted),
+        fetchers=fetchers(world, made.wanted, prepared.fetch),
         wake_after=max(1, min(ends) - world.now) if ends else None,
     )
 

@@ -11,6 +11,7 @@ from embedserve_operator.plan.failures import beside_another, mixed, unproved, w
 from embedserve_operator.plan.made import Made
 from embedserve_operator.plan.outcome import PlannedStatus
 from embedserve_operator.plan.placement import matching_nodes, placement_failure
+from embedserve_operator.plan.progress import fetchers, fetching
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.plan.scaling import at_maximum, autoscaling_status, scaling_condition
 from embedserve_operator.plan.status import rollout_status, served
@@ -63,8 +64,11 @@ def statement(
     )
     scaling = scaling_condition(world, spec, settings, rollout.serving)
     said = words.conditions(situation) + ((scaling,) if scaling is not None else ())
+    found = served(world, rollout, source, hardware, said)
+    progress = fetching(fetchers(world, wanted, prepared.fetch))
     return replace(
-        served(world, rollout, source, hardware, said),
+        found,
+        model=found.model.model_copy(update={"fetching": progress}) if found.model is not None else None,
         rollout=rollout_status(world, refused or rollout),
         fetch=prepared.fetch,
         conversion=prepared.conversion,

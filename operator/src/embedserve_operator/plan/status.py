@@ -52,6 +52,7 @@ def served(
 def unchanged(resource: Resource, conditions: tuple[PlannedCondition, ...]) -> PlannedStatus:
     """The published status with other conditions."""
     status = resource.status
+    model = status.model.model_copy(update={"fetching": None}) if status.model is not None else None
     return PlannedStatus(
         conditions=conditions,
         replicas=status.replicas or 0,
@@ -60,7 +61,7 @@ def unchanged(resource: Resource, conditions: tuple[PlannedCondition, ...]) -> P
         endpoint=status.endpoint,
         vector_space=status.vector_space,
         rollout=status.rollout,
-        model=status.model,
+        model=model,
         fetch=status.fetch,
         conversion=status.conversion,
         hardware=status.hardware,
@@ -78,6 +79,7 @@ def _model(
             revision=report.revision,
             digest=report.digest,
             size_bytes=report.size_bytes,
+            licence=report.licence,
         )
     # Between the end of one pod and the report of the next nothing new is known about the same revision.
     if known is not None:

@@ -229,6 +229,7 @@ def report_wire(report: ModelReport) -> Manifest:
         "sizeBytes": report.size_bytes,
         "dimensions": report.dimensions,
         "vectorSpace": report.vector_space,
+        "licence": report.licence,
         "outputs": list(report.outputs) or None,
     }
     return {key: value for key, value in found.items() if value is not None}

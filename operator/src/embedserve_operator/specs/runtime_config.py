@@ -138,8 +138,9 @@ def _yaml(config: dict[str, Any]) -> str:
 
 
 def fetch_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
-    """Content of the configuration file of a fetch Job."""
-    return _yaml({"model": _model(spec, settings)})
+    """Content of the configuration file of a fetch Job, which says on the management port how far it is."""
+    server = {"host": "0.0.0.0", "management_port": MANAGEMENT_PORT}
+    return _yaml({"model": _model(spec, settings), "server": server})
 
 
 def convert_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
