@@ -44,7 +44,6 @@ WEIGHTS = (None, (0.4, 0.2, 0.4), (1.0, 0.3, 2.0), (0.0, 1.0, 0.0))
 POOLINGS = ("cls", "mean")
 PAIRS = [("a query", text) for text in ENGLISH if len(text) < 100]
 WORD_PAIRS = [(QUERY[:11], text[:40]) for text in DOCUMENTS]
-Answers = Mapping[str, Any]
 
 
 def for_version_4(folder: Path, tokenizer: str) -> None:
@@ -101,7 +100,7 @@ def reranker_ask(folder: Path, family: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Answers]]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
     """Folder and answer of each, from one process."""
     home = tmp_path_factory.mktemp("flag")
     asks: dict[str, dict[str, Any]] = {}
@@ -124,7 +123,7 @@ def served(folder: Path, engine: str) -> Runner:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", SHAPES)
 async def test_the_three_outputs_of_one_request_are_flag_embeddings(
-    models: dict[str, tuple[Path, Answers]], name: str, engine: str
+    models: dict[str, tuple[Path, Any]], name: str, engine: str
 ) -> None:
     folder, want = models[name]
     body = {"inputs": TEXTS, "outputs": ["dense", "sparse", "multi_vector"]}
@@ -143,7 +142,7 @@ async def test_the_three_outputs_of_one_request_are_flag_embeddings(
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", SHAPES)
 async def test_every_kind_of_score_is_flag_embeddings_with_every_kind_of_weights(
-    models: dict[str, tuple[Path, Answers]], name: str, engine: str
+    models: dict[str, tuple[Path, Any]], name: str, engine: str
 ) -> None:
     folder, want = models[name]
     async with bench(model=served(folder, engine)) as server:
@@ -157,8 +156,8 @@ async def test_every_kind_of_score_is_flag_embeddings_with_every_kind_of_weights
             weights = None if given is None else dict(zip(names, given, strict=True))
             of_all = await scored(weights)
             close_to(of_all["scores"], scores["colbert+sparse+dense"])
-            for ours, theirs in zip(names, ("dense", "sparse", "colbert"), strict=True):
-                close_to(of_all["measures"][ours], scores[theirs])
+            for measure, theirs in zip(names, ("dense", "sparse", "colbert"), strict=True):
+                close_to(of_all["measures"][measure], scores[theirs])
             of_two = dict.fromkeys(names[:2], 1.0) if weights is None else {n: weights[n] for n in names[:2]}
             close_to((await scored(of_two))["scores"], scores["sparse+dense"])
 
@@ -170,7 +169,7 @@ def close_to(ours: Sequence[float], theirs: Sequence[float]) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("pooling", POOLINGS)
 async def test_dense_vectors_of_queries_and_passages_are_flag_embeddings(
-    models: dict[str, tuple[Path, Answers]], pooling: str, engine: str
+    models: dict[str, tuple[Path, Any]], pooling: str, engine: str
 ) -> None:
     folder, want = models[pooling]
     async with bench(model=served(folder, engine)) as server:
@@ -183,13 +182,13 @@ async def test_dense_vectors_of_queries_and_passages_are_flag_embeddings(
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("family", "pairs"), [("bert", PAIRS), ("xlm-roberta", WORD_PAIRS)])
 async def test_scores_of_a_reranker_are_flag_embeddings(
-    models: dict[str, tuple[Path, Answers]], family: str, pairs: list[tuple[str, str]], engine: str
+    models: dict[str, tuple[Path, Any]], family: str, pairs: list[tuple[str, str]], engine: str
 ) -> None:
     folder, want = models[family]
     query, texts = pairs[0][0], [text for _, text in pairs]
     async with bench(model=served(folder, engine)) as server:
-        for raw, theirs in zip((True, False), want, strict=True):
+        for raw, scores in zip((True, False), want, strict=True):
             body = {"query": query, "texts": texts, "raw_scores": raw}
             ranked = (await server.client.post("/rerank", json=body)).json()
             ours = {item["index"]: item["score"] for item in ranked}
-            close_to([ours[place] for place in range(len(texts))], theirs)
+            close_to([ours[place] for place in range(len(texts))], scores)

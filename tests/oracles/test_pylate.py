@@ -49,7 +49,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Mapping[str, Any]]]:
     """Folder and answer of each, from one process."""
     home = tmp_path_factory.mktemp("pylate")
-    bare = bert(home / "bare", BertModel)
+    bare = bert(home / "bare", BertModel, max_position_embeddings=192)
     edit(bare / "tokenizer_config.json", tokenizer_class="BertTokenizerFast")
     asks = [
         {

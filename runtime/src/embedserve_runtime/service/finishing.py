@@ -44,10 +44,7 @@ def finish(card: ModelCard, results: Results, query: EmbedQuery, chosen: Sequenc
         [prune(vector, top_k=query.top_k, threshold=query.threshold) for vector in sparse],
         [_tokens(card, one, query) for one in vectors],
         hidden if Output.HIDDEN in query.outputs else (),
-        [
-            _rows(card, means(states, tokens), query) if tokens else NO_ROWS
-            for states, tokens in zip(hidden, chosen, strict=True)
-        ]
+        [_rows(card, means(states, tokens), query) for states, tokens in zip(hidden, chosen, strict=True)]
         if chosen
         else (),
     )
