@@ -47,7 +47,7 @@ lock: setup ## resolve requirements/*.txt anew from the *.in and pyproject files
 	UV="../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header"
 	$$UV -o bootstrap.txt bootstrap.in
 	$$UV -o runtime.txt ../runtime/pyproject.toml build.in
-	$$UV --extra torch -c runtime.txt -o cuda.txt ../runtime/pyproject.toml build.in
+	$$UV --extra torch --extra export -c runtime.txt -o cuda.txt ../runtime/pyproject.toml build.in
 	$$UV -o operator.txt ../operator/pyproject.toml build.in
 	$$UV -o clients.txt clients.in
 	$$UV -o infinity.txt infinity.in

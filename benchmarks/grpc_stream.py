@@ -59,7 +59,7 @@ def serve(sock: socket.socket, control: Connection) -> None:
 async def _serve(sock: socket.socket, control: Connection) -> None:
     null = Null()
     sock.setblocking(False)
-    server = Server(null.app, sock, Watches(null.metrics))
+    server = Server(null.app, sock, Watches(null.metrics), null.app.quick)
     async with RpcServer(null.around, "null", RpcPorts("127.0.0.1", 0)) as rpc:
         control.send(rpc.address)
         loop = asyncio.get_running_loop()

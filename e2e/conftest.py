@@ -14,6 +14,7 @@ from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.progress import Progress
 from e2e.demo.partners import HUB_URL, ClientPod, start_client, start_hub
 from e2e.demo.release import OPERATOR_NAMESPACE, Release
+from e2e.flux import flux
 from e2e.scaled import scaled_spec
 from e2e.services import Service
 
@@ -41,6 +42,13 @@ def cluster() -> Cluster:
 @pytest.fixture(scope="session")
 def kubectl(cluster: Cluster) -> Kubectl:
     return cluster.kubectl
+
+
+@pytest.fixture(scope="module")
+def flux_controllers(cluster: Cluster) -> Iterator[None]:
+    """Flux, for as long as a module needs it."""
+    with flux(cluster):
+        yield
 
 
 @pytest.fixture(scope="session")

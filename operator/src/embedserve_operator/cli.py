@@ -1,6 +1,6 @@
-"""`embedserve-operator`: run, adapter, in-use, render, explain, spaces, crds.
+"""`embedserve-operator`: run, adapter, in-use, preflight, render, explain, spaces, model, crds.
 
-As `kubectl embedserve`: render, explain, spaces, crds.
+As `kubectl embedserve`: preflight, render, explain, spaces, model, crds.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from embedserve_operator import __version__
 from embedserve_operator.api import crd
+from embedserve_operator.api.status import EmbeddingServiceStatus
 from embedserve_operator.errors import ApiError, ManifestError, SettingsError
 from embedserve_operator.kinds import RESOURCE
 from embedserve_operator.nodes import UNKNOWN_CLUSTER
@@ -23,11 +25,17 @@ from embedserve_operator.options import (
     adapter_settings,
     add_adapter_options,
     add_in_use_options,
+    add_preflight_options,
     add_render_options,
     add_run_options,
+    preflight_place,
+    preflight_wanted,
     render_settings,
     run_settings,
 )
+from embedserve_operator.origin import described
+from embedserve_operator.preflight.facts import Facts
+from embedserve_operator.preflight.judge import exit_status, judge, report
 from embedserve_operator.render import explained, read_cluster, render
 from embedserve_operator.spaces import table
 from embedserve_operator.world import ChildRef, Key
@@ -75,11 +83,22 @@ def parser(program: str = "embedserve-operator") -> argparse.ArgumentParser:
             metavar="FILE",
             help="what `kubectl get nodes,runtimeclasses -o yaml` printed; - reads stdin",
         )
-    spaces = commands.add_parser("spaces", help="list the vector spaces of a service in the cluster")
-    spaces.add_argument("name", metavar="NAME", help="name of the EmbeddingService")
-    spaces.add_argument(
-        "-n", "--namespace", default=None, help="its namespace (default: that of the kubeconfig's context)"
+    for name, what in (
+        ("spaces", "list the vector spaces of a service in the cluster"),
+        ("model", "say which model a service in the cluster serves, and where it came from"),
+    ):
+        about = commands.add_parser(name, help=what)
+        about.add_argument("name", metavar="NAME", help="name of the EmbeddingService")
+        about.add_argument(
+            "-n",
+            "--namespace",
+            default=None,
+            help="its namespace (default: that of the kubeconfig's context)",
+        )
+    preflight = commands.add_parser(
+        "preflight", help="say what the cluster has and lacks; the exit status is 1 when something is missing"
     )
+    add_preflight_options(preflight)
     crds = commands.add_parser("crds", help="print the CustomResourceDefinition")
     crds.add_argument("--chart-template", action="store_true", help="as the chart's template")
     return parser
@@ -135,11 +154,16 @@ def _adapter(options: argparse.Namespace) -> int:
 
 
 def _spaces(options: argparse.Namespace) -> int:
-    sys.stdout.write(asyncio.run(_table(options)))
+    sys.stdout.write(table(asyncio.run(_status(options)), int(time.time())))
     return 0
 
 
-async def _table(options: argparse.Namespace) -> str:
+def _model(options: argparse.Namespace) -> int:
+    sys.stdout.write(described(asyncio.run(_status(options))))
+    return 0
+
+
+async def _status(options: argparse.Namespace) -> EmbeddingServiceStatus:
     # As above.
     from embedserve_operator.kube import Kube, current_namespace
 
@@ -148,7 +172,22 @@ async def _table(options: argparse.Namespace) -> str:
         found = await kube.get(key.namespace, ChildRef(RESOURCE, key.name))
     if found is None:
         raise ManifestError(f"there is no EmbeddingService {key}")
-    return table(read_resource(found).status, int(time.time()))
+    return read_resource(found).status
+
+
+def _preflight(options: argparse.Namespace) -> int:
+    findings = judge(asyncio.run(_facts(options)), preflight_wanted(options))
+    sys.stdout.write(report(findings))
+    return exit_status(findings)
+
+
+async def _facts(options: argparse.Namespace) -> Facts:
+    # As above.
+    from embedserve_operator.kube import Kube
+    from embedserve_operator.preflight.look import look
+
+    async with Kube(request_timeout=options.request_timeout) as kube:
+        return await look(kube, preflight_place(options), datetime.now(UTC))
 
 
 def _in_use(options: argparse.Namespace) -> int:
@@ -175,6 +214,8 @@ _COMMANDS = {
     "crds": _crds,
     "explain": _show,
     "in-use": _in_use,
+    "model": _model,
+    "preflight": _preflight,
     "render": _show,
     "run": _run,
     "spaces": _spaces,

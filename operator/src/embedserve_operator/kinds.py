@@ -18,6 +18,11 @@ class ApiKind:
     plural: str
     namespaced: bool = True
 
+    @property
+    def api_version(self) -> str:
+        """As objects carry it."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
         """Path of a collection (of one namespace or of all), or of one object."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
@@ -30,6 +35,10 @@ class ApiKind:
         return "/".join(parts)
 
 
+def _review(plural: str) -> ApiKind:
+    return ApiKind("authorization.k8s.io", "v1", plural, namespaced=False)
+
+
 RESOURCE = KIND
 POD = "Pod"
 JOB = "Job"
@@ -38,6 +47,7 @@ NODE = "Node"
 RUNTIME_CLASS = "RuntimeClass"
 SERVICE_MONITOR = "ServiceMonitor"
 SCALED_OBJECT = "ScaledObject"
+STORAGE_CLASS = "StorageClass"
 
 API_KINDS: Mapping[str, ApiKind] = MappingProxyType(
     {
@@ -57,6 +67,9 @@ API_KINDS: Mapping[str, ApiKind] = MappingProxyType(
         POD: ApiKind("", "v1", "pods"),
         NODE: ApiKind("", "v1", "nodes", namespaced=False),
         RUNTIME_CLASS: ApiKind("node.k8s.io", "v1", "runtimeclasses", namespaced=False),
+        STORAGE_CLASS: ApiKind("storage.k8s.io", "v1", "storageclasses", namespaced=False),
+        "SelfSubjectAccessReview": _review("selfsubjectaccessreviews"),
+        "SubjectAccessReview": _review("subjectaccessreviews"),
         SERVICE_MONITOR: ApiKind("monitoring.coreos.com", "v1", "servicemonitors"),
         SCALED_OBJECT: ApiKind("keda.sh", "v1alpha1", "scaledobjects"),
     }

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -88,6 +87,9 @@ class ModelSettings(_Group):
     )
     task: Literal["auto", "embed", "rerank", "classify", "sparse"] = Field(
         default="auto", description="What the model gives. `auto` takes what the model folder is for."
+    )
+    outputs: tuple[Literal["dense", "sparse", "multiVector"], ...] = Field(
+        default=(), description="What the model must give; one that gives less is not started."
     )
     pooling: Literal["auto", "cls", "mean", "mean_sqrt", "weighted_mean", "max", "last"] = Field(
         default="auto", description="`auto` takes what the model folder says."
@@ -317,6 +319,11 @@ class OnnxSettings(_Group):
         description="Variants to make and try beside float32, which is always made. `auto`: all that can be faster "
         "than float32 on this processor.",
     )
+    outputs: tuple[Literal["last_hidden_state", "sentence_embedding", "logits"], ...] = Field(
+        default=(),
+        description="Besides, each published variant as an ONNX file with the usual padded inputs and these outputs, "
+        "`standard.onnx`, for other programs and for `model.onnx_file`; none: no such file.",
+    )
     parity: ParitySettings = ParitySettings()
 
 
@@ -346,6 +353,8 @@ class RuntimeConfig(BaseSettings):
     model_config = SettingsConfigDict(
         extra="forbid",
         frozen=True,
+        # `load_config` makes the validator, of a class of its own.
+        defer_build=True,
         env_prefix="EMBEDSERVE_",
         env_nested_delimiter="__",
         nested_model_default_partial_update=True,
@@ -395,6 +404,9 @@ def load_config(file: Path | None = None, flags: Mapping[str, Any] | None = None
 
 
 def _read_file(file: Path) -> dict[str, Any]:
+    # Imported here, for who has such a file.
+    import yaml
+
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from embedserve_runtime.engines.base import Engine, EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.model.card import ModelCard
@@ -26,6 +27,11 @@ class Runner(Runs, Protocol):
     @property
     def out_of_memory(self) -> int:
         """How often a batch did not fit into the device's memory."""
+        ...
+
+    @property
+    def recomputed(self) -> int:
+        """Inputs whose results were no numbers and that were computed again in float32."""
         ...
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
@@ -67,6 +73,10 @@ class EngineRunner(Generic[E]):
     @property
     def out_of_memory(self) -> int:
         return self._engine.out_of_memory
+
+    @property
+    def recomputed(self) -> int:
+        return 0
 
 
 class EncoderRunner(EngineRunner[Engine]):
@@ -150,6 +160,10 @@ class RoutedRunner:
     @property
     def out_of_memory(self) -> int:
         return self._documents.out_of_memory + self._queries.out_of_memory
+
+    @property
+    def recomputed(self) -> int:
+        return self._documents.recomputed + self._queries.recomputed
 
     @property
     def most_under_way(self) -> int:

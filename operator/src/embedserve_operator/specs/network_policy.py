@@ -43,12 +43,12 @@ def network_policy(
 
 
 def fetch_policy(resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings) -> Manifest | None:
-    """The policy over the pods of fetch Jobs: they reach where the model comes from, and nobody reaches them."""
+    """The policy over the pods of fetch Jobs: they reach where the model comes from, and are asked how far they are."""
     # A dot is in no resource's name, so this is no other resource's policy.
     name = f"{resource.key.name}.{FETCH}"
     selector = {"matchLabels": {SERVICE_LABEL: resource.key.name, TASK_LABEL: FETCH}}
     egress = [_DNS, *_fetching(spec, settings)] if spec.model.source.is_remote else []
-    return _policy(resource, spec, name=name, selector=selector, ingress=[], egress=egress)
+    return _policy(resource, spec, name=name, selector=selector, ingress=_management(settings), egress=egress)
 
 
 def _policy(
@@ -84,13 +84,16 @@ def _ingress(resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSet
     grpc = [] if spec.service.grpc_port is None else [_tcp(GRPC_PORT)]
     ports = [_tcp(SERVING_PORT), *grpc, *_pinned_ports(spec)]
     rules: list[Manifest] = [{"ports": ports, **({"from": [*clients, _own(resource)]} if clients else {})}]
+    return [*rules, *_management(settings)]
+
+
+def _management(settings: RenderSettings) -> list[Manifest]:
+    """The operator, and who watches."""
     watchers = [
         {"namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: name}}}
         for name in settings.management_clients
     ]
-    if watchers:
-        rules.append({"ports": [_tcp(MANAGEMENT_PORT)], "from": watchers})
-    return rules
+    return [{"ports": [_tcp(MANAGEMENT_PORT)], "from": watchers}] if watchers else []
 
 
 def _own(resource: Resource) -> Manifest:

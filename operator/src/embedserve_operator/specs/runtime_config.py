@@ -78,6 +78,7 @@ def _model(spec: EmbeddingServiceSpec, settings: RenderSettings) -> dict[str, An
             "endpoint": (hub.endpoint or settings.hf_endpoint) if hub is not None else None,
             "onnx_file": spec.model.onnx_file,
             "task": spec.model.task if spec.model.task != "auto" else None,
+            "outputs": list(spec.model.outputs) or None,
             "pooling": spec.model.pooling,
             "max_length": spec.model.max_length,
             "dimensions": spec.model.dimensions,
@@ -137,8 +138,9 @@ def _yaml(config: dict[str, Any]) -> str:
 
 
 def fetch_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
-    """Content of the configuration file of a fetch Job."""
-    return _yaml({"model": _model(spec, settings)})
+    """Content of the configuration file of a fetch Job, which says on the management port how far it is."""
+    server = {"host": "0.0.0.0", "management_port": MANAGEMENT_PORT}
+    return _yaml({"model": _model(spec, settings), "server": server})
 
 
 def convert_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:

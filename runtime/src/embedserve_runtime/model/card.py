@@ -22,6 +22,7 @@ from embedserve_runtime.errors import (
 from embedserve_runtime.model import families, routes
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
+from embedserve_runtime.model.exports import ADVICE, find_export, origin_of
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
@@ -171,6 +172,12 @@ class ModelCard:
         return self.head.interaction if isinstance(self.head, MultiVectorHead) else None
 
     @property
+    def hides_tokens(self) -> bool:
+        """Whether inputs have tokens that attention does not see: `PackedBatch.attended`."""
+        late = self.late_interaction
+        return late is not None and late.expansion is not None and not late.expansion.attend
+
+    @property
     def sparse_width(self) -> int:
         """Dimensions of sparse vectors, 0 without any."""
         if isinstance(self.body, WordTable):
@@ -200,7 +207,9 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
     Raises ModelError (with the file that is at fault) or ConfigError (with the setting that is).
     """
     try:
-        return _read_card(folder, revision, settings)
+        card = _read_card(folder, revision, settings)
+        _check_outputs(card, settings)
+        return card
     except ModelError as error:
         # The reader knows the model by the name that they wrote, not by a folder of the store.
         raise type(error)(error.message.replace(str(folder), settings.source)) from error
@@ -224,6 +233,15 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
     space = joined(documents.vector_space, queries.vector_space)
     way = QueryWay(replace(queries, vector_space=space), ways.default)
     return replace(documents, vector_space=space, query=way)
+
+
+def _check_outputs(card: ModelCard, settings: ModelSettings) -> None:
+    missing = [name for name in settings.outputs if name not in card.output_names]
+    if missing:
+        raise ConfigError(
+            f"model.outputs: {', '.join(missing)} cannot be had of {card.source}, which gives "
+            f"{', '.join(card.output_names)}"
+        )
 
 
 def _check_comparable(folder: Path, documents: ModelCard, queries: ModelCard) -> None:
@@ -320,12 +338,17 @@ def _pair_types(encoder: Encoder, layout: Layout) -> bool:
 
 
 def _graph(folder: Path, home: Path, settings: ModelSettings, layout: Layout) -> ShippedGraph | None:
-    """The ONNX file that is run: the one asked for, else one where no family fits; None where a family runs.
+    """The ONNX file that is run: the one asked for, else one where no family fits, of the folder or an export in the
+    store; None where a family runs.
 
     home: where the encoder lies.
     """
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    name = chosen_file(home, names, settings.onnx_file)
+    origin = None
+    try:
+        name = chosen_file(home, names, settings.onnx_file)
+    except UnsupportedArchitecture as error:
+        origin, name = _exported(home, settings, error)
     if name is None:
         return None
     if settings.task == "sparse":
@@ -341,7 +364,21 @@ def _graph(folder: Path, home: Path, settings: ModelSettings, layout: Layout) ->
             f"{name}: include_prompt = false cannot be kept, since the file pools; set model.pooling if it gives "
             "hidden states too"
         )
-    return graph
+    return replace(graph, origin=origin)
+
+
+def _exported(
+    home: Path, settings: ModelSettings, without: UnsupportedArchitecture
+) -> tuple[Mapping[str, str], str]:
+    """What an export in the store was made from, and where it lies. Raises `without`, with advice, if there is none."""
+    try:
+        origin = origin_of(home)
+    except ModelError:
+        raise without from None
+    found = find_export(settings.store.expanduser(), origin)
+    if found is None:
+        raise UnsupportedArchitecture(f"{without.message}; {ADVICE}") from without
+    return origin, str(found)
 
 
 def _graph_card(source: _Source, graph: ShippedGraph) -> ModelCard:

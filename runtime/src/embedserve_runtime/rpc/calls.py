@@ -15,9 +15,9 @@ from google.protobuf.message import Message
 from grpc import StatusCode
 from grpc.aio import ServicerContext
 
-from embedserve_runtime.api.asgi import Exchange, Header
+from embedserve_runtime.api.asgi import Exchange, Header, headers_in
 from embedserve_runtime.api.body import LEAST_RESERVED
-from embedserve_runtime.api.common import VECTOR_SPACE, Terms, result_headers, terms_of
+from embedserve_runtime.api.common import VECTOR_SPACE, Terms, result_lines, terms_of
 from embedserve_runtime.api.endpoint import Surroundings, request_id_of
 from embedserve_runtime.api.errors import CLIENT_GONE, GONE_CAUSE, INTERNAL, wire_of
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, NotReady, Overloaded
@@ -176,7 +176,9 @@ class Desk:
                     await asyncio.sleep(full.retry_after)
             if answered.effort is None:
                 return _Done(answered.message, ())
-            return _Done(answered.message, result_headers(exchange, service, answered.effort))
+            return _Done(
+                answered.message, tuple(headers_in(result_lines(exchange, service, answered.effort)))
+            )
 
     def _check_current(self) -> None:
         """Raises NotReady in a stream that began before the service's name passed: the client may begin another."""

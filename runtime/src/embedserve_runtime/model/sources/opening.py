@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.errors import ModelNotFound, SourceUnavailable
-from embedserve_runtime.model.sources.fetching import fetch_into
-from embedserve_runtime.model.sources.hosts import Patience
-from embedserve_runtime.model.sources.progress import Progress
+from embedserve_runtime.errors import ModelNotFound, ModelNotStored
 from embedserve_runtime.model.store import Name, Reference, Store
 from embedserve_runtime.model.store.volume import volume_errors
+
+if TYPE_CHECKING:
+    from embedserve_runtime.model.sources.hosts import Patience
+    from embedserve_runtime.model.sources.progress import Progress
 
 LOGGER = logging.getLogger(__name__)
 LOCAL_REVISION = "local"
@@ -21,19 +23,21 @@ REMOTE = ("https://", "http://", "s3://")
 
 @dataclass(frozen=True, slots=True)
 class LocatedModel:
-    """A model folder on this machine. revision: the commit, or "local"; digest: of its files, None when local."""
+    """A model folder on this machine. revision: the commit, or "local"; digest: of its files, None when local.
+    licence: as the source names it, None where it does not."""
 
     folder: Path
     revision: str
     digest: str | None
     size: int
+    licence: str | None = None
 
 
 def open_model(settings: ModelSettings) -> LocatedModel:
     """The folder of the model: local, else from the store, else fetched into it.
 
     What is in the store is compared by size and taken without asking anyone; that works on a read-only mount and
-    offline. Raises ModelError, SourceUnavailable, CertificateUntrusted or VolumeError.
+    offline. Raises ModelError, SourceUnavailable (ModelNotStored offline), CertificateUntrusted or VolumeError.
     """
     return _opened(settings, None, None)
 
@@ -78,18 +82,31 @@ def _opened(settings: ModelSettings, progress: Progress | None, patience: Patien
         reference = store.find(name)
     if reference is None:
         if settings.is_offline:
-            raise SourceUnavailable(
+            raise ModelNotStored(
                 f"{settings.source} at {settings.revision} cannot be taken from the store {settings.store}: {damage}; "
                 "offline mode is set, so it is not fetched: run `embedserve fetch` with the same settings online"
             )
         LOGGER.info("not in the store", extra={"source": settings.source, "problem": damage})
-        reference = fetch_into(store, name, settings, progress or Progress(), patience or Patience())
+        reference = _fetched(store, name, settings, progress, patience)
+    manifest = store.manifest(reference.digest)
     return LocatedModel(
         folder=store.folder(reference.digest),
         revision=reference.commit,
         digest=reference.digest,
-        size=store.manifest(reference.digest).size,
+        size=manifest.size,
+        licence=manifest.licence,
     )
+
+
+def _fetched(
+    store: Store, name: Name, settings: ModelSettings, progress: Progress | None, patience: Patience | None
+) -> Reference:
+    # Imported here: the libraries of the sources take a quarter of the time in which a server starts.
+    from embedserve_runtime.model.sources.fetching import fetch_into
+    from embedserve_runtime.model.sources.hosts import Patience
+    from embedserve_runtime.model.sources.progress import Progress
+
+    return fetch_into(store, name, settings, progress or Progress(), patience or Patience())
 
 
 def _local(source: str) -> LocatedModel | None:
