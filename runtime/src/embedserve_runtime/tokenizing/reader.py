@@ -8,10 +8,10 @@ instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
 from tokenizers import Encoding, Tokenizer
 
 from embedserve_runtime.engines.base import Int32Array
@@ -34,8 +34,7 @@ WINDOW_CHARACTERS_PER_TOKEN = 8
 WINDOW_GROWTH = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """A token with its place in prompt + input, in code points; special and id-array tokens have none.
 
     text: what stands at that place, or the vocabulary's own string.
@@ -48,8 +47,7 @@ class Token:
     stop: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ids:
+class Ids(Struct, frozen=True, eq=False):
     """What is needed of an encoding where nobody asks for the places of its tokens."""
 
     ids: Int32Array
@@ -58,8 +56,7 @@ class Ids:
         return len(self.ids)
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """Tokens start to stop of an encoding, whose text begins `shift` code points into the whole."""
 
     encoding: Encoding | Ids
@@ -92,8 +89,7 @@ class Segment:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(Struct, frozen=True):
     """What a caller wants to know of a text.
 
     enough: a part of the text with more tokens than this decides.
@@ -107,8 +103,7 @@ class Need:
     offsets: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """As much of a text as decides. whole: all of it; shift: where in the text the part begins, in code points."""
 
     encoding: Encoding | Ids
@@ -123,8 +118,7 @@ class Part:
         return offsets
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Body:
+class Body(Struct, frozen=True, eq=False):
     """A text's own tokens, without special ones.
 
     ids: int32, those on the side that is kept, at most as many as fit. count: how many the text has; where not
