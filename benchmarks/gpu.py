@@ -36,7 +36,7 @@ from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.graphs import Forward
 from embedserve_runtime.engines.torch.heads import PooledHead
-from embedserve_runtime.engines.torch.landing import Landing
+from embedserve_runtime.engines.torch.landing import Arriving
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
@@ -116,16 +116,15 @@ class Loaded:
         self._engine = TorchEngine(encoder, weights, DEVICE, dtype, eight_bit=eight_bit)
         self._engine.prepare(PooledHead([shape.pooling], [], DEVICE))
 
-    def submit(self, batch: PackedBatch) -> list[Landing]:
+    def submit(self, batch: PackedBatch) -> list[Arriving]:
         return self._engine.run(batch, _land, needs_hidden=False)
 
     def run(self, batch: PackedBatch) -> FloatArray:
         return np.concatenate([part.array() for part in self.submit(batch)])
 
 
-def _land(done: Forward, _: PackedBatch) -> Landing:
-    assert done.rows is not None
-    return Landing.of(done.rows)
+def _land(done: Forward, _: PackedBatch) -> Arriving:
+    return done.land()
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -163,7 +162,7 @@ def rate(loaded: Loaded, batch: PackedBatch, for_seconds: float) -> float:
     """Tokens a second with `IN_FLIGHT` batches submitted at a time."""
     alone = seconds(lambda: loaded.run(batch))
     count = max(6, int(for_seconds / alone))
-    under_way: deque[list[Landing]] = deque()
+    under_way: deque[list[Arriving]] = deque()
     start = time.perf_counter()
     for _ in range(count):
         under_way.append(loaded.submit(batch))

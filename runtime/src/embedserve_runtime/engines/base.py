@@ -104,7 +104,8 @@ class PackedBatch:
 
     @property
     def lengths(self) -> Int32Array:
-        return np.diff(self.cu_seqlens)
+        # Not np.diff, which takes ten times as long for a few sequences.
+        return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
 
     @property
     def tokens(self) -> int:
