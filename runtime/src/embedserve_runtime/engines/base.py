@@ -108,6 +108,11 @@ class PackedBatch:
         return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.tokens if len(self.cu_seqlens) == 2 else int(self.lengths.max())
+
+    @property
     def tokens(self) -> int:
         return int(self.cu_seqlens[-1])
 

@@ -35,6 +35,8 @@ LEAST_TOKENS_OF_FUSED_PRODUCT = 4096
 FEW_ROWS = 1024
 # Up to here a kernel of our own, whose epilogue saves one, is faster than the library's product and what follows it.
 MOST_TOKENS_OF_FEW = 64
+# Shared memory that it may take: what every multiprocessor from Ampere on has.
+FEW_SHARED_BYTES = 96 * 1024
 
 
 class EightBitRows(Protocol):
@@ -209,18 +211,22 @@ def product_of_few(
     none. For at most `MOST_TOKENS_OF_FEW` tokens."""
     (count, depth), columns = values.shape, len(weight)
     out = values.new_empty((count, columns)) if add is None else add
-    block = 16 if columns < 2048 else 32
+    height, block, step = max(16, int(triton.next_power_of_2(count))), 16 if columns < 2048 else 32, 128
+    if depth >= 2048:
+        step = 256
+    # As many steps on their way at a time as there is room for: each waits for memory, and there are few.
+    stages = min(-(-depth // step), FEW_SHARED_BYTES // (2 * step * (height + block)))
     kernel: Callable[..., object] = products.product_few[(triton.cdiv(columns, block),)]
     kernel(
         *(values, weight, out if bias is None else bias, out, out, count, columns, depth),
         HAS_BIAS=bias is not None,
         ADD=add is not None,
         KIND=kind,
-        BLOCK_M=max(16, triton.next_power_of_2(count)),
+        BLOCK_M=height,
         BLOCK_N=block,
-        BLOCK_K=128 if depth < 2048 else 256,
+        BLOCK_K=step,
         num_warps=4,
-        num_stages=4,
+        num_stages=max(2, stages),
     )
     return out
 
