@@ -65,7 +65,7 @@ test-fast: lint ## every test that needs no cluster (under 2 minutes once set up
 
 .PHONY: test-gpu
 test-gpu: setup ## the tests that need a CUDA device; they skip with a reason without one
-	$(BIN)/pytest tests/runtime/engines/test_cuda.py tests/runtime/engines/test_cuda_loading.py
+	$(BIN)/pytest tests/runtime/engines/test_cuda*.py
 
 .PHONY: image-cuda
 image-cuda: ## the runtime's image with torch (some 8 GB on disk while it is built); needs buildah

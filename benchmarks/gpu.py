@@ -240,24 +240,22 @@ def main() -> None:
     peak = peak_flops()
     gpu = torch.cuda.get_device_name()
     print(f"{gpu}, torch {torch.__version__}, triton {triton.__version__}, peak {peak / 1e12:.0f} TFLOP/s")
-    rows = [
-        row
-        for case in CASES
-        if arguments.only in case[0].name
-        for row in measure(case, peak, arguments.seconds)
-    ]
     arguments.results.mkdir(parents=True, exist_ok=True)
     file = arguments.results / f"{gpu.replace(' ', '-')}.json"
-    result = {
-        "gpu": gpu,
-        "date": datetime.now(UTC).date().isoformat(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "transformers": transformers.__version__,
-        "peak_tflops": round(peak / 1e12),
-        "rows": [asdict(row) for row in rows],
-    }
-    file.write_text(json.dumps(result, indent=1) + "\n")
+    rows: list[Row] = []
+    for case in CASES:
+        if arguments.only in case[0].name:
+            rows += measure(case, peak, arguments.seconds)
+            result = {
+                "gpu": gpu,
+                "date": datetime.now(UTC).date().isoformat(),
+                "torch": torch.__version__,
+                "triton": triton.__version__,
+                "transformers": transformers.__version__,
+                "peak_tflops": round(peak / 1e12),
+                "rows": [asdict(row) for row in rows],
+            }
+            file.write_text(json.dumps(result, indent=1) + "\n")
     draw(file)
 
 

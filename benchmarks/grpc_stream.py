@@ -29,7 +29,7 @@ from benchmarks.http_layer import Null
 from embedserve_runtime.frontends.setup import Watches, prepare_process
 from embedserve_runtime.httpd.server import Server
 from embedserve_runtime.rpc.generated import embedserve_pb2, tei_pb2
-from embedserve_runtime.rpc.server import RpcServer
+from embedserve_runtime.rpc.server import RpcPorts, RpcServer
 from tests.runtime.serve_kit import WORDS
 
 PARALLEL = 4
@@ -59,8 +59,8 @@ def serve(sock: socket.socket, control: Connection) -> None:
 async def _serve(sock: socket.socket, control: Connection) -> None:
     null = Null()
     sock.setblocking(False)
-    server = Server(null.app, sock, Watches(null.metrics))
-    async with RpcServer(null.around, "null", "127.0.0.1", 0) as rpc:
+    server = Server(null.app, sock, Watches(null.metrics), null.app.quick)
+    async with RpcServer(null.around, "null", RpcPorts("127.0.0.1", 0)) as rpc:
         control.send(rpc.address)
         loop = asyncio.get_running_loop()
         while await loop.run_in_executor(None, control.recv) == "cpu":

@@ -89,7 +89,7 @@ def serve(sock: socket.socket, control: Connection) -> None:
 async def _serve(sock: socket.socket, control: Connection) -> None:
     null = Null()
     sock.setblocking(False)
-    server = Server(null.app, sock, Watches(null.metrics))
+    server = Server(null.app, sock, Watches(null.metrics), null.app.quick)
     loop = asyncio.get_running_loop()
     while await loop.run_in_executor(None, control.recv) == "cpu":
         control.send(time.process_time())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from e2e.cluster.images import PREFIX, REPOSITORY, LoadedImage, load_project_images
@@ -21,8 +22,8 @@ class Release:
     cluster: Cluster
     hub_url: str
 
-    def install(self) -> None:
-        """Install or upgrade, and wait until the operator is available."""
+    def install(self, more: Mapping[str, str] | None = None) -> None:
+        """Install or upgrade, and wait until the operator is available. more: values of this time, as JSON."""
         operator, runtime = load_project_images(self.cluster.images)
         values = {
             **_image_values("image", operator),
@@ -30,7 +31,7 @@ class Release:
             "runtime.hfEndpoint": self.hub_url,
         }
         # Built on this machine, so for its architecture only. One operator is enough for most tests.
-        typed = {"runtime.image.architectures": f'["{_architecture()}"]', "replicas": "1"}
+        typed = {"runtime.image.architectures": f'["{_architecture()}"]', "replicas": "1", **(more or {})}
         words = ["upgrade", "--install", RELEASE, str(CHART), "--namespace", OPERATOR_NAMESPACE]
         words += ["--create-namespace", "--take-ownership", "--wait", "--timeout", "3m"]
         for name, value in values.items():

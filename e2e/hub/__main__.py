@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import ssl
 import sys
 import threading
 from pathlib import Path
@@ -25,9 +26,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--gated", action="append", default=[], metavar="REPO", help="may be given more than once"
     )
+    parser.add_argument("--certificate", type=Path, help="serve HTTPS with it; needs --key")
+    parser.add_argument("--key", type=Path)
     options = parser.parse_args(arguments)
     access = Access(frozenset(options.gated), _tokens("HUB_READER_TOKENS"), _tokens("HUB_STRANGER_TOKENS"))
-    server = HubServer(options.root, access, options.host, options.port)
+    tls = None
+    if options.certificate is not None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(options.certificate, options.key)
+    server = HubServer(options.root, access, options.host, options.port, tls)
     ended = threading.Event()
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: ended.set())

@@ -12,6 +12,7 @@ from embedserve_operator.specs.runtime_config import (
     ENDPOINT_DRAIN_SECONDS,
     GRPC_PORT,
     MANAGEMENT_PORT,
+    PINNED_GRPC_PORT,
     SERVING_PORT,
 )
 from embedserve_runtime.config import RuntimeConfig, load_config
@@ -71,9 +72,11 @@ def test_other_sources_arrive(tmp_path: Path) -> None:
     assert (mirror.model.endpoint, mirror.model.onnx_file) == ("https://mirror.example", "onnx/model.onnx")
 
 
-def test_the_port_for_grpc_arrives(tmp_path: Path) -> None:
+def test_the_ports_for_grpc_arrive(tmp_path: Path) -> None:
     (config,) = configs(MANIFEST_FOLDER / "service-grpc.yaml", tmp_path)
-    assert config.server.grpc_port == GRPC_PORT
+    server = config.server
+    assert (server.grpc_port, server.pinned_grpc_port) == (GRPC_PORT, PINNED_GRPC_PORT)
+    assert server.space_grpc == "docs-{space8}.default.svc:9090"
 
 
 def test_every_field_of_the_resource_arrives(tmp_path: Path) -> None:
@@ -84,6 +87,7 @@ def test_every_field_of_the_resource_arrives(tmp_path: Path) -> None:
         "8b3219a92973c328a8e22fadcfa821b5dc75636a",
     )
     assert (model.pooling, model.dimensions, model.max_length) == ("cls", 256, 512)
+    assert model.outputs == ("dense",)
     assert (model.default_prompt, model.prompts) == ("query", {"query": "query: ", "passage": "passage: "})
     assert model.endpoint == "http://hub.example"
     assert (batching.max_batch_tokens, batching.max_queue_tokens) == (16384, 500000)

@@ -39,6 +39,7 @@ REPORT = {
     "sizeBytes": 91000000,
     "dimensions": 384,
     "vectorSpace": "vs1-0123456789abcdef0123",
+    "outputs": ["dense", "hidden"],
 }
 
 
@@ -129,6 +130,8 @@ class Cluster:
     claims: tuple[Manifest, ...] = ()
     now: int = NOW
     settings: RenderSettings = SETTINGS
+    said: Mapping[str, Said] = field(default_factory=dict)
+    """Beside what is proved, by runs of pods."""
 
     def world(self) -> World:
         """Pods that are ready have proved their vectors."""
@@ -144,7 +147,7 @@ class Cluster:
             self.pods,
             self.facts,
             VolumeSeen(self.jobs, self.job_pods, self.claims),
-            said=said,
+            said={**said, **self.said},
             now=self.now,
         )
 

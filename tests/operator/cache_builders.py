@@ -53,12 +53,12 @@ def running(cluster: Cluster) -> Manifest:
     return found
 
 
-def succeeded(cluster: Cluster, result: Mapping[str, Any] | None = None) -> Cluster:
+def succeeded(cluster: Cluster, result: Mapping[str, Any] | None = None, *, finished: str = "") -> Cluster:
     """After the Job that runs ended well; by default with what a Job of its task says."""
     job = running(cluster)
     task = job["metadata"]["labels"]["app.kubernetes.io/component"]
     said = result or ({"model": REPORT} if task == "fetch" else {"conversion": CONVERSION})
-    return ended(cluster, job, "Complete", {"exitCode": 0, "message": json.dumps(said)})
+    return ended(cluster, job, "Complete", {"exitCode": 0, "message": json.dumps(said)}, finished)
 
 
 def failed(cluster: Cluster, reason: str = "SourceUnavailable", *, retryable: bool = True) -> Cluster:
@@ -76,11 +76,15 @@ def retrying(cluster: Cluster, reason: str, *, retryable: bool) -> Cluster:
     return replace(cluster, job_pods=(*cluster.job_pods, pod))
 
 
-def ended(cluster: Cluster, job: Manifest, condition: str, state: Mapping[str, Any]) -> Cluster:
-    """After a Job has ended."""
+def ended(
+    cluster: Cluster, job: Manifest, condition: str, state: Mapping[str, Any], finished: str = ""
+) -> Cluster:
+    """After a Job has ended; each by default a minute after the one before."""
+    minute = sum("status" in one for one in cluster.jobs)
+    conditions = [{"type": condition, "status": "True", "message": "the Job's words"}]
     done = {
         **job,
-        "status": {"conditions": [{"type": condition, "status": "True", "message": "the Job's words"}]},
+        "status": {"conditions": conditions, "completionTime": finished or f"2026-01-02T12:{minute:02}:00Z"},
     }
     jobs = tuple(done if one is job else one for one in cluster.jobs)
     return replace(cluster, jobs=jobs, job_pods=(*cluster.job_pods, _pod(job, state)))

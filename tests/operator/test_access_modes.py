@@ -164,7 +164,7 @@ def test_pods_never_wait_for_each_other(
             id="a claim for one pod",
         ),
         pytest.param(
-            cached(SHARED), (READ,), "VolumeReadOnly", "set spec.cache.readOnly", id="a claim for readers"
+            cached(SHARED), (READ,), "VolumeNotWritable", "set spec.cache.readOnly", id="a claim for readers"
         ),
         pytest.param(
             cached(SHARED, onnx={"convert": "Always"}, engine="torch"),

@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from embedserve_operator.api import crd
+from embedserve_operator.api.base import problems_in_words
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.observe import problems_in_words
 from tests.operator.bad_specs import BAD, GOOD, Bad
 from tests.operator.builders import hub_spec
 

@@ -14,7 +14,6 @@ from embedserve_operator.audit import WATCHED_KINDS, Audit
 from embedserve_operator.kube import Kube
 from embedserve_operator.queue import WorkQueue
 from embedserve_operator.store import ClusterStore, Store
-from embedserve_operator.watches import Arrivals
 from embedserve_operator.world import Key
 from tests.operator.api_server import ApiServer, serving, status
 
@@ -97,6 +96,14 @@ async def test_a_watch_that_never_tells_of_a_new_object_is_not_alive(stage: Stag
     assert set(WATCHED_KINDS) - set(stage.alive) == {"EmbeddingService"}
 
 
+async def test_what_was_listed_a_moment_ago_may_still_be_on_its_way(stage: Stage) -> None:
+    """A kind that is listed anew leads to an audit at once, and another kind to the next."""
+    stage.lists["deployments"] = [thing("9")]
+    await stage.audit.once(regular=False)
+    await stage.audit.once()
+    assert set(stage.alive) == set(WATCHED_KINDS)
+
+
 async def test_what_was_listed_and_is_gone_is_not_waited_for(stage: Stage) -> None:
     stage.lists["pods"] = [thing("9")]
     await stage.audit.once()
@@ -130,11 +137,29 @@ async def test_a_node_that_vanished_in_a_gap_is_forgotten(stage: Stage) -> None:
     assert [node.name for node in nodes] == ["there"]
 
 
-async def test_where_there_is_nothing_to_watch_every_watch_counts_as_alive(stage: Stage) -> None:
-    running = asyncio.create_task(stage.audit.run(0.01, Arrivals()))
-    await stage.seen_alive.wait()
+async def test_empty_caches_are_filled_before_the_first_pass(stage: Stage) -> None:
+    stage.lists |= {
+        "embeddingservices": [thing("1", "r", labels=False)],
+        "deployments": [thing("2", "d")],
+        "nodes": [thing("3", "n", name="node")],
+    }
+    await stage.audit.fill()
+    assert stage.store.resource(KEY) is not None
+    assert [one["kind"] for one in stage.store.children(KEY)] == ["Deployment"]
+    assert stage.cluster.facts().nodes is not None
+    assert await stage.queue.get(0) == KEY
+
+
+async def test_audits_are_regular_however_often_a_kind_is_listed_anew(stage: Stage) -> None:
+    relisted = asyncio.Event()
+    relisted.set()
+    running = asyncio.create_task(stage.audit.run(0.01, relisted))
+    async with asyncio.timeout(30):
+        while set(stage.alive) != set(WATCHED_KINDS):
+            await stage.seen_alive.wait()
+            stage.seen_alive.clear()
+            relisted.set()
     running.cancel()
-    assert set(stage.alive) == set(WATCHED_KINDS)
 
 
 def test_a_heartbeat_of_a_node_changes_nothing() -> None:

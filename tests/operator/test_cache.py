@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -348,3 +349,46 @@ class TestSharedClaim:
         first = self.first()
         second = started(self.other(first, model={"pooling": "cls"}))
         assert len(names(second)) == 2
+
+
+def lost(cluster: Cluster, at: str) -> Cluster:
+    """After a restarted pod did not find the whole model on the volume."""
+    said = json.dumps(
+        {"reason": "ModelNotStored", "message": "model.safetensors is missing", "retryable": True}
+    )
+    ended = {"terminated": {"exitCode": 1, "message": said, "finishedAt": at}}
+    crashed = {"name": "runtime", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended}
+    return cluster.started(containerStatuses=[crashed])
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["there", "cleared away"])
+def test_what_is_gone_from_the_volume_is_fetched_and_converted_again(gone: bool) -> None:
+    cluster = serving(cached(onnx=INT8))
+    deployments = cluster.names("Deployment")
+    cluster = lost(cleared(cluster) if gone else cluster, "2026-01-02T12:30:00Z")
+    again = started(cluster)
+    assert again.conditions()["Reconciling"].reason == "PreparingModel"
+    assert running(again)["metadata"]["labels"]["app.kubernetes.io/component"] == "fetch"
+    assert again.names("Deployment") == deployments
+    fetched = succeeded(again, finished="2026-01-02T12:40:00Z")
+    converting = started(fetched)
+    assert running(converting)["metadata"]["labels"]["app.kubernetes.io/component"] == "convert"
+    done = started(succeeded(converting, finished="2026-01-02T12:41:00Z"))
+    assert all("status" in job for job in done.jobs), (
+        "what was lost before the fetch is no reason for another"
+    )
+    assert done.names("Deployment") == deployments
+
+
+def test_a_look_from_before_the_fetch_fetches_nothing_again() -> None:
+    cluster = lost(serving(cached()), "2026-01-02T11:59:00Z")
+    plan = cluster.plan()
+    assert (plan.start, plan.remove) == ((), ())
+    assert cluster.conditions()["Reconciling"].reason == "ModelNotStored"
+
+
+def test_a_filled_volume_without_the_model_is_named_and_not_written() -> None:
+    filled = started(with_claim(cached({"claimName": "models", "readOnly": True}), claim("ReadOnlyMany")))
+    lacking = lost(filled.rolled_out(), "2026-01-02T12:30:00Z")
+    assert lacking.plan().start == ()
+    assert lacking.conditions()["Ready"].reason == "ModelNotStored"

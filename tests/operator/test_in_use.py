@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from embedserve_operator.errors import RefusedError
+from embedserve_operator.errors import ManifestError, RefusedError
 from embedserve_operator.in_use import list_in_use, names_in_use
+from embedserve_operator.wire import Manifest
 from tests.operator.api_server import ApiServer, serving, status
-from tests.operator.builders import REPORT, hub_spec
-from tests.operator.cache_builders import CONVERSION, cached
+from tests.operator.builders import REPO, REPORT, hub_spec, resource
+from tests.operator.cache_builders import CONVERSION, cached, started, with_claim
 from tests.operator.cache_builders import serving as served
 
 SERVICE = served(cached(onnx={"precision": "int8"}))
@@ -28,6 +29,31 @@ def test_what_a_service_serves_or_is_about_to_serve_is_in_use() -> None:
 
 def test_what_the_pods_of_an_earlier_model_serve_is_in_use() -> None:
     assert names_in_use([], deployments(), "docs-models") == (REPORT["digest"],)
+
+
+NEW = resource(cached())
+CHANGED = SERVICE.changed(
+    cached(model={"refresh": "once"}),
+).resource
+
+
+@pytest.mark.parametrize(
+    ("one", "is_kept"),
+    [
+        pytest.param(NEW, True, id="nothing known yet"),
+        pytest.param(started(with_claim(cached())).resource, True, id="being fetched"),
+        pytest.param(CHANGED, True, id="changed since"),
+        pytest.param(SERVICE.resource, False, id="served"),
+    ],
+)
+def test_a_service_that_is_not_served_yet_uses_what_its_spec_names(one: Manifest, is_kept: bool) -> None:
+    assert (REPO in names_in_use([one], [], "docs-models")) is is_kept
+
+
+def test_a_resource_that_cannot_be_read_ends_the_look() -> None:
+    unreadable = {**NEW, "spec": {**NEW["spec"], "model": {"source": {}}}}
+    with pytest.raises(ManifestError, match="search/docs cannot be read"):
+        names_in_use([SERVICE.resource, unreadable], [], "docs-models")
 
 
 def test_what_is_on_another_claim_is_not() -> None:

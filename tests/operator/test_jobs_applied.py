@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from embedserve_operator.apply import Applier
+from embedserve_operator.apply import Applier, refused
 from embedserve_operator.kube import Kube
 from embedserve_operator.plan import Plan
 from embedserve_operator.store import Store
+from embedserve_operator.world import ChildRef
 from tests.operator.api_server import ApiServer, serving, status
 from tests.operator.builders import Cluster, resource
 from tests.operator.cache_builders import cached, started
@@ -85,3 +86,21 @@ async def test_a_job_that_is_in_the_way_is_deleted_and_no_other_of_its_name(serv
     async with Kube(request_timeout=5) as kube:
         await Applier(kube, Store()).apply(plan, world)
     assert server.deleted == [(world.jobs[0].name, world.jobs[0].uid)]
+
+
+NO_TYPE = "spec.template.spec.volumes[3]: Required value: must specify a volume type"
+
+
+@pytest.mark.parametrize(
+    ("volumes", "said", "reason"),
+    [
+        ([{"name": "source", "image": {"reference": "r:1"}}], NO_TYPE, "ImageVolumesMissing"),
+        ([{"name": "source", "emptyDir": {}}], NO_TYPE, "ChildRefused"),
+        ([{"name": "source", "image": {"reference": "r:1"}}], "exceeded quota", "ChildRefused"),
+    ],
+)
+def test_an_api_server_without_image_volumes_is_named(volumes: list[Any], said: str, reason: str) -> None:
+    manifest = {"spec": {"template": {"spec": {"volumes": volumes}}}}
+    refusal = refused(ChildRef("Deployment", "docs-1"), said, manifest)
+    assert refusal.reason == reason
+    assert said in refusal.message

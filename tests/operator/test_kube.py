@@ -81,10 +81,10 @@ async def test_only_watched_namespaces_are_listed(server: ApiServer) -> None:
         await kube.existing_versions("Deployment", "x")
         await kube.existing_versions("EmbeddingService", "x")
     assert server.requests == [
-        "GET /apis/apps/v1/namespaces/a/deployments?labelSelector=x",
-        "GET /apis/apps/v1/namespaces/b/deployments?labelSelector=x",
-        "GET /apis/embedserve.dev/v1alpha1/namespaces/a/embeddingservices",
-        "GET /apis/embedserve.dev/v1alpha1/namespaces/b/embeddingservices",
+        "GET /apis/apps/v1/namespaces/a/deployments?labelSelector=x&limit=100",
+        "GET /apis/apps/v1/namespaces/b/deployments?labelSelector=x&limit=100",
+        "GET /apis/embedserve.dev/v1alpha1/namespaces/a/embeddingservices?limit=100",
+        "GET /apis/embedserve.dev/v1alpha1/namespaces/b/embeddingservices?limit=100",
     ]
 
 

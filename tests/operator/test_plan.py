@@ -50,6 +50,7 @@ def test_what_the_pods_report_is_published() -> None:
     assert status.vector_space is not None
     assert status.model is not None
     assert (status.vector_space.id, status.vector_space.dimensions) == (REPORT["vectorSpace"], 384)
+    assert status.vector_space.outputs == ("dense", "hidden")
     assert (status.model.source, status.model.digest) == (REPO, "sha256:abc")
     assert status.endpoint is not None
     assert status.endpoint.url == "http://docs.search.svc"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
 
 from embedserve_operator.plan import Notice, Question
 from embedserve_operator.pod_calls import PodCalls
-from embedserve_operator.world import Key, PodCheck, PodFacts, Said
+from embedserve_operator.world import Fetcher, FetchProgress, Key, PodCheck, PodFacts, Said
 
 KEY = Key("search", "docs")
 SPACE, OTHER = "vs1-0123456789abcdef0123", "vs1-fedcba9876543210fedc"
@@ -102,4 +103,32 @@ async def test_what_passed_with_runs_that_have_ended_is_forgotten() -> None:
         calls.forget(KEY, but=frozenset({"a/1"}))
         assert set(calls.said(KEY)) == {"a/1"}
         calls.forget(KEY)
+        assert calls.said(KEY) == {}
+
+
+FETCHER = Fetcher("docs-fetch-1-x", "127.0.0.2", "f/0")
+STATE = {
+    "phase": "fetching",
+    "bytesDone": 41,
+    "bytesTotal": 91,
+    "bytesPerSecond": 8,
+    "secondsRemaining": 6,
+}
+
+
+async def test_how_far_a_fetch_is_is_remembered_and_only_news_are_news() -> None:
+    want = FetchProgress("fetching", 41, 91, 8, 6)
+    async with answering(STATE) as (calls, asked):
+        assert await calls.ask_progress(KEY, (FETCHER,))
+        assert calls.said(KEY) == {"f/0": Said(progress=want)}
+        assert not await calls.ask_progress(KEY, (replace(FETCHER, progress=want),))
+        assert asked == ["GET /progress"] * 2
+
+
+@pytest.mark.parametrize(
+    ("content", "status"), [("<html>", 200), (STATE, 404), ({"phase": 3}, 200), ([], 200)], ids=str
+)
+async def test_an_answer_that_says_nothing_of_a_fetch_is_no_news(content: object, status: int) -> None:
+    async with answering(content, status) as (calls, _):
+        assert not await calls.ask_progress(KEY, (FETCHER, replace(FETCHER, address=NOBODY)))
         assert calls.said(KEY) == {}

@@ -141,7 +141,7 @@ CASES = [
         Failure(
             "OOMKilled",
             "container runtime of pod docs-pod needed more memory than its limit of 1Gi (its model's files alone "
-            "are 87 MiB); raise spec.resources.limits.memory",
+            "are 87 MiB); raise spec.resources.limits.memory: about 448Mi are needed to serve it",
             heals=True,
         ),
         id="out of memory once, with a model of known size",
@@ -183,6 +183,22 @@ CASES = [
             unplaced=True,
         ),
         id="no node fits",
+    ),
+    pytest.param(
+        {
+            **unplaced("0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient memory."),
+            "spec": {
+                "containers": [{"name": "runtime", "resources": {"requests": {"memory": "3Gi", "cpu": 2}}}]
+            },
+        },
+        Failure(
+            "Unschedulable",
+            "pod docs-pod: 0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient memory. The pod asks for "
+            "cpu 2 and memory 3Gi",
+            heals=True,
+            unplaced=True,
+        ),
+        id="nodes have too little of what it asks for",
     ),
     pytest.param(
         with_status(phase="Failed", reason="Evicted", message="The node was low on memory"),

@@ -107,3 +107,37 @@ def test_nothing_is_kept_of_a_resource_that_is_gone() -> None:
     assert store.resources() == [KEY]
     store.drop("EmbeddingService", received)
     assert (store.resources(), store.resource(KEY)) == ([], None)
+
+
+def test_items_of_a_list_get_what_they_lack_and_lose_what_nobody_reads() -> None:
+    store = Store()
+    container = {"name": "runtime", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}
+    volumes = [{"name": "config", "configMap": {"name": "c"}}, {"name": "tmp", "emptyDir": {}}]
+    meta = {
+        "namespace": "search",
+        "name": "p",
+        "uid": "u",
+        "resourceVersion": "1",
+        "managedFields": [{"a": 1}],
+    }
+    labels = {"embedserve.dev/service": "docs"}
+    store.put(
+        "Pod",
+        {"metadata": {**meta, "labels": labels}, "spec": {"containers": [container], "volumes": volumes}},
+    )
+    (pod,) = store.pods(KEY)
+    assert (pod["apiVersion"], pod["kind"]) == ("v1", "Pod")
+    assert "managedFields" not in pod["metadata"]
+    assert pod["spec"]["volumes"] == volumes[:1]
+    assert pod["spec"]["containers"] == [{"name": "runtime", "resources": container["resources"]}]
+
+
+def test_a_version_that_is_known_needs_no_look_and_a_newer_one_does() -> None:
+    store = Store()
+    store.put("Deployment", deployment("5"))
+    assert [store.knows("Deployment", deployment(version)) for version in ("4", "5", "6")] == [
+        True,
+        True,
+        False,
+    ]
+    assert not store.knows("Deployment", deployment("5", "another"))

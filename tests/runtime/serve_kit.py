@@ -172,8 +172,10 @@ class TinyRunner:
     """
 
     rows: Run
+    card: ModelCard = field(default_factory=card_of)
     engine: EngineFacts = TINY
     out_of_memory: int = 0
+    recomputed: int = 0
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         alone = PackedBatch(batch.token_ids, np.arange(batch.tokens + 1, dtype=np.int32))

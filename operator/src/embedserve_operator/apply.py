@@ -14,7 +14,7 @@ from embedserve_operator.kube import FIELD_MANAGER, SCALE_MANAGER, Kube
 from embedserve_operator.plan import HandOver, Plan, PodLabel
 from embedserve_operator.specs.metadata import SPACE_LABEL, controller_uid, ref_of
 from embedserve_operator.store import Store
-from embedserve_operator.wire import Manifest, Received
+from embedserve_operator.wire import Manifest, Received, dig, mappings
 from embedserve_operator.world import ChildRef, Resource, World
 
 log = logging.getLogger(__name__)
@@ -28,6 +28,23 @@ class Refusal:
 
     reason: str
     message: str
+
+
+_NO_VOLUME_TYPE = "must specify a volume type"
+"""What an API server says of a volume of a kind that it does not know."""
+
+
+def refused(ref: ChildRef, said: str, manifest: Manifest) -> Refusal:
+    """What the API server's refusal of a child means."""
+    volumes = mappings(dig(manifest, "spec", "template", "spec"), "volumes")
+    if _NO_VOLUME_TYPE in said and any("image" in volume for volume in volumes):
+        return Refusal(
+            "ImageVolumesMissing",
+            "spec.model.source.image: this cluster knows no image volumes, which come with Kubernetes 1.33 and its "
+            "feature ImageVolume; switch it on, or take the model from another source; the API server refused "
+            f"{ref}: {said}",
+        )
+    return Refusal("ChildRefused", f"the API server refused {ref}: {said}")
 
 
 class Applier:
@@ -71,7 +88,7 @@ class Applier:
             except ConflictError:
                 log.info("%s: %s exists already", world.resource.key, ref)
             except RefusedError as error:
-                return Refusal("ChildRefused", f"the API server refused {ref}: {error.message}")
+                return refused(ref, error.message, manifest)
         return None
 
     async def _label(self, label: PodLabel, world: World) -> None:
@@ -108,7 +125,7 @@ class Applier:
             if hand_over is not None and claims and not exists and refusal is None:
                 await self._claim(manifest, hand_over)
         except RefusedError as error:
-            return Refusal("ChildRefused", f"the API server refused {ref}: {error.message}")
+            return refused(ref, error.message, manifest)
         return refusal
 
     async def _follow(self, manifest: Manifest, world: World, hand_over: HandOver | None) -> None:

@@ -18,7 +18,6 @@ from embedserve_operator.kube import Kube
 from embedserve_operator.queue import WorkQueue
 from embedserve_operator.specs.metadata import SERVICE_LABEL
 from embedserve_operator.store import KINDS, ClusterStore, Store
-from embedserve_operator.watches import Arrivals
 from embedserve_operator.wire import text
 from embedserve_operator.world import Key
 
@@ -48,41 +47,45 @@ class Audit:
         self._on_live_watch = on_live_watch
         self._listed: dict[str, Mapping[str, str]] = {}
 
-    async def run(self, interval: float, arrivals: Arrivals) -> None:
+    async def fill(self) -> None:
+        """Fill empty caches with what exists; every resource gets a pass after it."""
+        for kind in WATCHED_KINDS:
+            async for page in self._kube.pages(kind, SERVICE_LABEL):
+                for one in page:
+                    self._store.put(kind, one)
+        for kind in self._cluster_kinds:
+            for one in await self._kube.list_labelled(kind, ""):
+                self._cluster.put(kind, one)
+        await self.refresh_unwatched()
+        self._look_at_all()
+
+    async def run(self, interval: float, relisted: asyncio.Event) -> None:
         """Audit after each new list and every `interval` seconds, for ever."""
-        await self._wait_for_first(interval, arrivals)
+        clock = asyncio.get_running_loop().time
+        due = clock() + interval
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(interval):
-                    await arrivals.relisted.wait()
-            arrivals.relisted.clear()
+                async with asyncio.timeout_at(due):
+                    await relisted.wait()
+            relisted.clear()
+            regular = clock() >= due
+            if regular:
+                due = clock() + interval
             try:
-                await self.once()
+                await self.once(regular=regular)
             except ApiError as error:
                 log.warning("the caches could not be checked: %s", error)
 
-    async def _wait_for_first(self, interval: float, arrivals: Arrivals) -> None:
-        """Before the first event the store is half-filled, and a pass on it would take what is missing for
-        deleted. Where there is nothing to watch there is no event, and nothing to miss."""
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(interval):
-                    await arrivals.first.wait()
-                    return
-            if not self._store.resources():
-                for kind in WATCHED_KINDS:
-                    self._on_live_watch(kind)
-
-    async def once(self) -> None:
-        """One comparison of everything; every resource gets a pass after it."""
+    async def once(self, *, regular: bool = True) -> None:
+        """One comparison of everything; every resource gets a pass after it. Only what was listed in a regular one has
+        had the time to arrive before the next."""
         for kind in WATCHED_KINDS:
-            await self._check(kind)
+            await self._check(kind, regular=regular)
         await self.refresh_unwatched()
         for kind in self._cluster_kinds:
             found = await self._kube.list_labelled(kind, "")
             self._cluster.keep_only(kind, frozenset(text(one, "metadata", "name") for one in found))
-        for key in self._store.resources():
-            self._queue.add(key)
+        self._look_at_all()
 
     async def refresh_unwatched(self) -> None:
         """Kinds that a cluster may lack: which of them can be made, and those that are ours."""
@@ -107,14 +110,19 @@ class Audit:
         self._store.forget_missing(kind, existing, known)
         return there
 
-    async def _check(self, kind: str) -> None:
+    def _look_at_all(self) -> None:
+        for key in self._store.resources():
+            self._queue.add(key)
+
+    async def _check(self, kind: str, *, regular: bool) -> None:
         known = self._store.uids(kind)
         versions = await self._kube.existing_versions(kind, SERVICE_LABEL)
-        if self._store.lags(kind, self._listed.get(kind, {}), versions):
-            log.error("the watch of %s does not tell what has been listed before", kind)
-        else:
-            self._on_live_watch(kind)
-        self._listed[kind] = versions
+        if regular:
+            if self._store.lags(kind, self._listed.get(kind, {}), versions):
+                log.error("the watch of %s does not tell what has been listed before", kind)
+            else:
+                self._on_live_watch(kind)
+            self._listed[kind] = versions
         for key in self._store.forget_missing(kind, frozenset(versions), known):
             log.info("%s: a %s is gone and no event told so", key, kind)
             self._queue.add(key)

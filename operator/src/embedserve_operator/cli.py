@@ -1,6 +1,6 @@
-"""`embedserve-operator`: run, adapter, in-use, render, explain, spaces, crds.
+"""`embedserve-operator`: run, adapter, in-use, render, explain, spaces, model, crds.
 
-As `kubectl embedserve`: render, explain, spaces, crds.
+As `kubectl embedserve`: render, explain, spaces, model, crds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from embedserve_operator import __version__
 from embedserve_operator.api import crd
+from embedserve_operator.api.status import EmbeddingServiceStatus
 from embedserve_operator.errors import ApiError, ManifestError, SettingsError
 from embedserve_operator.kinds import RESOURCE
 from embedserve_operator.nodes import UNKNOWN_CLUSTER
@@ -28,6 +29,7 @@ from embedserve_operator.options import (
     render_settings,
     run_settings,
 )
+from embedserve_operator.origin import described
 from embedserve_operator.render import explained, read_cluster, render
 from embedserve_operator.spaces import table
 from embedserve_operator.world import ChildRef, Key
@@ -75,11 +77,18 @@ def parser(program: str = "embedserve-operator") -> argparse.ArgumentParser:
             metavar="FILE",
             help="what `kubectl get nodes,runtimeclasses -o yaml` printed; - reads stdin",
         )
-    spaces = commands.add_parser("spaces", help="list the vector spaces of a service in the cluster")
-    spaces.add_argument("name", metavar="NAME", help="name of the EmbeddingService")
-    spaces.add_argument(
-        "-n", "--namespace", default=None, help="its namespace (default: that of the kubeconfig's context)"
-    )
+    for name, what in (
+        ("spaces", "list the vector spaces of a service in the cluster"),
+        ("model", "say which model a service in the cluster serves, and where it came from"),
+    ):
+        about = commands.add_parser(name, help=what)
+        about.add_argument("name", metavar="NAME", help="name of the EmbeddingService")
+        about.add_argument(
+            "-n",
+            "--namespace",
+            default=None,
+            help="its namespace (default: that of the kubeconfig's context)",
+        )
     crds = commands.add_parser("crds", help="print the CustomResourceDefinition")
     crds.add_argument("--chart-template", action="store_true", help="as the chart's template")
     return parser
@@ -135,11 +144,16 @@ def _adapter(options: argparse.Namespace) -> int:
 
 
 def _spaces(options: argparse.Namespace) -> int:
-    sys.stdout.write(asyncio.run(_table(options)))
+    sys.stdout.write(table(asyncio.run(_status(options)), int(time.time())))
     return 0
 
 
-async def _table(options: argparse.Namespace) -> str:
+def _model(options: argparse.Namespace) -> int:
+    sys.stdout.write(described(asyncio.run(_status(options))))
+    return 0
+
+
+async def _status(options: argparse.Namespace) -> EmbeddingServiceStatus:
     # As above.
     from embedserve_operator.kube import Kube, current_namespace
 
@@ -148,7 +162,7 @@ async def _table(options: argparse.Namespace) -> str:
         found = await kube.get(key.namespace, ChildRef(RESOURCE, key.name))
     if found is None:
         raise ManifestError(f"there is no EmbeddingService {key}")
-    return table(read_resource(found).status, int(time.time()))
+    return read_resource(found).status
 
 
 def _in_use(options: argparse.Namespace) -> int:
@@ -175,6 +189,7 @@ _COMMANDS = {
     "crds": _crds,
     "explain": _show,
     "in-use": _in_use,
+    "model": _model,
     "render": _show,
     "run": _run,
     "spaces": _spaces,

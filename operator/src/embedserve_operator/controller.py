@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from datetime import datetime
 
@@ -10,6 +11,7 @@ from embedserve_operator.apply import Applier
 from embedserve_operator.errors import ApiError
 from embedserve_operator.kube import Kube
 from embedserve_operator.observe import observe
+from embedserve_operator.pace import Pace
 from embedserve_operator.plan import Plan, make_plan
 from embedserve_operator.pod_calls import PodCalls
 from embedserve_operator.queue import WorkQueue
@@ -23,6 +25,11 @@ log = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 5.0
 """A worker without work gives a sign of life so often."""
+
+
+_PROGRESS_PAUSE_SECONDS = 5.0
+_PROGRESS_RATE = 5.0
+"""Fetches under way are looked at so often a second, all together: each look may lead to a write of a status."""
 
 
 class Controller:
@@ -47,12 +54,14 @@ class Controller:
         self._now = now
         self._calls = calls
         self._applier = Applier(kube, store)
+        self._pace = Pace(time.monotonic, pause=_PROGRESS_PAUSE_SECONDS, rate=_PROGRESS_RATE)
 
     async def reconcile(self, key: Key) -> bool:
         """One pass: observe, plan, apply, status. False when it should be repeated after a pause."""
         received = self._store.resource(key)
         if received is None or dig(received, "metadata", "deletionTimestamp") is not None:
             self._calls.forget(key)
+            self._pace.forget(key)
             return True  # the children go by their owner references
         now = self._now()
         world = observe(
@@ -64,7 +73,7 @@ class Controller:
             said=self._calls.said(key),
             now=int(now.timestamp()),
         )
-        self._calls.forget(key, but=frozenset(pod.run for pod in world.pods))
+        self._calls.forget(key, but=world.runs)
         plan = make_plan(world, self._settings)
         heard = await self._calls.tell(key, plan.notices)
         if heard == "TooFew":
@@ -81,12 +90,25 @@ class Controller:
         """What leads to a further pass: answers of pods, and the time."""
         if plan.wake_after is not None:
             self._queue.add_later(key, plan.wake_after)
+        await self._watch_fetch(key, plan)
         if not plan.questions:
             return True
         passed = await self._calls.ask(key, plan.questions)
         if passed:
             self._queue.add(key)
         return passed
+
+    async def _watch_fetch(self, key: Key, plan: Plan) -> None:
+        """What is new of a fetch is for the next pass to publish."""
+        if not plan.fetchers:
+            self._pace.forget(key)
+            return
+        due_in = self._pace.due_in(key)
+        if due_in == 0.0:
+            due_in = self._pace.look(key)
+            if await self._calls.ask_progress(key, plan.fetchers):
+                self._queue.add(key)
+        self._queue.add_later(key, due_in)
 
     async def work(self, on_turn: Callable[[], None]) -> None:
         """Take keys and bring them further, for ever. Nothing that one resource causes may end the worker."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.kinds import SCALED_OBJECT, SERVICE_MONITOR
+from embedserve_operator.kinds import SERVICE_MONITOR
 from embedserve_operator.nodes import ClusterFacts, match
 from embedserve_operator.plan import Plan
 from embedserve_operator.plan.cache import cache_refusal, model_volume
 from embedserve_operator.plan.placement import offers
 from embedserve_operator.plan.refusals import refusal
 from embedserve_operator.plan.revision import declared
+from embedserve_operator.plan.scaling import keda_is_missing
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.specs.metadata import ref_of
 from embedserve_operator.specs.placement import accelerators, demand, hardware_of, image_of
@@ -109,11 +110,7 @@ def _detail(child: Manifest) -> str:
 
 
 def _absent(spec: EmbeddingServiceSpec, settings: RenderSettings, cluster: ClusterFacts) -> Iterator[str]:
-    if (
-        spec.autoscaling is not None
-        and settings.keda is not None
-        and SCALED_OBJECT not in cluster.optional_kinds
-    ):
+    if keda_is_missing(spec, settings, cluster):
         yield "not made: ScaledObject: the cluster has no definition of it"
         yield ""
     asked = spec.monitoring is not None and spec.monitoring.service_monitor is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from embedserve_operator.pods import failure_of, model_report, mounted_config, result_of
+from embedserve_operator.pods import failure_of, fetcher_of, model_report, mounted_config, result_of
 from embedserve_operator.specs.metadata import JOB_NAME, TASK_LABEL, TEMPLATE_HASH, controller_uid
 from embedserve_operator.wire import Received, dig, mappings, text
 from embedserve_operator.world import (
@@ -56,8 +56,10 @@ def _job(job: Received, pods: Sequence[Received]) -> JobFacts:
         config=mounted_config(dig(job, "spec", "template", "spec")),
         state=state,
         failure=failure or why,
+        finished=text(job, "status", "completionTime"),
         report=next((found for one in results if (found := model_report(one)) is not None), None),
         conversion=next((found for one in results if (found := conversion_report(one)) is not None), None),
+        fetcher=next((found for pod in pods if (found := fetcher_of(pod)) is not None), None),
     )
 
 

@@ -18,6 +18,11 @@ class ApiKind:
     plural: str
     namespaced: bool = True
 
+    @property
+    def api_version(self) -> str:
+        """As objects carry it."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
         """Path of a collection (of one namespace or of all), or of one object."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"

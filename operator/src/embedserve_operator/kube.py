@@ -29,7 +29,7 @@ SCALE_MANAGER = "embedserve-operator-scale"
 """Claims the number of pods for an autoscaler; never withdrawn."""
 APPLY = "application/apply-patch+yaml"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-_PAGE = 250
+_PAGE = 100
 _REFUSALS = frozenset(
     {
         HTTPStatus.BAD_REQUEST,
@@ -46,6 +46,11 @@ class Kube:
     def __init__(self, *, request_timeout: float, namespaces: tuple[str, ...] = ()) -> None:
         self._timeout = request_timeout
         self._namespaces = namespaces
+        self._may_write: Callable[[], bool] = lambda: True
+
+    def write_only_while(self, may_write: Callable[[], bool]) -> None:
+        """From now on, nothing but Leases is written while that is false; UnavailableError says so."""
+        self._may_write = may_write
 
     async def __aenter__(self) -> Self:
         await _load_credentials()
@@ -123,23 +128,30 @@ class Kube:
 
     async def existing_versions(self, kind: str, label: str) -> dict[str, str]:
         """Resource version by UID of all objects of a kind, of those with a label where only these are watched."""
-        found = await self._list(kind, label, accept=_METADATA_ONLY)
-        return {text(item, "metadata", "uid"): text(item, "metadata", "resourceVersion") for item in found}
+        return {
+            text(item, "metadata", "uid"): text(item, "metadata", "resourceVersion")
+            async for page in self.pages(kind, label, _METADATA_ONLY)
+            for item in page
+        }
 
     async def list_labelled(self, kind: str, label: str) -> list[Received]:
         """All objects of a kind that carry a label."""
-        return await self._list(kind, label)
+        return [one async for page in self.pages(kind, label) for one in page]
+
+    async def pages(
+        self, kind: str, label: str, accept: str = "application/json"
+    ) -> AsyncIterator[list[Received]]:
+        """All objects of a kind, of those with a label where only these are watched, some hundred at a time."""
+        api = API_KINDS[kind]
+        query = {} if kind in (RESOURCE, CLAIM) or not api.namespaced else {"labelSelector": label}
+        for path in self._collections(api):
+            async for page in self._pages(path, query, accept):
+                yield page
 
     async def pod_pages(self, namespace: str, selector: str) -> AsyncIterator[list[Received]]:
         """The pods of a namespace that a label selector admits, as they are now, some hundred at a time."""
-        query = {"labelSelector": selector, "limit": str(_PAGE)}
-        while True:
-            found = await self._call("GET", API_KINDS[POD].path(namespace), query=query)
-            yield mappings(found, "items")
-            more = text(found, "metadata", "continue")
-            if not more:
-                return
-            query["continue"] = more
+        async for page in self._pages(API_KINDS[POD].path(namespace), {"labelSelector": selector}):
+            yield page
 
     async def replace(self, kind: str, received: Received) -> Received:
         """Replace an object at the version that was read; ConflictError when somebody was quicker."""
@@ -163,20 +175,24 @@ class Kube:
 
     async def create_lease(self, namespace: str, lease: Manifest) -> Received:
         """Create a Lease; ConflictError when somebody was quicker."""
-        return await self._call("POST", API_KINDS["Lease"].path(namespace), body=lease)
+        return await self._call("POST", API_KINDS["Lease"].path(namespace), body=lease, always=True)
 
     async def replace_lease(self, namespace: str, lease: Manifest) -> Received:
         """Replace a Lease at the version that was read; ConflictError when somebody was quicker."""
         path = API_KINDS["Lease"].path(namespace, lease["metadata"]["name"])
-        return await self._call("PUT", path, body=lease)
+        return await self._call("PUT", path, body=lease, always=True)
 
-    async def _list(self, kind: str, label: str, accept: str = "application/json") -> list[Received]:
-        api = API_KINDS[kind]
-        query = {} if kind in (RESOURCE, CLAIM) or not api.namespaced else {"labelSelector": label}
-        items: list[Received] = []
-        for path in self._collections(api):
-            items += mappings(await self._call("GET", path, query=query, accept=accept), "items")
-        return items
+    async def _pages(
+        self, path: str, query: Mapping[str, str], accept: str = "application/json"
+    ) -> AsyncIterator[list[Received]]:
+        asked = {**query, "limit": str(_PAGE)}
+        while True:
+            found = await self._call("GET", path, query=asked, accept=accept)
+            yield mappings(found, "items")
+            more = text(found, "metadata", "continue")
+            if not more:
+                return
+            asked["continue"] = more
 
     def _collections(self, api: ApiKind) -> list[str]:
         """What has to be listed to see all that is watched."""
@@ -193,7 +209,10 @@ class Kube:
         body: Received | None = None,
         content_type: str = "application/json",
         accept: str = "application/json",
+        always: bool = False,
     ) -> Received:
+        if method != "GET" and not always and not self._may_write():
+            raise UnavailableError("nothing is written: this process may no longer lead")
         headers = {"Accept": accept}
         if body is not None:
             headers["Content-Type"] = content_type

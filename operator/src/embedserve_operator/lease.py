@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +21,9 @@ from embedserve_operator.settings import LeaseSettings
 from embedserve_operator.wire import Manifest, Received, number, text
 
 log = logging.getLogger(__name__)
+
+_SHORTEST_PAUSE = 0.05
+"""Between two looks at the Lease, seconds."""
 
 Step = Literal["create", "take", "renew", "wait"]
 
@@ -95,7 +99,7 @@ class Elector:
         self._now = now
         self._on_attempt = on_attempt
         self._seen: Sighting | None = None
-        self._renewed = 0.0
+        self._renewed = -math.inf
 
     async def win(self) -> None:
         """Return once this process leads."""
@@ -109,7 +113,18 @@ class Elector:
             if holder != said:
                 log.info("%s leads; waiting", holder or "nobody known")
                 said = holder
-            await asyncio.sleep(self._settings.retry)
+            await asyncio.sleep(self._until_next_look())
+
+    def _until_next_look(self) -> float:
+        """Seconds; shorter than otherwise when the Lease that another process holds is about to run out."""
+        if self._seen is None:
+            return self._settings.look
+        left = self._seen.since + number(self._seen.lease, "spec", "leaseDurationSeconds") - _monotonic()
+        return min(max(left, _SHORTEST_PAUSE), self._settings.look)
+
+    def leads(self) -> bool:
+        """Whether this process holds the Lease, as far as its own clock tells."""
+        return _monotonic() < self._renewed + self._settings.deadline
 
     async def keep(self) -> None:
         """Renew until that fails for too long; ends only with LeaseLostError."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from embedserve_operator.api.base import problems_in_words
 from embedserve_operator.api.status import EmbeddingServiceStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.jobs import read_claim, read_jobs
@@ -15,13 +16,16 @@ from embedserve_operator.kinds import CLAIM, SCALED_OBJECT
 from embedserve_operator.nodes import UNKNOWN_CLUSTER, ClusterFacts, NodeFacts, Taint
 from embedserve_operator.pods import mounted_config, read_pod
 from embedserve_operator.specs.metadata import (
+    DECLARATION,
     FINGERPRINT,
     MANAGED_BY,
     MANAGER,
+    MODEL_BYTES,
     REVISION_LABEL,
     SCALED_BY,
     SERVICE_LABEL,
     SPACE_LABEL,
+    TEMPLATE_HASH,
     controller_uid,
     own_claim,
 )
@@ -31,6 +35,8 @@ from embedserve_operator.world import (
     Child,
     ChildRef,
     DeploymentFacts,
+    Fetcher,
+    JobFacts,
     Key,
     PodFacts,
     Resource,
@@ -87,15 +93,24 @@ def observe(
         pods=tuple(sorted((_pod(pod, said or {}) for pod in pods), key=lambda pod: pod.name)),
         cluster=cluster,
         now=now,
-        jobs=read_jobs(volume.jobs, volume.pods) if volume is not None else (),
+        jobs=_jobs(volume, said or {}) if volume is not None else (),
         claims=tuple(read_claim(claim) for claim in volume.claims) if volume is not None else None,
     )
 
 
 def _pod(received: Received, said: Mapping[str, Said]) -> PodFacts:
     facts = read_pod(received)
-    check, told = said.get(facts.run, Said())
-    return replace(facts, check=check, told=told)
+    check, told, _ = said.get(facts.run, Said())
+    return replace(facts, check=check, told=told, fetcher=_asked(facts.fetcher, said))
+
+
+def _jobs(volume: VolumeSeen, said: Mapping[str, Said]) -> tuple[JobFacts, ...]:
+    found = read_jobs(volume.jobs, volume.pods)
+    return tuple(replace(job, fetcher=_asked(job.fetcher, said)) for job in found)
+
+
+def _asked(fetcher: Fetcher | None, said: Mapping[str, Said]) -> Fetcher | None:
+    return None if fetcher is None else replace(fetcher, progress=said.get(fetcher.run, Said()).progress)
 
 
 def _is_own(child: Received, resource: Resource) -> bool:
@@ -145,15 +160,6 @@ def key_of(resource: Received) -> Key:
     return Key(text(resource, "metadata", "namespace"), text(resource, "metadata", "name"))
 
 
-def problems_in_words(error: ValidationError) -> str:
-    """Every fault with the path of its field."""
-    faults = []
-    for fault in error.errors(include_url=False, include_input=False):
-        path = ".".join(str(step) for step in ("spec", *fault["loc"]))
-        faults.append(f"{path}: {fault['msg'].removeprefix('Value error, ')}")
-    return "; ".join(faults)
-
-
 def _spec(received: Any) -> tuple[EmbeddingServiceSpec | None, str]:
     try:
         return EmbeddingServiceSpec.model_validate(received), ""
@@ -182,6 +188,7 @@ def _child(received: Received) -> Child:
 def _deployment(received: Received) -> DeploymentFacts:
     status = dig(received, "status")
     creation_problem = ""
+    size = text(received, "metadata", "annotations", MODEL_BYTES)
     for condition in mappings(status, "conditions"):
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
             creation_problem = text(condition, "message")
@@ -199,6 +206,9 @@ def _deployment(received: Received) -> DeploymentFacts:
         autoscaled=bool(text(received, "metadata", "annotations", SCALED_BY)),
         space=text(received, "metadata", "labels", SPACE_LABEL),
         creation_problem=creation_problem,
+        template=text(received, "spec", "template", "metadata", "annotations", TEMPLATE_HASH),
+        declaration=text(received, "metadata", "annotations", DECLARATION),
+        model_bytes=int(size) if size.isdecimal() else None,
     )
 
 

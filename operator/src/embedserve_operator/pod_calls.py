@@ -1,4 +1,5 @@
-"""Asks pods to prove their vectors, and tells them what the service's name stands for. On their management port.
+"""Asks pods to prove their vectors, and how far they are with a fetch; tells them what the service's name stands for.
+On their management port.
 
 What was said is remembered by runs of containers: a restarted one has forgotten it. A new operator knows nothing, asks
 and tells again, which changes nothing where it was so already.
@@ -19,7 +20,7 @@ import aiohttp
 from embedserve_operator.plan import Notice, Question
 from embedserve_operator.specs.runtime_config import MANAGEMENT_PORT
 from embedserve_operator.wire import dig, number, text
-from embedserve_operator.world import Key, PodCheck, PodFacts, Said
+from embedserve_operator.world import Fetcher, FetchProgress, Key, PodCheck, PodFacts, Said
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,11 @@ class PodCalls:
         """Ask the pods; False where one did not pass, which is to be tried again."""
         return all(await asyncio.gather(*(self._ask(key, question.pod) for question in questions)))
 
+    async def ask_progress(self, key: Key, fetchers: Sequence[Fetcher]) -> bool:
+        """Ask the pods that fetch how far they are; True where one says something new. Silence is no trouble: it may
+        have ended meanwhile, and a fetch goes on unasked."""
+        return any(await asyncio.gather(*(self._ask_progress(key, one) for one in fetchers)))
+
     async def _tell(self, key: Key, notice: Notice) -> bool:
         pod = notice.pod
         body = {"vector_space": notice.space}
@@ -85,7 +91,7 @@ class PodCalls:
         self._remember(key, pod, told=notice.space)
         return True
 
-    def _remember(self, key: Key, pod: PodFacts, **news: Any) -> None:
+    def _remember(self, key: Key, pod: PodFacts | Fetcher, **news: Any) -> None:
         said = self._said.setdefault(key, {})
         said[pod.run] = said.get(pod.run, Said())._replace(**news)
 
@@ -97,8 +103,16 @@ class PodCalls:
         self._remember(key, pod, check=check)
         return not check.problem
 
+    async def _ask_progress(self, key: Key, fetcher: Fetcher) -> bool:
+        status, answer = await self._call("GET", fetcher, "progress", self._tell_timeout)
+        found = _progress_of(status, answer)
+        if found is None or found == fetcher.progress:
+            return False
+        self._remember(key, fetcher, progress=found)
+        return True
+
     async def _call(
-        self, method: str, pod: PodFacts, path: str, bound: aiohttp.ClientTimeout, body: Any = None
+        self, method: str, pod: PodFacts | Fetcher, path: str, bound: aiohttp.ClientTimeout, body: Any = None
     ) -> tuple[int, str]:
         """Status and text of the answer; 0 and the reason where there is none."""
         host = f"[{pod.address}]" if ":" in pod.address else pod.address
@@ -116,11 +130,29 @@ class PodCalls:
             return 0, str(error) or "no answer in time"
 
 
-def _check_of(status: int, answer: str) -> PodCheck:
+def _progress_of(status: int, answer: str) -> FetchProgress | None:
+    content = _json(answer)
+    if status != HTTPStatus.OK or not text(content, "phase"):
+        return None
+    left = dig(content, "secondsRemaining")
+    return FetchProgress(
+        phase=text(content, "phase")[:_LONGEST_PROBLEM],
+        bytes_done=number(content, "bytesDone"),
+        bytes_total=number(content, "bytesTotal"),
+        bytes_per_second=number(content, "bytesPerSecond"),
+        seconds_remaining=left if isinstance(left, int) else None,
+    )
+
+
+def _json(answer: str) -> Any:
     try:
-        content = json.loads(answer)
+        return json.loads(answer)
     except ValueError:
-        content = None
+        return None
+
+
+def _check_of(status: int, answer: str) -> PodCheck:
+    content = _json(answer)
     space = text(content, "vector_space") or None
     problems = dig(content, "problems")
     if status == HTTPStatus.OK and space is not None:

@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from embedserve_operator.specs.containers import CONFIG_VOLUME, FETCH, RUNTIME
+from embedserve_operator.specs.memory import in_mib, memory_needed
 from embedserve_operator.specs.metadata import FETCHED, REVISION_LABEL, SPACE_LABEL, TEMPLATE_HASH
-from embedserve_operator.wire import Received, dig, mappings, number, text
-from embedserve_operator.world import Failure, ModelReport, PodFacts, PodPhase
+from embedserve_operator.wire import Received, dig, mappings, number, strings, text
+from embedserve_operator.world import Failure, Fetcher, ModelReport, PodFacts, PodPhase
 
 _REASON = re.compile(r"^[A-Z][A-Za-z0-9]{0,63}$")
 _LONGEST_MESSAGE = 2000
@@ -34,6 +35,9 @@ _VOLUME_REASONS = (
     (re.compile(r"unbound immediate PersistentVolumeClaims"), "VolumeClaimUnbound"),
 )
 """Words of the kubelet and of the scheduler that name what is missing."""
+_SHORT_OF = re.compile(r"Insufficient ([a-z0-9./-]*[a-z0-9])")
+"""The scheduler's words for a resource that nodes have too little of."""
+_MIB = 2**20
 _CREATION_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 
 
@@ -50,9 +54,19 @@ def read_pod(pod: Received) -> PodFacts:
         report=model_report(result_of(pod, FETCH)) or told_report(pod),
         uid=text(pod, "metadata", "uid"),
         address=text(pod, "status", "podIP"),
-        run=f"{text(pod, 'metadata', 'uid')}/{_restarts(pod)}",
+        run=_run(pod),
         space_label=text(pod, "metadata", "labels", SPACE_LABEL),
+        fetcher=fetcher_of(pod) if phase == "Fetching" else None,
     )
+
+
+def fetcher_of(pod: Received) -> Fetcher | None:
+    """The pod as one that fetches now, by itself or for a Job; None when it does not, or has no address yet."""
+    address = text(pod, "status", "podIP")
+    groups = ("containerStatuses", "initContainerStatuses")
+    if not address or not any(_is_running(pod, group, FETCH) for group in groups):
+        return None
+    return Fetcher(name=text(pod, "metadata", "name"), address=address, run=_run(pod))
 
 
 def told_report(pod: Any) -> ModelReport | None:
@@ -61,10 +75,11 @@ def told_report(pod: Any) -> ModelReport | None:
     return model_report({"model": _json(said)}) if said else None
 
 
-def _restarts(pod: Received) -> int:
-    """Of the serving container."""
+def _run(pod: Received) -> str:
+    """Names one run of its serving container."""
     statuses = mappings(pod, "status", "containerStatuses")
-    return next((number(one, "restartCount") for one in statuses if one.get("name") == RUNTIME), 0)
+    restarts = next((number(one, "restartCount") for one in statuses if one.get("name") == RUNTIME), 0)
+    return f"{text(pod, 'metadata', 'uid')}/{restarts}"
 
 
 def mounted_config(pod_spec: Any) -> str:
@@ -144,17 +159,11 @@ def _run_failure(pod: Received, status: Received) -> Failure | None:
     name = text(status, "name")
     where = f"container {name} of pod {text(pod, 'metadata', 'name')}"
     if text(ended, "reason") == "OOMKilled":
-        limit = _memory_limit(pod, name)
-        bound = f"its limit of {limit}" if limit else "the node's memory"
         loops = text(status, "state", "waiting", "reason") == "CrashLoopBackOff"
-        report = model_report(result_of(pod, FETCH))
-        size = report.size_bytes if report is not None else None
-        need = f" (its model's files alone are {size / 2**20:.0f} MiB)" if size else ""
-        words = f"{where} needed more memory than {bound}{need}; raise spec.resources.limits.memory"
-        return _made("OOMKilled", words, heals=not loops)
+        return _made("OOMKilled", f"{where} {_memory_words(pod, name)}", heals=not loops)
     reported = _reported_failure(text(ended, "message"))
     if reported is not None:
-        return reported
+        return replace(reported, at=text(ended, "finishedAt"))
     restarts = number(status, "restartCount")
     words = (
         f"{where} ended with exit code {number(ended, 'exitCode')} ({restarts} restarts so far); see its log"
@@ -162,12 +171,26 @@ def _run_failure(pod: Received, status: Received) -> Failure | None:
     return _made("ContainerFailed", words, heals=True)
 
 
-def _memory_limit(pod: Received, container: str) -> str:
+def _memory_words(pod: Received, container: str) -> str:
+    """The limit that was too low, and what the model needs."""
+    limit = text(_resources(pod, container), "limits", "memory")
+    bound = f"its limit of {limit}" if limit else "the node's memory"
+    report = model_report(result_of(pod, FETCH)) or told_report(pod)
+    size = report.size_bytes if report is not None else None
+    if size is None:
+        return f"needed more memory than {bound}; raise spec.resources.limits.memory"
+    return (
+        f"needed more memory than {bound} (its model's files alone are {size / _MIB:.0f} MiB); raise "
+        f"spec.resources.limits.memory: about {in_mib(memory_needed(size))} are needed to serve it"
+    )
+
+
+def _resources(pod: Received, container: str) -> Any:
     for group in ("initContainers", "containers"):
         for found in mappings(pod, "spec", group):
             if found.get("name") == container:
-                return text(found, "resources", "limits", "memory")
-    return ""
+                return found.get("resources")
+    return None
 
 
 def _reported_failure(message: str) -> Failure | None:
@@ -184,13 +207,20 @@ def _placement_failure(pod: Received) -> Failure | None:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             reason = text(condition, "reason")
             said = text(condition, "message")
-            words = f"pod {text(pod, 'metadata', 'name')}: {said}"
+            words = f"pod {text(pod, 'metadata', 'name')}: {said}{_asked(pod, said)}"
             for pattern, missing in _VOLUME_REASONS:
                 if pattern.search(said):
                     return _made(missing, words, heals=True)
             placed = reason if _REASON.match(reason) else "Unschedulable"
             return replace(_made(placed, words, heals=True), unplaced=True)
     return None
+
+
+def _asked(pod: Received, said: str) -> str:
+    """What the pod asks for of what the scheduler found too little of."""
+    requests = dig(_resources(pod, RUNTIME), "requests") or {}
+    asked = [f"{name} {requests[name]}" for name in _SHORT_OF.findall(said) if name in requests]
+    return f" The pod asks for {' and '.join(dict.fromkeys(asked))}" if asked else ""
 
 
 def _end_of_pod(pod: Received) -> Failure | None:
@@ -230,6 +260,8 @@ def model_report(result: Any) -> ModelReport | None:
         size_bytes=number(model, "sizeBytes") or None,
         dimensions=number(model, "dimensions") or None,
         vector_space=text(model, "vectorSpace") or None,
+        licence=text(model, "licence") or None,
+        outputs=strings(model, "outputs"),
     )
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from embedserve_operator.api.base import problems_in_words
 from embedserve_operator.api.types import API_VERSION, KIND, NAME_RULE, EmbeddingServiceSpec
 from embedserve_operator.errors import ManifestError
 from embedserve_operator.explain import explain
 from embedserve_operator.kinds import OPTIONAL_KINDS, definition_of
 from embedserve_operator.nodes import UNKNOWN_CLUSTER, ClusterFacts
-from embedserve_operator.observe import observe, problems_in_words, read_node
+from embedserve_operator.observe import observe, read_node
 from embedserve_operator.plan import make_plan
 from embedserve_operator.plan.refusals import refusal
 from embedserve_operator.settings import RenderSettings

@@ -16,7 +16,7 @@ import kopf
 from embedserve_operator.adapter.registrar import Registrar
 from embedserve_operator.audit import WATCHED_KINDS, Audit
 from embedserve_operator.controller import Controller
-from embedserve_operator.errors import ApiError, LeaseLostError
+from embedserve_operator.errors import ApiError, LeaseLostError, RefusedError
 from embedserve_operator.health import Pulse, serve_health
 from embedserve_operator.kinds import RESOURCE
 from embedserve_operator.kube import Kube
@@ -25,12 +25,12 @@ from embedserve_operator.pod_calls import PodCalls
 from embedserve_operator.queue import WorkQueue
 from embedserve_operator.settings import RegistrationSettings, RunSettings
 from embedserve_operator.store import ClusterStore, Store
-from embedserve_operator.watches import Arrivals, watch_settings, watches
+from embedserve_operator.watches import watch_settings, watches
 from embedserve_operator.world import Key
 
 log = logging.getLogger(__name__)
 
-_CRD_RETRY_SECONDS = 2.0
+_OPENING_RETRY_SECONDS = 2.0
 _LEASE_SILENCE_SECONDS = 60.0
 _WORKER_SILENCE_SECONDS = 600.0
 """A pass makes some ten requests, each bounded; a worker that is silent for longer hangs."""
@@ -62,6 +62,7 @@ async def run(settings: RunSettings) -> int:
             elector = Elector(
                 kube, settings.lease, settings.identity, now=_now, on_attempt=lambda: pulse.beat("lease")
             )
+            kube.write_only_while(elector.leads)
             if not await _unless(stop, elector.win()):
                 return 0
             try:
@@ -77,32 +78,39 @@ async def _lead(
 ) -> int:
     # Started before kopf: tasks that are younger than kopf are taken for its own and cancelled with it.
     tasks = [asyncio.create_task(elector.keep(), name="keep the Lease")]
+    desk = _desk(settings, lines.kube, pulse)
     try:
-        waiting = asyncio.create_task(_wait_for_crd(lines.kube), name="wait for the CRD")
+        opening = asyncio.create_task(_open(lines.kube, desk.audit), name="fill the caches")
         try:
-            await _first_of(stop, *tasks, waiting)
+            await _first_of(stop, *tasks, opening)
         finally:
-            await _end([waiting])
+            await _end([opening])
         if not stop.is_set():
-            tasks += await _start(settings, lines, pulse, stop)
+            tasks += _start(settings, lines, desk, pulse, stop)
             await _first_of(stop, *tasks)
         return 0 if stop.is_set() else 1
     except LeaseLostError as error:
         log.error("no longer leading: %s", error)
         return 1
+    except ApiError as error:
+        log.error("cannot work: %s", error)
+        return 1
     finally:
         await _end(tasks)
 
 
-async def _start(
-    settings: RunSettings, lines: Lines, pulse: Pulse, stop: asyncio.Event
-) -> list[asyncio.Task[None]]:
-    """Start what works while this process leads; none of it ends by itself."""
-    kube, calls = lines
+class _Desk(NamedTuple):
+    """What is known and what is to be done while this process leads."""
+
+    store: Store
+    cluster: ClusterStore
+    queue: WorkQueue[Key]
+    audit: Audit
+
+
+def _desk(settings: RunSettings, kube: Kube, pulse: Pulse) -> _Desk:
     store, cluster = Store(), ClusterStore(watches_nodes=settings.watch_nodes)
-    arrivals, ready = Arrivals(), asyncio.Event()
     queue: WorkQueue[Key] = WorkQueue(first=settings.backoff_first, limit=settings.backoff_limit)
-    controller = Controller(kube, store, cluster, queue, calls, settings=settings.render, now=_now)
     for kind in WATCHED_KINDS:
         pulse.expect(f"watch of {kind}", _SILENT_AUDITS * settings.audit_interval)
     audit = Audit(
@@ -113,14 +121,23 @@ async def _start(
         watches_nodes=settings.watch_nodes,
         on_live_watch=lambda kind: pulse.beat(f"watch of {kind}"),
     )
-    # What is not watched is listed before the first pass.
-    await audit.refresh_unwatched()
+    return _Desk(store, cluster, queue, audit)
+
+
+def _start(
+    settings: RunSettings, lines: Lines, desk: _Desk, pulse: Pulse, stop: asyncio.Event
+) -> list[asyncio.Task[None]]:
+    """Start what works while this process leads; none of it ends by itself."""
+    kube, calls = lines
+    store, cluster, queue, audit = desk
+    relisted, ready = asyncio.Event(), asyncio.Event()
+    controller = Controller(kube, store, cluster, queue, calls, settings=settings.render, now=_now)
     tasks = []
     for number in range(settings.workers):
         name = f"worker-{number}"
         pulse.expect(name, _WORKER_SILENCE_SECONDS)
         tasks.append(asyncio.create_task(controller.work(partial(pulse.beat, name)), name=name))
-    tasks.append(asyncio.create_task(audit.run(settings.audit_interval, arrivals), name="audit"))
+    tasks.append(asyncio.create_task(audit.run(settings.audit_interval, relisted), name="audit"))
     if settings.adapter is not None:
         registrar = Registrar(
             kube,
@@ -135,7 +152,7 @@ async def _start(
     # kopf puts its own signal handlers in place; ours come back when it is up.
     tasks.append(asyncio.create_task(_take_signals_back(ready, stop), name="take the signals back"))
     watching = kopf.operator(
-        registry=watches(store, cluster, queue, arrivals, nodes=settings.watch_nodes),
+        registry=watches(store, cluster, queue, relisted, nodes=settings.watch_nodes),
         settings=watch_settings(),
         clusterwide=not settings.namespaces,
         namespaces=settings.namespaces,
@@ -156,20 +173,24 @@ async def _take_signals_back(ready: asyncio.Event, stop: asyncio.Event) -> None:
     await stop.wait()
 
 
-async def _wait_for_crd(kube: Kube) -> None:
-    """kopf would never serve a kind that appears after its start."""
-    said = False
+async def _open(kube: Kube, audit: Audit) -> None:
+    """Fill the caches, as soon as there is an API server that knows the resource: kopf would never serve a kind that
+    appears after its start."""
+    said = ""
     while True:
         try:
             if await kube.serves(RESOURCE):
+                await audit.fill()
                 return
             words = "the CustomResourceDefinition of EmbeddingService is not installed"
+        except RefusedError:
+            raise
         except ApiError as error:
             words = str(error)
-        if not said:
+        if words != said:
             log.warning("%s; waiting for it", words)
-            said = True
-        await asyncio.sleep(_CRD_RETRY_SECONDS)
+            said = words
+        await asyncio.sleep(_OPENING_RETRY_SECONDS)
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

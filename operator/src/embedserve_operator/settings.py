@@ -67,7 +67,9 @@ class LeaseSettings:
     deadline: float = 10.0
     """A leader that could not renew for this long stops."""
     retry: float = 2.0
-    """Pause between attempts, and the longest a single attempt may take."""
+    """Pause between a leader's renewals, and the longest a single attempt may take."""
+    look: float = 1.0
+    """Pause between the looks of one who waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,25 @@
 """What the watches have seen, by resource.
 
+Objects are kept as the text that they came as: as dictionaries, thousands of them take five times the room, and each is
+read in the passes over its own resource only.
+
 Fed by watch events and by the answers to our own writes, so that a pass right after a write does not work on
 the past. `forget_missing` repairs what a watch that was cut has missed: a deletion during the gap.
 """
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from embedserve_operator.kinds import CHILD_KINDS, CLAIM, CLAIM_KINDS, JOB, NODE, POD, RESOURCE
+from embedserve_operator.kinds import API_KINDS, CHILD_KINDS, CLAIM, CLAIM_KINDS, JOB, NODE, POD, RESOURCE
 from embedserve_operator.nodes import ClusterFacts, NodeFacts
 from embedserve_operator.observe import VolumeSeen, claim_name, key_of, read_node
 from embedserve_operator.specs.metadata import CLAIM_LABEL, JOB_NAME, SERVICE_LABEL, claim_mark
-from embedserve_operator.wire import Received, dig, text
+from embedserve_operator.wire import Received, dig, mappings, text
 from embedserve_operator.world import Key
 
 KINDS = (RESOURCE, *CHILD_KINDS, *CLAIM_KINDS, POD)
@@ -83,7 +89,7 @@ class Store:
     """Objects by kind and by the resource that they belong to; what is around a claim, by the claim."""
 
     def __init__(self) -> None:
-        self._objects: dict[str, dict[Key, dict[str, Received]]] = {kind: defaultdict(dict) for kind in KINDS}
+        self._objects: dict[str, dict[Key, dict[str, _Kept]]] = {kind: defaultdict(dict) for kind in KINDS}
 
     def put(self, kind: str, received: Received) -> Key:
         """Remember an object unless a newer version of it is known; returns the resource that it belongs
@@ -91,9 +97,14 @@ class Store:
         key = _place(kind, received)
         uid = text(received, "metadata", "uid")
         known = self._objects[kind][key].get(uid)
-        if known is None or not _is_older(received, known):
+        if known is None or not _is_older(_version(received), known.version):
             self._objects[kind][key][uid] = _kept(kind, received)
         return key
+
+    def knows(self, kind: str, received: Received) -> bool:
+        """Whether this version of an object is known, or a newer one."""
+        known = self._objects[kind].get(_place(kind, received), {}).get(text(received, "metadata", "uid"))
+        return known is not None and not _is_older(known.version, _version(received))
 
     def drop(self, kind: str, received: Received) -> Key:
         """Forget an object; returns the resource that it belonged to."""
@@ -125,9 +136,9 @@ class Store:
     def lags(self, kind: str, listed: Mapping[str, str], existing: Mapping[str, str]) -> bool:
         """Whether something that was listed a while ago, and still exists, is not known yet, or only in an older
         version: its watch is dead."""
-        known = {uid: received for found in self._objects[kind].values() for uid, received in found.items()}
+        known = {uid: kept for found in self._objects[kind].values() for uid, kept in found.items()}
         return any(
-            uid not in known or _is_older(known[uid], {"metadata": {"resourceVersion": version}})
+            uid not in known or _is_older(known[uid].version, version)
             for uid, version in listed.items()
             if uid in existing
         )
@@ -138,12 +149,12 @@ class Store:
 
     def resource(self, key: Key) -> Received | None:
         """The user's resource; the youngest, should two be known under one name."""
-        found = self._objects[RESOURCE].get(key, {}).values()
+        found = self._read(RESOURCE, key)
         return max(found, key=lambda r: text(r, "metadata", "creationTimestamp"), default=None)
 
     def children(self, key: Key) -> Iterable[Received]:
         """Child objects that carry the name of a resource, and the claim that it uses."""
-        found = [found for kind in CHILD_KINDS for found in self._objects[kind].get(key, {}).values()]
+        found = [found for kind in CHILD_KINDS for found in self._read(kind, key)]
         return [*found, *self.volume(key).claims]
 
     def volume(self, key: Key) -> VolumeSeen:
@@ -153,7 +164,7 @@ class Store:
         if claim is None:
             return VolumeSeen()
         place = _claim_place(key.namespace, claim_mark(claim))
-        jobs, pods, claims = (list(self._objects[kind].get(place, {}).values()) for kind in (JOB, POD, CLAIM))
+        jobs, pods, claims = (self._read(kind, place) for kind in (JOB, POD, CLAIM))
         return VolumeSeen(jobs, pods, claims)
 
     def concerned(self, kind: str, received: Received) -> list[Key]:
@@ -172,7 +183,10 @@ class Store:
 
     def pods(self, key: Key) -> Iterable[Received]:
         """Pods that carry the name of a resource."""
-        return list(self._objects[POD].get(key, {}).values())
+        return self._read(POD, key)
+
+    def _read(self, kind: str, key: Key) -> list[Received]:
+        return [json.loads(kept.content) for kept in self._objects[kind].get(key, {}).values()]
 
     def _forget(self, kind: str, key: Key, uid: str) -> None:
         found = self._objects[kind].get(key, {})
@@ -181,10 +195,33 @@ class Store:
             self._objects[kind].pop(key, None)
 
 
-def _kept(kind: str, received: Received) -> Received:
-    """With its kind, which items of a list lack; without the managers of its fields, often the larger half."""
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    version: str
+    content: bytes
+    """JSON."""
+
+
+def _kept(kind: str, received: Received) -> _Kept:
+    """With kind and version of the API, which items of a list lack. Without the managers of its fields, often the
+    larger half; and of a pod's spec, which is that of its template, only what is read of it."""
     metadata = {name: value for name, value in received["metadata"].items() if name != "managedFields"}
-    return {**received, "kind": kind, "metadata": metadata}
+    found = {**received, "apiVersion": API_KINDS[kind].api_version, "kind": kind, "metadata": metadata}
+    if kind == POD:
+        found["spec"] = _pod_spec(dig(received, "spec"))
+    return _Kept(_version(received), json.dumps(found, separators=(",", ":")).encode())
+
+
+def _pod_spec(spec: Any) -> dict[str, Any]:
+    containers = {
+        group: [{name: one.get(name) for name in ("name", "resources")} for one in mappings(spec, group)]
+        for group in ("initContainers", "containers")
+    }
+    return {"volumes": [one for one in mappings(spec, "volumes") if "configMap" in one], **containers}
+
+
+def _version(received: Received) -> str:
+    return text(received, "metadata", "resourceVersion")
 
 
 _CLAIM = "claim:"
@@ -207,8 +244,6 @@ def _claim_place(namespace: str, mark: str) -> Key:
     return Key(namespace, _CLAIM + mark)
 
 
-def _is_older(one: Received, other: Received) -> bool:
-    versions = [text(received, "metadata", "resourceVersion") for received in (one, other)]
-    if not all(version.isdigit() for version in versions):
-        return False
-    return int(versions[0]) < int(versions[1])
+def _is_older(one: str, other: str) -> bool:
+    """Of two resource versions of one object."""
+    return one.isdigit() and other.isdigit() and int(one) < int(other)

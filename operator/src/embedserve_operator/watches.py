@@ -1,7 +1,8 @@
 """kopf lists and watches, nothing else.
 
-Its handlers for create, update and delete would write finalizers and annotations into the user's resource. Its index
-functions run before any event handler of any kind, which is the guarantee that no pass sees a half-filled store.
+Its handlers for create, update and delete would write finalizers and annotations into the user's resource. Its indices
+are not used either: with thousands of objects each of them would wake all others once. So the store is filled before
+kopf starts (`Audit.fill`), and no pass sees a half-filled one.
 """
 
 from __future__ import annotations
@@ -17,15 +18,8 @@ from embedserve_operator.specs.metadata import SERVICE_LABEL
 from embedserve_operator.store import ClusterStore, Store
 from embedserve_operator.world import Key
 
-
-class Arrivals:
-    """What the watches tell of themselves."""
-
-    def __init__(self) -> None:
-        self.first = asyncio.Event()
-        """An event has come: every kind has been listed."""
-        self.relisted = asyncio.Event()
-        """A kind has been listed, at the start or anew after a gap."""
+_PAGE = 100
+"""Objects of a list that are asked for at a time."""
 
 
 def watch_settings() -> kopf.OperatorSettings:
@@ -36,15 +30,23 @@ def watch_settings() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     # Longest pause 5 s, for five minutes; then the process ends and starts anew.
     settings.networking.error_backoffs = (1, 1, 2, 3, *(5 for _ in range(60)))
+    settings.watching.chunk_size = _PAGE
+    # Each object that something happened to has a task of kopf's; few of them at a time, so that the loop turns
+    # quickly whatever comes (the Lease is renewed by it), and gone when there is nothing to do.
+    settings.queueing.worker_limit = 64
+    settings.queueing.idle_timeout = 0.02
     for kind in LABELLED_KINDS:
         settings.watching.label_selectors[_address(kind)] = SERVICE_LABEL
     return settings
 
 
 def watches(
-    store: Store, cluster: ClusterStore, queue: WorkQueue[Key], arrivals: Arrivals, *, nodes: bool
+    store: Store, cluster: ClusterStore, queue: WorkQueue[Key], relisted: asyncio.Event, *, nodes: bool
 ) -> kopf.OperatorRegistry:
-    """kopf's registry: every event goes into the store, then its resource into the queue."""
+    """kopf's registry: every event goes into the store, then its resource into the queue.
+
+    `relisted` is set when a kind has been listed, at the start or anew after a gap.
+    """
     registry = kopf.OperatorRegistry()
 
     def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
@@ -52,31 +54,34 @@ def watches(
 
     kopf.on.login(registry=registry)(login)
     for kind in (RESOURCE, CLAIM, *LABELLED_KINDS):
-        _watch(kind, registry, store=store, queue=queue, arrivals=arrivals)
+        _watch(kind, registry, store=store, queue=queue, relisted=relisted)
     for kind in CLUSTER_KINDS if nodes else ():
-        _watch_cluster(kind, registry, store=store, cluster=cluster, queue=queue, arrivals=arrivals)
+        _watch_cluster(kind, registry, store=store, cluster=cluster, queue=queue)
     return registry
 
 
 def _watch(
-    kind: str, registry: kopf.OperatorRegistry, *, store: Store, queue: WorkQueue[Key], arrivals: Arrivals
+    kind: str,
+    registry: kopf.OperatorRegistry,
+    *,
+    store: Store,
+    queue: WorkQueue[Key],
+    relisted: asyncio.Event,
 ) -> None:
-    async def remember(body: kopf.Body, **_: Any) -> None:
-        store.put(kind, dict(body))
-
     async def notice(event: kopf.RawEvent, **_: Any) -> None:
         received = event["object"]
-        arrivals.first.set()
+        if event["type"] is None:
+            relisted.set()
+            if store.knows(kind, received):
+                return
         if event["type"] == "DELETED":
             store.drop(kind, received)
         else:
             store.put(kind, received)
-        if event["type"] is None:
-            arrivals.relisted.set()
         for key in store.concerned(kind, received):
             queue.add(key)
 
-    _register(kind, registry, remember, notice)
+    _register(kind, registry, notice)
 
 
 def _watch_cluster(
@@ -86,27 +91,17 @@ def _watch_cluster(
     store: Store,
     cluster: ClusterStore,
     queue: WorkQueue[Key],
-    arrivals: Arrivals,
 ) -> None:
-    changed: set[str] = set()
-
-    async def remember(name: str, body: kopf.Body, **_: Any) -> None:
-        if cluster.put(kind, dict(body)):
-            changed.add(name)
-
-    async def notice(event: kopf.RawEvent, name: str, **_: Any) -> None:
-        arrivals.first.set()
-        gone = event["type"] == "DELETED" and cluster.drop(kind, event["object"])
-        if gone or name in changed:
-            changed.discard(name)
+    async def notice(event: kopf.RawEvent, **_: Any) -> None:
+        change = cluster.drop if event["type"] == "DELETED" else cluster.put
+        if change(kind, event["object"]):
             for key in store.resources():
                 queue.add(key)
 
-    _register(kind, registry, remember, notice)
+    _register(kind, registry, notice)
 
 
-def _register(kind: str, registry: kopf.OperatorRegistry, remember: Any, notice: Any) -> None:
-    kopf.index(*_address(kind), id=f"remember-{kind.lower()}", registry=registry)(remember)
+def _register(kind: str, registry: kopf.OperatorRegistry, notice: Any) -> None:
     kopf.on.event(*_address(kind), id=f"notice-{kind.lower()}", registry=registry)(notice)
 
 

@@ -50,6 +50,12 @@ def mappings(value: Any, *path: str | int) -> list[Received]:
     return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
 
 
+def strings(value: Any, *path: str | int) -> tuple[str, ...]:
+    """The list of strings at a path, empty when it is missing."""
+    found = dig(value, *path)
+    return tuple(item for item in found if isinstance(item, str)) if isinstance(found, list) else ()
+
+
 def canonical(value: Any) -> str:
     """One spelling for equal JSON values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

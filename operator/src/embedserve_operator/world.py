@@ -83,6 +83,12 @@ class DeploymentFacts:
     """The vector space that it is labelled with; empty before it is known."""
     creation_problem: str
     """Why its pods cannot be created (quota, admission), in the API server's words; empty when they can."""
+    template: str = ""
+    """Hash of its pod template."""
+    declaration: str = ""
+    """The fields of the manifest that declare its model, as JSON; empty when it does not say."""
+    model_bytes: int | None = None
+    """Size of the model's files that its template was made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +121,8 @@ class Failure:
     """Whether waiting can heal it; False when somebody has to change something."""
     unplaced: bool = False
     """No node has taken the pod."""
+    at: str = ""
+    """When its container ended, as the kubelet says; empty where none has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +135,10 @@ class ModelReport:
     size_bytes: int | None
     dimensions: int | None
     vector_space: str | None
+    licence: str | None = None
+    """As the source names it."""
+    outputs: tuple[str, ...] = ()
+    """What requests can ask for, in the words of the API; empty where it was not said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +152,37 @@ class PodCheck:
     """Why it did not pass; empty when it did."""
 
 
+@dataclass(frozen=True, slots=True)
+class FetchProgress:
+    """How far a fetch is, as its pod said when it was last asked."""
+
+    phase: str
+    """What it is doing, in words."""
+    bytes_done: int
+    bytes_total: int
+    """Grows while the source is being read: what weights there are to fetch is known after the small files."""
+    bytes_per_second: int
+    seconds_remaining: int | None
+    """None where no rate is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetcher:
+    """A pod that fetches now and can be asked how far it is."""
+
+    name: str
+    address: str
+    run: str
+    progress: FetchProgress | None = None
+
+
 class Said(NamedTuple):
     """What passed between the operator and one run of a pod's container."""
 
     check: PodCheck | None = None
     told: str | None = None
     """The vector space that it was told the service's name stands for."""
+    progress: FetchProgress | None = None
 
 
 PodPhase = Literal["Pending", "Fetching", "Loading", "Ready", "Ending"]
@@ -173,6 +210,8 @@ class PodFacts:
     """The vector space that it is labelled with."""
     check: PodCheck | None = None
     told: str | None = None
+    fetcher: Fetcher | None = None
+    """Where it fetches now."""
 
     @property
     def space(self) -> str | None:
@@ -228,8 +267,12 @@ class JobFacts:
     state: JobState
     failure: Failure | None
     """What its youngest pod suffers from, or why it was given up."""
+    finished: str = ""
+    """When it has succeeded, as the API server says; empty before."""
     report: ModelReport | None = None
     conversion: ConversionReport | None = None
+    fetcher: Fetcher | None = None
+    """Its pod that fetches now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +314,12 @@ class World:
 
     fetched: Fetched | None = None
     """Of the revision that the spec asks for; filled in once the plan has looked at the Jobs."""
+
+    @property
+    def runs(self) -> frozenset[str]:
+        """Of pods that something may have been said to, or by."""
+        fetchers = (job.fetcher.run for job in self.jobs if job.fetcher is not None)
+        return frozenset((*(pod.run for pod in self.pods), *fetchers))
 
     def job(self, name: str) -> JobFacts | None:
         """The Job of that name, if it exists."""

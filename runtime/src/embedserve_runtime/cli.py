@@ -203,6 +203,7 @@ def fetched(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
     return {
         "source": card.source,
         "revision": card.revision,
+        "licence": located.licence,
         "digest": f"sha256:{located.digest}" if located.digest else None,
         "sizeBytes": located.size,
         "dimensions": card.pipeline.dimensions,

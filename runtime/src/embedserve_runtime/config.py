@@ -89,6 +89,9 @@ class ModelSettings(_Group):
     task: Literal["auto", "embed", "rerank", "classify", "sparse"] = Field(
         default="auto", description="What the model gives. `auto` takes what the model folder is for."
     )
+    outputs: tuple[Literal["dense", "sparse", "multiVector"], ...] = Field(
+        default=(), description="What the model must give; one that gives less is not started."
+    )
     pooling: Literal["auto", "cls", "mean", "mean_sqrt", "weighted_mean", "max", "last"] = Field(
         default="auto", description="`auto` takes what the model folder says."
     )
@@ -191,6 +194,16 @@ class ServerSettings(_Group):
     )
     grpc_port: Port | None = Field(
         default=None, description="Port for gRPC; None leaves it off, 0 takes a free one and logs it."
+    )
+    pinned_grpc_port: Port | None = Field(
+        default=None,
+        description="Second port for gRPC, as `pinned_port` is for HTTP; None leaves it off. Needs `grpc_port`.",
+    )
+    space_grpc: str | None = Field(
+        default=None,
+        pattern=r"^[^/{}]*\{space8\}[^/{}]*:[0-9]+$",
+        description="Host and port for gRPC of a vector space's own name, as `space_url` is for HTTP. None passes no "
+        "call on.",
     )
     served_model_name: str | None = Field(
         default=None, description="Name in answers and `/info`; None takes model.source."
@@ -306,6 +319,11 @@ class OnnxSettings(_Group):
         default="auto",
         description="Variants to make and try beside float32, which is always made. `auto`: all that can be faster "
         "than float32 on this processor.",
+    )
+    outputs: tuple[Literal["last_hidden_state", "sentence_embedding", "logits"], ...] = Field(
+        default=(),
+        description="Besides, each published variant as an ONNX file with the usual padded inputs and these outputs, "
+        "`standard.onnx`, for other programs and for `model.onnx_file`; none: no such file.",
     )
     parity: ParitySettings = ParitySettings()
 

@@ -12,6 +12,7 @@
     │   └── HashMismatch            what arrives is not what its checksum says, at every try
     ├── FrontEndFailure             a process that speaks HTTP cannot be kept running
     ├── SourceUnavailable           the hub or the network failed; trying again may help
+    │   └── ModelNotStored          offline, and the store does not hold the whole model
     ├── CertificateUntrusted        the source's certificate is not trusted here
     ├── VolumeError                 the store's volume cannot take the model
     │   ├── VolumeFull
@@ -90,6 +91,12 @@ class HashMismatch(ModelError):
 class SourceUnavailable(EmbedserveError):
     reason = "SourceUnavailable"
     retryable = True
+
+
+class ModelNotStored(SourceUnavailable):
+    """The store has no whole model of the name, and nobody may be asked."""
+
+    reason = "ModelNotStored"
 
 
 class CertificateUntrusted(EmbedserveError):

@@ -41,7 +41,8 @@ from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import WordTable
-from embedserve_runtime.parity import LEAST_COSINE, parity_of, sample
+from embedserve_runtime.parity.eight_bit import LEAST_COSINE, parity_of, sample
+from embedserve_runtime.recomputing import Exact, recomputing
 from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner, WeightsRunner
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
         return [_graph_runner(card, card.body, config.engine)]
     if is_table(card):
         check_static(config.engine)
-    hides, converted = _hides_tokens(card), _converted(card, config)
+    hides, converted = card.hides_tokens, _converted(card, config)
     with _kept_kernels(card, config):
         settings, parity = _settled(card, config.engine)
 
@@ -68,7 +69,11 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
                 return converted
             return open_engines(encoder, weights, settings, hides_tokens=hides, parity=parity)
 
-        return runners_of(card, engines_of)
+        runners = runners_of(card, engines_of)
+    if all(runner.engine.precision == "float32" for runner in runners) or is_table(card):
+        return runners
+    exact = Exact(partial(_exact_runner, card, config.engine, runners[0].engine.kind))
+    return [recomputing(runner, exact) for runner in runners]
 
 
 def _kept_kernels(card: ModelCard, config: RuntimeConfig) -> AbstractContextManager[None]:
@@ -81,6 +86,16 @@ def _kept_kernels(card: ModelCard, config: RuntimeConfig) -> AbstractContextMana
     from embedserve_runtime.engines.torch.compiled import kept_kernels
 
     return kept_kernels(config.model.store, f"{encoders} {config.engine}")
+
+
+def _exact_runner(card: ModelCard, settings: EngineSettings, kind: str) -> Runner:
+    """The model in float32 on one device of an engine of that kind. Raises as `load_runners`."""
+    exact = settings.model_copy(update={"kind": kind, "precision": "float32", "devices": 1})
+
+    def engines_of(encoder: Encoder, weights: Weights) -> Sequence[Engine]:
+        return open_engines(encoder, weights, exact, hides_tokens=card.hides_tokens)
+
+    return runners_of(card, engines_of)[0]
 
 
 def _settled(card: ModelCard, settings: EngineSettings) -> tuple[EngineSettings, float | None]:
@@ -109,7 +124,7 @@ def _settled(card: ModelCard, settings: EngineSettings) -> tuple[EngineSettings,
 def _parity(card: ModelCard, settings: EngineSettings) -> float:
     """Of the way's encoder in 8 bit to itself in 16, on one device."""
     checkpoint = Checkpoint.open(card.encoder_folder)
-    weights, heads, hides = Weights(card.encoder, checkpoint), _heads(card, checkpoint), _hides_tokens(card)
+    weights, heads, hides = Weights(card.encoder, checkpoint), heads_of(card, checkpoint), card.hides_tokens
     runners = [
         EncoderRunner(
             card,
@@ -139,7 +154,14 @@ def _converted(card: ModelCard, config: RuntimeConfig) -> list[OnnxEngine] | Non
     artifact, variant = chosen
     file, threads = artifact.file(variant.precision), config.engine.threads or usable_cpus()
     try:
-        engine = OnnxEngine.load(card.encoder, file, variant.precision, threads, variant.min_cosine)
+        engine = OnnxEngine.load(
+            card.encoder,
+            file,
+            variant.precision,
+            threads,
+            variant.min_cosine,
+            hides_tokens=card.hides_tokens,
+        )
     except ModelInvalid as error:
         log.warning("the converted model is not used", extra={"error": error.message})
         return None
@@ -149,7 +171,7 @@ def _converted(card: ModelCard, config: RuntimeConfig) -> list[OnnxEngine] | Non
 
 def chosen_variant(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Variant] | None:
     """What would be run out of the store. Raises UnsupportedArchitecture."""
-    if card.body is not None or _hides_tokens(card) or choose_engine(card.encoder, config.engine) != "onnx":
+    if card.body is not None or choose_engine(card.encoder, config.engine) != "onnx":
         return None
     artifact, asked = None, config.engine.precision
     if config.onnx.convert != "Never":
@@ -188,7 +210,7 @@ def _way_runners(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
             return [WordRunner(card, table)]
     checkpoint = Checkpoint.open(card.encoder_folder)
     engines = engines_of(card.encoder, Weights(card.encoder, checkpoint))
-    heads = _heads(card, checkpoint)
+    heads = heads_of(card, checkpoint)
     return [_encoder_runner(engine, card, heads) for engine in engines]
 
 
@@ -221,7 +243,8 @@ def _graph_runner(card: ModelCard, graph: ShippedGraph, settings: EngineSettings
     return EncoderRunner(card, engine, Heads(dense=dense))
 
 
-def _heads(card: ModelCard, checkpoint: Checkpoint) -> Heads:
+def heads_of(card: ModelCard, checkpoint: Checkpoint) -> Heads:
+    """With their tensors. Raises ModelInvalid."""
     heads = Heads()
     if card.head is None:
         heads = Heads(dense=_dense_head(card))
@@ -245,11 +268,6 @@ def _head_layers(head: Head | TokenHead, card: ModelCard, checkpoint: Checkpoint
         for name, tensor in head_tensors(checkpoint, head.layers, card.folder)
     }
     return LoadedLayer.all_of(head.layers, tensors)
-
-
-def _hides_tokens(card: ModelCard) -> bool:
-    late = card.late_interaction
-    return late is not None and late.expansion is not None and not late.expansion.attend
 
 
 def open_engines(

@@ -5,11 +5,11 @@ and service. Free of models and of any engine library.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Flag, auto
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array
 
@@ -31,8 +31,7 @@ class Output(Flag):
     HIDDEN = auto()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SparseVector:
+class SparseVector(Struct, frozen=True, eq=False):
     """indices: int32, ascending, each once. values: float32, above 0."""
 
     indices: Int32Array
@@ -46,8 +45,7 @@ class SparseVector:
         return SparseVector(self.indices.copy(), self.values.copy())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Results:
+class Results(Struct, frozen=True, eq=False):
     """Results of some sequences, in their order; None for what was not asked for. All float32.
 
     dense: (sequences, full dimensions). logits: (sequences, labels).
@@ -97,7 +95,7 @@ class Results:
     def placed(cls, count: int, parts: Sequence[tuple[Sequence[int], Results]]) -> Results:
         """Results of `count` sequences out of parts, each with the places of its sequences. Places that no part has
         hold zeros or nothing."""
-        if len(parts) == 1 and len(parts[0][0]) == count and list(parts[0][0]) == list(range(count)):
+        if len(parts) == 1 and (count == 1 or list(parts[0][0]) == list(range(count))):
             return parts[0][1]
         return cls(
             _rows(count, [(places, part.dense) for places, part in parts]),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from embedserve_runtime.engines.base import Engine, EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.results import Output, Results, SparseVector
+from embedserve_runtime.running import Overlaps, Runs, UnderWay
 
 
-class Runner(Protocol):
+class Runner(Runs, Protocol):
     """What the serving side sees of a model. `run` is called from one thread at a time."""
 
     @property
@@ -25,6 +27,11 @@ class Runner(Protocol):
     @property
     def out_of_memory(self) -> int:
         """How often a batch did not fit into the device's memory."""
+        ...
+
+    @property
+    def recomputed(self) -> int:
+        """Inputs whose results were no numbers and that were computed again in float32."""
         ...
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
@@ -66,6 +73,10 @@ class EngineRunner(Generic[E]):
     @property
     def out_of_memory(self) -> int:
         return self._engine.out_of_memory
+
+    @property
+    def recomputed(self) -> int:
+        return 0
 
 
 class EncoderRunner(EngineRunner[Engine]):
@@ -129,7 +140,10 @@ class WeightsRunner(EngineRunner[WeighsTokens]):
 
 
 class RoutedRunner:
-    """Documents through one model and queries through another, whose vectors can be compared."""
+    """Documents through one model and queries through another, whose vectors can be compared.
+
+    Overlaps where one of the two does.
+    """
 
     def __init__(self, documents: Runner, queries: Runner) -> None:
         self._documents = documents
@@ -147,14 +161,59 @@ class RoutedRunner:
     def out_of_memory(self) -> int:
         return self._documents.out_of_memory + self._queries.out_of_memory
 
+    @property
+    def recomputed(self) -> int:
+        return self._documents.recomputed + self._queries.recomputed
+
+    @property
+    def most_under_way(self) -> int:
+        """As many as both take; a way that does not overlap has its results when it has taken a batch."""
+        ways = (self._documents, self._queries)
+        return min((way.most_under_way for way in ways if isinstance(way, Overlaps)), default=1)
+
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
+        return self.submit(batch, wanted).results()
+
+    def submit(self, batch: PackedBatch, wanted: Output) -> UnderWay:
+        """Queue the batch on both ways. Raises EngineFailure."""
         if batch.queries is None:
-            return self._documents.run(batch, wanted)
+            return _submitted(self._documents, batch, wanted)
         if batch.queries.all():
-            return self._queries.run(batch, wanted)
+            return _submitted(self._queries, batch, wanted)
+        ways = [(self._documents, ~batch.queries), (self._queries, batch.queries)]
+        # Those that overlap first: a device works while another way runs on the host.
+        ways.sort(key=lambda way: not isinstance(way[0], Overlaps))
         parts = []
-        for runner, own in ((self._documents, ~batch.queries), (self._queries, batch.queries)):
+        for runner, own in ways:
             places = np.flatnonzero(own).astype(np.int32)
-            parts.append((places.tolist(), runner.run(batch.select(places), wanted)))
-        placed = Results.placed(len(batch.lengths), parts)
-        return replace(placed, padding=sum(part.padding for _, part in parts))
+            parts.append((places.tolist(), _submitted(runner, batch.select(places), wanted)))
+        return _OnBothWays(len(batch.lengths), parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Done:
+    """A batch that has been run."""
+
+    of_all: Results
+
+    def results(self) -> Results:
+        return self.of_all
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _OnBothWays:
+    """count: of the batch's sequences. parts: each with the places of its own."""
+
+    count: int
+    parts: Sequence[tuple[Sequence[int], UnderWay]]
+
+    def results(self) -> Results:
+        parts = [(places, part.results()) for places, part in self.parts]
+        padding = sum(part.padding for _, part in parts)
+        return replace(Results.placed(self.count, parts), padding=padding)
+
+
+def _submitted(runner: Runner, batch: PackedBatch, wanted: Output) -> UnderWay:
+    if isinstance(runner, Overlaps):
+        return runner.submit(batch, wanted)
+    return _Done(runner.run(batch, wanted))

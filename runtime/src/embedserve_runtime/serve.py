@@ -173,10 +173,10 @@ class _Process:
             return self._open_http(around)
         # Imported here, since the library takes time and memory that a server without gRPC need not spend.
         from embedserve_runtime.rpc.front import RpcFrontEnd
-        from embedserve_runtime.rpc.server import RpcServer
+        from embedserve_runtime.rpc.server import RpcPorts, RpcServer
 
-        rpc = RpcServer(around, self._setup.model_name, server.host, server.grpc_port)
-        return RpcFrontEnd(around.readiness, rpc, self._open_http(around))
+        ports = RpcPorts(server.host, server.grpc_port, server.pinned_grpc_port, server.space_grpc)
+        return RpcFrontEnd(RpcServer(around, self._setup.model_name, ports), self._open_http(around))
 
     def _open_http(self, around: Surroundings) -> FrontEnd:
         if self._setup.server.http_workers == 1:

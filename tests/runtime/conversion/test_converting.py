@@ -16,9 +16,9 @@ from transformers import BertForMaskedLM, BertForSequenceClassification, BertMod
 from embedserve_runtime.cli import main
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.conversion.converting import convert
-from embedserve_runtime.conversion.corpus import calibration_texts, parity_texts
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.loading import load_runner
+from embedserve_runtime.parity.corpus import calibration_texts, parity_texts
 from tests.runtime.pipelines.folders import TEXTS, bert, embed
 from tests.support.static_models import sentence_transformer
 from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF

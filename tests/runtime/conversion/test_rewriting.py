@@ -8,8 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from embedserve_runtime.conversion.calibration import observe
-from embedserve_runtime.conversion.parity import cosines
+from embedserve_runtime.conversion.calibration import observe, probing_engine
 from embedserve_runtime.conversion.quantizing import Blocks, best_static
 from embedserve_runtime.conversion.rewriting import FloatGraph, Named, eight_bit, half_weights, write_model
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
@@ -17,6 +16,7 @@ from embedserve_runtime.engines.onnx.graph import build
 from embedserve_runtime.engines.onnx.spool import drained
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.parity.measures import cosines
 from tests.runtime.engines import cases
 from tests.runtime.engines.case import Case
 from tests.support.tolerances import EIGHT_BIT_MIN_COSINE, HALF_WEIGHTS_MIN_COSINE
@@ -34,7 +34,8 @@ CASES = [
 
 def static(graph: FloatGraph, folder: Path, case: Case) -> Rewritten:
     encoder = families.describe(folder.parent)
-    seen = observe(folder, encoder, graph.products(), case.sequences(), threads=1)
+    engine = probing_engine(folder, encoder, graph.products(), threads=1)
+    seen = observe(engine, graph.products(), case.sequences())
     forms = {name: best_static(graph.read(name), inputs, 127)[0] for name, inputs in seen.items()}
     assert len(forms) >= 4
     return eight_bit(graph, forms, 127)

@@ -15,7 +15,7 @@ from transformers import XLMRobertaConfig, XLMRobertaModel
 
 from embedserve_runtime.config import EngineSettings, ModelSettings, RuntimeConfig
 from embedserve_runtime.loading import load_runner
-from embedserve_runtime.parity import LEAST_COSINE, sample
+from embedserve_runtime.parity.eight_bit import LEAST_COSINE, sample
 from embedserve_runtime.results import Output
 from embedserve_runtime.runner import Runner
 from tests.support.models import tiny

@@ -222,6 +222,10 @@ def test_a_folder_that_cannot_be_served_is_refused_with_the_file_and_the_cause(
             {"default_prompt": "query"},
             "model.default_prompt: 'query' is not a prompt of the model; known: none",
         ),
+        (
+            {"outputs": ["dense", "sparse"]},
+            "model.outputs: sparse cannot be had of .*, which gives dense, hidden",
+        ),
     ],
 )
 def test_a_setting_that_the_model_cannot_meet_is_refused_by_name(

@@ -18,9 +18,10 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc import aio
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from embedserve_runtime.rpc.server import RpcServer
+from embedserve_runtime.rpc.server import RpcPorts, RpcServer
 from tests.runtime.serve_kit import Bench, bench
 
+ANY_PORT = RpcPorts("127.0.0.1", 0)
 Metadata = tuple[tuple[str, str], ...]
 
 
@@ -100,11 +101,11 @@ async def reflected(address: str) -> AsyncIterator[Reflected]:
 
 
 @asynccontextmanager
-async def served(*arguments: Any, **options: Any) -> AsyncIterator[Served]:
-    """Takes what `bench` takes."""
+async def served(*arguments: Any, ports: RpcPorts = ANY_PORT, **options: Any) -> AsyncIterator[Served]:
+    """Takes what `bench` takes, too."""
     async with (
         bench(*arguments, **options) as built,
-        RpcServer(built.around, "tiny", "127.0.0.1", 0) as server,
+        RpcServer(built.around, "tiny", ports) as server,
         reflected(server.address) as client,
     ):
         yield Served(built, server, client)

@@ -16,7 +16,7 @@ from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import ConfigError
-from embedserve_runtime.rpc.server import RpcServer
+from embedserve_runtime.rpc.server import RpcPorts, RpcServer
 from embedserve_runtime.scheduling.policy import Limits
 from tests.runtime.rpc.rpc_kit import Served, served
 from tests.runtime.serve_kit import WORDS, GatedRun, card_of, classifier_of
@@ -329,7 +329,7 @@ async def test_a_port_that_is_taken_stops_the_start_by_name() -> None:
     async with served() as server:
         port = int(server.server.address.rpartition(":")[2])
         with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{port} for gRPC"):
-            RpcServer(server.bench.around, "tiny", "127.0.0.1", port)
+            RpcServer(server.bench.around, "tiny", RpcPorts("127.0.0.1", port))
 
 
 async def test_a_call_for_an_unknown_method_is_unimplemented() -> None:

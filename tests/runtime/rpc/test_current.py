@@ -1,37 +1,124 @@
-"""gRPC while the service's name stands for another vector space."""
+"""gRPC while the service's name stands for another vector space: calls are passed on to that one's own name."""
 
 from __future__ import annotations
 
-from grpc import StatusCode
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from tests.runtime.rpc.rpc_kit import served
-from tests.runtime.serve_kit import SPACE
+import pytest
+from grpc import StatusCode, aio
+
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.rpc import passing
+from embedserve_runtime.rpc.server import RpcPorts
+from tests.runtime.rpc.rpc_kit import Metadata, Reflected, Served, reflected, served
+from tests.runtime.serve_kit import SPACE, card_of, classifier_of
 
 OTHER = "vs1-fedcba9876543210fedc"
-EMBED = "tei.v1.Embed/Embed"
-OWN = (("x-embedserve-vector-space", SPACE),)
+HEADER = "x-embedserve-vector-space"
+EMBED, STREAM = "tei.v1.Embed/Embed", "tei.v1.Embed/EmbedStream"
+RERANK_STREAM = "tei.v1.Rerank/RerankStream"
 
 
-async def test_a_call_by_a_name_that_leads_elsewhere_is_ended_once_clients_had_time_to_connect_anew() -> None:
-    async with served() as server:
-        client, readiness = server.client, server.bench.around.readiness
-        readiness.current_space = OTHER
-        assert await client.ask(EMBED, inputs="hello"), "it may be on a connection of before"
-        server.server.part()
-        code, message, _ = await client.refusal(EMBED, inputs="hello")
-        assert (code, OTHER in message) == (StatusCode.UNAVAILABLE, True)
-        assert await client.ask(EMBED, OWN, inputs="hello"), "asked for by the name of its space"
-        assert (await client.refusal(EMBED, (("x-embedserve-vector-space", OTHER),), inputs="a"))[0] is (
-            StatusCode.FAILED_PRECONDITION
+class Two(NamedTuple):
+    """A server of each space. `by_name`: of a client that came to the old one by the service's name."""
+
+    old: Served
+    new: Served
+    by_name: Reflected
+
+    def tell(self, space: str) -> None:
+        for one in (self.old, self.new):
+            one.bench.around.readiness.current_space = space
+
+
+@asynccontextmanager
+async def two(card: ModelCard) -> AsyncIterator[Two]:
+    moved = replace(card, vector_space=OTHER)
+    async with served(card=moved, ports=RpcPorts("127.0.0.1", 0, 0)) as new:
+        ports = RpcPorts("127.0.0.1", 0, 0, new.server.pinned)
+        async with served(card=card, ports=ports) as old:
+            yield Two(old, new, old.client)
+
+
+async def space_of(client: Reflected, path: str = EMBED, metadata: Metadata = (), **fields: Any) -> str:
+    """Of an answer, as its metadata tells it."""
+    call = client.call(path)(client.message(path, fields or {"inputs": "hello"}), metadata=metadata)
+    (space,) = [value for name, value in await call.initial_metadata() if name == HEADER]
+    assert await call
+    return str(space)
+
+
+async def test_a_kept_connection_gets_the_other_space_from_the_next_call_on_and_the_own_name_keeps_its_own() -> (
+    None
+):
+    async with two(card_of()) as both:
+        assert both.old.server.pinned is not None
+        async with reflected(both.old.server.pinned) as pinned:
+            assert await space_of(both.by_name) == await space_of(pinned) == SPACE
+            both.tell(OTHER)
+            assert [await space_of(both.by_name) for _ in range(3)] == [OTHER] * 3
+            assert await space_of(both.by_name, "embedserve.v1.Embeddings/Encode", texts=["a"]) == OTHER
+            assert await space_of(pinned) == SPACE
+            both.tell(SPACE)
+            assert await space_of(both.by_name) == SPACE, "the name has come back"
+
+
+async def test_what_the_other_space_refuses_is_refused_in_its_words() -> None:
+    async with two(card_of()) as both:
+        both.tell(OTHER)
+        code, message, trailers = await both.by_name.refusal(EMBED, inputs="")
+        assert (code, trailers["x-embedserve-reason"]) == (StatusCode.INVALID_ARGUMENT, "EmptyInput")
+        assert message
+        code, message, _ = await both.by_name.refusal(EMBED, ((HEADER, SPACE),), inputs="hello")
+        assert (code, OTHER in message) == (StatusCode.FAILED_PRECONDITION, True)
+
+
+async def test_a_stream_of_before_ends_at_its_next_message_and_one_of_after_is_passed_on_whole() -> None:
+    async with two(card_of()) as both:
+        waiting: asyncio.Queue[str | None] = asyncio.Queue()
+
+        async def messages() -> AsyncIterator[Any]:
+            while (text := await waiting.get()) is not None:
+                yield both.by_name.message(STREAM, {"inputs": text})
+
+        call = both.by_name.call(STREAM)(messages())
+        answers = aiter(call)
+        waiting.put_nowait("hello")
+        assert await anext(answers)
+        assert (HEADER, SPACE) in tuple(await call.initial_metadata())
+        both.tell(OTHER)
+        waiting.put_nowait("world")
+        with pytest.raises(aio.AioRpcError, match="send the rest in another") as caught:
+            await anext(answers)
+        assert caught.value.code() is StatusCode.UNAVAILABLE
+        whole = both.by_name.call(STREAM)(both.by_name.message(STREAM, {"inputs": one}) for one in "abc")
+        assert (HEADER, OTHER) in tuple(await whole.initial_metadata())
+        assert len([one async for one in whole]) == 3
+
+
+async def test_a_stream_with_one_answer_is_passed_on() -> None:
+    async with two(classifier_of("relevant")) as both:
+        both.tell(OTHER)
+        requests = (
+            both.by_name.message(RERANK_STREAM, {"query": "hello", "text": text}) for text in ("a", "b")
         )
-        readiness.current_space = SPACE
-        assert await client.ask(EMBED, inputs="hello"), "the name has come back"
-        readiness.current_space = OTHER
-        assert await client.ask(EMBED, inputs="hello"), "and has gone again, just now"
+        answer = await both.by_name.call(RERANK_STREAM)(requests)
+        assert len(answer.ranks) == 2
 
 
-async def test_the_space_of_every_answer_is_in_its_metadata() -> None:
+async def test_a_space_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passing, "PATIENCE_SECONDS", 0.05)
+    async with served(ports=RpcPorts("127.0.0.1", 0, None, "127.0.0.1:9")) as server:
+        server.bench.around.readiness.current_space = OTHER
+        code, message, _ = await server.client.refusal(EMBED, inputs="hello")
+        assert (code, OTHER in message) == (StatusCode.UNAVAILABLE, True)
+
+
+async def test_without_a_place_to_pass_calls_on_to_they_are_answered_here() -> None:
     async with served() as server:
-        call = server.client.call(EMBED)(server.client.message(EMBED, {"inputs": "hello"}))
-        assert ("x-embedserve-vector-space", SPACE) in tuple(await call.initial_metadata())
-        assert await call
+        server.bench.around.readiness.current_space = OTHER
+        assert await space_of(server.client) == SPACE

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.errors import BatchTooLarge, DeadlineExceeded, EngineFailure, NotReady, Overloaded
 from embedserve_runtime.results import Output
+from embedserve_runtime.running import Runs
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.scheduling.recovery import MAX_RUNS
@@ -39,10 +40,10 @@ class Seen:
 
 @asynccontextmanager
 async def dispatcher(
-    *engines: Run | TinyRunner, limits: Limits | None = None, observer: Seen | None = None
+    *engines: Run | Runs, limits: Limits | None = None, observer: Seen | None = None
 ) -> AsyncIterator[Dispatcher]:
     built = Dispatcher(
-        [one if isinstance(one, TinyRunner) else TinyRunner(one) for one in engines],
+        [one if isinstance(one, Runs) else TinyRunner(one) for one in engines],
         limits or Limits(64, 10_000, 1_000),
         clock=perf_counter,
         observer=observer or Seen(),

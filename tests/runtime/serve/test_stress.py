@@ -110,7 +110,7 @@ async def test_every_request_has_one_outcome_and_the_server_is_as_before() -> No
     async with bench(uneven, limits=LIMITS, intake=intake) as server:
         with socket.create_server(("127.0.0.1", 0)) as sock:
             sock.setblocking(False)
-            http = Server(server.app, sock, Watches(server.around.metrics))
+            http = Server(server.app, sock, Watches(server.around.metrics), server.app.quick)
             port = sock.getsockname()[1]
             outcomes = await run_clients(port, range(REQUESTS // 10))
             gc.collect()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema
 
@@ -48,6 +48,15 @@ class Model(BaseModel):
     def as_wire(self) -> dict[str, Any]:
         """The value as the API speaks it, without what was not given."""
         return self.model_dump(by_alias=True, exclude_none=True, mode="json")
+
+
+def problems_in_words(error: ValidationError) -> str:
+    """Every fault with the path of its field."""
+    faults = []
+    for fault in error.errors(include_url=False, include_input=False):
+        path = ".".join(str(step) for step in ("spec", *fault["loc"]))
+        faults.append(f"{path}: {fault['msg'].removeprefix('Value error, ')}")
+    return "; ".join(faults)
 
 
 def _is_quantity_not_negative(value: int | str) -> bool:

@@ -38,6 +38,8 @@ class Endpoint(Model):
 
 Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
+Outputs = Annotated[tuple[Annotated[str, Field(max_length=32)], ...], Field(max_length=16)]
+
 
 class PreviousSpace(Model):
     """A vector space that was served before."""
@@ -65,6 +67,8 @@ class VectorSpace(Model):
     """Identity: the same for all ways to make the same vectors, different otherwise. Absent while it is not known."""
     dimensions: int | None = None
     """Length of a vector."""
+    outputs: Outputs = ()
+    """What requests can ask for: dense, sparse, multiVector, score, labels, hidden."""
     revision: str | None = None
     """Revision of the manifest that makes it: the end of its Deployment's name."""
     since: Moment | None = None
@@ -93,6 +97,21 @@ class RolloutStatus(Model):
     """Base URL of its own name, once its vector space is known."""
 
 
+class Fetching(Model):
+    """A fetch under way. Looked at every few seconds."""
+
+    phase: str
+    """What is being done: resolving, fetching, unpacking, storing, reading, or what is waited for."""
+    bytes_done: int
+    """Bytes that are there."""
+    bytes_total: int
+    """Bytes that are needed, as far as it is known."""
+    bytes_per_second: int
+    """Rate, over the last 20 seconds."""
+    seconds_remaining: int | None = None
+    """At that rate; absent while there is none."""
+
+
 class ServedModel(Model):
     """The model that is served now."""
 
@@ -104,6 +123,10 @@ class ServedModel(Model):
     """Digest of the model's files."""
     size_bytes: int | None = None
     """Size of the model's files."""
+    licence: str | None = None
+    """Licence, as the source names it."""
+    fetching: Fetching | None = None
+    """How far the fetch of the model is that the spec asks for; absent while none is under way."""
 
 
 class JobStatus(Model):
@@ -121,6 +144,8 @@ class JobStatus(Model):
     """Why it failed, as one word."""
     message: str | None = None
     """Why it failed, in words."""
+    finished_at: Moment | None = None
+    """When it succeeded."""
 
 
 class FetchStatus(JobStatus):
@@ -138,6 +163,10 @@ class FetchStatus(JobStatus):
     """Length of a vector."""
     vector_space: str | None = None
     """Identity of its vector space."""
+    licence: str | None = None
+    """Licence, as the source names it."""
+    outputs: Outputs = ()
+    """What requests can ask for: dense, sparse, multiVector, score, labels, hidden."""
 
 
 class VariantStatus(Model):

@@ -49,6 +49,9 @@ class ModelSpec(Model):
     onnx/model.onnx. Without it one is taken only where nothing else can run the model."""
     task: Literal["auto", "embed", "rerank", "classify", "sparse"] = "auto"
     """What the model gives. `auto` takes what the model's own files say."""
+    outputs: Annotated[tuple[Literal["dense", "sparse", "multiVector"], ...], Field(max_length=3)] = ()
+    """What the service must offer. A model that gives less is refused, with what it gives; anything more that it gives
+    can be asked for all the same."""
     pooling: Literal["auto", "cls", "mean", "mean_sqrt", "weighted_mean", "max", "last"] = "auto"
     """How token vectors become one vector. `auto` takes what the model's own files say."""
     dimensions: (

@@ -74,7 +74,7 @@ def _read_only_refusal(spec: EmbeddingServiceSpec, modes: tuple[str, ...]) -> Fa
     if spec.cache is None or spec.cache.read_only or modes != (READ_MANY,):
         return None
     return _no(
-        "VolumeReadOnly",
+        "VolumeNotWritable",
         f"claim {spec.cache.claim_name} is ReadOnlyMany, so that nothing can be fetched into it; set "
         "spec.cache.readOnly where it holds the model already, or take a claim that can be written",
     )

@@ -29,6 +29,8 @@ class Situation:
     """What the conditions of a readable resource rest on."""
 
     rollout: Rollout
+    refused: Rollout | None
+    """The change of the model that is not made; then all else is about what is done instead."""
     replicas: int
     """Pods that should run."""
     suspended: bool
@@ -46,7 +48,9 @@ class Situation:
 def conditions(situation: Situation) -> tuple[PlannedCondition, ...]:
     """The conditions of a resource whose spec can be read."""
     found = [_ready(situation)]
-    if not situation.rollout.is_as_asked:
+    if situation.refused is not None:
+        found.append(PlannedCondition("Stalled", "True", VECTOR_SPACE_CHANGE, _stalled_words(situation)))
+    elif not situation.rollout.is_as_asked:
         found.append(_way(situation))
     return tuple(found)
 
@@ -91,8 +95,6 @@ def _ready(situation: Situation) -> PlannedCondition:
 
 def _way(situation: Situation) -> PlannedCondition:
     failure = situation.failure
-    if situation.rollout.state == "Refused":
-        return PlannedCondition("Stalled", "True", VECTOR_SPACE_CHANGE, _refused_words(situation.rollout))
     if failure is not None:
         return PlannedCondition(
             "Reconciling" if failure.heals else "Stalled", "True", failure.reason, failure.message
@@ -110,6 +112,9 @@ def _way(situation: Situation) -> PlannedCondition:
 
 def _serving_words(situation: Situation, plainly: str) -> tuple[str, str]:
     """Reason and message while all pods are there."""
+    if situation.refused is not None:
+        serving = situation.rollout.serving
+        return PREVIOUS_SERVING, f"revision {serving} goes on serving; {refused_words(situation.refused)}"
     if situation.rollout.state == "Held":
         return HELD, _held_words(situation)
     if situation.rollout.waits:
@@ -125,17 +130,28 @@ def _held_words(situation: Situation) -> str:
     )
 
 
-def _refused_words(rollout: Rollout) -> str:
+def refused_words(refused: Rollout) -> str:
+    """Why a change of the model is not made, and what to do."""
+    means = refused.wanted_space or "one that is not known as long as no pod of it runs"
     return (
-        f"{rollout.space} is served, the change of the manifest means {rollout.wanted_space}, and "
-        "spec.rollout.onNewVectorSpace is Refuse: nothing has changed. Allow it with BlueGreen, or take the change back"
+        f"{refused.space} is the vector space of this service, the change of the manifest means {means}, and "
+        "spec.rollout.onNewVectorSpace is Refuse: the model stays what it is. Allow it with BlueGreen, or take the "
+        "change back"
     )
+
+
+def _stalled_words(situation: Situation) -> str:
+    """With what keeps the other changes of the manifest, which are made."""
+    if situation.refused is None:
+        raise ValueError("no change is refused")
+    words = refused_words(situation.refused)
+    if situation.failure is None:
+        return words
+    return f"{words}. What else the manifest asks for fails: {situation.failure.reason}: {situation.failure.message}"
 
 
 def _previous_words(situation: Situation) -> str:
     rollout = situation.rollout
-    if rollout.state == "Refused":
-        return f"revision {rollout.serving} goes on serving; {_refused_words(rollout)}"
     words = f"revision {rollout.serving} goes on serving until revision {rollout.wanted} is complete"
     if situation.failure is None:
         return words

@@ -1,8 +1,8 @@
 """Where a Job is on its way: to be started, running, done, or given up.
 
 A Job is named by what it works on, and what came of it is kept in the status: one that has ended and was cleared away
-is not run again. One that was given up is tried again when the resource changes, or what its pods are made from (a
-token, an image).
+is not run again, unless what it made is gone from the volume. One that was given up is tried again when the resource
+changes, or what its pods are made from (a token, an image).
 
 Several services that share a claim want Jobs of the same names. Whose pass comes first makes the Job and owns it, the
 others take its result. If the owner goes, so does a Job under way, and another service that wants it makes it anew.
@@ -58,12 +58,19 @@ def step(
     job: JobFacts | None,
     before: JobStatus | None,
     resource: Resource,
+    *,
+    stale_since: str = "",
 ) -> Step:
-    """What to do about a wanted Job. `before` is what was published of the last one of its task."""
+    """What to do about a wanted Job. `before` is what was published of the last one of its task; a success from before
+    `stale_since` counts for nothing."""
     known = before if before is not None and before.job == manifest["metadata"]["name"] else None
+    if known is not None and known.state == "Succeeded" and (known.finished_at or "") < stale_since:
+        known = None
     if job is None:
         return _without(manifest, task, known, resource)
     if job.state == "Succeeded":
+        if known is None and job.finished < stale_since:
+            return Step(manifest, task, "Running", remove=job)
         has_result = job.report is not None or job.conversion is not None
         if has_result or (known is not None and known.state == "Succeeded"):
             return Step(manifest, task, "Succeeded")
@@ -113,7 +120,7 @@ def fetch_status(
 ) -> FetchStatus:
     """What to publish of a fetch."""
     report = job.report if job is not None else None
-    common = _common(found, resource)
+    common = _common(found, job, before, resource)
     if found.state != "Succeeded":
         return FetchStatus(**common)
     if report is None:
@@ -126,6 +133,8 @@ def fetch_status(
         size_bytes=report.size_bytes,
         dimensions=report.dimensions,
         vector_space=report.vector_space,
+        licence=report.licence,
+        outputs=report.outputs,
     )
 
 
@@ -134,7 +143,7 @@ def conversion_status(
 ) -> ConversionStatus:
     """What to publish of a conversion."""
     report = job.conversion if job is not None else None
-    common = _common(found, resource)
+    common = _common(found, job, before, resource)
     if found.state != "Succeeded":
         return ConversionStatus(**common)
     if report is None:
@@ -157,9 +166,16 @@ def _fallback(report: ConversionReport) -> str | None:
     return f"{report.chosen or 'float32'} is served in the place of what did not pass: {words}"
 
 
-def _common(found: Step, resource: Resource) -> dict[str, Any]:
+def _common(
+    found: Step, job: JobFacts | None, before: JobStatus | None, resource: Resource
+) -> dict[str, Any]:
     failed = found.failure if found.state == "Failed" else None
+    finished = job.finished if job is not None and found.state == "Succeeded" else ""
+    if before is not None and (before.job, before.state) == (found.name, found.state):
+        # Another service may have run a Job of that name again, which is no news to this one.
+        finished = before.finished_at or finished
     return {
+        "finished_at": finished or None,
         "job": found.name,
         "state": found.state,
         "template": job_template(found.manifest),
@@ -180,4 +196,6 @@ def model_report(fetched: FetchStatus | None) -> ModelReport | None:
         size_bytes=fetched.size_bytes,
         dimensions=fetched.dimensions,
         vector_space=fetched.vector_space,
+        licence=fetched.licence,
+        outputs=fetched.outputs,
     )

@@ -16,7 +16,7 @@ from embedserve_operator.api.status import (
     VectorSpace,
 )
 from embedserve_operator.wire import Manifest
-from embedserve_operator.world import Child, JobFacts, PodFacts
+from embedserve_operator.world import Child, Fetcher, JobFacts, PodFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,5 +101,7 @@ class Plan:
     """In their order, before anything is written."""
     questions: tuple[Question, ...] = ()
     """After everything is written; the next pass sees the answers."""
+    fetchers: tuple[Fetcher, ...] = ()
+    """Pods that can say how far the fetch is. To be asked now and again; further passes see the answers."""
     wake_after: int | None = None
     """Seconds after which another pass is due even if nothing happens."""

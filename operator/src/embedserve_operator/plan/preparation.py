@@ -19,6 +19,9 @@ from embedserve_operator.specs.volume import ModelVolume, claim
 from embedserve_operator.wire import Manifest
 from embedserve_operator.world import Failure, JobFacts, JobTask, ModelReport, World
 
+NOT_STORED = "ModelNotStored"
+"""The runtime's word for a volume that does not hold the model, or not all of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
@@ -75,7 +78,7 @@ def prepare(
     # Where nothing of the cluster is known, all that will be made is shown.
     is_known = world.claims is not None
     if converts(spec, settings) and (fetch.state == "Succeeded" or not is_known):
-        converting = _convert_step(world, spec, settings, volume, (place, fetch.digest or fetch.revision))
+        converting = _convert_step(world, spec, settings, volume, (place, fetch))
         conversion = conversion_status(
             converting.step,
             world.job(converting.step.name),
@@ -124,7 +127,26 @@ def _fetch_step(
     """The fetch. What shapes the vectors is among its inputs, since it reports their identity."""
     inputs = {"claim": place, "model": declared(spec)}
     content = fetch_yaml(spec, settings)
-    return _planned(world, spec, settings, volume, task="fetch", inputs=inputs, content=content)
+    stale_since = _lost_at(world, revision_of(spec))
+    return _planned(
+        world,
+        spec,
+        settings,
+        volume,
+        task="fetch",
+        inputs=inputs,
+        content=content,
+        stale_since=stale_since,
+    )
+
+
+def _lost_at(world: World, revision: str) -> str:
+    """When somebody last looked for the model on the volume and it was not whole; empty when nobody did."""
+    failures = [
+        *(pod.failure for pod in world.pods_of(revision)),
+        *(job.failure for job in world.jobs if job.task == "convert" and job.owner == world.resource.uid),
+    ]
+    return max((one.at for one in failures if one is not None and one.reason == NOT_STORED), default="")
 
 
 def _convert_step(
@@ -132,19 +154,30 @@ def _convert_step(
     spec: EmbeddingServiceSpec,
     settings: RenderSettings,
     volume: ModelVolume,
-    fetched: tuple[str, str | None],
+    fetched: tuple[str, FetchStatus],
 ) -> _Planned:
-    """The conversion, on the class of nodes that will serve, by the image that will serve."""
+    """The conversion, on the class of nodes that will serve, by the image that will serve. What was fetched anew is
+    converted anew. fetched: onto which claim, and what came of it."""
+    place, fetch = fetched
     inputs = {
-        "claim": fetched[0],
-        "fetched": fetched[1],
+        "claim": place,
+        "fetched": fetch.digest or fetch.revision,
         "model": declared(spec),
         "onnx": spec.onnx.as_wire() if spec.onnx is not None else {},
         "class": spec.hardware.class_,
         "image": image_of(spec, settings).reference,
     }
     content = convert_yaml(spec, settings)
-    return _planned(world, spec, settings, volume, task="convert", inputs=inputs, content=content)
+    return _planned(
+        world,
+        spec,
+        settings,
+        volume,
+        task="convert",
+        inputs=inputs,
+        content=content,
+        stale_since=fetch.finished_at or "",
+    )
 
 
 def _planned(
@@ -156,6 +189,7 @@ def _planned(
     task: JobTask,
     inputs: object,
     content: str,
+    stale_since: str,
 ) -> _Planned:
     config = config_file(world.resource, content)
     status = world.resource.status
@@ -171,7 +205,14 @@ def _planned(
         volume=volume,
     )
     before = status.fetch if task == "fetch" else status.conversion
-    found = step(manifest, task, world.job(manifest["metadata"]["name"]), before, world.resource)
+    found = step(
+        manifest,
+        task,
+        world.job(manifest["metadata"]["name"]),
+        before,
+        world.resource,
+        stale_since=stale_since,
+    )
     return _Planned(found, config)
 
 

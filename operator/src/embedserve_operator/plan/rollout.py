@@ -79,12 +79,16 @@ def steer(world: World, spec: EmbeddingServiceSpec, wanted: Wanted) -> Rollout:
 
 def _state(world: World, spec: EmbeddingServiceSpec, wanted: Wanted, *, complete: bool) -> State:
     current = world.serving_revision
-    if current is None or current == wanted.revision or not _may_serve(world, current):
+    if current is None or current == wanted.revision:
         return "Done"
     old, new = space_of(world, current), space_of(world, wanted.revision)
     policy = spec.rollout.on_new_vector_space
-    if policy == "Refuse" and None not in (old, new) and old != new:
-        return "Refused"
+    if policy == "Refuse" and _holds_name(world, current, old):
+        # Without pods of the new model nobody finds out what it makes.
+        if new != old and (new is not None or wanted.replicas == 0):
+            return "Refused"
+    elif not _may_serve(world, current):
+        return "Done"
     if policy == "InPlace" or (complete and wanted.replicas == 0):
         return "Done"
     if not complete:
@@ -124,6 +128,14 @@ def _is_proved(world: World, wanted: Wanted) -> bool:
         pod.check is not None and not pod.check.problem and pod.space == pod.space_label == space
         for pod in pods
     )
+
+
+def _holds_name(world: World, revision: str, space: str | None) -> bool:
+    """Whether the service's name stands for a vector space: that of a model which serves, or which has been stopped."""
+    deployment = world.deployment(revision)
+    if deployment is None or space is None:
+        return False
+    return deployment.wanted == 0 or _may_serve(world, revision)
 
 
 def _may_serve(world: World, revision: str) -> bool:

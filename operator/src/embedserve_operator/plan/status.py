@@ -44,7 +44,6 @@ def served(
         selector=selection,
         endpoint=Endpoint(url=service.url(world.resource), grpc=grpc),
         vector_space=_vector_space(world, rollout),
-        rollout=_rollout(world, rollout),
         model=model,
         hardware=hardware,
     )
@@ -53,6 +52,7 @@ def served(
 def unchanged(resource: Resource, conditions: tuple[PlannedCondition, ...]) -> PlannedStatus:
     """The published status with other conditions."""
     status = resource.status
+    model = status.model.model_copy(update={"fetching": None}) if status.model is not None else None
     return PlannedStatus(
         conditions=conditions,
         replicas=status.replicas or 0,
@@ -61,7 +61,7 @@ def unchanged(resource: Resource, conditions: tuple[PlannedCondition, ...]) -> P
         endpoint=status.endpoint,
         vector_space=status.vector_space,
         rollout=status.rollout,
-        model=status.model,
+        model=model,
         fetch=status.fetch,
         conversion=status.conversion,
         hardware=status.hardware,
@@ -79,6 +79,7 @@ def _model(
             revision=report.revision,
             digest=report.digest,
             size_bytes=report.size_bytes,
+            licence=report.licence,
         )
     # Between the end of one pod and the report of the next nothing new is known about the same revision.
     if known is not None:
@@ -95,11 +96,16 @@ def _vector_space(world: World, rollout: Rollout) -> VectorSpace | None:
     same = published is not None and published.id == space
     since = published.since if published is not None and same else None
     dimensions = dimensions_of(world, rollout.serving)
+    report = report_of(world, rollout.serving)
+    outputs = report.outputs if report is not None else ()
+    if not outputs and published is not None and same:
+        outputs = published.outputs
     return VectorSpace(
         id=space,
         dimensions=published.dimensions
         if dimensions is None and published is not None and same
         else dimensions,
+        outputs=outputs,
         revision=rollout.serving,
         since=since or moment_of(world.now),
         url=service.url(world.resource, space),
@@ -120,7 +126,7 @@ def _previous(resource: Resource, former: Former, kept: tuple[Kept, ...]) -> Pre
     )
 
 
-def _rollout(world: World, rollout: Rollout) -> RolloutStatus | None:
+def rollout_status(world: World, rollout: Rollout) -> RolloutStatus | None:
     """The revision that is asked for, while another one serves."""
     if rollout.state == "Done":
         return None

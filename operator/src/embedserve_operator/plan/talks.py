@@ -39,7 +39,7 @@ def _concerns_anybody(world: World, rollout: Rollout) -> bool:
 
 def questions(world: World, rollout: Rollout, wanted: Wanted) -> tuple[Question, ...]:
     """Pods that have to prove their vectors before they take over."""
-    if not rollout.waits or rollout.state == "Refused":
+    if not rollout.waits:
         return ()
     return tuple(
         Question(pod)

@@ -12,6 +12,7 @@ from embedserve_operator.specs.placement import accelerators, hardware_of, image
 from embedserve_operator.specs.runtime_config import (
     GRPC_PORT,
     MANAGEMENT_PORT,
+    PINNED_GRPC_PORT,
     PINNED_PORT,
     SERVING_PORT,
     STORE_PATH,
@@ -69,31 +70,37 @@ def _of_aws(secret: str, variable: str, *, optional: bool = False) -> Manifest:
 
 
 def runtime_container(
-    spec: EmbeddingServiceSpec, settings: RenderSettings, *, read_only: bool = False
+    spec: EmbeddingServiceSpec,
+    settings: RenderSettings,
+    *,
+    read_only: bool = False,
+    memory: str | None = None,
 ) -> Manifest:
-    """Serves the model, from a volume that it cannot write when `read_only`."""
+    """Serves the model, from a volume that it cannot write when `read_only`. `memory`: its request where the user says
+    nothing of memory."""
     container = _container(RUNTIME, "serve", spec, settings, read_only=read_only)
     if spec.auth is not None:
         container["env"].append(_from_secret("EMBEDSERVE_SERVER__API_KEYS", spec.auth.secret_ref))
     return {
         **container,
-        **_resources(spec, settings, accelerated=True),
-        "ports": [
-            {"name": "http", "containerPort": SERVING_PORT, "protocol": "TCP"},
-            {"name": "pinned", "containerPort": PINNED_PORT, "protocol": "TCP"},
-            *(
-                [{"name": "grpc", "containerPort": GRPC_PORT, "protocol": "TCP"}]
-                if spec.service.grpc_port is not None
-                else []
-            ),
-            {"name": "management", "containerPort": MANAGEMENT_PORT, "protocol": "TCP"},
-        ],
+        **_resources(spec, settings, accelerated=True, memory=memory),
+        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in _ports(spec)],
         # Loading a large model takes minutes and must not get the pod killed: start-up and liveness ask
         # whether the process answers, only readiness asks whether the model does.
         "startupProbe": _probe("/livez", period=2, failures=_START_LIMIT_SECONDS // 2),
         "livenessProbe": _probe("/livez", period=10, failures=6),
         "readinessProbe": _probe("/readyz", period=2, failures=2),
     }
+
+
+def _ports(spec: EmbeddingServiceSpec) -> list[tuple[str, int]]:
+    grpc = [("grpc", GRPC_PORT), ("pinned-grpc", PINNED_GRPC_PORT)]
+    return [
+        ("http", SERVING_PORT),
+        ("pinned", PINNED_PORT),
+        *(grpc if spec.service.grpc_port is not None else ()),
+        ("management", MANAGEMENT_PORT),
+    ]
 
 
 def _from_secret(variable: str, ref: SecretKeyRef) -> Manifest:
@@ -130,14 +137,17 @@ def _container(
 
 
 def _resources(
-    spec: EmbeddingServiceSpec, settings: RenderSettings, *, accelerated: bool
+    spec: EmbeddingServiceSpec, settings: RenderSettings, *, accelerated: bool, memory: str | None = None
 ) -> dict[str, dict[str, Any]]:
-    """What the user says, whole CPUs of the class where he says nothing of CPUs, and the accelerators."""
+    """What the user says, whole CPUs of the class where he says nothing of CPUs, the memory of the model where he says
+    nothing of memory, and the accelerators."""
     given = spec.resources.as_wire() if spec.resources is not None else {}
     limits, requests = dict(given.get("limits", {})), dict(given.get("requests", {}))
     cpus = hardware_of(spec, settings).cpus
     if cpus is not None and "cpu" not in requests and "cpu" not in limits:
         requests["cpu"] = cpus
+    if memory is not None:
+        requests["memory"] = memory
     asked = accelerators(spec, settings)
     if accelerated and asked is not None:
         name, count = asked

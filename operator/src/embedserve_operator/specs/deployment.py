@@ -18,8 +18,12 @@ from embedserve_operator.specs.containers import (
     runtime_container,
     task_container,
 )
+from embedserve_operator.specs.memory import memory_request
 from embedserve_operator.specs.metadata import (
+    DECLARATION,
     FETCHED,
+    MODEL_BYTES,
+    MODEL_FIELDS,
     SCALED_BY,
     SPACE_LABEL,
     TEMPLATE_HASH,
@@ -64,19 +68,24 @@ def deployment(
     space: str | None,
     volume: ModelVolume | None = None,
     report: ModelReport | None = None,
+    model_bytes: int | None = None,
 ) -> Manifest:
     """The Deployment of a revision, mounting the ConfigMap named `config` and the volume of models.
 
     space: what it makes, when that is known; the label is on the Deployment alone, since one on the template would
-    restart the pods. report: what a Job has found out about the model on the volume.
+    restart the pods. report: what a Job has found out about the model on the volume. model_bytes: size of the model's
+    files, if the pods are to be made for it.
     """
     hardware = hardware_of(spec, settings)
     meta = metadata(resource, deployment_name(resource, revision), revision)
     replicas = fixed_replicas(spec)
     # A pod more than the volume takes would wait for one that waits for it.
     alone = volume is not None and volume.one_pod
-    if replicas is None:
-        meta["annotations"] = {SCALED_BY: "autoscaler"}
+    meta["annotations"] = {
+        DECLARATION: declaration(spec),
+        **({SCALED_BY: "autoscaler"} if replicas is None else {}),
+        **({MODEL_BYTES: str(model_bytes)} if model_bytes is not None else {}),
+    }
     made = fingerprinted(
         {
             "apiVersion": "apps/v1",
@@ -104,6 +113,7 @@ def deployment(
                     config=config,
                     volume=volume,
                     report=report,
+                    model_bytes=model_bytes,
                 ),
             },
         }
@@ -112,6 +122,11 @@ def deployment(
         # Not in the fingerprint: learning what the pods make does not change what runs.
         made["metadata"]["labels"] = {**made["metadata"]["labels"], SPACE_LABEL: space}
     return made
+
+
+def declaration(spec: EmbeddingServiceSpec) -> str:
+    """The fields of the spec that declare the model, as they can be put into another spec."""
+    return canonical({key: value for key, value in spec.as_wire().items() if key in MODEL_FIELDS})
 
 
 def pod_template(
@@ -124,6 +139,7 @@ def pod_template(
     config: str,
     volume: ModelVolume | None,
     report: ModelReport | None,
+    model_bytes: int | None,
 ) -> Manifest:
     """The pod template, with the hash of itself, by which pods of an older template are told apart."""
     template: Manifest = {
@@ -134,7 +150,16 @@ def pod_template(
                 **volume_labels(volume),
             }
         },
-        "spec": _pod(resource, spec, settings, cluster, revision=revision, config=config, volume=volume),
+        "spec": _pod(
+            resource,
+            spec,
+            settings,
+            cluster,
+            revision=revision,
+            config=config,
+            volume=volume,
+            memory=memory_request(spec, settings, model_bytes),
+        ),
     }
     given: Manifest = {**(spec.pod.annotations or {})}
     if report is not None:
@@ -162,6 +187,7 @@ def _pod(
     revision: str,
     config: str,
     volume: ModelVolume | None,
+    memory: str | None,
 ) -> Manifest:
     place = placement(spec, settings, cluster, selector(resource, revision))
     return {
@@ -173,7 +199,7 @@ def _pod(
         "terminationGracePeriodSeconds": ENDPOINT_DRAIN_SECONDS + grace_seconds(spec) + _STOP_MARGIN_SECONDS,
         "securityContext": security_context(volume),
         **_before(resource, spec, settings, revision, volume),
-        "containers": [runtime_container(spec, settings, read_only=volume is not None)],
+        "containers": [runtime_container(spec, settings, read_only=volume is not None, memory=memory)],
         "volumes": pod_volumes(spec, config, volume),
     }
 
@@ -203,6 +229,8 @@ def report_wire(report: ModelReport) -> Manifest:
         "sizeBytes": report.size_bytes,
         "dimensions": report.dimensions,
         "vectorSpace": report.vector_space,
+        "licence": report.licence,
+        "outputs": list(report.outputs) or None,
     }
     return {key: value for key, value in found.items() if value is not None}
 

@@ -28,6 +28,12 @@ SCALED_BY = "embedserve.dev/scaled-by"
 """Annotation on Deployments whose number of pods an autoscaler decides."""
 FETCHED = "embedserve.dev/model"
 """Annotation on pods that serve from a cache: what the fetch Job said about their model."""
+DECLARATION = "embedserve.dev/declaration"
+"""Annotation on Deployments: the fields of the manifest that declare the model, as JSON."""
+MODEL_FIELDS = ("model", "promptName", "prompts")
+"""Those fields of the spec."""
+MODEL_BYTES = "embedserve.dev/model-bytes"
+"""Annotation on Deployments: the size of the model's files that the pod template was made for."""
 TEMPLATE_HASH = "embedserve.dev/template"
 """Annotation on pods: hash of the template that they were made from."""
 

@@ -21,6 +21,7 @@ MANAGEMENT_PORT = 8081
 PINNED_PORT = 8082
 """For what comes by a vector space's own name."""
 GRPC_PORT = 8083
+PINNED_GRPC_PORT = 8084
 STORE_PATH = "/models"
 VOLUME_PATH = "/volume"
 ENDPOINT_DRAIN_SECONDS = 5
@@ -77,6 +78,7 @@ def _model(spec: EmbeddingServiceSpec, settings: RenderSettings) -> dict[str, An
             "endpoint": (hub.endpoint or settings.hf_endpoint) if hub is not None else None,
             "onnx_file": spec.model.onnx_file,
             "task": spec.model.task if spec.model.task != "auto" else None,
+            "outputs": list(spec.model.outputs) or None,
             "pooling": spec.model.pooling,
             "max_length": spec.model.max_length,
             "dimensions": spec.model.dimensions,
@@ -136,8 +138,9 @@ def _yaml(config: dict[str, Any]) -> str:
 
 
 def fetch_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
-    """Content of the configuration file of a fetch Job."""
-    return _yaml({"model": _model(spec, settings)})
+    """Content of the configuration file of a fetch Job, which says on the management port how far it is."""
+    server = {"host": "0.0.0.0", "management_port": MANAGEMENT_PORT}
+    return _yaml({"model": _model(spec, settings), "server": server})
 
 
 def convert_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
@@ -154,14 +157,18 @@ def convert_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
 def runtime_yaml(resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
     """Content of the configuration file of the pods. With a cache they take models from it and from nowhere else."""
     cached = spec.cache is not None
+    space_name = f"{resource.key.name}-{{space8}}.{resource.key.namespace}.svc"
+    grpc = spec.service.grpc_port
     server = _given(
         {
             "host": "0.0.0.0",
             "port": SERVING_PORT,
             "management_port": MANAGEMENT_PORT,
-            "grpc_port": GRPC_PORT if spec.service.grpc_port is not None else None,
+            "grpc_port": GRPC_PORT if grpc is not None else None,
+            "pinned_grpc_port": PINNED_GRPC_PORT if grpc is not None else None,
+            "space_grpc": f"{space_name}:{grpc}" if grpc is not None else None,
             "pinned_port": PINNED_PORT,
-            "space_url": f"http://{resource.key.name}-{{space8}}.{resource.key.namespace}.svc",
+            "space_url": f"http://{space_name}",
             "served_model_name": spec.served_model_name or source_words(spec.model.source),
             "endpoint_drain_seconds": ENDPOINT_DRAIN_SECONDS,
             "shutdown_grace_seconds": grace_seconds(spec),

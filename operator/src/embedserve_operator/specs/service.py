@@ -26,48 +26,53 @@ def service(resource: Resource, settings: ServiceSettings, revision: str, space:
     """The Service of the resource's name, steering to the pods of a revision, which make vectors of `space`."""
     fields = settings.as_wire()
     annotations = fields.pop("annotations", None)
-    grpc = fields.pop("grpcPort", None)
-    made = _service(resource, resource.key.name, space, fields, selector(resource, revision), port="http")
+    ports = _ports(fields.pop("grpcPort", None), http="http", grpc="grpc")
+    made = _service(resource, resource.key.name, space, fields, selector(resource, revision), ports=ports)
     made["metadata"]["labels"][SCRAPE_LABEL] = "true"
     if annotations:
         made["metadata"]["annotations"] = annotations
-    if grpc is not None:
-        made["spec"]["ports"].append(_grpc(grpc))
     return fingerprinted(made)
 
 
-def _grpc(port: int) -> Manifest:
-    return {
-        "name": "grpc",
-        "port": port,
-        "protocol": "TCP",
-        "targetPort": "grpc",
-        "appProtocol": "kubernetes.io/h2c",
-    }
+def _ports(grpc_port: int | None, *, http: str, grpc: str) -> list[Manifest]:
+    """With the names of the pods' ports behind them. grpc_port: None without gRPC."""
+    found = [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": http, "appProtocol": "http"}]
+    if grpc_port is not None:
+        h2c = "kubernetes.io/h2c"
+        found.append(
+            {"name": "grpc", "port": grpc_port, "protocol": "TCP", "targetPort": grpc, "appProtocol": h2c}
+        )
+    return found
 
 
 def space_service(resource: Resource, settings: ServiceSettings, space: str, *, is_current: bool) -> Manifest:
     """The Service of a vector space's own name. `is_current`: the pods are those of the resource's name, too."""
     fields = {key: value for key, value in settings.as_wire().items() if key in _SHARED_FIELDS}
     pods = {SERVICE_LABEL: resource.key.name, SPACE_LABEL: space}
-    made = _service(resource, space_name(resource, space), space, fields, pods, port="pinned")
+    ports = _ports(settings.grpc_port, http="pinned", grpc="pinned-grpc")
+    made = _service(resource, space_name(resource, space), space, fields, pods, ports=ports)
     if not is_current:
         made["metadata"]["labels"][SCRAPE_LABEL] = "true"
     return fingerprinted(made)
 
 
 def _service(
-    resource: Resource, name: str, space: str | None, fields: Manifest, pods: dict[str, str], *, port: str
+    resource: Resource,
+    name: str,
+    space: str | None,
+    fields: Manifest,
+    pods: dict[str, str],
+    *,
+    ports: list[Manifest],
 ) -> Manifest:
     meta = metadata(resource, name)
     if space is not None:
         meta["labels"][SPACE_LABEL] = space
-    http = {"name": "http", "port": 80, "protocol": "TCP", "targetPort": port, "appProtocol": "http"}
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": meta,
-        "spec": {**fields, "selector": pods, "ports": [http]},
+        "spec": {**fields, "selector": pods, "ports": ports},
     }
 
 

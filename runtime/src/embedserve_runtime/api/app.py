@@ -24,9 +24,10 @@ from embedserve_runtime.api.management import ManagementRoutes
 from embedserve_runtime.api.native import NativeRoutes
 from embedserve_runtime.api.openai import OpenAIRoutes
 from embedserve_runtime.api.platforms import PlatformRoutes
+from embedserve_runtime.api.quick import Ask, QuickEndpoint, in_task
 from embedserve_runtime.api.ranking import RankingRoutes
 from embedserve_runtime.api.score import ScoreRoutes
-from embedserve_runtime.api.tei import TeiRoutes
+from embedserve_runtime.api.tei import TeiRoutes, ask_embed
 
 # Metric label of everything that is not one of the routes below; paths of scanners must not become labels.
 OTHER = "other"
@@ -78,6 +79,7 @@ class Application:
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
+        self.quick: dict[bytes, QuickEndpoint] = {}
         self._endpoints: dict[str, dict[str, Endpoint]] = {}
         self._unmatched = Endpoint(OTHER, _not_found, tei_error, around, takes_body=False, is_open=True)
 
@@ -100,6 +102,11 @@ class Application:
         allowed = tuple(method for method in known if method)
         known[""] = Endpoint(label, _refuse(allowed), style, self._around, takes_body=False, is_open=True)
 
+    def add_query(self, path: str, ask: Ask, style: ErrorStyle, *, label: str | None = None) -> None:
+        """Answer a POST by one query, small ones without a task."""
+        self.add(path, _POST, in_task(self._around.readiness, ask), style, label=label)
+        self.quick[path.encode()] = QuickEndpoint(label or path, ask, style, self._around)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
@@ -114,7 +121,6 @@ def serving_app(around: Surroundings, served_model_name: str, *, with_probes: bo
     tei = TeiRoutes(around.readiness, served_model_name)
     health = HealthRoutes(around.readiness, around.page)
     posts = {
-        "/embed": tei.embed,
         "/embed_all": tei.embed_all,
         "/embed_sparse": tei.embed_sparse,
         "/predict": tei.predict,
@@ -125,6 +131,7 @@ def serving_app(around: Surroundings, served_model_name: str, *, with_probes: bo
     }
     for path, post in posts.items():
         app.add(path, _POST, post)
+    app.add_query("/embed", ask_embed, tei_error)
     app.add("/info", _GET, tei.info)
     _add_platforms(app, PlatformRoutes(around.readiness, tei))
     _add_other_dialects(app, around, served_model_name)
@@ -146,8 +153,8 @@ def _add_platforms(app: Application, platforms: PlatformRoutes) -> None:
 
 def _add_other_dialects(app: Application, around: Surroundings, served_model_name: str) -> None:
     openai = OpenAIRoutes(around.readiness, served_model_name)
-    app.add("/v1/embeddings", _POST, openai.embeddings, openai_error)
-    app.add("/embeddings", _POST, openai.embeddings, openai_error, label="/v1/embeddings")
+    app.add_query("/v1/embeddings", openai.ask_embeddings, openai_error)
+    app.add_query("/embeddings", openai.ask_embeddings, openai_error, label="/v1/embeddings")
     app.add("/v1/models", _GET, openai.models, openai_error)
     app.add(f"/v1/models/{served_model_name}", _GET, openai.model, openai_error, label="/v1/models")
     app.add("/v2/embed", _POST, CohereRoutes(around.readiness).embed, message_error)

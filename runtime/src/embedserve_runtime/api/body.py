@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from embedserve_runtime.api.asgi import ClientGone, Receive
@@ -40,7 +41,7 @@ class BodyReader:
         self._receive = receive
         self.reserved = 0
 
-    async def read(self, headers: dict[bytes, bytes]) -> bytes:
+    async def read(self, headers: Mapping[bytes, bytes]) -> bytes:
         """Raises BodyTooLarge, Overloaded, ClientGone.
 
         Room is taken for what has come in, not for what is announced: announcing costs a client nothing.

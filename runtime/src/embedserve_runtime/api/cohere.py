@@ -9,7 +9,7 @@ import orjson
 
 from embedserve_runtime.api.asgi import Answer, Exchange
 from embedserve_runtime.api.cohere_schemas import CohereBody, CohereMeta, CohereUnits, CohereVersion
-from embedserve_runtime.api.common import note_inputs, result_headers, terms_of
+from embedserve_runtime.api.common import note_inputs, result_lines, terms_of
 from embedserve_runtime.api.encoding import RowWriter, base64_rows, rows_in, write_rows
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.schemas import BodyDecoder
@@ -76,7 +76,7 @@ class CohereRoutes:
             msgspec.json.encode(texts),
             msgspec.json.encode(meta),
         )
-        return Answer(answer, headers=result_headers(exchange, service, embedded.effort))
+        return Answer(answer, lines=result_lines(exchange, service, embedded.effort))
 
 
 def prompt_for(input_type: str | None, card: ModelCard) -> tuple[str | None, str | None]:

@@ -17,6 +17,11 @@ VECTOR_SPACE = b"x-embedserve-vector-space"
 PINNED = "@vs1-"
 TIMEOUT = b"x-embedserve-timeout"
 
+_RESULT_LINES = VECTOR_SPACE + (
+    b": %b\r\nx-compute-characters: %d\r\nx-compute-tokens: %d\r\nx-compute-time: %d\r\nx-total-time: %d\r\n"
+    b"x-tokenization-time: %d\r\nx-queue-time: %d\r\nx-inference-time: %d\r\n"
+)
+
 
 class Terms(NamedTuple):
     """What the client insists on: a vector space, and the seconds that it will wait."""
@@ -97,20 +102,20 @@ def note_answer(exchange: Exchange, effort: Effort) -> None:
     facts.service_seconds = timings.total
 
 
-def result_headers(exchange: Exchange, service: EmbeddingService, effort: Effort) -> tuple[Header, ...]:
-    """The vector space, and TEI's counters and times in whole milliseconds. Notes the facts too."""
+def result_lines(exchange: Exchange, service: EmbeddingService, effort: Effort) -> bytes:
+    """Lines of headers: the vector space, and TEI's counters and times in whole milliseconds. Notes the facts too."""
     note_answer(exchange, effort)
     timings = effort.timings
-    total = b"%d" % (timings.total * 1000)
-    return (
-        space_header(service),
-        (b"x-compute-characters", b"%d" % effort.characters),
-        (b"x-compute-tokens", b"%d" % effort.tokens),
-        (b"x-compute-time", total),
-        (b"x-total-time", total),
-        (b"x-tokenization-time", b"%d" % (timings.tokenize * 1000)),
-        (b"x-queue-time", b"%d" % (timings.queue * 1000)),
-        (b"x-inference-time", b"%d" % (timings.engine * 1000)),
+    total = timings.total * 1000
+    return _RESULT_LINES % (
+        service.card.vector_space.encode(),
+        effort.characters,
+        effort.tokens,
+        total,
+        total,
+        timings.tokenize * 1000,
+        timings.queue * 1000,
+        timings.engine * 1000,
     )
 
 

@@ -12,11 +12,21 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from embedserve_runtime.api.asgi import Answer, ClientGone, Exchange, Header, Receive, Scope, Send
+from embedserve_runtime.api.asgi import (
+    Answer,
+    ClientGone,
+    Exchange,
+    Header,
+    Receive,
+    Scope,
+    Send,
+    headers_in,
+    lines_of,
+)
 from embedserve_runtime.api.body import BodyReader, Intake
 from embedserve_runtime.api.errors import (
     CLIENT_GONE,
@@ -61,6 +71,90 @@ class Surroundings:
     tracer: RequestTracer | None = None
 
 
+class Visit:
+    """What is known of one request from its head to its end, when it is counted, logged and traced."""
+
+    __slots__ = ("_around", "_is_work", "_route", "_started", "facts", "headers", "request_id")
+
+    def __init__(
+        self, around: Surroundings, route: str, headers: Mapping[bytes, bytes], *, is_work: bool
+    ) -> None:
+        """is_work: whether it counts as in flight, and is worth a line in the log; not a probe's."""
+        self._started = time.perf_counter()
+        self._around = around
+        self._route = route
+        self._is_work = is_work
+        self.headers = headers
+        self.request_id = request_id_of(self.headers)
+        self.facts = RequestFacts(failure=GONE_CAUSE)
+        if is_work:
+            around.metrics.work_started()
+
+    def undo(self) -> None:
+        """The request comes again by another way."""
+        if self._is_work:
+            self._around.metrics.work_ended()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    def exchange(self, body: bytes) -> Exchange:
+        return Exchange(self.headers, body, self.request_id, self.facts)
+
+    def failed(self, error: Exception, style: ErrorStyle) -> Answer:
+        """What the client is told; anything but an EmbedserveError is a bug, of which it learns nothing."""
+        if isinstance(error, EmbedserveError):
+            told, wire = error, wire_of(error)
+        else:
+            where = {"route": self._route, "request_id": self.request_id}
+            log.error("unexpected error", exc_info=error, extra=where)
+            told, wire = EmbedserveError("internal error; the log has it under this request id"), INTERNAL
+        self.facts.failure = wire.cause
+        return Answer(style(wire, told, self.request_id), status=wire.status, headers=_headers_of(told))
+
+    def lines_of(self, answer: Answer) -> bytes:
+        """All headers but those of the connection."""
+        lines = b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n%b" % (
+            answer.content_type,
+            len(answer.body),
+            self.request_id.encode(),
+            answer.lines,
+        )
+        return lines + lines_of(answer.headers) if answer.headers else lines
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the connection ends with the answer, which moves keep-alive clients to another replica."""
+        return self._around.readiness.phase is Phase.DRAINING
+
+    def end(self, method: str, status: int) -> None:
+        around, seconds = self._around, self.seconds
+        if self._is_work:
+            around.metrics.work_ended()
+        around.metrics.request_done(self._route, status, seconds, self.facts)
+        self._log(status, seconds)
+        if around.tracer and self._is_work:
+            done = Done(method, self._route, status, seconds, self.request_id, self.facts)
+            around.tracer.request_done(done, self.headers)
+
+    def _log(self, status: int, seconds: float) -> None:
+        # Probes, scrapes and scanners that find nothing are no news.
+        quiet = not self._is_work
+        level = logging.DEBUG if quiet else logging.INFO if status < 500 else logging.WARNING
+        if log.isEnabledFor(level):
+            fields = {
+                "route": self._route,
+                "status": status,
+                "milliseconds": round(seconds * 1000, 3),
+                "request_id": self.request_id,
+            }
+            if self.facts.inputs:
+                fields["inputs"] = self.facts.inputs
+                fields["tokens"] = sum(self.facts.lengths)
+            log.log(level, "request", extra=fields)
+
+
 class Endpoint:
     """`route` is the label in metrics and logs.
 
@@ -86,75 +180,45 @@ class Endpoint:
         self._is_open = is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        metrics = self._around.metrics
-        started = time.perf_counter()
-        if self._takes_body:
-            metrics.work_started()
-        headers = dict(scope["headers"])
-        request_id = request_id_of(headers)
+        visit = Visit(self._around, self._route, dict(scope["headers"]), is_work=self._takes_body)
         status = CLIENT_GONE
-        facts = RequestFacts(failure=GONE_CAUSE)
         try:
-            answer = await self._answer(headers, request_id, facts, receive, started)
+            answer = await self._answer(visit, receive)
             status = answer.status
-            await self._send(answer, request_id, send)
+            headers = headers_in(visit.lines_of(answer))
+            if visit.is_last:
+                headers.append((b"connection", b"close"))
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await send({"type": "http.response.body", "body": answer.body})
         except ClientGone:
             pass
         finally:
-            seconds = time.perf_counter() - started
-            if self._takes_body:
-                metrics.work_ended()
-            metrics.request_done(self._route, status, seconds, facts)
-            self._log(status, seconds, request_id, facts)
-            if (tracer := self._around.tracer) and self._takes_body:
-                done = Done(scope["method"], self._route, status, seconds, request_id, facts)
-                tracer.request_done(done, headers)
+            visit.end(scope["method"], status)
 
-    async def _answer(
-        self,
-        headers: dict[bytes, bytes],
-        request_id: str,
-        facts: RequestFacts,
-        receive: Receive,
-        started: float,
-    ) -> Answer:
+    async def _answer(self, visit: Visit, receive: Receive) -> Answer:
         try:
             if not self._is_open:
-                self._around.keys.check(headers)
+                self._around.keys.check(visit.headers)
             if self._takes_body:
-                answer = await self._read_and_handle(headers, request_id, facts, receive, started)
+                answer = await self._read_and_handle(visit, receive)
             else:
-                answer = await self._handler(Exchange(headers, b"", request_id, facts))
-            facts.failure = None
-            return answer
-        except EmbedserveError as error:
-            wire = wire_of(error)
-            facts.failure = wire.cause
-            return self._error(wire, error, request_id)
+                answer = await self._handler(visit.exchange(b""))
         except ClientGone:
             raise
-        except Exception:  # the outermost place: a bug must answer 500 and nothing of its inside
-            log.exception("unexpected error", extra={"route": self._route, "request_id": request_id})
-            hidden = EmbedserveError("internal error; the log has it under this request id")
-            facts.failure = INTERNAL.cause
-            return self._error(INTERNAL, hidden, request_id)
+        except Exception as error:  # noqa: BLE001  # the outermost place of a request; `failed` logs it
+            return visit.failed(error, self._error_style)
+        visit.facts.failure = None
+        return answer
 
-    async def _read_and_handle(
-        self,
-        headers: dict[bytes, bytes],
-        request_id: str,
-        facts: RequestFacts,
-        receive: Receive,
-        started: float,
-    ) -> Answer:
+    async def _read_and_handle(self, visit: Visit, receive: Receive) -> Answer:
         reader = BodyReader(self._around.intake, receive)
         watch = self._around.watcher.watch(receive)
         try:
-            body = await reader.read(headers)
+            body = await reader.read(visit.headers)
             watch.body_is_read()
             if self._around.tracer:
-                facts.read_seconds = time.perf_counter() - started
-            return await self._handler(Exchange(headers, body, request_id, facts))
+                visit.facts.read_seconds = visit.seconds
+            return await self._handler(visit.exchange(body))
         except asyncio.CancelledError:
             if watch.verdict is None:
                 raise
@@ -164,48 +228,20 @@ class Endpoint:
             watch.stop()
             reader.release()
 
-    def _error(self, wire: Wire, error: EmbedserveError, request_id: str) -> Answer:
-        headers: tuple[Header, ...] = ()
-        if isinstance(error, Overloaded):
-            headers = ((b"retry-after", b"%d" % math.ceil(error.retry_after)),)
-        elif isinstance(error, Unauthorized):
-            headers = (CHALLENGE,)
-        elif isinstance(error, MethodNotAllowed):
-            headers = ((b"allow", ", ".join(error.allowed).encode()),)
-        elif isinstance(error, BodyTooLarge | BodyTimeout):
-            headers = ((b"connection", b"close"),)  # the rest of the body is not read
-        return Answer(self._error_style(wire, error, request_id), status=wire.status, headers=headers)
 
-    async def _send(self, answer: Answer, request_id: str, send: Send) -> None:
-        headers = [
-            (b"content-type", answer.content_type),
-            (b"content-length", b"%d" % len(answer.body)),
-            (b"x-request-id", request_id.encode()),
-            *answer.headers,
-        ]
-        if self._around.readiness.phase is Phase.DRAINING:
-            headers.append((b"connection", b"close"))  # moves keep-alive clients to another replica
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
-
-    def _log(self, status: int, seconds: float, request_id: str, facts: RequestFacts) -> None:
-        # Probes, scrapes and scanners that find nothing are no news.
-        quiet = not self._takes_body
-        level = logging.DEBUG if quiet else logging.INFO if status < 500 else logging.WARNING
-        if log.isEnabledFor(level):
-            fields = {
-                "route": self._route,
-                "status": status,
-                "milliseconds": round(seconds * 1000, 3),
-                "request_id": request_id,
-            }
-            if facts.inputs:
-                fields["inputs"] = facts.inputs
-                fields["tokens"] = sum(facts.lengths)
-            log.log(level, "request", extra=fields)
+def _headers_of(error: EmbedserveError) -> tuple[Header, ...]:
+    if isinstance(error, Overloaded):
+        return ((b"retry-after", b"%d" % math.ceil(error.retry_after)),)
+    if isinstance(error, Unauthorized):
+        return (CHALLENGE,)
+    if isinstance(error, MethodNotAllowed):
+        return ((b"allow", ", ".join(error.allowed).encode()),)
+    if isinstance(error, BodyTooLarge | BodyTimeout):
+        return ((b"connection", b"close"),)  # the rest of the body is not read
+    return ()
 
 
-def request_id_of(headers: dict[bytes, bytes]) -> str:
+def request_id_of(headers: Mapping[bytes, bytes]) -> str:
     """The client's own id if it is printable and short, else a new one."""
     given = headers.get(b"x-request-id")
     if given and len(given) <= REQUEST_ID_BYTES and given.isascii():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -17,6 +18,8 @@ from embedserve_runtime.api.asgi import JSON, Answer, Exchange, Receive, Scope, 
 from embedserve_runtime.api.endpoint import Endpoint, Surroundings
 from embedserve_runtime.api.errors import message_error
 from embedserve_runtime.api.peers import Place, Reply, Request, Unanswered, ask
+from embedserve_runtime.api.quick import Abandon, QuickRoute
+from embedserve_runtime.api.quick import Reply as QuickReply
 from embedserve_runtime.errors import DeadlineExceeded, NotReady
 
 log = logging.getLogger(__name__)
@@ -34,6 +37,9 @@ _OWN_HEADERS = frozenset({b"content-type", b"date", b"x-request-id"})
 
 
 class App(Protocol):
+    @property
+    def quick(self) -> Mapping[bytes, QuickRoute]: ...
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
@@ -47,6 +53,15 @@ class Forwarding:
         self._app = app
         self._around = around
         self._space_url = space_url
+        self.quick = {target: self._unless_elsewhere(route) for target, route in app.quick.items()}
+
+    def _unless_elsewhere(self, route: QuickRoute) -> QuickRoute:
+        readiness = self._around.readiness
+
+        def answer(headers: Mapping[bytes, bytes], body: bytes, reply: QuickReply) -> Abandon | None:
+            return None if readiness.elsewhere() is not None else route(headers, body, reply)
+
+        return answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         space = self._around.readiness.elsewhere()
@@ -92,5 +107,10 @@ async def _ask_patiently(place: Place, request: Request, space: str) -> Reply:
 
 def place_of(space_url: str, space: str) -> Place:
     """Where a space's own name leads."""
-    url = urlsplit(space_url.format(space8=space.removeprefix("vs1-")[:8]))
+    url = urlsplit(in_place(space_url, space))
     return Place(url.hostname or "", url.port or 80)
+
+
+def in_place(template: str, space: str) -> str:
+    """A template of names with {space8}, for that space."""
+    return template.format(space8=space.removeprefix("vs1-")[:8])

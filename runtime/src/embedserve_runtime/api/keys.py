@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pydantic import SecretStr
 
@@ -19,7 +19,7 @@ class ApiKeys:
     def __init__(self, keys: Iterable[SecretStr] = ()) -> None:
         self._digests = tuple(_digest(key.get_secret_value().encode()) for key in keys)
 
-    def check(self, headers: dict[bytes, bytes]) -> None:
+    def check(self, headers: Mapping[bytes, bytes]) -> None:
         """Raises Unauthorized unless `Authorization: Bearer` carries one of the keys."""
         if not self._digests:
             return

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import msgspec
 import orjson
 
-from embedserve_runtime.api.asgi import Answer, Exchange, Header
+from embedserve_runtime.api.asgi import Answer, Exchange
 from embedserve_runtime.api.cohere import prompt_for
-from embedserve_runtime.api.common import read_inputs, result_headers, side_of, terms_of
+from embedserve_runtime.api.common import read_inputs, result_lines, side_of, terms_of
 from embedserve_runtime.api.native_answer import Form, form_of, write_results
 from embedserve_runtime.api.native_schemas import EncodeBody, EncodedToken
 from embedserve_runtime.api.schemas import BodyDecoder
@@ -72,9 +72,9 @@ class NativeRoutes:
         lists_tokens = body.outputs is not None and "tokens" in body.outputs
         tokens = await service.locate(query) if lists_tokens else None
         embedded = await service.embed(query)
-        headers = result_headers(exchange, service, embedded.effort)
+        lines = result_lines(exchange, service, embedded.effort)
         if as_bytes:
-            return await _bytes(embedded, form, headers)
+            return await _bytes(embedded, form, lines)
         members = [
             b'"model":' + self._model,
             b'"vector_space":' + orjson.dumps(service.card.vector_space),
@@ -87,7 +87,7 @@ class NativeRoutes:
             prompt = service.prompt_of(query)
             listed = await asyncio.to_thread(_write_tokens, query.inputs, len(prompt), tokens)
             members.append(b'"tokens":' + listed)
-        return Answer(b"{" + b",".join(members) + b"}", headers=headers)
+        return Answer(b"{" + b",".join(members) + b"}", lines=lines)
 
 
 def _prompt_of(body: EncodeBody, service: EmbeddingService) -> tuple[str | None, str | None]:
@@ -116,12 +116,13 @@ def _check_outputs(body: EncodeBody, wanted: Output, *, as_bytes: bool) -> None:
         raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
 
 
-async def _bytes(embedded: Embedded, form: Form, headers: tuple[Header, ...]) -> Answer:
+async def _bytes(embedded: Embedded, form: Form, lines: bytes) -> Answer:
     rows = await asyncio.to_thread(form.quantized, embedded.dense)
     return Answer(
         rows.tobytes(),
         content_type=BYTES,
-        headers=(*headers, (DTYPE, form.precision.encode()), (SHAPE, b"%d,%d" % rows.shape)),
+        headers=((DTYPE, form.precision.encode()), (SHAPE, b"%d,%d" % rows.shape)),
+        lines=lines,
     )
 
 

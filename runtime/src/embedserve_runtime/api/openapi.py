@@ -277,7 +277,7 @@ def _timeout_header() -> dict[str, Any]:
         "name": "X-Embedserve-Timeout",
         "in": "header",
         "required": False,
-        "description": "Seconds after which the client wants no answer any more; then 504.",
+        "description": "Seconds after which the client wants no answer any more; then 504, at once if too few.",
         "schema": {"type": "number", "minimum": 0, "exclusiveMinimum": True},
     }
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from embedserve_runtime.api.asgi import Answer, Exchange
-from embedserve_runtime.api.common import note_inputs, result_headers, space_header
+from embedserve_runtime.api.common import note_inputs, result_lines, space_header
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.schemas import BodyDecoder, EmbedBody
 from embedserve_runtime.api.tei import TeiRoutes
@@ -63,7 +63,7 @@ class PlatformRoutes:
         except msgspec.ValidationError as error:
             raise WrongShape(str(error)) from error
         content, effort = await task.run(service)
-        return Answer(content, headers=result_headers(exchange, service, effort))
+        return Answer(content, lines=result_lines(exchange, service, effort))
 
     async def vertex(self, exchange: Exchange) -> Answer:
         service = self._readiness.service()

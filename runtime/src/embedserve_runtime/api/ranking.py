@@ -9,7 +9,7 @@ import msgspec
 
 from embedserve_runtime.api.asgi import Answer, Exchange
 from embedserve_runtime.api.cohere_schemas import CohereVersion
-from embedserve_runtime.api.common import note_inputs, result_headers, terms_of
+from embedserve_runtime.api.common import note_inputs, result_lines, terms_of
 from embedserve_runtime.api.ranking_schemas import (
     RankAnswer,
     RankBody,
@@ -71,8 +71,8 @@ class RankingRoutes:
         tokens = scored.effort.tokens
         meta = RankMeta(version, RankUnits(-(-len(texts) // DOCUMENTS_PER_UNIT)), RankTokens(tokens))
         answer = RankAnswer(exchange.request_id, self._name, results, meta, RankUsage(tokens, tokens))
-        headers = result_headers(exchange, service, scored.effort)
-        return Answer(msgspec.json.encode(answer), headers=headers)
+        lines = result_lines(exchange, service, scored.effort)
+        return Answer(msgspec.json.encode(answer), lines=lines)
 
 
 def _texts_of(body: RankBody) -> list[str]:

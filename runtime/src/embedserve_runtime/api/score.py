@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from embedserve_runtime.api.asgi import Answer, Exchange
-from embedserve_runtime.api.common import note_inputs, result_headers, side_of, terms_of
+from embedserve_runtime.api.common import note_inputs, result_lines, side_of, terms_of
 from embedserve_runtime.api.encoding import number_arrays
 from embedserve_runtime.api.schemas import BodyDecoder
 from embedserve_runtime.api.score_schemas import ScoreBody
@@ -49,8 +49,8 @@ class ScoreRoutes:
             b'"measures":{' + measures + b"}",
             b'"weights":' + orjson.dumps({str(name): weight for name, weight in found.weights.items()}),
         )
-        headers = result_headers(exchange, service, found.effort)
-        return Answer(b"{" + b",".join(members) + b"}", headers=headers)
+        lines = result_lines(exchange, service, found.effort)
+        return Answer(b"{" + b",".join(members) + b"}", lines=lines)
 
 
 def _weights_of(body: ScoreBody) -> dict[Measure, float]:

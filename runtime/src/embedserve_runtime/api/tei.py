@@ -19,12 +19,13 @@ from embedserve_runtime.api.common import (
     note_inputs,
     read_ids,
     read_texts,
-    result_headers,
+    result_lines,
     side_of,
     space_header,
     terms_of,
 )
 from embedserve_runtime.api.encoding import number_arrays, write_matrices
+from embedserve_runtime.api.quick import Asked
 from embedserve_runtime.api.schemas import (
     BodyDecoder,
     EmbedBody,
@@ -46,7 +47,7 @@ from embedserve_runtime.api.tei_schemas import (
 )
 from embedserve_runtime.api.tei_tasks import (
     TeiTask,
-    embed_task,
+    asked_embed,
     inputs_query,
     predict_task,
     rerank_task,
@@ -77,13 +78,15 @@ _decode_decode = BodyDecoder(DecodeBody)
 _TEI_POOLING = {"last": "last_token"}
 
 
+def ask_embed(exchange: Exchange) -> Asked:
+    """What `POST /embed` asks for. Raises any RequestError."""
+    return asked_embed(exchange, _decode_embed(exchange))
+
+
 class TeiRoutes:
     def __init__(self, readiness: Readiness, served_model_name: str) -> None:
         self._readiness = readiness
         self._name = served_model_name
-
-    async def embed(self, exchange: Exchange) -> Answer:
-        return await self._run(exchange, embed_task, _decode_embed)
 
     async def embed_sparse(self, exchange: Exchange) -> Answer:
         return await self._run(exchange, sparse_task, _decode_tokens)
@@ -99,14 +102,14 @@ class TeiRoutes:
     ) -> Answer:
         service = self._readiness.service()
         content, effort = await task_of(exchange, decode(exchange)).run(service)
-        return Answer(content, headers=result_headers(exchange, service, effort))
+        return Answer(content, lines=result_lines(exchange, service, effort))
 
     async def embed_all(self, exchange: Exchange) -> Answer:
         """The encoder's last hidden states: special tokens included, not normalised, no dense modules."""
         service = self._readiness.service()
         embedded = await service.embed(inputs_query(exchange, _decode_tokens(exchange), Output.HIDDEN))
         matrices = await write_matrices(embedded.hidden)
-        return Answer(b"[" + matrices + b"]", headers=result_headers(exchange, service, embedded.effort))
+        return Answer(b"[" + matrices + b"]", lines=result_lines(exchange, service, embedded.effort))
 
     async def similarity(self, exchange: Exchange) -> Answer:
         service = self._readiness.service()
@@ -127,7 +130,7 @@ class TeiRoutes:
         )
         embedded = await service.embed(query)
         scores = cosines(embedded.dense[0], embedded.dense[1:])
-        return Answer(number_arrays(scores, 0), headers=result_headers(exchange, service, embedded.effort))
+        return Answer(number_arrays(scores, 0), lines=result_lines(exchange, service, embedded.effort))
 
     async def tokenize(self, exchange: Exchange) -> Answer:
         service = self._readiness.service()

@@ -6,15 +6,16 @@ A task is made of a body first, so that a request of several can be refused befo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import orjson
+from msgspec import Struct
 
 from embedserve_runtime.api.asgi import Exchange
 from embedserve_runtime.api.common import note_inputs, read_inputs, side_of, terms_of
 from embedserve_runtime.api.encoding import number_arrays, numbers, sparse_items, write_rows
 from embedserve_runtime.api.errors import WrongShape
+from embedserve_runtime.api.quick import Asked
 from embedserve_runtime.api.schemas import EmbedBody
 from embedserve_runtime.api.tei_schemas import PredictBody, RerankBody, TokensBody
 from embedserve_runtime.errors import EmptyInput
@@ -22,26 +23,41 @@ from embedserve_runtime.results import Output
 from embedserve_runtime.service import Effort, EmbeddingService, EmbedQuery, Pair, Scored, ScoreQuery, rank
 
 
-@dataclass(frozen=True, slots=True)
-class TeiTask:
+class TeiTask(Struct, frozen=True):
     """`run` gives the answer's JSON and what it took; raises any RequestError. inputs: how many there are."""
 
     inputs: int
     run: Callable[[EmbeddingService], Awaitable[tuple[bytes, Effort]]]
 
 
-def embed_task(exchange: Exchange, body: EmbedBody) -> TeiTask:
-    query = replace(
-        inputs_query(exchange, body, Output.DENSE),
+def asked_embed(exchange: Exchange, body: EmbedBody) -> Asked:
+    terms = terms_of(exchange)
+    query = EmbedQuery(
+        read_inputs(exchange, body.inputs, "inputs"),
+        truncate=body.truncate,
+        side=side_of(body.truncation_direction),
+        prompt_name=body.prompt_name,
         normalize=body.normalize is not False,
         dimensions=body.dimensions,
+        vector_space=terms.vector_space,
+        timeout=terms.timeout,
     )
+    return Asked(query, number_arrays, in_brackets)
+
+
+def in_brackets(rows: bytes, _: Effort) -> bytes:
+    return b"[" + rows + b"]"
+
+
+def embed_task(exchange: Exchange, body: EmbedBody) -> TeiTask:
+    asked = asked_embed(exchange, body)
 
     async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
-        embedded = await service.embed(query)
-        return b"[" + await write_rows(embedded.dense, number_arrays) + b"]", embedded.effort
+        embedded = await service.embed(asked.query)
+        rows = await write_rows(embedded.dense, asked.writer)
+        return asked.wrap(rows, embedded.effort), embedded.effort
 
-    return TeiTask(len(query.inputs), run)
+    return TeiTask(len(asked.query.inputs), run)
 
 
 def sparse_task(exchange: Exchange, body: TokensBody) -> TeiTask:
@@ -88,7 +104,7 @@ def predict_task(exchange: Exchange, body: PredictBody) -> TeiTask:
     return TeiTask(len(items), run)
 
 
-def inputs_query(exchange: Exchange, body: EmbedBody | TokensBody, outputs: Output) -> EmbedQuery:
+def inputs_query(exchange: Exchange, body: TokensBody, outputs: Output) -> EmbedQuery:
     terms = terms_of(exchange)
     return EmbedQuery(
         inputs=read_inputs(exchange, body.inputs, "inputs"),

@@ -14,36 +14,46 @@ from embedserve_runtime.conversion.rewriting import Product
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, Tokens
 from embedserve_runtime.engines.onnx.artifacts import MODEL_FILE
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
-from embedserve_runtime.engines.onnx.session import load_session
 from embedserve_runtime.model.architecture import Encoder
 
 PROBE_FILE = "probe.onnx"
 # Tokens of a run, all inputs of which are kept until it has ended.
-RUN_TOKENS = 256
+RUN_TOKENS = 128
 # Rows kept of each product's inputs.
 ROWS = 192
 
 
-def observe(
-    folder: Path, encoder: Encoder, products: Sequence[Product], texts: Sequence[Tokens], threads: int
-) -> Mapping[str, Seen]:
-    """What was seen of the inputs of each product, by the name of its weight. A product that no token came to, as of
-    an expert that none chose, is left out. folder: of the float32 graph; a file in it is written and removed."""
-    values = list(dict.fromkeys(product.value for product in products))
+def probing_engine(
+    folder: Path, encoder: Encoder, products: Sequence[Product], threads: int, *, hides_tokens: bool = False
+) -> OnnxEngine:
+    """An engine that gives what goes into the products, besides. folder: of the float32 graph; a file in it is written
+    and removed."""
     model = onnx.load(str(folder / MODEL_FILE), load_external_data=False)
     model.graph.output.extend(
-        helper.make_tensor_value_info(value, TensorProto.FLOAT, None) for value in values
+        helper.make_tensor_value_info(value, TensorProto.FLOAT, None) for value in _values(products)
     )
     probe = folder / PROBE_FILE
     probe.write_bytes(model.SerializeToString())
-    engine = OnnxEngine(encoder, load_session(probe, threads))
+    engine = OnnxEngine.load(encoder, probe, "float32", threads, hides_tokens=hides_tokens)
     probe.unlink()
+    return engine
+
+
+def observe(engine: OnnxEngine, products: Sequence[Product], texts: Sequence[Tokens]) -> Mapping[str, Seen]:
+    """What was seen of the inputs of each product, by the name of its weight. A product that no token came to, as of
+    an expert that none chose, is left out."""
+    values = _values(products)
     collected = {value: _Collected() for value in values}
     step = max(1, sum(map(len, texts)) // ROWS)
     for batch in batches_of(texts, RUN_TOKENS):
         for value, seen in zip(values, engine.probe(batch, values), strict=True):
             collected[value].add(seen, step)
     return {one.weight: collected[one.value].seen() for one in products if collected[one.value].rows}
+
+
+def _values(products: Sequence[Product]) -> list[str]:
+    """Several products may have the same input."""
+    return list(dict.fromkeys(product.value for product in products))
 
 
 def batches_of(texts: Sequence[Tokens], tokens: int) -> list[PackedBatch]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.conversion.calibration import observe
-from embedserve_runtime.conversion.corpus import calibration_texts, parity_texts
-from embedserve_runtime.conversion.parity import compare, shortfalls
+from embedserve_runtime.conversion.calibration import observe, probing_engine
 from embedserve_runtime.conversion.quantizing import Blocks, Static, best_static
 from embedserve_runtime.conversion.rewriting import (
     FloatGraph,
@@ -23,7 +26,8 @@ from embedserve_runtime.conversion.rewriting import (
     half_weights,
     write_model,
 )
-from embedserve_runtime.conversion.trial import Trial, Tried, sequences_of
+from embedserve_runtime.conversion.standard import check_outputs, standard_model
+from embedserve_runtime.conversion.trial import Limits, Trial, Tried, sequences_of
 from embedserve_runtime.cpu_features import sums_exactly
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.onnx.artifacts import (
@@ -32,6 +36,7 @@ from embedserve_runtime.engines.onnx.artifacts import (
     MODEL_FILE,
     PLAIN,
     REPORT_FILE,
+    STANDARD_FILE,
     Artifact,
     Inputs,
     Report,
@@ -43,12 +48,14 @@ from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.graph import build
 from embedserve_runtime.engines.onnx.spool import drained
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.loading import runners_of
+from embedserve_runtime.loading import heads_of, runners_of
 from embedserve_runtime.model.card import ModelCard, read_card
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.store import is_sound, publish_folder, remove_folder
+from embedserve_runtime.parity.corpus import calibration_texts, parity_texts
+from embedserve_runtime.parity.measures import compare, shortfalls
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +63,8 @@ log = logging.getLogger(__name__)
 RECIPES = ((6e-4, Blocks(128)), (2e-4, Blocks(128)), (0.0, Blocks(32)))
 # Greatest weight of a static product, with and without sums that cannot overflow.
 GREATEST, GREATEST_IN_NARROW_SUMS = 127, 63
+# Tokens of calibration, of those that a trial may run.
+CALIBRATION_SHARE = 0.5
 
 
 def convert(config: RuntimeConfig) -> Mapping[str, Any]:
@@ -114,69 +123,122 @@ class Maker:
         self._threads = threads
         self._checkpoint = Checkpoint.open(card.encoder_folder)
         self._trial = Trial(card, sequences_of(card, parity_texts()))
+        self._seconds: dict[str, float] = {}
+        self._heads = heads_of(card, self._checkpoint)
+        self._standard_outputs = inputs.outputs[1:]
+        check_outputs(card, self._heads, self._standard_outputs)
 
     def fill(self, folder: Path) -> None:
         """Write all that is published, and the report. float32 always is."""
         (folder / INPUTS_FILE).write_text(self._inputs.model_dump_json(by_alias=True, indent=1) + "\n")
         self._write_float(folder / PLAIN)
         reference = self._try(folder, PLAIN)
-        variants = [self._judged(reference, reference, PLAIN)]
+        limits = Limits(reference.observed, self._inputs.floor)
+        variants = [self._judged(limits, reference, PLAIN)]
+        if self._standard_outputs:
+            self._write_standard(folder / PLAIN)
         for precision in self._inputs.variants:
             if precision == "float16":
-                variants.append(self._half(folder, reference))
+                variants.append(self._half(folder, limits))
             elif precision == "int8":
-                variants.append(self._eight_bit(folder, reference))
+                variants.append(self._eight_bit(folder, limits))
         published = [variant for variant in variants if variant.published]
         chosen = max(published, key=lambda variant: variant.tokens_per_second).precision
         report = Report(chosen=chosen, variants=tuple(variants))
         (folder / REPORT_FILE).write_text(report.model_dump_json(by_alias=True, indent=1) + "\n")
-        log.info("model converted", extra={"artifact": self._inputs.name, "chosen": chosen})
+        seconds = {phase: round(value, 2) for phase, value in self._seconds.items()}
+        log.info(
+            "model converted",
+            extra={"artifact": self._inputs.name, "chosen": chosen, "seconds": seconds},
+        )
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - began
 
     def _write_float(self, folder: Path) -> None:
-        model, arrays = build(self._card.encoder, Weights(self._card.encoder, self._checkpoint))
-        write_model(folder, model, drained(arrays), self._metadata(PLAIN, "as the source"))
+        with self._timed("writing"):
+            weights = Weights(self._card.encoder, self._checkpoint)
+            model, arrays = build(self._card.encoder, weights, hides_tokens=self._card.hides_tokens)
+            write_model(folder, model, drained(arrays), self._metadata(PLAIN, "as the source"))
 
-    def _half(self, folder: Path, reference: Tried) -> Variant:
-        model, arrays = half_weights(FloatGraph(folder / PLAIN))
-        write_model(folder / "float16", model, arrays, self._metadata("float16", "matrices in float16"))
-        return self._published(folder, "float16", reference)
+    def _write_standard(self, folder: Path) -> None:
+        packed = onnx.load(str(folder / MODEL_FILE), load_external_data=False)
+        model = standard_model(packed, self._card, self._heads, self._standard_outputs)
+        (folder / STANDARD_FILE).write_bytes(model.SerializeToString(deterministic=True))
 
-    def _eight_bit(self, folder: Path, reference: Tried) -> Variant:
+    def _half(self, folder: Path, limits: Limits) -> Variant:
+        with self._timed("writing"):
+            model, arrays = half_weights(FloatGraph(folder / PLAIN))
+            write_model(folder / "float16", model, arrays, self._metadata("float16", "matrices in float16"))
+        return self._published(folder, "float16", limits)
+
+    def _eight_bit(self, folder: Path, limits: Limits) -> Variant:
         """By the first recipe that is good enough, else as the last one is judged."""
         graph = FloatGraph(folder / PLAIN)
         static = self._static_forms(graph, folder / PLAIN)
         greatest = GREATEST if sums_exactly(self._inputs.instruction_set) else GREATEST_IN_NARROW_SUMS
+        recipes: list[Mapping[str, Form]] = []
         for most_error, blocks in RECIPES:
             forms = chosen_forms(graph.products(), static, most_error, blocks)
-            model, arrays = eight_bit(graph, forms, greatest)
-            write_model(folder / "int8", model, arrays, self._metadata("int8", recipe_of(forms)))
-            variant = self._published(folder, "int8", reference)
+            if forms not in recipes:
+                recipes.append(forms)
+        for forms in recipes:
+            with self._timed("writing"):
+                model, arrays = eight_bit(graph, forms, greatest)
+                write_model(folder / "int8", model, arrays, self._metadata("int8", recipe_of(forms)))
+            variant = self._published(folder, "int8", limits)
             if variant.published:
                 break
         return variant
 
     def _static_forms(self, graph: FloatGraph, folder: Path) -> Mapping[str, tuple[Static, float]]:
         """The best of each product, by the name of its weight, and its error."""
-        texts = sequences_of(self._card, calibration_texts())
-        seen = observe(folder, self._card.encoder, graph.products(), texts, self._threads)
-        return {name: best_static(graph.read(name), inputs, GREATEST) for name, inputs in seen.items()}
+        texts = sequences_of(self._card, calibration_texts(), CALIBRATION_SHARE)
+        with self._timed("calibrating"):
+            engine = probing_engine(
+                folder,
+                self._card.encoder,
+                graph.products(),
+                self._threads,
+                hides_tokens=self._card.hides_tokens,
+            )
+            seen = observe(engine, graph.products(), texts)
+            del engine
 
-    def _published(self, folder: Path, precision: str, reference: Tried) -> Variant:
+        def best(name: str) -> tuple[Static, float]:
+            return best_static(graph.read(name), seen[name], GREATEST)
+
+        with self._timed("choosing scales"), ThreadPoolExecutor(self._threads) as threads:
+            return dict(zip(seen, threads.map(best, seen), strict=True))
+
+    def _published(self, folder: Path, precision: str, limits: Limits) -> Variant:
         """Tried, judged, and removed again if it is not good enough."""
-        variant = self._judged(reference, self._try(folder, precision), precision)
+        variant = self._judged(limits, self._try(folder, precision, limits), precision)
         if not variant.published:
             log.warning("variant not published", extra={"precision": precision, "reason": variant.reason})
             shutil.rmtree(folder / precision)
+        elif self._standard_outputs:
+            self._write_standard(folder / precision)
         return variant
 
-    def _try(self, folder: Path, precision: str) -> Tried:
-        file = folder / precision / MODEL_FILE
-        engine = OnnxEngine.load(self._card.encoder, file, precision, self._threads)
-        (runner,) = runners_of(self._card, lambda *_: [engine])
-        return self._trial.run(runner)
+    def _try(self, folder: Path, precision: str, limits: Limits | None = None) -> Tried:
+        with self._timed(f"trying {precision}"):
+            engine = OnnxEngine.load(
+                self._card.encoder,
+                folder / precision / MODEL_FILE,
+                precision,
+                self._threads,
+                hides_tokens=self._card.hides_tokens,
+            )
+            (runner,) = runners_of(self._card, lambda *_: [engine])
+            return self._trial.run(runner, limits)
 
-    def _judged(self, reference: Tried, tried: Tried, precision: str) -> Variant:
-        parity = compare(reference.observed, tried.observed)
+    def _judged(self, limits: Limits, tried: Tried, precision: str) -> Variant:
+        texts = len(tried.observed.vectors)
+        parity = compare(limits.reference.first(texts), tried.observed)
         reason = "" if precision == PLAIN else shortfalls(parity, self._inputs.floor)
         return Variant(
             precision=precision,

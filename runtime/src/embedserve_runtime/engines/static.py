@@ -26,6 +26,7 @@ class StaticRunner:
 
     engine = EngineFacts("static", "cpu", "as stored")
     out_of_memory = 0
+    recomputed = 0
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class WordRunner:
 
     engine = EngineFacts("static", "cpu", "float32")
     out_of_memory = 0
+    recomputed = 0
 
     def __init__(self, card: ModelCard, table: WordTable) -> None:
         self._card = card

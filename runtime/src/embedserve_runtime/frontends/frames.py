@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from embedserve_runtime import errors
@@ -46,8 +46,7 @@ class Kind(IntEnum):
     STOP = 18  # accept no more, finish, end
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     kind: Kind
     number: int
     payload: bytes

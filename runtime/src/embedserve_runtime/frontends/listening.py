@@ -34,9 +34,10 @@ class Servers:
     def __init__(self, setup: Setup, ports: Ports, around: Surroundings) -> None:
         app = serving_app(around, setup.model_name, with_probes=setup.with_probes)
         url, watches = setup.server.space_url, Watches(around.metrics)
-        self._servers = [Server(app if url is None else Forwarding(app, around, url), ports.serving, watches)]
+        by_name = app if url is None else Forwarding(app, around, url)
+        self._servers = [Server(by_name, ports.serving, watches, by_name.quick)]
         if ports.pinned:
-            self._servers.append(Server(app, ports.pinned, watches))
+            self._servers.append(Server(app, ports.pinned, watches, app.quick))
 
     def stop(self) -> None:
         for server in self._servers:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from embedserve_runtime.errors import EmbedserveError, NotReady
@@ -17,7 +17,8 @@ from embedserve_runtime.frontends.frames import (
     unpack_error,
 )
 from embedserve_runtime.scheduling.policy import Backlog, Limits
-from embedserve_runtime.scheduling.work import Completed, Order
+from embedserve_runtime.scheduling.waiting import outcome_of
+from embedserve_runtime.scheduling.work import Completed, Order, Settle
 
 Send = Callable[..., None]
 
@@ -37,7 +38,7 @@ class RemoteDispatcher:
         self._limits = limits
         self._backlog = Backlog(0, 0, None)
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Completed]] = {}
+        self._waiting: dict[int, Settle] = {}
 
     @property
     def limits(self) -> Limits:
@@ -47,18 +48,17 @@ class RemoteDispatcher:
         self._backlog.check_room(self._limits, inputs, 0)
 
     async def submit(self, order: Order, deadline: float) -> Completed:
+        return await outcome_of(partial(self.start, order, deadline), self.withdraw)
+
+    def start(self, order: Order, deadline: float, settle: Settle) -> int:
         number = next(self._numbers)
-        future: asyncio.Future[Completed] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = future
+        self._waiting[number] = settle
         self._link.send(Kind.SUBMIT, number, *pack_order(order, deadline))
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if number in self._waiting:
-                self._link.send(Kind.CANCEL, number)
-            raise
-        finally:
-            self._waiting.pop(number, None)
+        return number
+
+    def withdraw(self, number: int) -> None:
+        if self._waiting.pop(number, None):
+            self._link.send(Kind.CANCEL, number)
 
     def received(self, frame: Frame) -> None:
         """An outcome, or how full the queue is."""
@@ -75,10 +75,5 @@ class RemoteDispatcher:
             self._settle(number, NotReady(message))
 
     def _settle(self, number: int, outcome: Completed | EmbedserveError) -> None:
-        future = self._waiting.pop(number, None)
-        if future is None or future.done():
-            return  # cancelled meanwhile
-        if isinstance(outcome, Completed):
-            future.set_result(outcome)
-        else:
-            future.set_exception(outcome)
+        if settle := self._waiting.pop(number, None):  # else withdrawn meanwhile
+            settle(outcome)

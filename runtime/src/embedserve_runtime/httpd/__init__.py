@@ -1,7 +1,8 @@
 """HTTP/1.1 for an ASGI application: the parser is httptools', the bounds are ours. Knows no route and no model.
 
 head        bytes of status lines and headers
-turn        one request and its answer, as ASGI sees them
+repeat      heads that a client sends again and again
+turn        one request and its answer, as ASGI sees them, and without a task
 connection  one client: parsing, pipelining, keep-alive
 server      the listening socket: accepting, time limits, the end
 """

@@ -10,14 +10,15 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Protocol, cast
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
 
 from embedserve_runtime.httpd.head import Header, refusal
-from embedserve_runtime.httpd.turn import Turn
+from embedserve_runtime.httpd.repeat import Repeatable
+from embedserve_runtime.httpd.turn import QuickTurn, Reply, Turn
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,10 @@ Scope = MutableMapping[str, Any]
 Application = Callable[
     [Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]
 ]
+
+# Takes a request whose body came with its head, and gives what is called if its client goes before the answer. `reply`
+# may be called at once. None where it leaves the request to the application; then nothing has been done.
+QuickRoute = Callable[[Mapping[bytes, bytes], bytes, Reply], Callable[[], None] | None]
 
 # Of one request's line and headers together.
 HEAD_BYTES = 65_536
@@ -43,11 +48,25 @@ HEAD_TIMEOUT = 408
 HEAD_TOO_LARGE = 431
 
 
+class _Repeated(NamedTuple):
+    """A request without its body, as it may come again."""
+
+    route: QuickRoute
+    head: Repeatable
+    keeps_alive: bool
+    is_http_10: bool
+
+
 class Host(Protocol):
     """What a connection needs of its server."""
 
     @property
     def app(self) -> Application: ...
+    @property
+    def quick(self) -> Mapping[bytes, QuickRoute]:
+        """By the target of a POST."""
+        ...
+
     @property
     def is_stopping(self) -> bool: ...
     @property
@@ -66,7 +85,11 @@ class Connection(asyncio.Protocol):
         self._host = host
         self._loop = loop
         self._parser = httptools.HttpRequestParser(self)
-        self._turn: Turn | None = None  # worked on
+        self._turn: Turn | QuickTurn | None = None  # worked on
+        self._quick: QuickRoute | None = None  # takes the request coming in, if that is whole
+        self._whole = b""
+        self._read = b""  # of which it came
+        self._last: _Repeated | None = None
         self._reading: Turn | None = None  # whose body comes in
         self._ahead: deque[Turn] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -115,15 +138,24 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_over:
             return
+        if self._last and self._turn is None and not self._is_in_head and self._reading is None:
+            body = self._last.head.body_in(data)
+            if body is not None and self._answers_quickly(self._last, body):
+                return
         if self._is_in_head or self._reading is None:
             self._head_bytes += len(data)
+        self._read = data
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._decline_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
+            if self._quick:
+                self._give_to_application()
             self._refuse(BAD_REQUEST)
         else:
+            if self._quick:
+                self._give_to_application()
             if self._is_in_head and self._head_bytes > HEAD_BYTES:
                 self._refuse(HEAD_TOO_LARGE)
 
@@ -170,6 +202,15 @@ class Connection(asyncio.Protocol):
             return
         self._is_in_head = False
         parser = self._parser
+        if self._turn is None and parser.get_method() == b"POST" and not parser.should_upgrade():
+            self._quick = self._host.quick.get(self._url)
+        if self._quick is None or any(name == b"expect" for name, _ in self._headers):
+            self._give_to_application()
+
+    def _give_to_application(self) -> None:
+        """The request whose head has been read, with what there is of its body."""
+        self._quick = None
+        parser = self._parser
         path, query = _split(self._url)
         http_version = parser.get_http_version()
         scope: Scope = {
@@ -196,8 +237,14 @@ class Connection(asyncio.Protocol):
             self._ahead.append(turn)
             if len(self._ahead) == 1:
                 self.hold_reading(True)
+        if self._whole:
+            turn.feed(self._whole)
+            self._whole = b""
 
     def on_body(self, data: bytes) -> None:
+        if self._quick:
+            self._whole = self._whole + data if self._whole else data
+            return
         turn = self._reading
         if turn is None:
             return
@@ -211,6 +258,10 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._parser.should_upgrade():
             return  # `_decline_upgrade` goes on
+        if self._quick:
+            if self._is_taken_quickly(self._quick):
+                return
+            self._give_to_application()
         turn, self._reading = self._reading, None
         self._discarded = 0
         if turn is None:
@@ -219,7 +270,50 @@ class Connection(asyncio.Protocol):
         if turn.is_answered:
             self._next()
 
+    def _is_taken_quickly(self, route: QuickRoute) -> bool:
+        """Begin with the request that has been parsed, if the route takes it."""
+        parser, body = self._parser, self._whole
+        repeatable = Repeatable.of(self._read, self._headers, len(body))
+        one = _Repeated(
+            route,
+            repeatable or Repeatable(b"", b"", dict(self._headers)),
+            parser.should_keep_alive(),
+            parser.get_http_version() == "1.0",
+        )
+        # What the parser calls back for does not count as coming in any more.
+        self._quick, self._whole = None, b""
+        if not self._answers_quickly(one, body):
+            self._quick, self._whole = route, body
+            return False
+        self._last = one if repeatable else None
+        return True
+
+    def _answers_quickly(self, one: _Repeated, body: bytes) -> bool:
+        """Begin with a whole request, if the route takes it."""
+        turn = QuickTurn(self, one.keeps_alive and not self._host.is_stopping, one.is_http_10)
+        self._turn = turn
+        abandon = one.route(one.head.headers, body, turn.reply)
+        if abandon is None:
+            self._turn = None
+            return False
+        turn.abandon = abandon
+        if self._turn is turn:
+            self.due = math.inf
+        return True
+
     # -- from the turn
+
+    def answered(self, turn: QuickTurn) -> None:
+        if self._turn is not turn:
+            return  # given up meanwhile
+        if self._can_write.is_set():
+            self._next()
+        else:
+            self._task = self._loop.create_task(self._next_when_drained())
+
+    async def _next_when_drained(self) -> None:
+        await self.drained()
+        self._next()
 
     def write(self, data: bytes) -> None:
         if not self._is_over:

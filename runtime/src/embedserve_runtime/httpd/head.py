@@ -19,10 +19,12 @@ def status_line(status: int) -> bytes:
 
 def head(status: int, headers: Iterable[Header]) -> bytes:
     """Names and values are ours or checked already; nothing is escaped."""
-    lines = [status_line(status), _date(int(time.time()))]
-    lines += [b"%b: %b\r\n" % header for header in headers]
-    lines.append(b"\r\n")
-    return b"".join(lines)
+    return b"%b%b\r\n" % (first_lines(status), b"".join([b"%b: %b\r\n" % header for header in headers]))
+
+
+def first_lines(status: int) -> bytes:
+    """What every answer begins with."""
+    return status_line(status) + _date(int(time.time()))
 
 
 def refusal(status: int) -> bytes:

@@ -10,9 +10,11 @@ import errno
 import logging
 import math
 import socket
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Protocol
 
-from embedserve_runtime.httpd.connection import Application, Connection
+from embedserve_runtime.httpd.connection import Application, Connection, QuickRoute
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +40,16 @@ class Watches(Protocol):
 class Server:
     """Serves `app` on a listening socket, which stays its owner's. Made on the loop that it runs on."""
 
-    def __init__(self, app: Application, sock: socket.socket, watches: Watches) -> None:
+    def __init__(
+        self,
+        app: Application,
+        sock: socket.socket,
+        watches: Watches,
+        quick: Mapping[bytes, QuickRoute] = MappingProxyType({}),
+    ) -> None:
+        """quick: what answers some requests without a task, by their target, as the application would."""
         self.app = app
+        self.quick = quick
         self.idle_seconds = IDLE_SECONDS
         self.is_stopping = False
         self._socket = sock

@@ -1,12 +1,15 @@
-"""One request and its answer, as ASGI sees them."""
+"""One request and its answer: as ASGI sees them, and as those see them who answer without a task."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
-from embedserve_runtime.httpd.head import CONTINUE, Header, head
+from embedserve_runtime.httpd.head import CONTINUE, Header, first_lines, head
+
+# Status, the lines of headers without those of the connection, body, and whether the connection ends with it.
+Reply = Callable[[int, bytes, bytes, bool], None]
 
 # Bytes of a body that wait here for the application before reading stops.
 BODY_BUFFER = 262_144
@@ -18,6 +21,42 @@ class Channel(Protocol):
     def write(self, data: bytes) -> None: ...
     def hold_reading(self, hold: bool) -> None: ...
     async def drained(self) -> None: ...
+    def answered(self, turn: QuickTurn) -> None: ...
+
+
+class QuickTurn:
+    """A request that came whole and is worked on without a task.
+
+    abandon: called when its client goes before the answer.
+    """
+
+    __slots__ = ("_channel", "_is_http_10", "abandon", "is_answered", "is_gone", "keeps_alive")
+    body_is_complete = True
+
+    def __init__(self, channel: Channel, keeps_alive: bool, is_http_10: bool) -> None:
+        self.keeps_alive = keeps_alive
+        self.is_answered = False
+        self.is_gone = False
+        self.abandon: Callable[[], None] | None = None
+        self._channel = channel
+        self._is_http_10 = is_http_10
+
+    def gone(self) -> None:
+        self.is_gone = True
+        if self.abandon and not self.is_answered:
+            self.abandon()
+
+    def reply(self, status: int, lines: bytes, body: bytes, is_last: bool) -> None:
+        self.is_answered = True
+        if self.is_gone:
+            return
+        if is_last or not self.keeps_alive:
+            self.keeps_alive = False
+            lines += b"connection: close\r\n"
+        elif self._is_http_10:
+            lines += b"connection: keep-alive\r\n"
+        self._channel.write(b"%b%b\r\n%b" % (first_lines(status), lines, body))
+        self._channel.answered(self)
 
 
 class Turn:

@@ -171,6 +171,12 @@ class ModelCard:
         return self.head.interaction if isinstance(self.head, MultiVectorHead) else None
 
     @property
+    def hides_tokens(self) -> bool:
+        """Whether inputs have tokens that attention does not see: `PackedBatch.attended`."""
+        late = self.late_interaction
+        return late is not None and late.expansion is not None and not late.expansion.attend
+
+    @property
     def sparse_width(self) -> int:
         """Dimensions of sparse vectors, 0 without any."""
         if isinstance(self.body, WordTable):
@@ -200,7 +206,9 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
     Raises ModelError (with the file that is at fault) or ConfigError (with the setting that is).
     """
     try:
-        return _read_card(folder, revision, settings)
+        card = _read_card(folder, revision, settings)
+        _check_outputs(card, settings)
+        return card
     except ModelError as error:
         # The reader knows the model by the name that they wrote, not by a folder of the store.
         raise type(error)(error.message.replace(str(folder), settings.source)) from error
@@ -224,6 +232,15 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
     space = joined(documents.vector_space, queries.vector_space)
     way = QueryWay(replace(queries, vector_space=space), ways.default)
     return replace(documents, vector_space=space, query=way)
+
+
+def _check_outputs(card: ModelCard, settings: ModelSettings) -> None:
+    missing = [name for name in settings.outputs if name not in card.output_names]
+    if missing:
+        raise ConfigError(
+            f"model.outputs: {', '.join(missing)} cannot be had of {card.source}, which gives "
+            f"{', '.join(card.output_names)}"
+        )
 
 
 def _check_comparable(folder: Path, documents: ModelCard, queries: ModelCard) -> None:

@@ -15,13 +15,12 @@ from google.protobuf.message import Message
 from grpc import StatusCode
 from grpc.aio import ServicerContext
 
-from embedserve_runtime.api.asgi import Exchange, Header
+from embedserve_runtime.api.asgi import Exchange, Header, headers_in
 from embedserve_runtime.api.body import LEAST_RESERVED
-from embedserve_runtime.api.common import VECTOR_SPACE, Terms, result_headers, terms_of
+from embedserve_runtime.api.common import VECTOR_SPACE, Terms, result_lines, terms_of
 from embedserve_runtime.api.endpoint import Surroundings, request_id_of
 from embedserve_runtime.api.errors import CLIENT_GONE, GONE_CAUSE, INTERNAL, wire_of
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, NotReady, Overloaded
-from embedserve_runtime.readiness import Readiness
 from embedserve_runtime.rpc.statuses import status_of, trailers_of
 from embedserve_runtime.rpc.streams import in_order
 from embedserve_runtime.service import Effort, EmbeddingService
@@ -63,7 +62,7 @@ CollectedHandler = Callable[[Call, Sequence[Q]], Awaitable[Answered[A]]]
 Methods = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
 
 
-class _Caller(NamedTuple):
+class Caller(NamedTuple):
     """Who calls, of a whole stream."""
 
     context: Context
@@ -76,36 +75,22 @@ class _Done(NamedTuple, Generic[A]):
     headers: tuple[Header, ...]
 
 
-@dataclass(slots=True)
-class Gate:
-    """Whether calls by the service's name are answered while that stands for another vector space.
+class Desk:
+    """Makes the library's method handlers of ours.
 
-    is_closed: they are not; all clients have been asked to connect anew.
+    label: of the service in metrics and logs. moves: whether calls come by the service's own name, which may pass to
+    another vector space.
     """
 
-    readiness: Readiness
-    is_closed: bool = False
-
-    def elsewhere(self) -> str | None:
-        """The space that the name stands for, if this process is not to answer by it."""
-        space = self.readiness.elsewhere()
-        if space is None:
-            self.is_closed = False
-        return space if self.is_closed else None
-
-
-class Desk:
-    """Makes the library's method handlers of ours. label: of the service in metrics and logs."""
-
-    def __init__(self, around: Surroundings, model_name: str, label: str, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, around: Surroundings, model_name: str, label: str, *, moves: bool = False) -> None:
+        self._moves = moves
         self._around = around
         self._model_name = model_name
         self._label = label
 
     def unary(self, request: type[Q], handler: Handler[Q, A]) -> grpc.RpcMethodHandler[Q, A]:
         async def serve(message: Q, context: Context) -> A:
-            async with self._called(context) as caller:
+            async with self.called(context) as caller:
                 return await self._answer_once(
                     caller, message.ByteSize(), lambda call: handler(call, message)
                 )
@@ -113,17 +98,22 @@ class Desk:
         return grpc.unary_unary_rpc_method_handler(serve, request.FromString, _serialize)
 
     def stream(self, request: type[Q], handler: Handler[Q, A], window: int) -> grpc.RpcMethodHandler[Q, A]:
-        """One answer for each message, in order. window: of `in_order`."""
+        """One answer for each message, in order, all of one vector space. window: of `in_order`."""
 
         async def serve(messages: AsyncIterator[Q], context: Context) -> None:
-            async with self._called(context) as caller:
+            async with self.called(context) as caller:
 
-                async def answer(message: Q) -> A:
+                async def answer(message: Q) -> _Done[A]:
+                    self._check_current()
                     size = message.ByteSize()
-                    return (await self._answer(caller, size, lambda call: handler(call, message), True))[0]
+                    return await self._answer(caller, size, lambda call: handler(call, message), True)
 
                 async with aclosing(in_order(messages, answer, window)) as answers:
-                    async for answered in answers:
+                    begun = False
+                    async for answered, headers in answers:
+                        if not begun:
+                            begun = True
+                            await context.send_initial_metadata(_space_in(headers))
                         await context.write(answered)
 
         return grpc.stream_stream_rpc_method_handler(serve, request.FromString, _serialize)
@@ -132,7 +122,7 @@ class Desk:
         """One answer for all messages of a stream, which are bounded as those of one request are."""
 
         async def serve(messages: AsyncIterator[Q], context: Context) -> A:
-            async with self._called(context) as caller:
+            async with self.called(context) as caller:
 
                 async def run(call: Call) -> Answered[A]:
                     with ExitStack() as room:
@@ -154,10 +144,10 @@ class Desk:
                 raise BatchTooLarge(
                     f"a stream with one answer takes {most} messages of {most_bytes} bytes in all; use several"
                 )
-            room.enter_context(self._reserved(size))
+            room.enter_context(self.reserved(size))
         return collected
 
-    async def _answer_once(self, caller: _Caller, size: int, run: Run[A]) -> A:
+    async def _answer_once(self, caller: Caller, size: int, run: Run[A]) -> A:
         """With HTTP's headers as initial metadata: the vector space, counts and times."""
         message, headers = await self._answer(caller, size, run, False)
         if headers:
@@ -166,17 +156,16 @@ class Desk:
             )
         return message
 
-    async def _answer(self, caller: _Caller, size: int, run: Run[A], waits: bool) -> _Done[A]:
+    async def _answer(self, caller: Caller, size: int, run: Run[A], waits: bool) -> _Done[A]:
         """size: bytes of the message. waits: for room when there is none, as long as a request may take."""
-        with self._counted(caller) as facts:
+        with self.counted(caller) as facts:
             self._around.keys.check(caller.headers)
             exchange = Exchange(caller.headers, b"", caller.request_id, facts)
             service = self._around.readiness.service()
-            self._check_current(caller)
             patience = time.perf_counter() + service.batching.request_timeout_seconds
             while True:
                 try:
-                    with self._reserved(max(size, LEAST_RESERVED)):
+                    with self.reserved(max(size, LEAST_RESERVED)):
                         answered = await run(
                             Call(service, exchange, _terms(caller, exchange), self._model_name)
                         )
@@ -187,19 +176,21 @@ class Desk:
                     await asyncio.sleep(full.retry_after)
             if answered.effort is None:
                 return _Done(answered.message, ())
-            return _Done(answered.message, result_headers(exchange, service, answered.effort))
+            return _Done(
+                answered.message, tuple(headers_in(result_lines(exchange, service, answered.effort)))
+            )
 
-    def _check_current(self, caller: _Caller) -> None:
-        """Raises NotReady. Calls that name a space in their metadata are answered, or refused for naming another."""
-        space = self._gate.elsewhere()
-        if space is not None and VECTOR_SPACE not in caller.headers:
+    def _check_current(self) -> None:
+        """Raises NotReady in a stream that began before the service's name passed: the client may begin another."""
+        space = self._around.readiness.elsewhere() if self._moves else None
+        if space is not None:
             raise NotReady(
-                f"the service's name now stands for vector space {space}: connect anew, or ask for the one of before "
-                f"with the metadata {VECTOR_SPACE.decode()}"
+                f"the service's name now stands for vector space {space}, and the answers of one stream are of one "
+                "space: send the rest in another"
             )
 
     @contextmanager
-    def _reserved(self, size: int) -> Iterator[None]:
+    def reserved(self, size: int) -> Iterator[None]:
         intake = self._around.intake
         intake.reserve(size)
         try:
@@ -208,7 +199,7 @@ class Desk:
             intake.release(size)
 
     @contextmanager
-    def _counted(self, caller: _Caller) -> Iterator[RequestFacts]:
+    def counted(self, caller: Caller) -> Iterator[RequestFacts]:
         """Counts a message as a request, under the status that HTTP has for what came of it."""
         started = time.perf_counter()
         facts = RequestFacts(failure=GONE_CAUSE)
@@ -234,13 +225,13 @@ class Desk:
                 tracer.request_done(done, caller.headers)
 
     @asynccontextmanager
-    async def _called(self, context: Context) -> AsyncGenerator[_Caller]:
+    async def called(self, context: Context) -> AsyncGenerator[Caller]:
         """Logs a call, and ends it with the status of an error."""
         headers = {
             name.encode(): value if isinstance(value, bytes) else value.encode()
             for name, value in context.invocation_metadata() or ()
         }
-        caller = _Caller(context, headers, request_id_of(headers))
+        caller = Caller(context, headers, request_id_of(headers))
         started = time.perf_counter()
         status = StatusCode.CANCELLED
         try:
@@ -259,12 +250,16 @@ class Desk:
             log.info("call", extra=fields)
 
 
-def _terms(caller: _Caller, exchange: Exchange) -> Terms:
+def _terms(caller: Caller, exchange: Exchange) -> Terms:
     """The shorter of the two times that the client gives."""
     terms = terms_of(exchange)
     left = caller.context.time_remaining()
     times = [seconds for seconds in (terms.timeout, left) if seconds is not None]
     return terms._replace(timeout=min(times, default=None))
+
+
+def _space_in(headers: tuple[Header, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((name.decode(), value.decode()) for name, value in headers if name.lower() == VECTOR_SPACE)
 
 
 def _serialize(message: Message) -> bytes:

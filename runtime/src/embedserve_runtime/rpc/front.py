@@ -6,29 +6,24 @@ import asyncio
 import logging
 
 from embedserve_runtime.frontends.setup import FrontEnd, Opening, Told
-from embedserve_runtime.readiness import Readiness
-from embedserve_runtime.rpc.server import CONNECTION_AGE_MS, RpcServer
+from embedserve_runtime.rpc.server import RpcServer
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
 from embedserve_runtime.tokenizing import TextTokenizer
 
 log = logging.getLogger(__name__)
 
-# From the moment at which the service's name is said to stand for another vector space, until all connections by that
-# name have been asked to end and new ones lead there: their age, a tenth of it, and the time that nodes take to turn.
-PARTING_SECONDS = CONNECTION_AGE_MS / 1000 * 1.1 + 3
-
 
 class RpcFrontEnd:
     """http: the front end beside it, which is told and asked the same."""
 
-    def __init__(self, readiness: Readiness, server: RpcServer, http: FrontEnd) -> None:
-        self._readiness = readiness
+    def __init__(self, server: RpcServer, http: FrontEnd) -> None:
         self._server = server
         self._http = http
         self._stopping: asyncio.Task[None] | None = None
         self._telling = asyncio.create_task(self._server.start())
-        self._parting: asyncio.Task[None] | None = None
         log.info("listening for gRPC on %s", self._server.address)
+        if server.pinned:
+            log.info("listening for gRPC by the space's own name on %s", server.pinned)
 
     @property
     def observer(self) -> Observer:
@@ -40,20 +35,6 @@ class RpcFrontEnd:
     def tell(self, told: Told) -> None:
         self._http.tell(told)
         self._telling = asyncio.create_task(self._tell_after(self._telling))
-        self._part_if_moved()
-
-    def _part_if_moved(self) -> None:
-        moved = self._readiness.elsewhere() is not None
-        if moved and self._parting is None:
-            self._parting = asyncio.create_task(self._part())
-        elif not moved and self._parting:
-            self._parting.cancel()
-            self._parting = None
-
-    async def _part(self) -> None:
-        """From those who came by the service's name, once that leads elsewhere."""
-        await asyncio.sleep(PARTING_SECONDS)
-        self._server.part()
 
     async def open(self, opening: Opening, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
         await self._http.open(opening, tokenizer, dispatcher)
@@ -68,8 +49,6 @@ class RpcFrontEnd:
         await asyncio.shield(self._stopping)
 
     async def close(self) -> None:
-        if self._parting:
-            self._parting.cancel()
         await self._server.close()
         if self._stopping:
             await self._stopping

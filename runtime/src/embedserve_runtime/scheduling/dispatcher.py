@@ -16,13 +16,16 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from embedserve_runtime.errors import DeadlineExceeded, EmbedserveError, NotReady
+from embedserve_runtime.running import Runs
 from embedserve_runtime.scheduling.deadlines import Deadlines
 from embedserve_runtime.scheduling.lanes import SerialLane, lane_of
 from embedserve_runtime.scheduling.policy import Backlog, Limits, Policy
-from embedserve_runtime.scheduling.work import Completed, Cut, Job, Order, Outcome, Runs, Settle
+from embedserve_runtime.scheduling.waiting import outcome_of
+from embedserve_runtime.scheduling.work import Completed, Cut, Job, Order, Outcome, Settle
 
 Clock = Callable[[], float]
 
@@ -102,27 +105,10 @@ class Dispatcher:
 
     async def submit(self, order: Order, deadline: float) -> Completed:
         """As `Submits` has it."""
-        future: asyncio.Future[Completed] = self._loop.create_future()
-
-        def settle(outcome: Completed | EmbedserveError) -> None:
-            if future.done():  # cancelled, and its caller has not had a turn yet
-                return
-            if isinstance(outcome, Completed):
-                future.set_result(outcome)
-            else:
-                future.set_exception(outcome)
-
-        number = self.start(order, deadline, settle)
-        try:
-            return await future
-        finally:
-            self.withdraw(number)
+        return await outcome_of(partial(self.start, order, deadline), self.withdraw)
 
     def start(self, order: Order, deadline: float, settle: Settle) -> int:
-        """Admit a request; `settle` is called once with its outcome, unless it is withdrawn before.
-
-        Returns its number. Raises Overloaded, BatchTooLarge, NotReady.
-        """
+        """As `Submits` has it."""
         if self._closed:
             raise NotReady(self._closed)
         job = Job(next(self._numbers), order, settle, self._clock())
@@ -138,7 +124,7 @@ class Dispatcher:
         return job.number
 
     def withdraw(self, number: int) -> None:
-        """Take what still waits of a request out of the queue and answer it no more; answered ones are not known."""
+        """As `Submits` has it."""
         if job := self._jobs.get(number):
             self._forget(job)
 

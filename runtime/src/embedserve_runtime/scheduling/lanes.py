@@ -14,7 +14,8 @@ from typing import Protocol
 
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.results import Output, Results
-from embedserve_runtime.scheduling.work import Cut, Outcome, Overlaps, Runs, finish, run_cut, submitted
+from embedserve_runtime.running import Overlaps, Runs
+from embedserve_runtime.scheduling.work import Cut, Outcome, finish, run_cut, submitted
 
 Clock = Callable[[], float]
 # The next batch, None when there will be no more; waits for one.

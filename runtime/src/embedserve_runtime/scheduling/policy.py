@@ -22,6 +22,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from embedserve_runtime.errors import BatchTooLarge, Overloaded
 
 # A turn is this part of the budget: small enough that many requests share a batch, large enough that a cut is
@@ -45,23 +47,20 @@ class Limits:
     queue_inputs: int
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """Inputs of one request, by their index in it."""
 
     request: int
     inputs: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     parts: tuple[Part, ...]
     tokens: int
     inputs: int
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
+class Backlog(Struct, frozen=True):
     """What waits, and the measured rate: enough to say whether there is room for more."""
 
     inputs: int

@@ -6,11 +6,14 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Protocol, runtime_checkable
+from typing import Protocol
+
+from msgspec import Struct
 
 from embedserve_runtime.engines.base import PackedBatch, Tokens
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, EngineFailure
 from embedserve_runtime.results import Output, Results
+from embedserve_runtime.running import Overlaps, Runs
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.scheduling.recovery import isolate
 
@@ -19,38 +22,7 @@ log = logging.getLogger(__name__)
 FAILED = "the engine failed on this batch"
 
 
-class Runs(Protocol):
-    """What is dispatched to: called from threads of its lane alone, one at a time. Raises EngineFailure."""
-
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
-        """What is wanted of each sequence, from one forward pass."""
-        ...
-
-
-class UnderWay(Protocol):
-    """A batch that an engine has taken."""
-
-    def results(self) -> Results:
-        """Waits for them. Called once, maybe while other batches are submitted. Raises EngineFailure."""
-        ...
-
-
-@runtime_checkable
-class Overlaps(Runs, Protocol):
-    """An engine that takes the next batch while it runs one."""
-
-    @property
-    def most_under_way(self) -> int:
-        """Batches that may be submitted before results of the first are read."""
-        ...
-
-    def submit(self, batch: PackedBatch, wanted: Output) -> UnderWay:
-        """As `run`, without waiting for the results, which are read in the order of submission."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(Struct, frozen=True):
     """In the order of the submitted sequences; seconds are means over the inputs."""
 
     results: Results
@@ -58,8 +30,7 @@ class Completed:
     engine_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """What a request wants of its sequences. most_bytes: of results that differ in length, None for no bound."""
 
     sequences: Sequence[Tokens]
@@ -80,17 +51,37 @@ class Submits(Protocol):
         """Refuse early, before anything is spent on tokenising. Raises as `submit`."""
         ...
 
-    async def submit(self, order: Order, deadline: float) -> Completed:
-        """Run the sequences, in as many batches as it takes.
+    def start(self, order: Order, deadline: float, settle: Settle) -> int:
+        """Run the sequences, in as many batches as it takes; `settle` is called once with what comes of it.
 
-        Raises Overloaded or BatchTooLarge at once, DeadlineExceeded at the deadline (a time of the service's clock),
-        EngineFailure, NotReady when closed. A cancelled call takes what still waits out of the queue.
+        Returns a number for `withdraw`. The outcome is DeadlineExceeded at the deadline (a time of the service's
+        clock), EngineFailure, or NotReady when closed. Overloaded, BatchTooLarge and NotReady may be raised at once.
         """
+        ...
+
+    def withdraw(self, number: int) -> None:
+        """Take what still waits out of the queue and settle it no more; settled ones are not known."""
+        ...
+
+    async def submit(self, order: Order, deadline: float) -> Completed:
+        """`start` for who waits: failures are raised, a cancelled call is withdrawn."""
         ...
 
 
 class Job:
     """A request that has been admitted, until it is answered. `settle` gets its outcome."""
+
+    __slots__ = (
+        "_bytes",
+        "_engine_seconds",
+        "_parts",
+        "_queue_seconds",
+        "admitted",
+        "number",
+        "order",
+        "remaining",
+        "settle",
+    )
 
     def __init__(self, number: int, order: Order, settle: Settle, now: float) -> None:
         self.number = number
@@ -128,9 +119,11 @@ class Job:
         return Completed(results, self._queue_seconds / count, self._engine_seconds / count)
 
     def _is_too_large(self, part: Results) -> bool:
-        self._bytes += part.ragged_bytes
         most = self.order.most_bytes
-        return most is not None and self._bytes > most
+        if most is None:
+            return False
+        self._bytes += part.ragged_bytes
+        return self._bytes > most
 
 
 @dataclass(frozen=True)
@@ -153,12 +146,14 @@ class Cut:
     def wanted(self) -> Output:
         wanted = Output(0)
         for job, _ in self.parts:
-            wanted |= job.order.wanted
+            if (
+                job.order.wanted is not wanted
+            ):  # a union of flags takes longer than all else of a short request
+                wanted |= job.order.wanted
         return wanted
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """One run of the engine."""
 
     inputs: int
@@ -168,8 +163,7 @@ class Ran:
     failed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """results: by place in the batch, anything at the places in `failed`. runs: one, unless it failed."""
 
     results: Results

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import NotFinite
@@ -23,8 +23,7 @@ from embedserve_runtime.service.values import EmbedQuery
 NO_ROWS: FloatArray = np.zeros((0, 0), dtype=np.float32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Finished:
+class Finished(Struct, frozen=True, eq=False):
     """As `Embedded` has them."""
 
     dense: FloatArray
@@ -40,12 +39,12 @@ def finish(card: ModelCard, results: Results, query: EmbedQuery, chosen: Sequenc
     check_finite((*hidden, *vectors))
     check_finite(vector.values for vector in sparse)
     return Finished(
-        NO_ROWS if results.dense is None else _rows(card, results.dense, query),
+        NO_ROWS if results.dense is None else finish_rows(card, results.dense, query),
         [prune(vector, top_k=query.top_k, threshold=query.threshold) for vector in sparse],
         [_tokens(card, one, query) for one in vectors],
         hidden if Output.HIDDEN in query.outputs else (),
         [
-            _rows(card, means(states, tokens), query) if tokens else NO_ROWS
+            finish_rows(card, means(states, tokens), query) if tokens else NO_ROWS
             for states, tokens in zip(hidden, chosen, strict=True)
         ]
         if chosen
@@ -53,7 +52,8 @@ def finish(card: ModelCard, results: Results, query: EmbedQuery, chosen: Sequenc
     )
 
 
-def _rows(card: ModelCard, rows: FloatArray, query: EmbedQuery) -> FloatArray:
+def finish_rows(card: ModelCard, rows: FloatArray, query: EmbedQuery) -> FloatArray:
+    """Dense vectors of one query, or of several that want the same of them. Raises NotFinite."""
     pipeline = card_of(card, query).pipeline
     vectors = cut(rows, query.dimensions or pipeline.dimensions)
     check_finite((vectors,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from embedserve_runtime.config import BatchingSettings
@@ -20,8 +21,17 @@ from embedserve_runtime.heads.classification import scores
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.results import Output, Results
+from embedserve_runtime.scheduling.waiting import outcome_of
 from embedserve_runtime.scheduling.work import Order, Submits
 from embedserve_runtime.service.finishing import check_finite, finish
+from embedserve_runtime.service.gathering import (
+    MOST_CHARACTERS,
+    Gathering,
+    Rendering,
+    Settle,
+    Small,
+    is_small,
+)
 from embedserve_runtime.service.roles import card_of, is_query, prompt_of
 from embedserve_runtime.service.spans import Chosen, check_spans, choose
 from embedserve_runtime.service.values import (
@@ -40,7 +50,7 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 # Work up to these sizes is cheaper on the event loop than the hop to a thread: some 0.2 ms each.
-INLINE_CHARACTERS = 512
+INLINE_CHARACTERS = MOST_CHARACTERS
 INLINE_BYTES = 4 * 131_072
 # Characters of a request whose tokens are listed one by one: some 200 MB of objects.
 LISTED_CHARACTERS = 1_000_000
@@ -83,10 +93,16 @@ class EmbeddingService:
         self._tokenizer = tokenizer
         self._ways = Ways.of(card, tokenizer)
         self._clock = clock
+        outputs = card.outputs
+        # Kept, since a set operation on flags takes as long as all other checks together.
+        self._lacking = cache(lambda wanted: next(iter(wanted & ~outputs), None))
+        self._gathering = Gathering(card, dispatcher, clock)
         self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
 
     async def embed(self, query: EmbedQuery) -> Embedded:
         """Raises any RequestError."""
+        if is_small(query):
+            return await outcome_of(lambda settle: self.start(query, settle), self.withdraw)
         started = self._clock()
         self._check(query)
         prompt = self.prompt_of(query)
@@ -113,6 +129,22 @@ class EmbeddingService:
             finished.chunks,
             effort,
         )
+
+    def start(self, query: EmbedQuery, settle: Settle) -> Small:
+        """`embed` of a query that `is_small`, without a coroutine: `settle` gets the outcome, unless it is withdrawn.
+
+        Raises any RequestError that can be told at once.
+        """
+        started = self._clock()
+        self._check(query)
+        rendering = Rendering(self._way(query), self.prompt_of(query), self._rules(query))
+        return self._gathering.start(
+            query, rendering, settle, started, self._deadline(started, query.timeout)
+        )
+
+    def withdraw(self, small: Small) -> None:
+        """Nobody waits for it any more."""
+        self._gathering.withdraw(small)
 
     async def score(self, query: ScoreQuery) -> Scored:
         """Raises any RequestError."""
@@ -175,10 +207,10 @@ class EmbeddingService:
         self._check_space(query.vector_space)
         self.check_count(len(query.inputs))
         self.dispatcher.check_room(len(query.inputs))
-        outputs, pipeline = self.card.outputs, card_of(self.card, query).pipeline
-        for output in query.outputs & ~outputs:
-            raise WrongModelKind(f"model gives no {OUTPUT_NAMES[output]}: it gives {_names(outputs)}")
-        dimensions = query.dimensions
+        if (lacking := self._lacking(query.outputs)) is not None:
+            given = _names(self.card.outputs)
+            raise WrongModelKind(f"model gives no {OUTPUT_NAMES[lacking]}: it gives {given}")
+        dimensions, pipeline = query.dimensions, card_of(self.card, query).pipeline
         if dimensions is not None and not 1 <= dimensions <= pipeline.dimensions:
             raise InvalidInput(f"`dimensions` must lie between 1 and {pipeline.dimensions}, got {dimensions}")
         if query.pool_factor is not None and not query.pool_factor >= 1:
@@ -272,9 +304,7 @@ class EmbeddingService:
     async def _run(self, order: Order, characters: int, started: float, seconds: float | None) -> _Ran:
         """started: when the request came. seconds: what the client gives it from there."""
         tokenized = self._clock()
-        most = self.batching.request_timeout_seconds
-        deadline = started + (most if seconds is None else min(most, seconds))
-        done = await self.dispatcher.submit(order, deadline)
+        done = await self.dispatcher.submit(order, self._deadline(started, seconds))
         timings = Timings(
             total=self._clock() - started,
             tokenize=tokenized - started,
@@ -282,6 +312,10 @@ class EmbeddingService:
             engine=done.engine_seconds,
         )
         return _Ran(done.results, Effort(list(map(len, order.sequences)), characters, timings))
+
+    def _deadline(self, started: float, seconds: float | None) -> float:
+        most = self.batching.request_timeout_seconds
+        return started + (most if seconds is None else min(most, seconds))
 
     async def in_thread(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray
@@ -17,8 +17,7 @@ from embedserve_runtime.tokenizing import Input, Side
 Role = Literal["query", "document"]
 
 
-@dataclass(frozen=True, slots=True)
-class EmbedQuery:
+class EmbedQuery(Struct, frozen=True):
     """What a client asks for, in no dialect.
 
     inputs: texts, or id arrays that are used as they are.
@@ -51,8 +50,7 @@ class EmbedQuery:
     spans: Sequence[Sequence[Span]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(Struct, frozen=True):
     """Seconds; queue and engine are means over the inputs."""
 
     total: float
@@ -61,8 +59,7 @@ class Timings:
     engine: float
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
+class Effort(Struct, frozen=True):
     """What an answer took. lengths: tokens of each input after truncation, prompt and special tokens included."""
 
     lengths: Sequence[int]
@@ -74,8 +71,7 @@ class Effort:
         return sum(self.lengths)
 
 
-@dataclass(frozen=True, slots=True)
-class Embedded:
+class Embedded(Struct, frozen=True):
     """What was asked for, in the order of the inputs; all numbers are finite.
 
     dense: float32, contiguous, one row an input. multi_vectors, hidden: an array (tokens, size) for each input.
@@ -98,8 +94,7 @@ class Pair(NamedTuple):
     second: str
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreQuery:
+class ScoreQuery(Struct, frozen=True):
     """Texts or pairs for a classifier or a reranker.
 
     ranks: the second text of each pair is ranked, which takes a model with one label.
@@ -119,8 +114,7 @@ class ScoreQuery:
     timeout: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(Struct, frozen=True):
     """scores: float32, finite, (items, labels), the columns in the order of `labels`."""
 
     scores: FloatArray

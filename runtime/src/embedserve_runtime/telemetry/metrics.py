@@ -49,6 +49,8 @@ class Running(Protocol):
     def engine(self) -> EngineFacts: ...
     @property
     def out_of_memory(self) -> int: ...
+    @property
+    def recomputed(self) -> int: ...
 
 
 class Metrics:
@@ -134,6 +136,10 @@ class Metrics:
         parity = Metric(name, "Least cosine of vectors in 8 bit to those in 16, measured at start.", "gauge")
         name = "embedserve_out_of_memory"
         split = Metric(name, "Batches that did not fit into the device's memory.", "counter")
+        name = "embedserve_recomputed_inputs"
+        again = Metric(
+            name, "Inputs that were no numbers in reduced precision and were run in float32.", "counter"
+        )
         for number, running in enumerate(self._runners):
             facts, at = running.engine, {"engine": str(number)}
             what = {"kind": facts.kind, "device": facts.device, "precision": facts.precision}
@@ -141,7 +147,8 @@ class Metrics:
             if facts.parity is not None:
                 parity.add_sample(parity.name, at, facts.parity)
             split.add_sample(f"{split.name}_total", at, float(running.out_of_memory))
-        yield from (info, parity, split)
+            again.add_sample(f"{again.name}_total", at, float(running.recomputed))
+        yield from (info, parity, split, again)
 
     def _memory(self) -> Iterator[Metric]:
         name = "embedserve_resident_memory_bytes"

@@ -12,7 +12,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from embedserve_runtime.telemetry.series import Family, Histogram, Layout, Row
+from msgspec import Struct
+
+from embedserve_runtime.telemetry.series import Family, Histogram, Layout, Row, TwoHistograms
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 TEI_SECONDS = tuple(1e-5 * 1.5**k for k in range(1, 36))
@@ -21,8 +23,7 @@ METHODS = ("single", "batch")
 STAGES = ("tokenization", "queue", "inference")
 
 
-@dataclass(slots=True)
-class RequestFacts:
+class RequestFacts(Struct):
     """What is known of a request, filled in while it is handled. Seconds are means over the inputs.
 
     failure: its cause, if it failed. lengths: tokens of each input, once they are answered.
@@ -174,18 +175,20 @@ class RequestMetrics:
             return
         row[self._successes[method]] += 1
         row[self.series.inputs_answered.start] += inputs
-        stages = (seconds, facts.tokenize_seconds, facts.queue_seconds, facts.engine_seconds)
-        for (of_request, of_inputs), value in zip(self._stages, stages, strict=True):
-            of_request.observe(value)
-            of_inputs.observe(value, inputs)
+        of_all, of_tokenizing, of_queue, of_engine = self._stages
+        of_all.observe(seconds, inputs)
+        of_tokenizing.observe(facts.tokenize_seconds, inputs)
+        of_queue.observe(facts.queue_seconds, inputs)
+        of_engine.observe(facts.engine_seconds, inputs)
         lengths = self._lengths
         for length in facts.lengths:
             lengths.observe(length)
 
     @cached_property
-    def _stages(self) -> tuple[tuple[Histogram, Histogram], ...]:
+    def _stages(self) -> tuple[TwoHistograms, ...]:
+        """What is added once for a request, and once for each of its inputs."""
         return tuple(
-            (Histogram(of_request, self.row), Histogram(of_inputs, self.row))
+            TwoHistograms(Histogram(of_request, self.row), Histogram(of_inputs, self.row))
             for of_request, of_inputs in zip(
                 self.series.request_stages, self.series.input_stages, strict=True
             )

@@ -104,15 +104,35 @@ def row_in(memory: memoryview) -> Row:
 class Histogram:
     """Adds to one member. Values on a bound belong to the bucket below it."""
 
-    __slots__ = ("_bounds", "_row", "_start", "_sum")
+    __slots__ = ("bounds", "row", "start", "sum")
 
     def __init__(self, family: Family, row: Row, labels: Labels = ()) -> None:
-        self._bounds = family.bounds
-        self._row = row
-        self._start = family.places()[labels]
-        self._sum = self._start + family.width - 1
+        self.bounds = family.bounds
+        self.row = row
+        self.start = family.places()[labels]
+        self.sum = self.start + family.width - 1
 
     def observe(self, value: float, times: int = 1) -> None:
+        row = self.row
+        row[self.start + bisect_left(self.bounds, value)] += times
+        row[self.sum] += value * times
+
+
+class TwoHistograms:
+    """Adds a value to one histogram, and several times to another one of the same bounds and row."""
+
+    __slots__ = ("_bounds", "_first", "_first_sum", "_row", "_second", "_second_sum")
+
+    def __init__(self, first: Histogram, second: Histogram) -> None:
+        self._bounds = first.bounds
+        self._row = first.row
+        self._first, self._first_sum = first.start, first.sum
+        self._second, self._second_sum = second.start, second.sum
+
+    def observe(self, value: float, times: int) -> None:
         row = self._row
-        row[self._start + bisect_left(self._bounds, value)] += times
-        row[self._sum] += value * times
+        bucket = bisect_left(self._bounds, value)
+        row[self._first + bucket] += 1
+        row[self._first_sum] += value
+        row[self._second + bucket] += times
+        row[self._second_sum] += value * times

@@ -4,6 +4,7 @@
     artifacts/<name>/inputs.json          what the name is the hash of
     artifacts/<name>/report.json          how each variant compared with float32, and its speed
     artifacts/<name>/<precision>/model.onnx, weights     the variants that are published
+    artifacts/<name>/<precision>/standard.onnx           the same with padded inputs, where outputs are asked for
 
 Equal inputs give equal graphs, byte by byte. Only the report differs, since it has times in it.
 """
@@ -29,12 +30,13 @@ from embedserve_runtime.model.store import find_folder
 log = logging.getLogger(__name__)
 
 MODEL_FILE = "model.onnx"
+STANDARD_FILE = "standard.onnx"
 WEIGHTS_FILE = "weights"
 INPUTS_FILE = "inputs.json"
 REPORT_FILE = "report.json"
 KIND: Final = "artifacts"
 # Raised with each change of what the same inputs give.
-CONVERTER_VERSION = "1"
+CONVERTER_VERSION = "2"
 PLAIN = "float32"
 # What `onnx.precision: auto` tries. float16 weights take less room and are not faster on any CPU.
 AUTOMATIC = ("int8",)
@@ -46,10 +48,12 @@ class _Json(BaseModel):
 
 
 class Inputs(_Json):
-    """All that decides what an artifact is. encoder: digest of the description that the graph is written from."""
+    """All that decides what an artifact is. outputs: the packed graph's, then those of the standard file. encoder:
+    digest of the description that the graph is written from. hides_tokens: see `graph.build`."""
 
     vector_space: str
     encoder: str
+    hides_tokens: bool
     outputs: tuple[str, ...]
     operators: str
     variants: tuple[str, ...]
@@ -107,7 +111,8 @@ def inputs_of(card: ModelCard, settings: OnnxSettings) -> Inputs:
     return Inputs(
         vector_space=card.vector_space,
         encoder=hashlib.sha256(repr(card.encoder).encode()).hexdigest(),
-        outputs=(OUTPUT,),
+        hides_tokens=card.hides_tokens,
+        outputs=(OUTPUT, *sorted(set(settings.outputs))),
         operators=OPERATORS,
         variants=(PLAIN, *sorted(set(asked) - {PLAIN})),
         floor=settings.parity,

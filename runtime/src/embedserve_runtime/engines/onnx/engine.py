@@ -58,10 +58,17 @@ class OnnxEngine:
 
     @classmethod
     def load(
-        cls, encoder: Encoder, file: Path, precision: str, threads: int, parity: float | None = None
+        cls,
+        encoder: Encoder,
+        file: Path,
+        precision: str,
+        threads: int,
+        parity: float | None = None,
+        *,
+        hides_tokens: bool = False,
     ) -> OnnxEngine:
         """Load a graph of `encoder` from a file. Raises ModelInvalid when ONNX Runtime cannot."""
-        return cls(encoder, load_session(file, threads), precision, parity)
+        return cls(encoder, load_session(file, threads), precision, parity, hides_tokens=hides_tokens)
 
     @property
     def hidden_size(self) -> int:

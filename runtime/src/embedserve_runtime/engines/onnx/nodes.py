@@ -15,9 +15,13 @@ FUSED = "com.microsoft"  # ONNX Runtime's own operators
 
 
 class GraphWriter:
-    """Collects nodes and initialisers. Sub-graphs share counter and initialisers, so that all names differ."""
+    """Collects nodes and initialisers. Sub-graphs share counter and initialisers, so that all names differ.
 
-    def __init__(self, parent: GraphWriter | None = None) -> None:
+    stem: what all names of values begin with.
+    """
+
+    def __init__(self, parent: GraphWriter | None = None, *, stem: str = "") -> None:
+        self._stem: str = parent._stem if parent else stem
         self._counter: Iterator[int] = parent._counter if parent else itertools.count()
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, NDArray[np.generic]] = parent.initializers if parent else {}
@@ -25,8 +29,12 @@ class GraphWriter:
     def subgraph(self) -> GraphWriter:
         return GraphWriter(self)
 
+    def continued(self) -> GraphWriter:
+        """For nodes of the same graph that come later."""
+        return GraphWriter(self)
+
     def fresh(self, stem: str) -> str:
-        return f"{stem}_{next(self._counter)}"
+        return f"{self._stem}{stem}_{next(self._counter)}"
 
     def constant(self, name: str, value: NDArray[np.generic]) -> str:
         """Keep `value` under `name`. A name stands for one value: asking again gives the same initialiser."""
@@ -45,6 +53,10 @@ class GraphWriter:
     def add(self, operator: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """Add a node with one output and return the output's name."""
         return self.add_many(operator, *inputs, outputs=1, domain=domain, **attributes)[0]
+
+    def add_named(self, operator: str, output: str, *inputs: str, **attributes: Any) -> None:
+        """Add a node whose output has this name."""
+        self.nodes.append(helper.make_node(operator, list(inputs), [output], **attributes))
 
     def add_many(
         self,

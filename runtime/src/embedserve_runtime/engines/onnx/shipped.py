@@ -157,6 +157,7 @@ class GraphRunner:
         self._logits = graph.rows_are == "logits"
         self._engine = engine
         self.engine = engine.facts
+        self.recomputed = 0
 
     @property
     def card(self) -> ModelCard:

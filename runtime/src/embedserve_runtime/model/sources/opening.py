@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.errors import ModelNotFound, SourceUnavailable
+from embedserve_runtime.errors import ModelNotFound, ModelNotStored
 from embedserve_runtime.model.sources.fetching import fetch_into
 from embedserve_runtime.model.sources.hosts import Patience
 from embedserve_runtime.model.sources.progress import Progress
@@ -21,19 +21,21 @@ REMOTE = ("https://", "http://", "s3://")
 
 @dataclass(frozen=True, slots=True)
 class LocatedModel:
-    """A model folder on this machine. revision: the commit, or "local"; digest: of its files, None when local."""
+    """A model folder on this machine. revision: the commit, or "local"; digest: of its files, None when local.
+    licence: as the source names it, None where it does not."""
 
     folder: Path
     revision: str
     digest: str | None
     size: int
+    licence: str | None = None
 
 
 def open_model(settings: ModelSettings) -> LocatedModel:
     """The folder of the model: local, else from the store, else fetched into it.
 
     What is in the store is compared by size and taken without asking anyone; that works on a read-only mount and
-    offline. Raises ModelError, SourceUnavailable, CertificateUntrusted or VolumeError.
+    offline. Raises ModelError, SourceUnavailable (ModelNotStored offline), CertificateUntrusted or VolumeError.
     """
     return _opened(settings, None, None)
 
@@ -78,17 +80,19 @@ def _opened(settings: ModelSettings, progress: Progress | None, patience: Patien
         reference = store.find(name)
     if reference is None:
         if settings.is_offline:
-            raise SourceUnavailable(
+            raise ModelNotStored(
                 f"{settings.source} at {settings.revision} cannot be taken from the store {settings.store}: {damage}; "
                 "offline mode is set, so it is not fetched: run `embedserve fetch` with the same settings online"
             )
         LOGGER.info("not in the store", extra={"source": settings.source, "problem": damage})
         reference = fetch_into(store, name, settings, progress or Progress(), patience or Patience())
+    manifest = store.manifest(reference.digest)
     return LocatedModel(
         folder=store.folder(reference.digest),
         revision=reference.commit,
         digest=reference.digest,
-        size=store.manifest(reference.digest).size,
+        size=manifest.size,
+        licence=manifest.licence,
     )
 
 

@@ -114,10 +114,8 @@ class EightBitProduct:
     def _run(self, rows: Rows, out: Tensor, residual: Tensor | None, out_scales: Tensor | None) -> None:
         count, depth = rows.values.shape
         tile = self._tile(count)
-        programs = min(
-            tile.together * self._multiprocessors,
-            triton.cdiv(count, tile.rows) * triton.cdiv(self._columns, tile.columns),
-        )
+        # Also where there are fewer tiles: it is compiled in, and each number of programs would be compiled anew.
+        programs = tile.together * self._multiprocessors
         kernel: Callable[..., object] = kernels.product[(programs,)]
         kernel(
             TensorDescriptor.from_tensor(rows.values, [tile.rows, 128]),

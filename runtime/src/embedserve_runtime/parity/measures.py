@@ -1,4 +1,4 @@
-"""A variant's results against float32's, in numbers, and whether they are good enough. Pure functions on arrays."""
+"""Two sets of vectors of the same texts in numbers, and whether they are near enough. Pure functions on arrays."""
 
 from __future__ import annotations
 
@@ -10,14 +10,25 @@ from numpy.typing import NDArray
 from embedserve_runtime.config import ParitySettings
 from embedserve_runtime.engines.base import FloatArray
 
+Cosines = NDArray[np.float64]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
-    """What a variant made of the corpus. vectors: (texts, dimensions). scores: (kinds, numbers), of each kind what is
-    compared by rank: similarities of all pairs of texts, or what each label of a classifier gives."""
+    """What a variant made of texts. vectors: (texts, dimensions). logits: (texts, labels), None where the model gives
+    none."""
 
     vectors: FloatArray
-    scores: FloatArray
+    logits: FloatArray | None = None
+
+    @property
+    def scores(self) -> FloatArray:
+        """(kinds, numbers), of each kind what is compared by rank: what each label of a classifier gives, else
+        similarities of all pairs of texts."""
+        return similarities(self.vectors)[None] if self.logits is None else self.logits.T
+
+    def first(self, texts: int) -> Observed:
+        return Observed(self.vectors[:texts], None if self.logits is None else self.logits[:texts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +61,30 @@ def compare(reference: Observed, found: Observed) -> Parity:
     )
 
 
-def cosines(one: FloatArray, other: FloatArray) -> NDArray[np.float64]:
-    """Of each row with the row of the other. Two rows of zeros are equal: 1; one of them: 0."""
+def cosines(one: FloatArray, other: FloatArray) -> Cosines:
+    """Of each row with the row of the other. Two rows of zeros are equal: 1; one of them: 0. Rows that are not finite
+    are as far apart as can be: -1."""
     left, right = one.astype(np.float64), other.astype(np.float64)
     sizes = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    products = (left * right).sum(axis=1) / np.where(sizes == 0, 1, sizes)
+    with np.errstate(invalid="ignore"):
+        products = (left * right).sum(axis=1) / np.where(sizes == 0, 1, sizes)
     both_empty = ~left.any(axis=1) & ~right.any(axis=1)
-    result: NDArray[np.float64] = np.where(
-        both_empty, 1.0, np.where(sizes == 0, 0.0, np.minimum(products, 1))
-    )
+    result = np.where(both_empty, 1.0, np.where(sizes == 0, 0.0, np.minimum(products, 1)))
+    result[~(np.isfinite(left).all(axis=1) & np.isfinite(right).all(axis=1))] = -1.0
     return result
+
+
+def is_lost(found: Cosines, texts: int, floor: ParitySettings) -> bool:
+    """Whether the floor is out of reach after the cosines of the first texts, even if all others were 1."""
+    best_mean = (found.sum() + texts - len(found)) / texts
+    return bool(found.min() < floor.min_cosine or best_mean < floor.min_mean_cosine)
 
 
 def rank_correlation(one: FloatArray, other: FloatArray) -> float:
     """Spearman's: Pearson's correlation of the ranks, equal numbers sharing theirs. 1 where neither side varies, 0
-    where one does not."""
+    where one does not; 1 of fewer than two numbers."""
+    if len(one) < 2:
+        return 1.0
     ranks = [_ranks(values) for values in (one, other)]
     spread = [float(np.std(values)) for values in ranks]
     if min(spread) == 0:

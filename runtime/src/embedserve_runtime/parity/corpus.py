@@ -1,15 +1,19 @@
-"""Texts that variants are tried with and, others, that they are calibrated with: written for this, in some 20 scripts
-and languages, from one word to some hundreds."""
+"""Texts that reduced precision is tried with and, others, that it is calibrated with: written for this, in some 20
+scripts and languages, from one word to some hundreds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.resources import files
 
+import numpy as np
+
 # Lines that follow each other, joined to longer texts: how many lines a text has, from the shortest on.
 RUNS = (2, 3, 5, 8, 13)
 PARITY_TEXTS = 128
 CALIBRATION_TEXTS = 88
+# Texts that are tried however large the model is.
+FEWEST = 32
 
 
 def parity_texts() -> list[str]:
@@ -25,9 +29,21 @@ def pairs_of(texts: Sequence[str]) -> list[tuple[str, str]]:
     return list(zip(texts, [*texts[1:], *texts[:1]], strict=True))
 
 
+def evenly(lengths: Sequence[int], tokens: int) -> list[int]:
+    """Which texts to take where all are too many: as many as together have at most so many tokens, but FEWEST at
+    least, with lengths spread like those of all. In the order of their lengths."""
+    by_length = np.argsort(lengths, kind="stable")
+    for count in range(len(lengths), FEWEST, -1):
+        taken = by_length[np.arange(count) * len(lengths) // count]
+        if np.take(lengths, taken).sum() <= tokens:
+            return [*map(int, taken)]
+    count = min(FEWEST, len(lengths))
+    return [*map(int, by_length[np.arange(count) * len(lengths) // count])]
+
+
 def _texts(name: str, count: int) -> list[str]:
     """Each line alone, then runs of lines, up to `count` texts."""
-    content = files("embedserve_runtime.conversion") / "texts" / name
+    content = files("embedserve_runtime.parity") / "texts" / name
     lines = content.read_text(encoding="utf-8").splitlines()
     texts, start = list(lines), 0
     while len(texts) < count:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, PackedBatch
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.parity import least_cosine, parity_of, sample
+from embedserve_runtime.parity.eight_bit import parity_of, sample
 from embedserve_runtime.results import Output, Results
 from embedserve_runtime.runner import Runner
 
@@ -21,6 +21,7 @@ class Worse:
     exact: Runner
     error: float
     out_of_memory: int = 0
+    recomputed: int = 0
 
     @property
     def card(self) -> ModelCard:
@@ -49,18 +50,3 @@ def test_the_sample_has_texts_of_a_word_and_of_the_greatest_length(minilm_runner
 def test_the_parity_is_the_cosine_that_the_error_leaves(minilm_runner: Runner, error: float) -> None:
     measured = parity_of(Worse(minilm_runner, error), minilm_runner, sample(minilm_runner.card))
     assert measured == pytest.approx((1 + error**2) ** -0.5, abs=0.002)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "want"),
-    [
-        pytest.param([[1, 0], [0, 2]], [[3, 0], [0, 1]], 1.0, id="lengths do not matter"),
-        pytest.param([[1, 0], [1, 0]], [[1, 0], [0, 1]], 0.0, id="the worst pair counts"),
-        pytest.param(
-            [[1, 0], [np.nan, 0]], [[1, 0], [1, 0]], -1.0, id="what is not a number is as far as can be"
-        ),
-    ],
-)
-def test_the_least_cosine(first: list[list[float]], second: list[list[float]], want: float) -> None:
-    arrays: list[FloatArray] = [np.array(rows, dtype=np.float32) for rows in (first, second)]
-    assert least_cosine(*arrays) == pytest.approx(want)

@@ -9,7 +9,8 @@ import pytest
 from scipy import stats
 
 from embedserve_runtime.config import ParitySettings
-from embedserve_runtime.conversion.parity import (
+from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.parity.measures import (
     Observed,
     Parity,
     compare,
@@ -18,7 +19,6 @@ from embedserve_runtime.conversion.parity import (
     shortfalls,
     similarities,
 )
-from embedserve_runtime.engines.base import FloatArray
 
 SOURCE = np.random.default_rng(0)
 
@@ -28,7 +28,7 @@ def numbers(*values: float) -> FloatArray:
 
 
 def observed(vectors: FloatArray) -> Observed:
-    return Observed(vectors, similarities(vectors)[None])
+    return Observed(vectors)
 
 
 @pytest.mark.parametrize("levels", [5, 1000], ids=["many equal numbers", "few"])
@@ -69,15 +69,15 @@ def test_equal_results_compare_as_equal() -> None:
 
 def test_the_least_rank_agreement_of_all_labels_counts() -> None:
     vectors = np.eye(3, dtype=np.float32)
-    one = Observed(vectors, np.array([[1, 2, 3], [1, 2, 3]], dtype=np.float32))
-    other = Observed(vectors, np.array([[1, 2, 3], [3, 2, 1]], dtype=np.float32))
+    one = Observed(vectors, np.array([[1, 1], [2, 2], [3, 3]], dtype=np.float32))
+    other = Observed(vectors, np.array([[1, 3], [2, 2], [3, 1]], dtype=np.float32))
     assert compare(one, other).rank_agreement == pytest.approx(-1)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_results_that_are_not_finite_are_below_every_floor(value: float) -> None:
     reference = observed(np.eye(3, dtype=np.float32))
-    found = Observed(np.full((3, 3), value, dtype=np.float32), reference.scores)
+    found = Observed(np.full((3, 3), value, dtype=np.float32), np.eye(3, dtype=np.float32))
     floor = ParitySettings(min_mean_cosine=-0.5, min_cosine=-0.5, min_rank_agreement=-0.5)
     assert shortfalls(compare(reference, found), floor).count("is below") == 3
 

@@ -1,0 +1,241 @@
+"""A packed graph as an ONNX file with the usual inputs and outputs, for other programs and for `model.onnx_file`.
+
+In front of the graph the tokens of a padded batch are packed, one group of attention a sequence; behind it they are
+laid out again, pooled, put through the model's dense layers or its classifier. The weights stay in the file that the
+packed graph has.
+
+Inputs: `input_ids`, `attention_mask` and, for models that have several, `token_type_ids`, int64 (batch, length),
+padding on either side; each row has a token. Outputs, those that are asked for:
+
+    last_hidden_state     (batch, length, size), 0 where there is no token
+    sentence_embedding    (batch, dimensions): pooled, dense layers, cut, normalised where the model normalises
+    logits                (batch, labels) of a classifier or reranker; (batch, length, width) of what a head makes of
+                          each token, before its activation: lexical weights, the vocabulary's logits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.engines.onnx.graph import OUTPUT, TYPES_INPUT
+from embedserve_runtime.engines.onnx.nodes import GraphWriter
+from embedserve_runtime.errors import ConfigError
+from embedserve_runtime.heads.classification import Classifier
+from embedserve_runtime.heads.dense import NORMALIZE_EPS, DenseHead
+from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.heads.sparse import Splade
+from embedserve_runtime.heads.tokens import Lexical
+from embedserve_runtime.model.architecture import NormKind
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.pipeline import Activation, Pooling
+from embedserve_runtime.runner import Heads
+
+HIDDEN: Final = "last_hidden_state"
+ROWS: Final = "sentence_embedding"
+LOGITS: Final = "logits"
+IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
+# Names of what is added begin with it, so that none is one of the packed graph's.
+STEM = "standard:"
+
+
+def check_outputs(card: ModelCard, heads: Heads, outputs: Sequence[str]) -> None:
+    """Raises ConfigError for an output that the model does not have, or that a file cannot give."""
+    can = {HIDDEN}
+    if isinstance(heads.dense, DenseHead) and card.pipeline.include_prompt:
+        can.add(ROWS)
+    if isinstance(heads.logits, Classifier) or isinstance(heads.sparse, Lexical | Splade):
+        can.add(LOGITS)
+    if card.hides_tokens:
+        can = set()
+    missing = [name for name in outputs if name not in can]
+    if missing:
+        raise ConfigError(
+            f"onnx.outputs: {', '.join(missing)} cannot be written for {card.source}, of which a file can give "
+            f"{', '.join(sorted(can)) or 'nothing'}"
+        )
+
+
+def standard_model(
+    packed: onnx.ModelProto, card: ModelCard, heads: Heads, outputs: Sequence[str]
+) -> onnx.ModelProto:
+    """packed: as `engines.onnx.graph` writes it or `rewriting` rewrites it; it is not changed."""
+    has_types = any(value.name == TYPES_INPUT[0] for value in packed.graph.input)
+    before = GraphWriter(stem=STEM)
+    places = _pack(before, has_types=has_types)
+    behind = _Behind(before.continued(), card, places)
+    declared = [behind.declared(name, heads) for name in outputs]
+    model = onnx.ModelProto()
+    model.CopyFrom(packed)
+    graph = model.graph
+    del graph.input[:], graph.output[:], graph.node[:]
+    graph.input.extend(
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"])
+        for name in (IDS, MASK, *([TYPES] if has_types else []))
+    )
+    graph.output.extend(declared)
+    graph.node.extend([*before.nodes, *packed.graph.node, *behind.graph.nodes])
+    known = {tensor.name for tensor in graph.initializer}
+    graph.initializer.extend(
+        numpy_helper.from_array(value, name)
+        for name, value in before.initializers.items()
+        if name not in known
+    )
+    return model
+
+
+def _pack(graph: GraphWriter, *, has_types: bool) -> str:
+    """Write the packed graph's inputs; gives the places of the tokens in the batch, int64 (tokens, 2)."""
+    places = graph.add("Transpose", graph.add("NonZero", MASK), perm=[1, 0])
+    first, second, minus_one = graph.integers(0), graph.integers(1), graph.integers(-1)
+    lengths = graph.add("ReduceSum", MASK, second, keepdims=1)
+    counted = graph.add("Sub", graph.add("CumSum", MASK, graph.scalar(1)), second)
+    graph.add_named("GatherND", "token_ids", IDS, places)
+    graph.add_named("GatherND", "positions", counted, places)
+    if has_types:
+        graph.add_named("GatherND", TYPES_INPUT[0], TYPES, places)
+    graph.add_named("CumSum", "ends", lengths, graph.scalar(0))
+    graph.add_named("Sub", "starts", "ends", lengths)
+    ones = graph.add("Add", graph.add("Mul", lengths, first), second)
+    columns = graph.add("Mul", ones, minus_one)
+    graph.add_named("Concat", "shapes", ones, lengths, columns, axis=1)
+    graph.add_named("Gather", "groups", graph.add("Shape", lengths), graph.scalar(0))
+    return places
+
+
+class _Behind:
+    """Writes what follows the packed hidden states."""
+
+    def __init__(self, graph: GraphWriter, card: ModelCard, places: str) -> None:
+        self.graph = graph
+        self._card = card
+        self._places = places
+
+    def declared(self, name: str, heads: Heads) -> onnx.ValueInfoProto:
+        """Write the output; gives its declaration."""
+        shape: list[str | int]
+        if name == HIDDEN:
+            made, width = (
+                self._laid_out(OUTPUT, self._card.encoder.hidden_size),
+                self._card.encoder.hidden_size,
+            )
+            shape = ["batch", "length", width]
+        elif name == ROWS:
+            assert isinstance(heads.dense, DenseHead), "checked"
+            made, shape = self._embedding(heads.dense), ["batch", self._card.pipeline.dimensions]
+        elif isinstance(heads.logits, Classifier):
+            made = self._layers(self._classified(heads.logits), heads.logits.layers)
+            shape = ["batch", len(heads.logits.head.labels)]
+        else:
+            assert isinstance(heads.sparse, Lexical | Splade), "checked"
+            width = heads.sparse.layers[-1].layer.out_features
+            made = self._laid_out(self._layers(OUTPUT, heads.sparse.layers), width)
+            shape = ["batch", "length", width]
+        self.graph.add_named("Identity", name, made)
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    def _laid_out(self, rows: str, width: int) -> str:
+        """(tokens, width) to (batch, length, width)."""
+        graph = self.graph
+        shape = graph.add("Concat", graph.add("Shape", IDS), graph.integers(width), axis=0)
+        empty = graph.add("Expand", self._number("0", 0), shape)
+        return graph.add("ScatterND", empty, self._places, rows)
+
+    def _embedding(self, head: DenseHead) -> str:
+        graph, pipeline = self.graph, self._card.pipeline
+        pooled = [self._pooled(pooling) for pooling in head.pooling]
+        rows = self._layers(
+            pooled[0] if len(pooled) == 1 else graph.add("Concat", *pooled, axis=1), head.layers
+        )
+        if pipeline.dimensions != pipeline.full_dimensions:
+            ends = graph.integers(pipeline.dimensions)
+            rows = graph.add("Slice", rows, graph.integers(0), ends, graph.integers(1))
+        if not pipeline.normalize:
+            return rows
+        norms = graph.add("ReduceL2", rows, graph.integers(1), keepdims=1)
+        return graph.add("Div", rows, graph.add("Max", norms, self._number("eps", NORMALIZE_EPS)))
+
+    def _pooled(self, pooling: Pooling) -> str:
+        """(batch, size), as `heads.dense.pool` has it."""
+        graph, second = self.graph, self.graph.integers(1)
+        match pooling:
+            case Pooling.CLS:
+                return graph.add("Gather", OUTPUT, graph.add("Squeeze", "starts", second))
+            case Pooling.LAST:
+                last = graph.add("Sub", graph.add("Squeeze", "ends", second), second)
+                return graph.add("Gather", OUTPUT, last)
+        size = self._card.encoder.hidden_size
+        laid, mask = self._laid_out(OUTPUT, size), graph.add("Unsqueeze", MASK, graph.integers(2))
+        if pooling is Pooling.MAX:
+            least = self._number("least", np.finfo(np.float32).min)
+            seen = graph.add("Where", graph.add("Cast", mask, to=TensorProto.BOOL), laid, least)
+            return graph.add("ReduceMax", seen, second, keepdims=0)
+        weights = graph.add("Cast", mask, to=TensorProto.FLOAT)
+        if pooling is Pooling.WEIGHTED_MEAN:
+            numbers = graph.add("CumSum", weights, graph.scalar(1))
+            weights = graph.add("Mul", numbers, weights)
+        sums = graph.add("ReduceSum", graph.add("Mul", laid, weights), second, keepdims=0)
+        count = graph.add("ReduceSum", weights, second, keepdims=0)
+        return graph.add("Div", sums, graph.add("Sqrt", count) if pooling is Pooling.MEAN_SQRT else count)
+
+    def _classified(self, head: Classifier) -> str:
+        """The states that a classifier reads, (batch, size)."""
+        padding, graph, second = head.head.padding, self.graph, self.graph.integers(1)
+        if padding is None:
+            return self._pooled(head.head.pooling)
+        # The last token that is not padding: the greatest of the places of such, the first token without any.
+        counted = graph.add("Sub", graph.add("CumSum", MASK, graph.scalar(1)), second)
+        is_padding = graph.add("Equal", IDS, graph.integers(padding))
+        real = graph.add("Mul", graph.add("Cast", graph.add("Not", is_padding), to=TensorProto.INT64), MASK)
+        last = graph.add("ReduceMax", graph.add("Mul", counted, real), second, keepdims=0)
+        starts = graph.add("Squeeze", "starts", second)
+        return graph.add("Gather", OUTPUT, graph.add("Add", starts, last))
+
+    def _layers(self, rows: str, layers: Sequence[LoadedLayer]) -> str:
+        for layer in layers:
+            rows = self._layer(rows, layer)
+        return rows
+
+    def _layer(self, rows: str, loaded: LoadedLayer) -> str:
+        graph, layer = self.graph, loaded.layer
+        product = self._product(rows, loaded.weight)
+        if loaded.bias is not None:
+            product = graph.add("Add", product, self._array(loaded.bias))
+        made = self._activation(product, layer.activation)
+        if layer.norm is not None and loaded.norm_weight is not None:
+            bias = [] if loaded.norm_bias is None else [self._array(loaded.norm_bias)]
+            plain = layer.norm.kind is NormKind.LAYER
+            operator = "LayerNormalization" if plain else "SimplifiedLayerNormalization"
+            made = graph.add(
+                operator, made, self._array(loaded.norm_weight), *bias, axis=-1, epsilon=layer.norm.eps
+            )
+        if not layer.residual:
+            return made
+        return graph.add(
+            "Add", made, rows if loaded.residual is None else self._product(rows, loaded.residual)
+        )
+
+    def _product(self, rows: str, weight: FloatArray) -> str:
+        return self.graph.add("MatMul", rows, self._array(weight.T))
+
+    def _activation(self, value: str, kind: Activation) -> str:
+        match kind:
+            case Activation.IDENTITY:
+                return value
+            case Activation.SILU:
+                return self.graph.add("Mul", value, self.graph.add("Sigmoid", value))
+            case Activation.GELU_TANH:
+                return self.graph.add("Gelu", value, approximate="tanh")
+            case _:
+                return self.graph.add(kind.capitalize(), value)
+
+    def _number(self, name: str, value: float | np.float32) -> str:
+        return self.graph.constant(f"{STEM}{name}", np.array(value, dtype=np.float32))
+
+    def _array(self, value: FloatArray) -> str:
+        return self.graph.constant(self.graph.fresh("array"), value)

@@ -1,0 +1,194 @@
+"""What overflows in reduced precision and not in float32 is computed again there, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertModel
+
+from embedserve_runtime.config import load_config
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.loading import load_runners
+from embedserve_runtime.recomputing import MOST_INPUTS, MOST_TOKENS, Exact, bounded, recomputing
+from embedserve_runtime.results import Output
+from embedserve_runtime.runner import Runner
+from embedserve_runtime.running import Overlaps
+from tests.runtime.pipelines.folders import bert, embed, tokens_of
+from tests.runtime.serve_kit import (
+    DIMENSIONS,
+    GatedRun,
+    OverlappingRunner,
+    Run,
+    TinyRunner,
+    bench,
+    mean_of_ids,
+)
+from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
+
+# The token that a layer answers with numbers beyond float16, and texts with and without it.
+WORD = "quick"
+OVERFLOWS, FITS = f"{WORD} {WORD} {WORD}", "some other words"
+HIDDEN = 24
+# In float16 the first product stays below 65,504 and the second does not; beyond float32 with the other one.
+LARGE, TOO_LARGE = 1e2, 1e36
+
+
+def overflowing(folder: Path, second: float = LARGE) -> Path:
+    """A BERT whose one layer multiplies what it sees of `WORD` by 1e4 and by `second`."""
+    bert(folder, BertModel)
+    model = BertModel.from_pretrained(folder)
+    direction = torch.linspace(-1, 1, HIDDEN)
+    direction /= direction.norm()
+    embeddings, layer = model.embeddings, model.encoder.layer[0]
+    with torch.no_grad():
+        for table in (embeddings.position_embeddings, embeddings.token_type_embeddings):
+            table.weight.zero_()
+        for norm in (embeddings.LayerNorm, layer.attention.output.LayerNorm, layer.output.LayerNorm):
+            norm.weight.fill_(1)
+            norm.bias.zero_()
+        for dense in (layer.attention.output.dense, layer.intermediate.dense, layer.output.dense):
+            dense.weight.zero_()
+            dense.bias.zero_()
+        # A state whose part along the direction is above 4 of at most 4.9: of no token but this one.
+        layer.intermediate.dense.weight[0] = 1e4 * direction
+        layer.intermediate.dense.bias[0] = -4e4
+        layer.output.dense.weight[:, 0] = second * torch.linspace(0.5, 1, HIDDEN).flip(0)
+        embeddings.word_embeddings.weight[word_id(folder)] = 10 * direction
+    model.save_pretrained(folder)
+    return folder
+
+
+def word_id(folder: Path) -> int:
+    (runner,) = runners(folder, "float32")
+    (sequence,) = tokens_of(runner.card, [WORD])
+    return int(sequence.ids[1])
+
+
+def runners(folder: Path, precision: str) -> list[Runner]:
+    engine = {"kind": "torch", "precision": precision, "threads": 1}
+    return [*load_runners(load_config(flags={"model": {"source": str(folder)}, "engine": engine}))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return overflowing(tmp_path_factory.mktemp("overflowing"))
+
+
+def test_a_text_that_overflows_in_float16_has_the_vector_of_float32(folder: Path) -> None:
+    (reduced,), (exact,) = runners(folder, "float16"), runners(folder, "float32")
+    got, want = embed(reduced, [FITS, OVERFLOWS, FITS]), embed(exact, [FITS, OVERFLOWS, FITS])
+    assert reduced.engine.precision == "float16"
+    assert np.abs(got[1] - want[1]).max() <= TINY_MODEL_MAX_ABS_DIFF
+    assert np.abs(got - want).max() <= 0.01
+    assert (reduced.recomputed, exact.recomputed) == (1, 0)
+
+
+def test_hidden_states_are_computed_again_with_the_rest(folder: Path) -> None:
+    (reduced,), (exact,) = runners(folder, "float16"), runners(folder, "float32")
+    batch = PackedBatch.pack(tokens_of(reduced.card, [OVERFLOWS, FITS]))
+    wanted = Output.DENSE | Output.HIDDEN
+    got, want = reduced.run(batch, wanted).hidden, exact.run(batch, wanted).hidden
+    assert got is not None
+    assert want is not None
+    assert np.abs(got[0] - want[0]).max() <= TINY_MODEL_MAX_ABS_DIFF
+    assert np.abs(got[1] - want[1]).max() <= 0.02
+
+
+async def test_the_request_is_answered_and_counted(folder: Path) -> None:
+    (runner,) = runners(folder, "float16")
+    async with bench(model=runner) as server:
+        answer = await server.client.post("/embed", json={"inputs": [OVERFLOWS, FITS]})
+        again = server.metric("embedserve_recomputed_inputs_total", {"engine": "0"})
+    assert answer.status_code == 200
+    assert np.isfinite(answer.json()).all()
+    assert again == 1
+
+
+async def test_what_is_no_number_in_float32_either_fails_alone(tmp_path: Path) -> None:
+    (runner,) = runners(overflowing(tmp_path, TOO_LARGE), "float16")
+    async with bench(model=runner) as server:
+        bad = await server.client.post("/embed", json={"inputs": OVERFLOWS})
+        good = await server.client.post("/embed", json={"inputs": "no"})
+    assert (bad.status_code, good.status_code) == (500, 200)
+    assert "not a finite number" in bad.json()["error"]
+
+
+def nan_on(token: int) -> Run:
+    """Rows of ones, those of sequences with the token without a number."""
+
+    def run(batch: PackedBatch) -> FloatArray:
+        rows = np.ones((len(batch.lengths), DIMENSIONS), dtype=np.float32)
+        rows[np.logical_or.reduceat(batch.token_ids == token, batch.cu_seqlens[:-1])] = np.nan
+        return rows
+
+    return run
+
+
+def batch_of(*sequences: list[int]) -> PackedBatch:
+    return PackedBatch.pack([np.array(one, dtype=np.int32) for one in sequences])
+
+
+def test_only_what_is_wrong_is_run_again_and_the_exact_model_is_opened_once() -> None:
+    exact, opened = GatedRun(mean_of_ids()), []
+    exact.release()
+
+    def open_runner() -> Runner:
+        opened.append(1)
+        return TinyRunner(exact)
+
+    runner = recomputing(TinyRunner(nan_on(9)), Exact(open_runner))
+    for _ in range(2):
+        batch = batch_of([1, 2], [9], [3, 9, 4], [5])
+        rows = runner.run(batch, Output.DENSE).dense
+        assert rows is not None
+        assert np.array_equal(rows[[0, 3]], np.ones((2, DIMENSIONS)))
+        assert np.array_equal(rows[[1, 2]], mean_of_ids()(batch_of([9], [3, 9, 4])))
+    assert opened == [1]
+    assert [one.token_ids.tolist() for one in exact.batches] == [[9, 3, 9, 4]] * 2
+    assert runner.recomputed == 4
+
+
+def test_an_engine_that_overlaps_still_does() -> None:
+    runner = recomputing(OverlappingRunner(nan_on(9)), Exact(lambda: TinyRunner(mean_of_ids())))
+    assert isinstance(runner, Overlaps)
+    assert runner.most_under_way == 2
+    under_way = [runner.submit(batch_of(ids), Output.DENSE) for ids in ([9], [1])]
+    for one in under_way:
+        rows = one.results().dense
+        assert rows is not None
+        assert np.isfinite(rows).all()
+    assert runner.recomputed == 1
+
+
+def test_a_model_that_cannot_be_opened_in_float32_is_tried_once() -> None:
+    tried = []
+
+    def open_runner() -> Runner:
+        tried.append(1)
+        raise EngineFailure("no memory for it")
+
+    runner = recomputing(TinyRunner(nan_on(9)), Exact(open_runner))
+    for _ in range(2):
+        rows = runner.run(batch_of([9], [1]), Output.DENSE).dense
+        assert rows is not None
+        assert np.isnan(rows[0]).all()
+        assert np.isfinite(rows[1]).all()
+    assert (tried, runner.recomputed) == ([1], 0)
+
+
+BOUNDS = {
+    "few": ([2, 5], [10] * 6, [2, 5]),
+    "too many": (range(MOST_INPUTS + 5), [1] * (MOST_INPUTS + 5), range(MOST_INPUTS)),
+    "too long": ([0, 1], [MOST_TOKENS, 1], [0]),
+    "one that is too long": ([0], [MOST_TOKENS + 1], []),
+}
+
+
+@pytest.mark.parametrize(("places", "lengths", "want"), BOUNDS.values(), ids=BOUNDS)
+def test_how_much_of_a_batch_is_run_again(places: list[int], lengths: list[int], want: list[int]) -> None:
+    bounded_to = bounded(np.array(places, dtype=np.int32), np.array(lengths, dtype=np.int32))
+    assert bounded_to.tolist() == [*want]

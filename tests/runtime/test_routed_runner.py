@@ -1,0 +1,103 @@
+"""Two models behind one runner: each sequence goes its way, and the next batch may come while one runs."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+import pytest
+
+from embedserve_runtime.engines.base import FloatArray, PackedBatch, TokenSequence
+from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.results import Output
+from embedserve_runtime.runner import RoutedRunner, Runner
+from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.scheduling.work import Completed, Order
+from tests.runtime.scheduling.test_dispatcher import deadline, dense_rows, dispatcher, ids, taken
+from tests.runtime.serve_kit import GatedRun, OverlappingRunner, Run, TinyRunner, mean_of_ids
+
+MIXED = (True, False, False, True, True)
+WAYS = {
+    "documents": (False,) * 3,
+    "queries": (True,) * 3,
+    "both in turns": MIXED,
+}
+
+
+def negated(run: Run) -> Run:
+    """So that a sequence that has gone the wrong way shows."""
+    return lambda batch: -run(batch)
+
+
+def text(number: int, *, query: bool) -> TokenSequence:
+    return TokenSequence(np.arange(number, 2 * number + 1, dtype=np.int32), query=query)
+
+
+def routed(documents: TinyRunner, queries: TinyRunner) -> RoutedRunner:
+    # Nobody reads their cards.
+    return RoutedRunner(cast("Runner", documents), cast("Runner", queries))
+
+
+def expected(sequences: list[TokenSequence]) -> FloatArray:
+    ways = {False: mean_of_ids(), True: negated(mean_of_ids())}
+    return np.concatenate([ways[one.query](PackedBatch.pack([one])) for one in sequences])
+
+
+@pytest.mark.parametrize(
+    ("documents", "queries", "under_way"),
+    [
+        pytest.param(TinyRunner, TinyRunner, 1, id="neither overlaps"),
+        pytest.param(OverlappingRunner, TinyRunner, 2, id="documents overlap"),
+        pytest.param(TinyRunner, OverlappingRunner, 2, id="queries overlap"),
+        pytest.param(OverlappingRunner, OverlappingRunner, 2, id="both overlap"),
+    ],
+)
+def test_each_sequence_gets_what_its_way_gives_alone(
+    documents: type[TinyRunner], queries: type[TinyRunner], under_way: int
+) -> None:
+    runner = routed(documents(mean_of_ids()), queries(negated(mean_of_ids())))
+    assert runner.most_under_way == under_way
+    batches = [[text(n, query=query) for n, query in enumerate(ways)] for ways in WAYS.values()]
+    submitted = [runner.submit(PackedBatch.pack(batch), Output.DENSE | Output.HIDDEN) for batch in batches]
+    for batch, one in zip(batches, submitted, strict=True):
+        results = one.results()
+        np.testing.assert_array_equal(results.dense, expected(batch))
+        assert [len(states) for states in results.hidden or ()] == [len(one) for one in batch]
+
+
+async def test_a_routed_model_has_the_next_batch_of_both_ways_before_the_first_has_ended() -> None:
+    gates = GatedRun(), GatedRun(negated(mean_of_ids()))
+    engines = OverlappingRunner(gates[0]), OverlappingRunner(gates[1])
+    texts = [TokenSequence(ids(n), query=n % 2 == 1) for n in range(6)]
+    # One of each way in a batch.
+    async with dispatcher(routed(*engines), limits=Limits(2, 1_000, 100)) as built:
+        request = asyncio.create_task(built.submit(Order(texts, Output.DENSE), deadline()))
+        for engine in engines:
+            await taken(engine)
+            await taken(engine)
+        assert built.queued_inputs == 2
+        for gate in gates:
+            gate.release()
+        np.testing.assert_array_equal(dense_rows(await request), expected(texts))
+    assert [[batch.token_ids.tolist() for batch in gate.batches] for gate in gates] == [
+        [[4], [2], [0]],
+        [[5], [3], [1]],
+    ]
+
+
+@pytest.mark.parametrize("way", [False, True], ids=["document", "query"])
+async def test_a_text_that_one_way_refuses_fails_alone(way: bool) -> None:
+    ways = [OverlappingRunner(mean_of_ids()), OverlappingRunner(negated(mean_of_ids()))]
+    ways[way] = replace(ways[way], refused=7)
+    texts = [TokenSequence(ids(n, 2), query=query) for n in (1, 7, 3) for query in (False, True)]
+    async with dispatcher(routed(*ways), limits=Limits(8, 1_000, 100)) as built:
+        requests = [built.submit(Order([one], Output.DENSE), deadline()) for one in texts]
+        outcomes = await asyncio.gather(*requests, return_exceptions=True)
+    for one, outcome in zip(texts, outcomes, strict=True):
+        if one.query == way and one.ids[0] == 7:
+            assert isinstance(outcome, EngineFailure)
+        else:
+            assert isinstance(outcome, Completed)
+            np.testing.assert_array_equal(dense_rows(outcome), expected([one]))
