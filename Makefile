@@ -68,7 +68,7 @@ test-gpu: setup ## the tests that need a CUDA device; they skip with a reason wi
 	$(BIN)/pytest tests/runtime/engines/test_cuda*.py
 
 .PHONY: image-cuda
-image-cuda: ## the runtime's image with torch (some 8 GB on disk while it is built); needs buildah
+image-cuda: ## the runtime's image with torch (some 14 GB on disk while it is built); needs buildah
 	VERSION=$$(grep -m1 '^version' runtime/pyproject.toml | cut -d'"' -f2)
 	buildah build --file runtime/Containerfile --target cuda --build-arg REQUIREMENTS=cuda.txt \
 	  --tag "embedserve-runtime:$$VERSION-cuda" .
