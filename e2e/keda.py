@@ -1,21 +1,16 @@
-"""KEDA in the cluster, from its own sources and manifests; without its webhooks, which check what users write."""
+"""KEDA in the cluster, without its webhooks, which check what users write."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import yaml
-
 from e2e.cluster.binaries import KEDA, build_keda, module_folder
-from e2e.cluster.buildah import ImageBuild
-from e2e.cluster.images import CONTAINERFILES, PREFIX
-from e2e.cluster.kubectl import condition_true, deployment_available
+from e2e.cluster.kubectl import condition_true
 from e2e.cluster.lifecycle import Cluster
-from e2e.services import PATIENCE_S, Object
+from e2e.others import Other, installed, load_image, rendered, with_image
+from e2e.services import PATIENCE_S
 
-IMAGE = f"{PREFIX}embedserve-keda:1"
 NAMESPACE = "keda"
 DEPLOYMENTS = ("keda-operator", "keda-metrics-apiserver")
 API_SERVICE = ("apiservice", "v1beta1.external.metrics.k8s.io")
@@ -23,22 +18,15 @@ API_SERVICE = ("apiservice", "v1beta1.external.metrics.k8s.io")
 
 @contextmanager
 def keda(cluster: Cluster) -> Iterator[None]:
-    """Installed, and answering for external metrics; gone afterwards, with all that was made for it."""
-    programs = build_keda(cluster.layout, cluster.progress)
-    image = ImageBuild(
-        IMAGE, CONTAINERFILES / "keda" / "Containerfile", programs, (), {"CONTENT": programs.name}
-    )
-    cluster.images.ensure(image)
-    objects = _manifests(cluster)
-    try:
-        cluster.kubectl.apply(_listed(objects))
-        for name in DEPLOYMENTS:
-            cluster.kubectl.wait_for(
-                name,
-                ("deployment", name, "--namespace", NAMESPACE),
-                deployment_available,
-                timeout_s=PATIENCE_S,
-            )
+    """Installed, and answering for external metrics."""
+    image = load_image(cluster, "keda", build_keda(cluster.layout, cluster.progress))
+    folder = module_folder(KEDA, "github.com/kedacore/keda/v2") / "config" / "minimal"
+    objects = [
+        with_image(found, image) if found["kind"] == "Deployment" else found
+        for found in rendered(cluster, folder)
+    ]
+    # First of all goes what blocks the deletion of every namespace while nobody answers for it.
+    with installed(cluster, Other("KEDA", NAMESPACE, DEPLOYMENTS, objects, first=[API_SERVICE])):
         cluster.kubectl.wait_for(
             "the API of external metrics",
             API_SERVICE,
@@ -46,35 +34,3 @@ def keda(cluster: Cluster) -> Iterator[None]:
             timeout_s=PATIENCE_S,
         )
         yield
-    finally:
-        # First what blocks the deletion of every namespace while nobody answers for it.
-        cluster.kubectl("delete", *API_SERVICE, "--ignore-not-found")
-        cluster.kubectl(
-            "delete",
-            "--ignore-not-found",
-            "--filename",
-            "-",
-            stdin=_listed(objects),
-            timeout_s=PATIENCE_S,
-        )
-
-
-def _manifests(cluster: Cluster) -> list[Object]:
-    folder = module_folder(KEDA, "github.com/kedacore/keda/v2") / "config" / "minimal"
-    rendered = cluster.kubectl("kustomize", str(folder), "--load-restrictor=LoadRestrictionsNone")
-    return [_here(found) for found in yaml.safe_load_all(rendered)]
-
-
-def _here(found: Object) -> Object:
-    """With our image, smaller, and ready sooner: the manifests wait for twenty seconds before the first look."""
-    if found["kind"] == "Deployment":
-        (container,) = found["spec"]["template"]["spec"]["containers"]
-        container |= {"image": IMAGE, "imagePullPolicy": "Never"}
-        for probe in ("livenessProbe", "readinessProbe"):
-            container[probe]["initialDelaySeconds"] = 2
-        container["resources"]["requests"] = {"cpu": "10m", "memory": "50Mi"}
-    return found
-
-
-def _listed(objects: list[Object]) -> str:
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from e2e.demo.partners import CLIENT_NAMESPACE
+from e2e.in_pod import program
 from e2e.services import Service
 
 _ASK_FOR_EVER = """
-import json, sys, threading, urllib.request
-url, threads, text = sys.argv[1] + "/embed", int(sys.argv[2]), sys.argv[3]
+import json, socket, sys, threading, urllib.request
+# By the Service's address: how quickly names are found on a busy node is not what is tried.
+url, threads, text = f"http://{socket.gethostbyname(sys.argv[1])}/embed", int(sys.argv[2]), sys.argv[3]
 body = json.dumps({"inputs": text}).encode()
 def ask():
     asked = 0
@@ -30,16 +29,6 @@ print("begun", flush=True)
 for _ in range(threads):
     threading.Thread(target=ask).start()
 """
-END = """
-import os, pathlib, signal, sys
-for entry in pathlib.Path("/proc").iterdir():
-    if entry.name.isdigit() and int(entry.name) != os.getpid():
-        try:
-            if sys.argv[1].encode() in (entry / "cmdline").read_bytes():
-                os.kill(int(entry.name), signal.SIGKILL)
-        except OSError:
-            pass
-"""
 
 
 @dataclass
@@ -53,20 +42,9 @@ class Load:
 @contextmanager
 def asking(service: Service, *, threads: int = 1, text: str = "still here") -> Iterator[Load]:
     """Requests of some threads, each with one text, one after the other, until the end of the block."""
-    kubectl, load, mark = service.kubectl, Load(), secrets.token_hex(8)
-    url = service.get()["status"]["endpoint"]["url"]
-    where = ("exec", "--namespace", CLIENT_NAMESPACE, "deployment/client", "--")
-    command = kubectl.command([*where, "python3", "-u", "-c", _ASK_FOR_EVER, url, str(threads), text, mark])
-    process = subprocess.Popen(
-        command, env=kubectl.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        try:
-            yield load
-        finally:
-            # What runs in the pod has to end; the command here ends with it.
-            kubectl(*where, "python3", "-c", END, mark)
-            for line in process.stdout.read().splitlines():
-                (load.failed if line.startswith("failed") else load.asked).append(line)
+    load = Load()
+    host = service.get()["status"]["endpoint"]["url"].removeprefix("http://")
+    with program(service.kubectl, _ASK_FOR_EVER, host, str(threads), text) as said:
+        yield load
+    for line in said:
+        (load.failed if line.startswith("failed") else load.asked).append(line)

@@ -13,9 +13,12 @@ LONG_TEXT = "A sentence that is long enough to be some work, and is asked for ag
 
 
 def scaled_spec(**more: object) -> Object:
-    """Small pods, small batches, quick down: so that a small load needs several, and a test does not wait for long."""
+    """Small pods, small batches, quick down: so that a small load needs several, and a test does not wait for long.
+
+    Not so quick that a moment without a queue, while pods start, would take them away again.
+    """
     down = {
-        "stabilizationWindowSeconds": 5,
+        "stabilizationWindowSeconds": 30,
         "policies": [{"type": "Percent", "value": 100, "periodSeconds": 5}],
     }
     autoscaling = {"minReplicas": 1, "maxReplicas": 3, "target": 8, "behavior": {"scaleDown": down}, **more}
@@ -34,3 +37,20 @@ def upgrade(cluster: Cluster, *flags: str) -> None:
 
 def ready(found: Object) -> int:
     return int(found["status"].get("readyReplicas", 0))
+
+
+def somebody_elses_api() -> Object:
+    """An APIService of the metrics' group that leads to another adapter than ours."""
+    return {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {"name": "v1beta1.custom.metrics.k8s.io"},
+        "spec": {
+            "group": "custom.metrics.k8s.io",
+            "version": "v1beta1",
+            "groupPriorityMinimum": 100,
+            "versionPriority": 10,
+            "insecureSkipTLSVerify": True,
+            "service": {"namespace": "monitoring", "name": "prometheus-adapter", "port": 443},
+        },
+    }

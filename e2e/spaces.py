@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import secrets
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from e2e.demo.partners import CLIENT_NAMESPACE
-from e2e.load import END
+from e2e.in_pod import program
 from e2e.services import Service
 
 CLIENTS = 10
@@ -93,36 +90,19 @@ class Watch:
 @contextmanager
 def watching(service: Service, text: str) -> Iterator[Watch]:
     """Clients in a pod, until the end of the block."""
-    kubectl, watch, mark = service.kubectl, Watch(), secrets.token_hex(8)
+    watch = Watch()
     host = service.get()["status"]["endpoint"]["url"].removeprefix("http://")
-    where = ("exec", "--namespace", CLIENT_NAMESPACE, "deployment/client", "--")
-    words = ["python3", "-u", "-c", _ASK, host, str(CLIENTS), str(RATE), text, mark]
-    process = subprocess.Popen(
-        kubectl.command([*where, *words]),
-        env=kubectl.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        try:
-            yield watch
-        finally:
-            kubectl(*where, "python3", "-c", END, mark)
-            counts: dict[int, int] = {}
-            said: dict[str, Any]
-            for line in process.stdout.read().splitlines():
-                if line.startswith("command terminated"):
-                    continue  # by the line before
-                said = json.loads(line) if line.startswith("{") else {"failed": line}
-                if "failed" in said:
-                    watch.failed.append(str(said["failed"]))
-                    continue
-                counts[said["client"]] = said.pop("count")
-                watch.seen.append(Seen(**{**said, "vector": tuple(said["vector"])}))
-            watch.answers = sum(counts.values())
+    with program(service.kubectl, _ASK, host, str(CLIENTS), str(RATE), text) as said:
+        yield watch
+    counts: dict[int, int] = {}
+    for line in said:
+        told: dict[str, Any] = json.loads(line) if line.startswith("{") else {"failed": line}
+        if "failed" in told:
+            watch.failed.append(str(told["failed"]))
+            continue
+        counts[told["client"]] = told.pop("count")
+        watch.seen.append(Seen(**{**told, "vector": tuple(told["vector"])}))
+    watch.answers = sum(counts.values())
 
 
 def vector_at(service: Service, url: str, text: str) -> tuple[str, list[float]]:

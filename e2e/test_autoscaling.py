@@ -15,7 +15,7 @@ from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.demo.release import OPERATOR_NAMESPACE, RELEASE
 from e2e.load import asking
-from e2e.scaled import LONG_TEXT, ready, scaled_spec, upgrade
+from e2e.scaled import LONG_TEXT, ready, scaled_spec, somebody_elses_api, upgrade
 from e2e.services import PATIENCE_S, Object, Service, condition
 
 pytestmark = pytest.mark.soak
@@ -116,27 +116,14 @@ def test_two_services_scale_apart(service: MakeService, scaled: Service) -> None
 
 
 def test_somebody_elses_metrics_api_is_left_alone_and_named(kubectl: Kubectl, scaled: Service) -> None:
-    name = "v1beta1.custom.metrics.k8s.io"
-    foreign = {
-        "apiVersion": "apiregistration.k8s.io/v1",
-        "kind": "APIService",
-        "metadata": {"name": name},
-        "spec": {
-            "group": "custom.metrics.k8s.io",
-            "version": "v1beta1",
-            "groupPriorityMinimum": 100,
-            "versionPriority": 10,
-            "insecureSkipTLSVerify": True,
-            "service": {"namespace": "monitoring", "name": "prometheus-adapter", "port": 443},
-        },
-    }
+    foreign = somebody_elses_api()
     kubectl("create", "--filename", "-", stdin=json.dumps(foreign))
     try:
         wait_until("ours is gone", lambda: kubectl.get(*API_SERVICE) is None, timeout_s=PATIENCE_S)
         told = scaled.wait_condition("ScalingActive", "False", "MetricsUnavailable")
         assert "monitoring/prometheus-adapter" in told["message"]
     finally:
-        kubectl("delete", "apiservice", name)
+        kubectl("delete", "apiservice", foreign["metadata"]["name"])
     wait_registered(kubectl)
     scaled.wait_condition("ScalingActive", "True", "Scaling")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
-from e2e.git import GitOps
+from e2e.git import GitOps, by_flux, pull_and_apply
 from e2e.services import PATIENCE_S, Service, condition, hub_spec
 from e2e.spaces import CLIENTS, Watch, vector_at, watching
 
@@ -18,14 +20,21 @@ CLS = hub_spec(servedModelName="gitops", replicas=2, model={"pooling": "cls"})
 TEXT = "The same words, another space."
 
 
-@pytest.fixture
-def gitops(service: MakeService, tmp_path: Path) -> GitOps:
+@pytest.fixture(params=["a plain loop", pytest.param("Flux", marks=pytest.mark.soak)])
+def gitops(request: pytest.FixtureRequest, service: MakeService, tmp_path: Path) -> Iterator[GitOps]:
     """A service that was made by a commit, and serves."""
-    found = GitOps.init(service("gitops"), tmp_path)
-    found.commit(MEAN, "Serve MiniLM")
-    found.service.wait_serving()
-    found.service.embed("the way is open")
-    return found
+    made = service("gitops")
+    with ExitStack() as stack:
+        if request.param == "Flux":
+            request.getfixturevalue("flux_controllers")
+            found = GitOps.init(made, tmp_path)
+            stack.enter_context(by_flux(made.kubectl, tmp_path))
+        else:
+            found = GitOps.init(made, tmp_path, lambda: pull_and_apply(made.kubectl, tmp_path))
+        found.commit(MEAN, "Serve MiniLM")
+        found.service.wait_serving()
+        found.service.embed("the way is open")
+        yield found
 
 
 def check(watch: Watch, spaces: list[str], references: dict[str, list[float]]) -> None:
@@ -86,6 +95,12 @@ BAD = [
         "Reconciling",
         "NoRoomForBoth",
         id="more memory than the node has",
+    ),
+    pytest.param(
+        hub_spec(replicas=2, model={"pooling": "splade"}),
+        "Stalled",
+        None,
+        id="a pooling that does not make the outputs",
     ),
     pytest.param(
         hub_spec(replicas=2, model={"task": "rerank"}), "Stalled", None, id="a task that the model cannot do"

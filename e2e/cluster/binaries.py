@@ -53,6 +53,8 @@ KWOK = GoBuild("kwok", "tool", "about 2 minutes")
 S3 = GoBuild("versitygw", "tool", "about 1 minute")
 # Autoscaling by somebody else; built only by the test that wants it.
 KEDA = GoBuild("keda", "tool", "about 15 minutes")
+# Manifests applied from Git by somebody else; likewise.
+FLUX = GoBuild("flux", "tool", "about 20 minutes")
 
 # Kubernetes first: the others share most of its compiled packages.
 BUILDS = (KUBERNETES, COREDNS, HELM, LOCAL_PATH, KWOK)
@@ -77,6 +79,11 @@ def build_s3(layout: Layout, progress: Progress) -> Path:
 def build_keda(layout: Layout, progress: Progress) -> Path:
     """The folder with KEDA's operator and its metrics server."""
     return _build(KEDA, _compiler(), layout, progress)
+
+
+def build_flux(layout: Layout, progress: Progress) -> Path:
+    """The folder with Flux's source-controller and kustomize-controller."""
+    return _build(FLUX, _compiler(), layout, progress)
 
 
 def module_folder(build: GoBuild, module: str) -> Path:

@@ -16,7 +16,15 @@ from embedserve_operator.api.crd import custom_resource_definition
 from embedserve_operator.cli import parser
 from embedserve_operator.hardware import HardwareClass, with_changes
 from embedserve_operator.kinds import API_KINDS, CHILD_KINDS, CLUSTER_KINDS, OPTIONAL_KINDS, POD, RESOURCE
-from embedserve_operator.options import adapter_settings, render_settings, run_settings
+from embedserve_operator.options import (
+    adapter_settings,
+    preflight_place,
+    preflight_wanted,
+    render_settings,
+    run_settings,
+)
+from embedserve_operator.preflight.facts import Place, Provider, Wanted
+from embedserve_operator.rights import CLUSTER_RIGHTS, SERVICE_RIGHTS, Right
 from embedserve_operator.settings import KedaSettings
 from embedserve_operator.specs.autoscaler import METRICS
 from embedserve_operator.specs.metadata import CLAIM_LABEL, claim_mark
@@ -199,6 +207,41 @@ def test_the_values_know_exactly_the_fields_of_a_hardware_class() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     fields = {field.alias for field in HardwareClass.model_fields.values()}
     assert set(schema["definitions"]["hardwareClass"]["properties"]) == fields
+
+
+def test_preflight_asks_for_exactly_the_rights_that_the_chart_gives(template: Template) -> None:
+    def rights(name: str) -> set[Right]:
+        return {
+            Right(group, resource, verb)
+            for rule in rules_of(template(), "ClusterRole", name)
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+
+    assert set(SERVICE_RIGHTS) == rights("embedserve-operator")
+    assert set(CLUSTER_RIGHTS) == rights("embedserve-operator-nodes")
+
+
+@pytest.mark.parametrize(
+    ("values", "provider"),
+    [
+        ((), "auto"),
+        (("--set", "metricsAdapter.enabled=true"), "adapter"),
+        (("--set", "keda.enabled=true"), "keda"),
+        (("--set", "prometheusAdapter.rules=true"), "prometheus-adapter"),
+    ],
+)
+def test_helm_test_looks_for_what_the_values_ask_for(
+    template: Template, values: tuple[str, ...], provider: Provider
+) -> None:
+    watched = ("--set", "watch.namespaces={a,b}", "--set", "watch.nodes=false")
+    (pod,) = objects(template(*values, *watched), "Pod")
+    options = parser().parse_args(pod["spec"]["containers"][0]["args"])
+    assert preflight_wanted(options) == Wanted(provider, is_installed=True)
+    assert preflight_place(options) == Place(
+        "system", "embedserve-operator", None, ("a", "b"), watches_nodes=False
+    )
 
 
 def test_one_operator_has_no_budget_that_would_keep_its_node_from_being_drained(template: Template) -> None:

@@ -78,7 +78,15 @@ async def serving(
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     host, port = runner.addresses[0][:2]
-    file = folder / "kubeconfig"
+    write_kubeconfig(folder / "kubeconfig", f"http://{host}:{port}", monkeypatch)
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
+
+
+def write_kubeconfig(file: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that lead to that address, where clients look for them."""
     file.write_text(
         yaml.safe_dump(
             {
@@ -86,14 +94,10 @@ async def serving(
                 "kind": "Config",
                 "current-context": "x",
                 "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
-                "clusters": [{"name": "x", "cluster": {"server": f"http://{host}:{port}"}}],
+                "clusters": [{"name": "x", "cluster": {"server": url}}],
                 "users": [{"name": "x", "user": {}}],
             }
         ),
         encoding="utf-8",
     )
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(file))
-    try:
-        yield server
-    finally:
-        await runner.cleanup()

@@ -3,7 +3,7 @@ the API server may refuse any; whoever asks by the service's name gets vectors o
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -213,11 +213,13 @@ class Client:
         simulation = self._simulation
         answers = simulation.answers()
         suspended = simulation.objects[RESOURCE, "docs"]["spec"].get("suspend", False)
-        self._was_answered = (self._was_answered or bool(answers)) and not suspended
-        if self._was_answered and not answers:
-            self.problems.append(f"nobody answers after write {simulation.writes}")
-        if None in answers:
-            self.problems.append(f"passed on to nobody after write {simulation.writes}")
+        if suspended:
+            self._was_answered = False
+        elif answers and None not in answers:
+            self._was_answered = True
+        elif self._was_answered:
+            who = "passed on to nobody" if answers else "nobody answers"
+            self.problems.append(f"{who} after write {simulation.writes}")
 
 
 async def to_the_end(world: World) -> None:
@@ -232,41 +234,65 @@ async def to_the_end(world: World) -> None:
         return
 
 
-async def change_with_a_death(world: World, first: dict[str, Any], then: dict[str, Any], death: int) -> bool:
-    """Whether the change needs so many writes."""
-    simulation, _ = world
+def dies(simulation: Simulation, write: int) -> None:
+    simulation.dies_after = write
+
+
+def is_refused(simulation: Simulation, write: int) -> None:
+    simulation.fails_at = frozenset({write})
+
+
+Trouble = Callable[[Simulation, int], None]
+
+
+async def change_with(world: World, steps: Sequence[dict[str, Any]], trouble: Trouble, at: int) -> bool:
+    """The manifests one after the other, each but the first in the middle of the way to the one before, with trouble
+    at that write. Whether the change needs so many writes."""
+    simulation, operator = world
     simulation.objects.clear()
     simulation.told.clear()
-    simulation.writes, simulation.dies_after = 0, None
+    simulation.writes, simulation.dies_after, simulation.fails_at = 0, None, frozenset()
     client = Client(simulation)
-    await through(world, first)
-    simulation.user_applies(then)
-    simulation.dies_after = simulation.writes + death
+    await through(world, spec(A))
+    before = simulation.writes
+    trouble(simulation, before + at)
+    *earlier, last = steps
+    for step in earlier:
+        simulation.user_applies(step)
+        with suppress(Killed, AssertionError):
+            await operator.run(most_passes=2)
+    simulation.user_applies(last)
     await to_the_end(world)
     assert client.problems == []
-    return simulation.writes >= death and simulation.dies_after is None
+    return simulation.writes >= before + at
 
 
 CHANGES = [
-    pytest.param(spec(A), spec(B), B, id="another model"),
-    pytest.param(spec(A), spec(MIRROR), A, id="the same vectors"),
-    pytest.param(spec(A), spec(B, {"keepPrevious": "0s"}), B, id="nothing kept"),
-    pytest.param(spec(A), spec(B, {"onNewVectorSpace": "Refuse"}), A, id="refused"),
-    pytest.param(spec(A), spec(B, {"hold": True}), A, id="held"),
+    pytest.param([spec(B)], B, id="another model"),
+    pytest.param([spec(MIRROR)], A, id="the same vectors"),
+    pytest.param([spec(B, {"keepPrevious": "0s"})], B, id="nothing kept"),
+    pytest.param([spec(B, {"onNewVectorSpace": "Refuse"})], A, id="refused"),
+    pytest.param([spec(B, {"hold": True})], A, id="held"),
+    pytest.param([spec(B, {"hold": True}), spec(B)], B, id="held, and let go"),
+    pytest.param([spec(B), spec(C)], C, id="a second model in the middle of the first"),
+    pytest.param([spec(B), spec(A)], A, id="taken back in the middle"),
+    pytest.param([spec(B), spec(B, suspend=True), spec(B)], B, id="suspended in the middle"),
+    pytest.param([spec(BROKEN), spec(A)], A, id="a model that cannot be had, taken back"),
 ]
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("first", "then", "want"), CHANGES)
-async def test_an_operator_that_dies_after_any_write_leaves_nothing_that_the_next_one_does_not_finish(
-    world: World, first: dict[str, Any], then: dict[str, Any], want: str
+@pytest.mark.parametrize("trouble", [dies, is_refused])
+@pytest.mark.parametrize(("steps", "want"), CHANGES)
+async def test_an_operator_that_dies_after_any_write_and_an_api_that_refuses_any_leave_nothing_unfinished(
+    world: World, steps: list[dict[str, Any]], want: str, trouble: Trouble
 ) -> None:
-    death = 1
-    while await change_with_a_death(world, first, then, death):
+    at = 1
+    while await change_with(world, steps, trouble, at):
         assert world[0].answers() == {SPACE[want]}
         assert not {"Reconciling"} & types(world[0])
-        death += 1
-    assert death > 5, "the change is more than a few writes"
+        at += 1
+    assert at > 5, "the change is more than a few writes"
 
 
 STEPS = st.one_of(

@@ -1,6 +1,6 @@
-"""`embedserve-operator`: run, adapter, in-use, render, explain, spaces, model, crds.
+"""`embedserve-operator`: run, adapter, in-use, preflight, render, explain, spaces, model, crds.
 
-As `kubectl embedserve`: render, explain, spaces, model, crds.
+As `kubectl embedserve`: preflight, render, explain, spaces, model, crds.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from embedserve_operator import __version__
@@ -24,12 +25,17 @@ from embedserve_operator.options import (
     adapter_settings,
     add_adapter_options,
     add_in_use_options,
+    add_preflight_options,
     add_render_options,
     add_run_options,
+    preflight_place,
+    preflight_wanted,
     render_settings,
     run_settings,
 )
 from embedserve_operator.origin import described
+from embedserve_operator.preflight.facts import Facts
+from embedserve_operator.preflight.judge import exit_status, judge, report
 from embedserve_operator.render import explained, read_cluster, render
 from embedserve_operator.spaces import table
 from embedserve_operator.world import ChildRef, Key
@@ -89,6 +95,10 @@ def parser(program: str = "embedserve-operator") -> argparse.ArgumentParser:
             default=None,
             help="its namespace (default: that of the kubeconfig's context)",
         )
+    preflight = commands.add_parser(
+        "preflight", help="say what the cluster has and lacks; the exit status is 1 when something is missing"
+    )
+    add_preflight_options(preflight)
     crds = commands.add_parser("crds", help="print the CustomResourceDefinition")
     crds.add_argument("--chart-template", action="store_true", help="as the chart's template")
     return parser
@@ -165,6 +175,21 @@ async def _status(options: argparse.Namespace) -> EmbeddingServiceStatus:
     return read_resource(found).status
 
 
+def _preflight(options: argparse.Namespace) -> int:
+    findings = judge(asyncio.run(_facts(options)), preflight_wanted(options))
+    sys.stdout.write(report(findings))
+    return exit_status(findings)
+
+
+async def _facts(options: argparse.Namespace) -> Facts:
+    # As above.
+    from embedserve_operator.kube import Kube
+    from embedserve_operator.preflight.look import look
+
+    async with Kube(request_timeout=options.request_timeout) as kube:
+        return await look(kube, preflight_place(options), datetime.now(UTC))
+
+
 def _in_use(options: argparse.Namespace) -> int:
     # As above.
     from embedserve_operator.in_use import list_in_use
@@ -190,6 +215,7 @@ _COMMANDS = {
     "explain": _show,
     "in-use": _in_use,
     "model": _model,
+    "preflight": _preflight,
     "render": _show,
     "run": _run,
     "spaces": _spaces,

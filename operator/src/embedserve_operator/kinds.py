@@ -35,6 +35,10 @@ class ApiKind:
         return "/".join(parts)
 
 
+def _review(plural: str) -> ApiKind:
+    return ApiKind("authorization.k8s.io", "v1", plural, namespaced=False)
+
+
 RESOURCE = KIND
 POD = "Pod"
 JOB = "Job"
@@ -43,6 +47,7 @@ NODE = "Node"
 RUNTIME_CLASS = "RuntimeClass"
 SERVICE_MONITOR = "ServiceMonitor"
 SCALED_OBJECT = "ScaledObject"
+STORAGE_CLASS = "StorageClass"
 
 API_KINDS: Mapping[str, ApiKind] = MappingProxyType(
     {
@@ -62,6 +67,9 @@ API_KINDS: Mapping[str, ApiKind] = MappingProxyType(
         POD: ApiKind("", "v1", "pods"),
         NODE: ApiKind("", "v1", "nodes", namespaced=False),
         RUNTIME_CLASS: ApiKind("node.k8s.io", "v1", "runtimeclasses", namespaced=False),
+        STORAGE_CLASS: ApiKind("storage.k8s.io", "v1", "storageclasses", namespaced=False),
+        "SelfSubjectAccessReview": _review("selfsubjectaccessreviews"),
+        "SubjectAccessReview": _review("subjectaccessreviews"),
         SERVICE_MONITOR: ApiKind("monitoring.coreos.com", "v1", "servicemonitors"),
         SCALED_OBJECT: ApiKind("keda.sh", "v1alpha1", "scaledobjects"),
     }

@@ -81,12 +81,16 @@ class Kube:
             content_type=APPLY,
         )
 
-    async def create(self, manifest: Manifest) -> Received:
-        """Create an object; ConflictError when one of that name exists."""
+    async def create(self, manifest: Manifest, *, dry_run: bool = False) -> Received:
+        """Create an object; ConflictError when one of that name exists. dry_run: only look whether it could be."""
         return await self._call(
             "POST",
-            API_KINDS[manifest["kind"]].path(manifest["metadata"]["namespace"]),
-            query={"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"},
+            API_KINDS[manifest["kind"]].path(manifest["metadata"].get("namespace")),
+            query={
+                "fieldManager": FIELD_MANAGER,
+                "fieldValidation": "Strict",
+                **({"dryRun": "All"} if dry_run else {}),
+            },
             body=manifest,
         )
 
@@ -168,6 +172,15 @@ class Kube:
         except NotFoundError:
             return False
         return any(item.get("name") == api.plural for item in mappings(found, "resources"))
+
+    async def has_group(self, group: str) -> bool:
+        """Whether anybody answers for a group of the API."""
+        found = await self._call("GET", "/apis")
+        return any(item.get("name") == group for item in mappings(found, "groups"))
+
+    async def version(self) -> Received:
+        """What the API server says of itself."""
+        return await self._call("GET", "/version")
 
     async def get_lease(self, namespace: str, name: str) -> Received | None:
         """A Lease, or None when it does not exist."""

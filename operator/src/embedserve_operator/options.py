@@ -7,13 +7,14 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
 from embedserve_operator import __version__
 from embedserve_operator.errors import SettingsError
 from embedserve_operator.hardware import CLASSES, HardwareClass, with_changes
+from embedserve_operator.preflight.facts import Place, Provider, Wanted
 from embedserve_operator.settings import (
     ARCHITECTURES,
     AdapterPlace,
@@ -77,6 +78,55 @@ def add_in_use_options(parser: argparse.ArgumentParser) -> None:
         "--output", type=Path, default=None, metavar="FILE", help="without it standard output"
     )
     parser.add_argument("--request-timeout", type=float, default=20.0, metavar="SECONDS")
+
+
+def add_preflight_options(parser: argparse.ArgumentParser) -> None:
+    """Where the operator is, or will be, and what is expected of the cluster."""
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        default=os.environ.get("POD_NAMESPACE", "embedserve-system"),
+        help="namespace of the operator (default: %(default)s)",
+    )
+    parser.add_argument("--lease-name", default="embedserve-operator", help="name of the operator's Lease")
+    parser.add_argument(
+        "--service-account",
+        default=None,
+        metavar="NAME",
+        help="ask for the rights of this account of that namespace (default: those of the caller)",
+    )
+    parser.add_argument(
+        "--watch-namespace",
+        action="append",
+        default=[],
+        metavar="NAMESPACE",
+        help="the operator watches only this namespace; may be repeated (default: all)",
+    )
+    parser.add_argument("--no-nodes", action="store_true", help="the operator does not watch nodes")
+    parser.add_argument(
+        "--metrics",
+        default="auto",
+        choices=get_args(Provider),
+        help="who is to answer autoscalers; auto: anybody, if a service has one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--installed", action="store_true", help="the chart is installed: what it brings has to be there"
+    )
+    parser.add_argument("--request-timeout", type=float, default=20.0, metavar="SECONDS")
+
+
+def preflight_place(options: argparse.Namespace) -> Place:
+    return Place(
+        namespace=options.namespace,
+        lease=options.lease_name,
+        account=options.service_account,
+        namespaces=tuple(options.watch_namespace),
+        watches_nodes=not options.no_nodes,
+    )
+
+
+def preflight_wanted(options: argparse.Namespace) -> Wanted:
+    return Wanted(provider=options.metrics, is_installed=options.installed)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,85 @@
+"""Controllers of others in the cluster: built from their Go modules, installed by their own manifests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from e2e.cluster.buildah import ImageBuild
+from e2e.cluster.images import CONTAINERFILES, PREFIX
+from e2e.cluster.kubectl import deployment_available
+from e2e.cluster.lifecycle import Cluster
+from e2e.services import PATIENCE_S, Object
+
+_OF_THE_CLUSTER = {
+    "APIService",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+    "Namespace",
+}
+
+
+class Other(NamedTuple):
+    """`first`: of what is installed, what has to go before the rest."""
+
+    name: str
+    namespace: str
+    deployments: Sequence[str]
+    objects: Sequence[Object]
+    first: Sequence[Sequence[str]] = ()
+
+
+def load_image(cluster: Cluster, name: str, programs: Path) -> str:
+    """Build an image of programs by the Containerfile of that name, and load it; returns its reference."""
+    reference = f"{PREFIX}embedserve-{name}:1"
+    containerfile = CONTAINERFILES / name / "Containerfile"
+    cluster.images.ensure(ImageBuild(reference, containerfile, programs, (), {"CONTENT": programs.name}))
+    return reference
+
+
+def rendered(cluster: Cluster, folder: Path) -> list[Object]:
+    """What a folder with a kustomization stands for."""
+    words = ("kustomize", str(folder), "--load-restrictor=LoadRestrictionsNone")
+    return list(yaml.safe_load_all(cluster.kubectl(*words)))
+
+
+def placed(found: Object, namespace: str) -> Object:
+    """In that namespace, where the manifests name one of their own."""
+    if found["kind"] not in _OF_THE_CLUSTER:
+        found["metadata"]["namespace"] = namespace
+    for subject in found.get("subjects", []):
+        subject["namespace"] = namespace
+    return found
+
+
+def with_image(found: Object, image: str, **container: object) -> Object:
+    """A Deployment of one container with our image, less of the node, and ready sooner."""
+    (one,) = found["spec"]["template"]["spec"]["containers"]
+    one |= {"image": image, "imagePullPolicy": "Never", **container}
+    for probe in ("livenessProbe", "readinessProbe"):
+        one.get(probe, {})["initialDelaySeconds"] = 2
+    one["resources"] = {"requests": {"cpu": "10m", "memory": "50Mi"}}
+    return found
+
+
+@contextmanager
+def installed(cluster: Cluster, other: Other) -> Iterator[None]:
+    """There and available; gone afterwards, with all that was made for it."""
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(other.objects)})
+    try:
+        with cluster.progress.step(f"installing {other.name}"):
+            cluster.kubectl("apply", "--server-side", "--force-conflicts", "--filename", "-", stdin=listed)
+            for name in other.deployments:
+                words = ("deployment", name, "--namespace", other.namespace)
+                cluster.kubectl.wait_for(name, words, deployment_available, timeout_s=PATIENCE_S)
+        yield
+    finally:
+        for one in other.first:
+            cluster.kubectl("delete", *one, "--ignore-not-found", timeout_s=PATIENCE_S)
+        cluster.kubectl("delete", "--ignore-not-found", "--filename", "-", stdin=listed, timeout_s=PATIENCE_S)

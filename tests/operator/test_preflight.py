@@ -1,0 +1,279 @@
+"""What `preflight` makes of a cluster, and what it exits with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from embedserve_operator.cli import plugin
+from embedserve_operator.kube import Kube
+from embedserve_operator.preflight.facts import Api, Facts, Leader, Place, Provider, Uses, Wanted
+from embedserve_operator.preflight.judge import State, exit_status, judge, report
+from embedserve_operator.preflight.look import look
+from embedserve_operator.rights import Right
+from tests.operator.api_server import ApiServer, serving, status, write_kubeconfig
+
+OURS = Api(
+    "v1beta2.custom.metrics.k8s.io", "custom.metrics.k8s.io", "embedserve-system/adapter", is_ours=True
+)
+FOREIGN = Api("v1beta1.custom.metrics.k8s.io", "custom.metrics.k8s.io", "monitoring/prometheus-adapter")
+CPU = Api("v1beta1.metrics.k8s.io", "metrics.k8s.io", "kube-system/metrics-server")
+DEAD = Api("v1.dead.example", "dead.example", "old/gone", is_available=False, message="no endpoints")
+BEFORE = Wanted()
+GOOD = Facts(
+    version=(1, 34),
+    is_defined=True,
+    lacking=(),
+    leader=Leader("operator-a", 2.0, is_expired=False),
+    has_lease=True,
+    apis=(OURS, CPU),
+    has_metrics_group=True,
+    has_keda=False,
+    has_monitoring=True,
+    has_image_volumes=True,
+    default_storage="fast",
+    has_storage=True,
+    uses=Uses(autoscaling=1, images=1, default_storage=1),
+)
+BARE = replace(
+    GOOD,
+    is_defined=False,
+    leader=None,
+    has_lease=False,
+    apis=(),
+    has_metrics_group=False,
+    has_monitoring=False,
+    has_image_volumes=False,
+    default_storage=None,
+    has_storage=False,
+    uses=None,
+)
+
+
+def states(facts: Facts, wanted: Wanted = BEFORE) -> dict[str, State]:
+    return {one.subject: one.state for one in judge(facts, wanted) if one.state is not State.OK}
+
+
+def test_a_cluster_that_has_all_passes() -> None:
+    findings = judge(GOOD, Wanted(is_installed=True))
+    assert {one.state for one in findings} == {State.OK}
+    assert exit_status(findings) == 0
+    assert report(findings).endswith("\nnothing is missing\n")
+
+
+def test_before_the_installation_nothing_is_missing_that_the_chart_brings_or_nobody_needs() -> None:
+    assert states(BARE) == {
+        "definition": State.LATER,
+        "operator": State.LATER,
+        "autoscaling": State.WARNING,
+        "CPU metrics": State.WARNING,
+        "image volumes": State.WARNING,
+        "storage": State.WARNING,
+        "monitoring": State.LATER,
+    }
+    assert exit_status(judge(BARE, Wanted())) == 0
+
+
+def test_after_it_what_the_chart_brings_has_to_be_there() -> None:
+    found = states(BARE, Wanted(is_installed=True))
+    assert {subject for subject, state in found.items() if state is State.MISSING} == {
+        "definition",
+        "operator",
+    }
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted", "subject", "words"),
+    [
+        pytest.param(replace(GOOD, version=(1, 28)), Wanted(), "Kubernetes", "too old", id="too old"),
+        pytest.param(
+            replace(GOOD, lacking=(Right("apps", "deployments", "patch"), Right("", "pods", "list"))),
+            Wanted(),
+            "rights",
+            "may not patch deployments.apps, list pods",
+            id="rights that the operator uses",
+        ),
+        pytest.param(
+            replace(GOOD, leader=Leader("operator-a", 90.0, is_expired=True)),
+            Wanted(is_installed=True),
+            "operator",
+            "operator-a held the Lease",
+            id="an operator that ended",
+        ),
+        pytest.param(
+            replace(GOOD, apis=(CPU,), has_metrics_group=False),
+            Wanted(),
+            "autoscaling",
+            "spec.autoscaling changes nothing",
+            id="a service scales and nobody measures",
+        ),
+        pytest.param(
+            replace(GOOD, apis=(replace(OURS, is_available=False, message="no endpoints"),)),
+            Wanted(),
+            "autoscaling",
+            "does not answer: no endpoints",
+            id="a provider that is dead",
+        ),
+        pytest.param(
+            replace(GOOD, apis=(FOREIGN,)),
+            Wanted("adapter"),
+            "autoscaling",
+            "monitoring/prometheus-adapter",
+            id="the adapter where somebody else is",
+        ),
+        pytest.param(GOOD, Wanted("keda"), "autoscaling", "KEDA is asked for", id="KEDA where there is none"),
+        pytest.param(
+            replace(GOOD, apis=(CPU,), has_metrics_group=False),
+            Wanted("prometheus-adapter"),
+            "autoscaling",
+            "prometheus-adapter is asked for",
+            id="a prometheus-adapter where there is none",
+        ),
+        pytest.param(
+            replace(GOOD, has_image_volumes=False),
+            Wanted(),
+            "image volumes",
+            "1 services have one",
+            id="a model in an image where the cluster mounts none",
+        ),
+        pytest.param(
+            replace(GOOD, default_storage=None, has_storage=False),
+            Wanted(),
+            "storage",
+            "rely on one",
+            id="a cache without a StorageClass",
+        ),
+    ],
+)
+def test_what_is_needed_and_not_there_fails_and_is_named(
+    facts: Facts, wanted: Wanted, subject: str, words: str
+) -> None:
+    findings = judge(facts, wanted)
+    (missing,) = [one for one in findings if one.state is State.MISSING]
+    assert missing.subject == subject
+    assert words in missing.words
+    assert exit_status(findings) == 1
+    assert report(findings).endswith("\n1 missing\n")
+
+
+@pytest.mark.parametrize(
+    ("facts", "provider", "words"),
+    [
+        (GOOD, "adapter", "(ours)"),
+        (replace(GOOD, apis=(FOREIGN,)), "prometheus-adapter", "monitoring/prometheus-adapter"),
+        (replace(GOOD, apis=(), has_metrics_group=False, has_keda=True), "keda", "KEDA"),
+        (replace(GOOD, apis=None), "auto", "somebody answers"),
+        (replace(GOOD, apis=(), has_metrics_group=False), "none", "nobody answers"),
+    ],
+)
+def test_who_answers_autoscalers_is_named(facts: Facts, provider: Provider, words: str) -> None:
+    (found,) = [one for one in judge(facts, Wanted(provider)) if one.subject == "autoscaling"]
+    assert found.state is State.OK
+    assert words in found.words
+
+
+def test_an_api_that_nobody_answers_is_told_since_it_blocks_the_cluster() -> None:
+    (found,) = [
+        one for one in judge(replace(GOOD, apis=(OURS, CPU, DEAD)), Wanted()) if one.state != State.OK
+    ]
+    assert (found.state, "no namespace can be deleted" in found.words) == (State.WARNING, True)
+
+
+def test_what_the_caller_may_not_see_is_unknown_and_not_missing() -> None:
+    blind = replace(
+        GOOD, apis=None, has_lease=None, leader=None, has_image_volumes=None, has_storage=None, uses=None
+    )
+    assert set(states(blind, Wanted(is_installed=True)).values()) == {State.UNKNOWN}
+
+
+class Cluster:
+    """An API server that refuses what it has no answer for, and one right."""
+
+    def __init__(self) -> None:
+        self.reviews: list[dict[str, Any]] = []
+        self.answers: dict[str, Any] = {
+            "/version": {"major": "1", "minor": "33+"},
+            "/apis": {"groups": [{"name": "custom.metrics.k8s.io"}]},
+            "/apis/embedserve.dev/v1alpha1": {"resources": [{"name": "embeddingservices"}]},
+            "/apis/apiregistration.k8s.io/v1/apiservices": {
+                "items": [
+                    {
+                        "metadata": {"name": FOREIGN.name},
+                        "spec": {
+                            "group": FOREIGN.group,
+                            "service": {"namespace": "monitoring", "name": "prometheus-adapter"},
+                        },
+                        "status": {
+                            "conditions": [
+                                {"type": "Available", "status": "False", "message": "no endpoints"}
+                            ]
+                        },
+                    }
+                ]
+            },
+            "/apis/coordination.k8s.io/v1/namespaces/system/leases/embedserve-operator": {
+                "spec": {
+                    "holderIdentity": "operator-a",
+                    "renewTime": "2026-11-28T10:00:00.500000Z",
+                    "leaseDurationSeconds": 15,
+                }
+            },
+        }
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        if request.path.startswith("/apis/authorization.k8s.io/"):
+            review = json.loads(await request.read())
+            self.reviews.append(review)
+            allowed = review["spec"]["resourceAttributes"]["resource"] != "nodes"
+            return web.json_response({"status": {"allowed": allowed}})
+        if request.path in self.answers:
+            return web.json_response(self.answers[request.path])
+        code = 404 if request.path.count("/") == len(("", "apis", "group")) else 403
+        return status(code, "no")
+
+
+async def test_a_cluster_is_asked_without_writing_into_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, server = Cluster(), ApiServer()
+    server.answer = cluster.answer
+    place = Place("system", "embedserve-operator", "operator", ("search",), watches_nodes=True)
+    async with serving(server, tmp_path, monkeypatch), Kube(request_timeout=5) as kube:
+        facts = await look(kube, place, datetime(2026, 11, 28, 10, 0, 10, tzinfo=UTC))
+    assert facts == Facts(
+        version=(1, 33),
+        is_defined=True,
+        lacking=(Right("", "nodes", "list"), Right("", "nodes", "watch")),
+        leader=Leader("operator-a", 9.5, is_expired=False),
+        has_lease=True,
+        apis=(replace(FOREIGN, is_available=False, message="no endpoints"),),
+        has_metrics_group=True,
+        has_keda=False,
+        has_monitoring=False,
+        has_image_volumes=None,
+        default_storage=None,
+        has_storage=None,
+        uses=None,
+    )
+    writes = {said.split("?")[0] for said in server.requests if not said.startswith("GET")}
+    assert writes == {
+        "POST /apis/authorization.k8s.io/v1/subjectaccessreviews",
+        "POST /api/v1/namespaces/default/pods",
+    }
+    assert all("dryRun=All" in said for said in server.requests if "/pods?" in said)
+    assert {one["spec"]["user"] for one in cluster.reviews} == {"system:serviceaccount:system:operator"}
+
+
+def test_a_cluster_that_does_not_answer_is_no_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:9", monkeypatch)
+    assert plugin(["preflight"]) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err.partition(":")[0]) == ("", "kubectl embedserve preflight")
