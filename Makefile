@@ -30,6 +30,17 @@ $(STAMP): requirements/bootstrap.txt requirements/dev.txt requirements/clients.t
 	VIRTUAL_ENV=$(VENV)/clients $(BIN)/uv pip sync --quiet --require-hashes requirements/clients.txt
 	touch $(STAMP)
 
+.PHONY: oracles
+oracles: $(VENV)/oracles/.installed ## FlagEmbedding and PyLate, which need older packages, in an environment of their own
+
+# It sees the packages of the main one behind its own: torch and numpy are there once.
+$(VENV)/oracles/.installed: requirements/oracles.txt $(STAMP)
+	$(PYTHON) -m venv --clear --without-pip $(VENV)/oracles
+	VIRTUAL_ENV=$(VENV)/oracles $(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/oracles.txt
+	SITE='import sysconfig; print(sysconfig.get_path("purelib"))'
+	$(BIN)/python -c "$$SITE" > "$$($(VENV)/oracles/bin/python -c "$$SITE")/shared.pth"
+	touch $@
+
 .PHONY: lock
 lock: setup ## resolve requirements/*.txt anew from the *.in and pyproject files
 	@cd requirements
@@ -41,6 +52,7 @@ lock: setup ## resolve requirements/*.txt anew from the *.in and pyproject files
 	$$UV -o clients.txt clients.in
 	$$UV -o infinity.txt infinity.in
 	$$UV --no-deps -o weights.txt weights.in
+	$$UV --no-deps -o oracles.txt oracles.in
 	$$UV -c runtime.txt -c operator.txt -o dev.txt dev.in ../runtime/pyproject.toml ../operator/pyproject.toml
 
 .PHONY: lint
@@ -65,10 +77,10 @@ test-fast: lint ## every test that needs no cluster (under 2 minutes once set up
 
 .PHONY: test-gpu
 test-gpu: setup ## the tests that need a CUDA device; they skip with a reason without one
-	$(BIN)/pytest tests/runtime/engines/test_cuda.py tests/runtime/engines/test_cuda_routes.py
+	$(BIN)/pytest tests/runtime/engines/test_cuda*.py
 
 .PHONY: image-cuda
-image-cuda: ## the runtime's image with torch (some 8 GB on disk while it is built); needs buildah
+image-cuda: ## the runtime's image with torch (some 14 GB on disk while it is built); needs buildah
 	VERSION=$$(grep -m1 '^version' runtime/pyproject.toml | cut -d'"' -f2)
 	buildah build --file runtime/Containerfile --target cuda --build-arg REQUIREMENTS=cuda.txt \
 	  --tag "embedserve-runtime:$$VERSION-cuda" .
@@ -79,7 +91,7 @@ bench-gpu: setup ## the torch engine on a CUDA device; writes benchmarks/results
 	$(BIN)/python -m benchmarks.gpu_serving
 
 .PHONY: test
-test: test-fast ## every test, the thorough and the cluster ones too; brings up what it needs
+test: test-fast oracles ## every test, the thorough and the cluster ones too; brings up what it needs
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist loadfile -m thorough
 	$(BIN)/python -m e2e.cluster images
 	$(BIN)/pytest e2e -m "not soak"

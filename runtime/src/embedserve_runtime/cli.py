@@ -1,4 +1,4 @@
-"""The `embedserve` command: serve, fetch, convert, inspect, bench, store.
+"""The `embedserve` command: serve, fetch, convert, inspect, bench, store, self-test.
 
 Results go to standard output, logs and errors to standard error. Exit code 0, 1 (could not be done, with the reason)
 or 2 (wrong usage).
@@ -23,7 +23,8 @@ from typing import Any, TypeVar
 from embedserve_runtime import __version__
 from embedserve_runtime.config import ModelSettings, RuntimeConfig, load_config
 from embedserve_runtime.errors import ConfigError, EmbedserveError
-from embedserve_runtime.model.card import ModelCard, read_card
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import LocatedModel, fetch_model, note_identity, open_model
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.termination import write_termination_message, write_termination_result
@@ -88,6 +89,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = arguments.pop("command")
     if command == "store":
         return _store(arguments)
+    if command == "self-test":
+        # Imported here, as for `serve`.
+        from embedserve_runtime import selftest
+
+        return selftest.run(sys.stdout)
     file = arguments.pop("config")
     as_json = arguments.pop("json", False)
     load = {name: arguments.pop(name) for name in BENCH_DEFAULTS if name in arguments}
@@ -249,6 +255,9 @@ def _parser() -> argparse.ArgumentParser:
         if name == "bench":
             _add_bench_flags(command)
     _add_store(commands.add_parser("store", help="list, check or clean the model store"))
+    commands.add_parser(
+        "self-test", help="run a small random model on every engine and GPU; says what could not be checked"
+    )
     return parser
 
 
