@@ -30,17 +30,29 @@ $(STAMP): requirements/bootstrap.txt requirements/dev.txt requirements/clients.t
 	VIRTUAL_ENV=$(VENV)/clients $(BIN)/uv pip sync --quiet --require-hashes requirements/clients.txt
 	touch $(STAMP)
 
+.PHONY: oracles
+oracles: $(VENV)/oracles/.installed ## FlagEmbedding and PyLate, which need older packages, in an environment of their own
+
+# It sees the packages of the main one behind its own: torch and numpy are there once.
+$(VENV)/oracles/.installed: requirements/oracles.txt $(STAMP)
+	$(PYTHON) -m venv --clear --without-pip $(VENV)/oracles
+	VIRTUAL_ENV=$(VENV)/oracles $(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/oracles.txt
+	SITE='import sysconfig; print(sysconfig.get_path("purelib"))'
+	$(BIN)/python -c "$$SITE" > "$$($(VENV)/oracles/bin/python -c "$$SITE")/shared.pth"
+	touch $@
+
 .PHONY: lock
 lock: setup ## resolve requirements/*.txt anew from the *.in and pyproject files
 	@cd requirements
 	UV="../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header"
 	$$UV -o bootstrap.txt bootstrap.in
 	$$UV -o runtime.txt ../runtime/pyproject.toml build.in
-	$$UV --extra torch -c runtime.txt -o cuda.txt ../runtime/pyproject.toml build.in
+	$$UV --extra torch --extra export -c runtime.txt -o cuda.txt ../runtime/pyproject.toml build.in
 	$$UV -o operator.txt ../operator/pyproject.toml build.in
 	$$UV -o clients.txt clients.in
 	$$UV -o infinity.txt infinity.in
 	$$UV --no-deps -o weights.txt weights.in
+	$$UV --no-deps -o oracles.txt oracles.in
 	$$UV -c runtime.txt -c operator.txt -o dev.txt dev.in ../runtime/pyproject.toml ../operator/pyproject.toml
 
 .PHONY: lint
@@ -79,7 +91,7 @@ bench-gpu: setup ## the torch engine on a CUDA device; writes benchmarks/results
 	$(BIN)/python -m benchmarks.gpu_serving
 
 .PHONY: test
-test: test-fast ## every test, the thorough and the cluster ones too; brings up what it needs
+test: test-fast oracles ## every test, the thorough and the cluster ones too; brings up what it needs
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist loadfile -m thorough
 	$(BIN)/python -m e2e.cluster images
 	$(BIN)/pytest e2e -m "not soak"

@@ -1,10 +1,11 @@
 """What conversion costs, what it gives, and how fast 8 bit is beside float32 on this processor.
 
-    python -m benchmarks.conversion [--large] [--rounds N]
+    python -m benchmarks.conversion [--large] [--rounds N] [--json FILE]
 
-Every conversion runs in a process of its own: seconds from its start to its end, and the greatest resident size. The
-large model has 24 layers of 1,024 and random weights (335 million numbers; 1.3 GB in float32): with --large only.
-Rates are of the engine with pooling, without a server; all cases run in turn in every round, and the fastest round
+Every conversion runs in a process of its own: seconds from its start to its end, imports and the trial of each variant
+included, the trials' share beside, and the greatest resident size. The large model has 24 layers of 1,024 and random
+weights (335 million numbers; 1.3 GB in float32): with --large only. Rates are of the engine with pooling, without a
+server; all cases run in turn in every round, and the fastest round
 counts, since a busy machine slows some of them. "of float32" is within a round, the median.
 """
 
@@ -28,6 +29,7 @@ from safetensors.numpy import save_file
 from benchmarks.packing import log_uniform, random_batch
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu_features import instruction_set
+from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.loading import load_runner
 from embedserve_runtime.model import families
 from embedserve_runtime.results import Output
@@ -71,7 +73,7 @@ def large_model(folder: Path) -> Path:
 
 
 def converted(model: Path, store: Path) -> Mapping[str, Any]:
-    """Convert in a process of its own and print what it took."""
+    """Convert in a process of its own; prints and gives what it took."""
     size = sum(path.stat().st_size for path in model.glob("*.safetensors"))
     began = time.perf_counter()
     command = [sys.executable, "-c", COMMAND, "convert", "--model", str(model), "--store", str(store)]
@@ -86,20 +88,35 @@ def converted(model: Path, store: Path) -> Mapping[str, Any]:
         )
         for one in result["variants"]
     }
+    logged = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    (phases,) = (line["seconds"] for line in logged if "seconds" in line)
+    trials = sum(value for phase, value in phases.items() if phase.startswith("trying"))
     print(
         f"{model.name}: {seconds:.1f} s ({cpu:.1f} s of CPU), {peak / 1024:.0f} MiB at the highest; "
         f"{size / 1e6:.0f} MB on disk, stored {', '.join(f'{k} {v / 1e6:.0f} MB' for k, v in stored.items())}"
+    )
+    print(
+        f"  {seconds - trials:.1f} s without the trials; {', '.join(f'{k} {v} s' for k, v in phases.items())}"
     )
     for one in result["variants"]:
         print(
             f"  {one['precision']:8} mean cosine {one['meanCosine']:.5f}, min {one['minCosine']:.5f}, "
             f"rank {one['rankAgreement']:.5f}, {one['tokensPerSecond']:.0f} tokens/s  {one['reason']}"
         )
-    return result
+    return {
+        "seconds": round(seconds, 2),
+        "cpuSeconds": round(cpu, 2),
+        "peakMiB": round(peak / 1024),
+        "phases": phases,
+        "modelBytes": size,
+        "storedBytes": stored,
+        "variants": result["variants"],
+    }
 
 
-def rates(store: Path, rounds: int) -> None:
-    """Print tokens a second of both precisions."""
+def rates(store: Path, rounds: int) -> Mapping[str, Any]:
+    """Print tokens a second of both precisions, and give them."""
+    told: dict[str, Any] = {}
     runners = {}
     for precision in ("float32", "int8"):
         flags = {
@@ -131,6 +148,13 @@ def rates(store: Path, rounds: int) -> None:
         of_wall = median(plain[0] / small[0] for plain, small in both)
         of_cpu = median(plain[1] / small[1] for plain, small in both)
         print(f"{name:30} {best['float32']:9.0f} {best['int8']:9.0f} {of_wall:11.2f} {of_cpu:12.2f}")
+        told[name] = {
+            "float32": round(best["float32"]),
+            "int8": round(best["int8"]),
+            "ratio": round(of_wall, 2),
+            "ratioOfCpuTime": round(of_cpu, 2),
+        }
+    return told
 
 
 def main() -> None:
@@ -139,15 +163,19 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--large", action="store_true", help="the model of 24 x 1024 too")
+    parser.add_argument("--json", type=Path, help="file that the figures are written to")
     arguments = parser.parse_args()
     print(instruction_set())
+    figures: dict[str, Any] = {"instructionSet": instruction_set(), "cpus": usable_cpus()}
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
-        converted(minilm_folder(), store)
-        rates(store, arguments.rounds)
+        figures["MiniLM"] = converted(minilm_folder(), store)
+        figures["tokensPerSecond"] = rates(store, arguments.rounds)
         if arguments.large:
             (Path(folder) / "24 x 1024").mkdir()
-            converted(large_model(Path(folder) / "24 x 1024"), store)
+            figures["24 x 1024"] = converted(large_model(Path(folder) / "24 x 1024"), store)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,30 @@
-"""The servers that `benchmarks.cpu` compares: how each is started, asked, and, for one of them, installed."""
+"""The servers that `benchmarks.cpu` compares: how each is started, asked, and, for two of them, prepared."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
+import uvloop
+
+from benchmarks.cpu_cases import Case
+from benchmarks.load import load
 from e2e.cluster.layout import cache_folder
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 INFINITY_LOCK = REPOSITORY / "requirements" / "infinity.txt"
-OURS = "embedserve"
+OURS, EIGHT_BIT = "embedserve", "embedserve, 8 bit"
+COMMAND = [sys.executable, "-c", "import sys; from embedserve_runtime.cli import main; sys.exit(main())"]
+JSON = {"content-type": "application/json"}
+START_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +36,27 @@ class Peer:
     port: int
     path: bytes
     body: Callable[[Sequence[str]], bytes]
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def ours(model: Path, port: int) -> Peer:
-    start = "import sys; from embedserve_runtime.cli import main; sys.exit(main())"
-    words = [sys.executable, "-c", start, "serve", "--model", str(model), "--port", str(port)]
-    return Peer(OURS, words, port, b"/embed", _tei_body)
+    return _ours(OURS, "float32", model, port)
+
+
+def eight_bit(model: Path, port: int) -> Peer:
+    """Out of the converted artifact, above the floor of quality that publishes one. Raises CalledProcessError."""
+    command = [*COMMAND, "convert", "--model", str(model), "--store", str(_store())]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return _ours(EIGHT_BIT, "int8", model, port)
+
+
+def _ours(name: str, precision: str, model: Path, port: int) -> Peer:
+    words = [*COMMAND, "serve", "--model", str(model), "--port", str(port), "--store", str(_store())]
+    return Peer(name, words, port, b"/embed", _tei_body, {"EMBEDSERVE_ENGINE__PRECISION": precision})
+
+
+def _store() -> Path:
+    return cache_folder() / "benchmarks" / "store"
 
 
 def sentence_transformers(model: Path, port: int) -> Peer:
@@ -61,3 +87,62 @@ def _tei_body(texts: Sequence[str]) -> bytes:
 
 def _openai_body(texts: Sequence[str]) -> bytes:
     return json.dumps({"model": "peer", "input": list(texts)}).encode()
+
+
+class Running:
+    """A server's process, from its start on."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self._started = time.perf_counter()
+        # The threads of a server are its own choice, as they would be anywhere else.
+        environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        self.process = subprocess.Popen(
+            peer.command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment | dict(peer.environment),
+        )
+
+    def wait(self) -> float:
+        """Seconds from the start to the first vector. Raises RuntimeError where none comes."""
+        while not self.answers():
+            if self.process.poll() is not None:
+                raise RuntimeError(f"{self.peer.name} ended with {self.process.returncode}")
+            if time.perf_counter() - self._started > START_SECONDS:
+                raise RuntimeError(f"{self.peer.name} gives no vector within {START_SECONDS} s")
+            time.sleep(0.02)
+        return time.perf_counter() - self._started
+
+    def answers(self) -> bool:
+        url = f"http://127.0.0.1:{self.peer.port}{self.peer.path.decode()}"
+        try:
+            answer = httpx.post(url, content=self.peer.body(["a"]), headers=JSON, timeout=START_SECONDS)
+        except httpx.TransportError:
+            return False
+        return answer.status_code == 200
+
+    def memory(self) -> float:
+        """Resident MiB."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert found, status
+        return int(found.group(1)) / 1024
+
+    def cpu_seconds(self) -> float:
+        """Of all its threads until now."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+    def run(self, case: Case, seconds: float) -> list[float]:
+        """Seconds of each answer."""
+        bodies = [self.peer.body(texts) for texts in case.requests]
+        latencies: list[float] = uvloop.run(
+            load(self.peer.port, self.peer.path, bodies, case.connections, seconds)
+        )
+        self.answers()  # behind what the load has left in the server
+        return latencies

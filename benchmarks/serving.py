@@ -1,9 +1,10 @@
-"""Serving MiniLM on the CPU against sentence-transformers behind plain FastAPI, one after the other on one machine.
+"""Serving MiniLM on the CPU against sentence-transformers behind plain FastAPI and against infinity-emb, one after the
+other on one machine.
 
-    python -m benchmarks.serving [--seconds 10]
+    python -m benchmarks.serving [--seconds 10] [--output benchmarks/results/serving.json]
 
 Prints tokens/s and latencies of single short texts at 64 connections, and of batches of 32 texts of mixed length at
-four, and the ratio to the peer. The load generator runs on the same cores, for both.
+four, and the ratio to the first peer. The load generator runs on the same cores, for all of them.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ import random
 import socket
 import statistics
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import httpx
 import uvloop
 from tokenizers import Tokenizer
 
+from benchmarks.cpu_peers import OURS, Peer, infinity, ours, sentence_transformers
 from benchmarks.http_layer import TEXT
 from benchmarks.load import load
+from embedserve_runtime.cpu_quota import usable_cpus
 from tests.support.models import minilm_folder
 
 WORDS = tuple(TEXT.split())
@@ -33,50 +36,45 @@ MOST_TOKENS = 256
 CASES = {"single short texts, 64 connections": (64, 1), "batches of 32 mixed texts, 4 connections": (4, 32)}
 
 
-def body_of(texts: int) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Rates are per second, latencies in ms."""
+
+    server: str
+    case: str
+    tokens_rate: float
+    requests_rate: float
+    p50: float
+    p99: float
+
+
+def texts_of(count: int) -> list[str]:
     """The same texts for every server: one of 12 words, or 32 of 4 to 200."""
     chance = random.Random(7)
-    lengths = [12] if texts == 1 else [chance.choice((4, 8, 16, 32, 64, 128, 200)) for _ in range(texts)]
-    inputs = [" ".join(chance.choice(WORDS) for _ in range(length)) for length in lengths]
-    return json.dumps({"inputs": inputs}).encode()
+    lengths = [12] if count == 1 else [chance.choice((4, 8, 16, 32, 64, 128, 200)) for _ in range(count)]
+    return [" ".join(chance.choice(WORDS) for _ in range(length)) for length in lengths]
 
 
-def tokens_of(body: bytes, model: Path) -> int:
+def tokens_of(texts: Sequence[str], model: Path) -> int:
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    encodings = tokenizer.encode_batch(json.loads(body)["inputs"])
-    return sum(min(len(encoding.ids), MOST_TOKENS) for encoding in encodings)
+    return sum(min(len(encoding.ids), MOST_TOKENS) for encoding in tokenizer.encode_batch(list(texts)))
 
 
-def commands(model: Path, port: int) -> Mapping[str, list[str]]:
-    own = [
-        sys.executable,
-        "-c",
-        "import sys; from embedserve_runtime.cli import main; sys.exit(main())",
-        "serve",
-    ]
-    own += ["--model", str(model), "--port", str(port)]
-    return {
-        "sentence-transformers + FastAPI": [
-            sys.executable,
-            "-m",
-            "benchmarks.fastapi_peer",
-            str(model),
-            str(port),
-        ],
-        "embedserve": own,
-        "embedserve, 2 HTTP workers": [*own, "--http-workers", "2"],
-    }
+def servers(model: Path, port: int) -> list[Peer]:
+    own = ours(model, port)
+    workers = replace(own, name=f"{OURS}, 2 HTTP workers", command=[*own.command, "--http-workers", "2"])
+    return [sentence_transformers(model, port), infinity(model, port), own, workers]
 
 
 @contextmanager
-def running(command: list[str], port: int) -> Iterator[None]:
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+def running(peer: Peer) -> Iterator[None]:
+    process = subprocess.Popen(peer.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        while not answers(port):
+        while not answers(peer):
             if process.poll() is not None:
-                raise RuntimeError(f"{command[-3:]} ended with {process.returncode}")
+                raise RuntimeError(f"{peer.name} ended with {process.returncode}")
             time.sleep(0.2)
         yield
     finally:
@@ -84,20 +82,22 @@ def running(command: list[str], port: int) -> Iterator[None]:
         process.wait()
 
 
-def answers(port: int) -> bool:
+def answers(peer: Peer) -> bool:
+    url = f"http://127.0.0.1:{peer.port}{peer.path.decode()}"
+    headers = {"content-type": "application/json"}
     try:
-        answer = httpx.post(f"http://127.0.0.1:{port}/embed", json={"inputs": "a"}, timeout=60)
+        return httpx.post(url, content=peer.body(["a"]), headers=headers, timeout=60).status_code == 200
     except httpx.TransportError:
         return False
-    return answer.status_code == 200
 
 
-def measure(port: int, body: bytes, connections: int, seconds: float) -> tuple[float, list[float]]:
+def measure(peer: Peer, texts: Sequence[str], connections: int, seconds: float) -> tuple[float, list[float]]:
     """Requests/s and latencies in ms. Raises RuntimeError when nothing was answered."""
-    uvloop.run(load(port, b"/embed", body, connections, min(2.0, seconds)))
-    answers(port)  # behind what the warm-up has left in the server
+    body = peer.body(texts)
+    uvloop.run(load(peer.port, peer.path, body, connections, min(2.0, seconds)))
+    answers(peer)  # behind what the warm-up has left in the server
     started = time.perf_counter()
-    latencies = uvloop.run(load(port, b"/embed", body, connections, seconds))
+    latencies = uvloop.run(load(peer.port, peer.path, body, connections, seconds))
     if len(latencies) < 2:
         raise RuntimeError(f"{len(latencies)} answers in {seconds:.0f} s: give it more --seconds")
     return len(latencies) / (time.perf_counter() - started), [one * 1e3 for one in latencies]
@@ -108,24 +108,30 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=10.0, help="seconds of load for each case")
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--output", type=Path, help="JSON file for the figures")
+    options = parser.parse_args()
     model = minilm_folder()
     first: dict[str, float] = {}
+    measured = []
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    for name, command in commands(model, port).items():
-        with running(command, port):
-            for case, (connections, texts) in CASES.items():
-                body = body_of(texts)
-                rate, latencies = measure(port, body, connections, seconds)
-                tokens = rate * tokens_of(body, model)
+    for peer in servers(model, port):
+        with running(peer):
+            for case, (connections, count) in CASES.items():
+                texts = texts_of(count)
+                rate, latencies = measure(peer, texts, connections, options.seconds)
+                tokens = rate * tokens_of(texts, model)
                 ratio = tokens / first.setdefault(case, tokens)
                 marks = statistics.quantiles(latencies, n=100)
+                one = Measured(peer.name, case, tokens, rate, marks[49], marks[98])
+                measured.append(asdict(one))
                 print(
-                    f"{name}, {case}: {tokens:,.0f} tokens/s, {rate:,.0f} requests/s, "
-                    f"p50 {marks[49]:.1f} ms, p99 {marks[98]:.1f} ms, {ratio:.1f} times the peer",
+                    f"{one.server}, {case}: {tokens:,.0f} tokens/s, {rate:,.0f} requests/s, "
+                    f"p50 {one.p50:.1f} ms, p99 {one.p99:.1f} ms, {ratio:.2f} times the first peer",
                     flush=True,
                 )
+    if options.output:
+        options.output.write_text(json.dumps({"cpus": usable_cpus(), "measured": measured}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

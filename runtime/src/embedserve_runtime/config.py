@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -354,6 +353,8 @@ class RuntimeConfig(BaseSettings):
     model_config = SettingsConfigDict(
         extra="forbid",
         frozen=True,
+        # `load_config` makes the validator, of a class of its own.
+        defer_build=True,
         env_prefix="EMBEDSERVE_",
         env_nested_delimiter="__",
         nested_model_default_partial_update=True,
@@ -403,6 +404,9 @@ def load_config(file: Path | None = None, flags: Mapping[str, Any] | None = None
 
 
 def _read_file(file: Path) -> dict[str, Any]:
+    # Imported here, for who has such a file.
+    import yaml
+
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import itertools
 import logging
 import os
@@ -20,9 +19,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Callable
 from typing import TypeVar
 
 import uvloop
@@ -45,13 +42,11 @@ from embedserve_runtime.frontends.setup import (
 )
 from embedserve_runtime.frontends.supervisor import Workers
 from embedserve_runtime.httpd.server import Server
-from embedserve_runtime.loading import load_runners
 from embedserve_runtime.readiness import Phase, Readiness
-from embedserve_runtime.runner import Runner
-from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.starting import Started, start
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.termination import write_termination_message
@@ -61,20 +56,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Enough for three budgets of a small model on two cores, and for all of them on a GPU.
-CALIBRATION_SECONDS = 0.5
 # After the grace period requests are failed as JSON; this is what writing those answers may take.
 LAST_ANSWERS_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """What the loading thread hands over."""
-
-    runners: Sequence[Runner]
-    tokenizer: TextTokenizer
-    max_batch_tokens: int
-    calibration: Calibration | None
 
 
 def run(config: RuntimeConfig) -> int:
@@ -246,38 +229,12 @@ class _Process:
             )
             self._readiness.open(service)
 
-    def _load(self) -> _Loaded:
+    def _load(self) -> Started:
         """On the loading thread."""
-        started = time.perf_counter()
-        runners = load_runners(self._config)
-        card = runners[0].card
-        tokenizer = TextTokenizer.from_card(card)
-        engines = [asdict(runner.engine) for runner in runners]
-        log.info(
-            "model loaded", extra={"seconds": round(time.perf_counter() - started, 3), "engines": engines}
+        return start(
+            self._config,
+            lambda: self._loop.call_soon_threadsafe(self._move, Phase.WARMING_UP, "the engine is warming up"),
         )
-        self._loop.call_soon_threadsafe(self._move, Phase.WARMING_UP, "the engine is warming up")
-        vocabulary_size = tokenizer.vocabulary_size
-        runs = [partial(runner.run, wanted=card.main_output) for runner in runners]
-        for run in runs:
-            warm_up(run, max_length=card.max_length, vocabulary_size=vocabulary_size)
-        calibration = None
-        budget = self._config.batching.max_batch_tokens
-        if budget == "auto":
-            calibration = calibrate(
-                runs[0],
-                max_length=card.max_length,
-                vocabulary_size=vocabulary_size,
-                seconds=CALIBRATION_SECONDS,
-                clock=time.perf_counter,
-            )
-            budget = calibration.budget
-            rates = {str(m.budget): round(m.tokens_per_second) for m in calibration.measurements}
-            log.info("token budget chosen", extra={"max_batch_tokens": budget, "tokens_per_second": rates})
-        # What is alive now stays alive: later collections need not look at it.
-        gc.collect()
-        gc.freeze()
-        return _Loaded(runners, tokenizer, budget, calibration)
 
     async def _wind_down(self, dispatcher: Dispatcher) -> None:
         settings = self._config.server

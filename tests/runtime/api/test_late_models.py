@@ -130,3 +130,15 @@ async def test_a_request_has_its_documents_pooled(server: Bench, oracle: MultiVe
         assert ours.shape == want.shape
         ordered = ours[ours[:, 0].argsort()] - want[want[:, 0].argsort()]
         assert np.abs(ordered).max() <= FP32_MAX_ABS_DIFF
+
+
+async def test_grpc_pools_documents_as_the_http_route_does(runner: Runner) -> None:
+    path = "embedserve.v1.Embeddings/Encode"
+    async with served(model=runner) as server:
+        fields: dict[str, Any] = {"texts": DOCUMENTS, "input_type": "INPUT_TYPE_DOCUMENT", "pool_factor": 2}
+        answer = await server.client.ask(path, **fields)
+        body = {"inputs": DOCUMENTS, "pool_factor": 2, "input_type": "document"}
+        want = (await server.bench.client.post("/v1/encode", json=body)).json()["multi_vector"]
+    for matrix, rows in zip(answer.multi_vector, want, strict=True):
+        got = np.frombuffer(matrix.values, dtype="<f4").reshape(matrix.rows, matrix.columns)
+        np.testing.assert_array_equal(got, np.array(rows, dtype=np.float32))

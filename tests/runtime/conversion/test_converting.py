@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from transformers import BertForMaskedLM, BertForSequenceClassification, BertModel
 
 from embedserve_runtime.cli import main
 from embedserve_runtime.config import RuntimeConfig, load_config
-from embedserve_runtime.conversion.converting import convert
+from embedserve_runtime.conversion import converting
+from embedserve_runtime.conversion.converting import Recipe, chosen_forms, convert
+from embedserve_runtime.conversion.quantizing import Blocks, Static
+from embedserve_runtime.conversion.rewriting import Product
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.loading import load_runner
-from embedserve_runtime.parity.corpus import calibration_texts, parity_texts
 from tests.runtime.pipelines.folders import TEXTS, bert, embed
 from tests.support.static_models import sentence_transformer
 from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
@@ -62,14 +65,6 @@ def contents(folder: Path) -> dict[str, str]:
         for path in folder.rglob("*")
         if path.is_file() and path.name not in times
     }
-
-
-def test_the_corpus_has_other_texts_than_the_calibration_and_many_lengths() -> None:
-    parity, calibration = parity_texts(), calibration_texts()
-    assert len(parity) == len(set(parity)) == 128
-    assert not set(parity) & set(calibration)
-    lengths = [len(text.split()) for text in parity]
-    assert (min(lengths), max(lengths) > 100) == (1, True)
 
 
 def test_a_published_variant_is_served_with_the_identity_of_its_source(config_of: ConfigOf) -> None:
@@ -175,6 +170,56 @@ def test_never_makes_and_takes_nothing(config_of: ConfigOf, caplog: pytest.LogCa
     with caplog.at_level(logging.INFO):
         load_runner(config_of(convert="Never"))
     assert "taken from the store" not in caplog.text
+
+
+def product(name: str) -> Product:
+    return Product(f"{name} input", name)
+
+
+STATIC = Static(None, np.float32(1), 0)
+ERRORS = {"near": (STATIC, 1e-5), "further": (STATIC, 4e-4), "far": (STATIC, 2e-3)}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "want"),
+    [
+        pytest.param(
+            Recipe(6e-4, Blocks(128)),
+            {"near": STATIC, "further": STATIC, "far": Blocks(128), "unseen": Blocks(128)},
+            id="only what loses much is made in blocks",
+        ),
+        pytest.param(
+            Recipe(0.0, Blocks(32)),
+            dict.fromkeys(("near", "further", "far", "unseen"), Blocks(32)),
+            id="everything in blocks",
+        ),
+        pytest.param(
+            Recipe(2e-4, Blocks(32), in_float=0.5),
+            {"near": STATIC, "further": Blocks(32)},
+            id="what loses most stays in float32",
+        ),
+    ],
+)
+def test_the_measured_error_decides_the_form_of_a_product(recipe: Recipe, want: dict[str, Any]) -> None:
+    assert chosen_forms([product(name) for name in (*ERRORS, "unseen")], ERRORS, recipe) == want
+
+
+def test_a_recipe_with_products_in_float32_runs_and_says_so(
+    config_of: ConfigOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(converting, "RECIPES", (Recipe(0.0, Blocks(32), in_float=0.5),))
+    config = config_of()
+    graph = onnx.load(
+        str(folder_of(config, convert(config)) / "int8" / "model.onnx"), load_external_data=False
+    )
+    assert sorted(node.op_type for node in graph.graph.node if node.op_type in ("Gemm", "MatMulNBits")) == [
+        "Gemm",
+        "Gemm",
+        "MatMulNBits",
+        "MatMulNBits",
+    ]
+    (said,) = (entry.value for entry in graph.metadata_props if entry.key == "embedserve.recipe")
+    assert said == "8-bit products: 0 static, 2 block-wise of 32, 2 in float32"
 
 
 HEADS = {

@@ -1,6 +1,6 @@
 """BGE-M3's three outputs of one forward, on every engine, against the formulas of FlagEmbedding 1.4.2 in torch.
 
-FlagEmbedding itself does not import beside transformers 5 (it needs a module that is gone).
+FlagEmbedding itself does not import beside transformers 5: `tests/oracles` runs it in an environment of its own.
 """
 
 from __future__ import annotations

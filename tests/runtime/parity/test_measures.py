@@ -15,6 +15,7 @@ from embedserve_runtime.parity.measures import (
     Parity,
     compare,
     cosines,
+    is_lost,
     rank_correlation,
     shortfalls,
     similarities,
@@ -97,3 +98,22 @@ def test_results_that_are_not_finite_are_below_every_floor(value: float) -> None
 )
 def test_what_is_below_the_default_floor_is_named(parity: Parity, want: str) -> None:
     assert shortfalls(parity, ParitySettings()) == want
+
+
+@pytest.mark.parametrize(
+    ("found", "want"),
+    [
+        pytest.param([1.0, 0.999], False, id="nothing lost"),
+        pytest.param([1.0, 0.98], True, id="one text below the least"),
+        pytest.param([0.991, 0.991], False, id="a mean that the other texts can make good"),
+        pytest.param([0.9905] * 3, True, id="a mean that they cannot"),
+    ],
+)
+def test_a_variant_is_lost_when_no_other_text_could_save_it(found: list[float], want: bool) -> None:
+    assert is_lost(np.array(found), 10, ParitySettings()) is want
+
+
+def test_rows_that_are_not_finite_are_as_far_apart_as_can_be() -> None:
+    one, other = np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)
+    other[1, 0] = np.nan
+    assert cosines(one, other).tolist() == [1, -1, 1]

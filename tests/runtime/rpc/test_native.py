@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from grpc import StatusCode
 
+from embedserve_runtime.model.ranges import Ranges
 from tests.runtime.rpc.rpc_kit import served
 from tests.runtime.serve_kit import SPACE, bench, card_of, classifier_of, splade_card
 
@@ -79,6 +81,55 @@ async def test_sparse_vectors_come_as_indices_and_weights() -> None:
         assert np.frombuffer(got.values, dtype="<f4").tolist() == pytest.approx(wanted["values"])
 
 
+RANGES = {"min": [-0.3] * 8, "max": [0.2] * 7 + [-0.3]}
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8"])
+async def test_ranges_of_the_request_or_the_folder_quantise_as_on_the_http_route(precision: str) -> None:
+    stored = Ranges(tuple(RANGES["min"]), tuple(RANGES["max"]))
+    async with served(card=replace(CARD, ranges=stored)) as server:
+        ask: dict[str, Any] = {"texts": TEXTS, "precision": f"PRECISION_{precision.upper()}"}
+        answers = [
+            await server.client.ask(ENCODE, **ask, **fields)
+            for fields in ({"ranges": RANGES}, {"stored_ranges": True})
+        ]
+        body = {"inputs": TEXTS, "dtype": precision, "encoding": "base64", "ranges": RANGES}
+        want = (await server.bench.client.post("/v1/encode", json=body)).json()
+    for answer in answers:
+        assert answer.dense.values == b"".join(map(base64.b64decode, want["dense"]))
+        assert not answer.scales
+
+
+SPANS = [[(0, 5), (0, 11)], [], [(2, 6)]]
+LONG = ["hello world", "a vector", "a list of numbers"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "body"),
+    [
+        ({}, {}),
+        ({"outputs": ["OUTPUT_DENSE"]}, {"outputs": ["dense"]}),
+        (
+            {"precision": "PRECISION_INT8", "ranges": RANGES},
+            {"dtype": "int8", "ranges": RANGES},
+        ),
+    ],
+    ids=["alone", "beside vectors of the texts", "quantised by ranges"],
+)
+async def test_parts_of_a_text_get_the_vectors_of_the_http_route(
+    fields: dict[str, Any], body: dict[str, Any]
+) -> None:
+    spans = [{"spans": [{"start": start, "end": end} for start, end in one]} for one in SPANS]
+    async with served(card=CARD) as server:
+        answer = await server.client.ask(ENCODE, texts=LONG, spans=spans, **fields)
+        asked = {"inputs": LONG, "spans": SPANS, "encoding": "base64"} | body
+        want = (await server.bench.client.post("/v1/encode", json=asked)).json()
+    assert [(one.rows, one.columns) for one in answer.chunks] == [(2, 8), (0, 8), (1, 8)]
+    for chunks, theirs in zip(answer.chunks, want["chunks"], strict=True):
+        assert chunks.values == b"".join(map(base64.b64decode, theirs))
+    assert answer.HasField("dense") == ("dense" in want)
+
+
 async def test_token_ids_are_used_as_they_are() -> None:
     async with served(card=CARD) as server:
         answer = await server.client.ask(ENCODE, token_ids=[{"ids": [2, 9, 3]}, {"ids": [9]}])
@@ -122,6 +173,46 @@ REFUSED: dict[str, tuple[dict[str, Any], StatusCode, str]] = {
         "vs1-other",
     ),
     "none of the largest": ({"texts": ["a"], "top_k": 0}, StatusCode.INVALID_ARGUMENT, "`top_k`"),
+    "a pool factor below 1": (
+        {"texts": ["a"], "pool_factor": 0.5},
+        StatusCode.INVALID_ARGUMENT,
+        "`pool_factor` must be a number from 1 on",
+    ),
+    "a pool factor for a model of one vector": (
+        {"texts": ["a"], "pool_factor": 2},
+        StatusCode.INVALID_ARGUMENT,
+        "`pool_factor` is for multi-vectors",
+    ),
+    "ranges of floats": (
+        {"texts": ["a"], "ranges": RANGES},
+        StatusCode.INVALID_ARGUMENT,
+        "`ranges` are for int8 and uint8",
+    ),
+    "too few ranges": (
+        {"texts": ["a"], "precision": "PRECISION_INT8", "ranges": {"min": [0.0], "max": [1.0]}},
+        StatusCode.INVALID_ARGUMENT,
+        "the vectors have 8 dimensions",
+    ),
+    "ranges that are not stored": (
+        {"texts": ["a"], "precision": "PRECISION_INT8", "stored_ranges": True},
+        StatusCode.INVALID_ARGUMENT,
+        "has no quantization_ranges.json",
+    ),
+    "spans of another number of texts": (
+        {"texts": ["a", "b"], "spans": [{"spans": [{"start": 0, "end": 1}]}]},
+        StatusCode.INVALID_ARGUMENT,
+        "spans",
+    ),
+    "a span beyond the text": (
+        {"texts": ["a"], "spans": [{"spans": [{"start": 0, "end": 9}]}]},
+        StatusCode.INVALID_ARGUMENT,
+        "span",
+    ),
+    "chunks without ranges": (
+        {"texts": ["a"], "precision": "PRECISION_INT8", "spans": [{"spans": [{"start": 0, "end": 1}]}]},
+        StatusCode.INVALID_ARGUMENT,
+        "with `ranges` only",
+    ),
     "a threshold below 0": ({"texts": ["a"], "threshold": -1.0}, StatusCode.INVALID_ARGUMENT, "`threshold`"),
 }
 

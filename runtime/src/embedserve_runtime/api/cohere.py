@@ -96,6 +96,15 @@ def prompt_for(input_type: str | None, card: ModelCard) -> tuple[str | None, str
     return None, "" if card.default_prompt in others else None
 
 
+def prompt_of_role(
+    role: Role | None, name: str | None, text: str | None, card: ModelCard
+) -> tuple[str | None, str | None]:
+    """Name of the prompt, or its text: the one asked for, else that of what the inputs are."""
+    if role is None or name is not None or text is not None:
+        return name, text
+    return prompt_for(f"search_{role}", card)
+
+
 def _texts_of(body: CohereBody) -> list[str]:
     if body.images:
         raise InvalidInput("images cannot be embedded: the model takes text")

@@ -9,13 +9,12 @@ import msgspec
 import orjson
 
 from embedserve_runtime.api.asgi import Answer, Exchange
-from embedserve_runtime.api.cohere import prompt_for
+from embedserve_runtime.api.cohere import prompt_of_role
 from embedserve_runtime.api.common import read_inputs, result_lines, side_of, terms_of
-from embedserve_runtime.api.native_answer import Form, form_of, write_results
+from embedserve_runtime.api.native_answer import FLOATS, Form, form_of, write_results
 from embedserve_runtime.api.native_schemas import EncodeBody, EncodedToken
 from embedserve_runtime.api.schemas import BodyDecoder
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
-from embedserve_runtime.heads.quantize import Precision
 from embedserve_runtime.readiness import Readiness
 from embedserve_runtime.results import Output
 from embedserve_runtime.service import Embedded, EmbeddingService, EmbedQuery
@@ -24,7 +23,6 @@ from embedserve_runtime.tokenizing import Input, Token
 BYTES = b"application/octet-stream"
 DTYPE = b"x-embedserve-dtype"
 SHAPE = b"x-embedserve-shape"
-FLOATS = (Precision.FLOAT32, Precision.FLOAT16)
 OUTPUTS = {
     "dense": Output.DENSE,
     "sparse": Output.SPARSE,
@@ -48,7 +46,7 @@ class NativeRoutes:
         wanted = _wanted(body, service)
         form = form_of(body, service)
         _check_outputs(body, wanted, as_bytes=as_bytes)
-        name, prompt = _prompt_of(body, service)
+        name, prompt = prompt_of_role(body.input_type, body.prompt_name, body.prompt, service.card)
         query = EmbedQuery(
             inputs=read_inputs(exchange, body.inputs, "inputs"),
             truncate=body.truncate,
@@ -88,13 +86,6 @@ class NativeRoutes:
             listed = await asyncio.to_thread(_write_tokens, query.inputs, len(prompt), tokens)
             members.append(b'"tokens":' + listed)
         return Answer(b"{" + b",".join(members) + b"}", lines=lines)
-
-
-def _prompt_of(body: EncodeBody, service: EmbeddingService) -> tuple[str | None, str | None]:
-    """Name of the prompt, or its text: the one asked for, else that of the type of the inputs."""
-    if body.input_type is None or body.prompt_name is not None or body.prompt is not None:
-        return body.prompt_name, body.prompt
-    return prompt_for(f"search_{body.input_type}", service.card)
 
 
 def _wanted(body: EncodeBody, service: EmbeddingService) -> Output:

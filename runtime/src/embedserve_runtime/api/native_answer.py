@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from numpy.typing import NDArray
@@ -19,15 +19,17 @@ from embedserve_runtime.api.encoding import (
     write_rows,
     write_wholes,
 )
-from embedserve_runtime.api.native_schemas import EncodeBody, Encoding
+from embedserve_runtime.api.native_schemas import EncodeBody, Encoding, NumberRanges
 from embedserve_runtime.api.store_forms import literals, sparse_literal, weights_by_text
 from embedserve_runtime.engines.base import FloatArray, Int32Array
 from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.heads.quantize import Precision, quantize, scales
+from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.ranges import RANGES_FILE, Ranges
 from embedserve_runtime.results import Output, SparseVector
 from embedserve_runtime.service import Embedded, EmbeddingService
 
+FLOATS = (Precision.FLOAT32, Precision.FLOAT16)
 # Precisions that lose the length of a vector unless its scale is sent along, or ranges are known.
 SCALED = (Precision.INT8, Precision.UINT8)
 
@@ -70,30 +72,51 @@ def form_of(body: EncodeBody, service: EmbeddingService) -> Form:
         raise InvalidInput(
             "pgvector has no type for int8 and uint8; ask for float32, float16, binary or ubinary"
         )
-    if body.spans is not None and body.dtype in SCALED and ranges is None:
-        raise InvalidInput("chunks are written as int8 or uint8 with `ranges` only")
+    if body.spans is not None:
+        check_chunks(body.dtype, ranges)
     return Form(body.dtype, body.encoding, ranges, body.sparse_tokens, body.sparse_map)
 
 
 def _ranges(body: EncodeBody, service: EmbeddingService) -> Ranges | None:
-    if body.ranges is None:
+    given = body.ranges
+    asked = Ranges(tuple(given.min), tuple(given.max)) if isinstance(given, NumberRanges) else given
+    return ranges_of(service.card, asked, body.dtype, body.dimensions, body.normalize)
+
+
+def ranges_of(
+    card: ModelCard,
+    asked: Ranges | Literal["stored"] | None,
+    precision: Precision,
+    dimensions: int | None,
+    normalize: bool | None,
+) -> Ranges | None:
+    """What vectors are quantised by, None for a scale of each. stored: in the model's folder.
+
+    dimensions, normalize: as asked for; None does as the model says. Raises InvalidInput.
+    """
+    if asked is None:
         return None
-    if body.dtype not in SCALED:
+    if precision not in SCALED:
         raise InvalidInput("`ranges` are for int8 and uint8")
-    pipeline = service.card.pipeline
-    dimensions = body.dimensions or pipeline.dimensions
-    if body.ranges != "stored":
-        ranges = Ranges(tuple(body.ranges.min), tuple(body.ranges.max))
-        if fault := ranges.fault(dimensions):
+    pipeline = card.pipeline
+    wanted = dimensions or pipeline.dimensions
+    if asked != "stored":
+        if fault := asked.fault(wanted):
             raise InvalidInput(f"`ranges` {fault}")
-        return ranges
-    if service.card.ranges is None:
+        return asked
+    if card.ranges is None:
         raise InvalidInput(f"the model's folder has no {RANGES_FILE}; send `ranges` along")
-    if dimensions != pipeline.dimensions or body.normalize not in (None, pipeline.normalize):
+    if wanted != pipeline.dimensions or normalize not in (None, pipeline.normalize):
         raise InvalidInput(
             "stored ranges are for vectors as the model makes them; leave out dimensions and normalize"
         )
-    return service.card.ranges
+    return card.ranges
+
+
+def check_chunks(precision: Precision, ranges: Ranges | None) -> None:
+    """Raises InvalidInput where vectors of spans would lose their length."""
+    if precision in SCALED and ranges is None:
+        raise InvalidInput("chunks are written as int8 or uint8 with `ranges` only")
 
 
 async def write_results(

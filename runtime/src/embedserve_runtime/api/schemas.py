@@ -167,13 +167,15 @@ class ModelType(Struct, frozen=True, omit_defaults=True):
 
 
 class EngineBody(Struct, frozen=True):
-    """What runs the model. parity: least cosine of vectors in 8 bit to those in 16, where they are in 8."""
+    """What runs the model. parity: least cosine of vectors in 8 bit to those in 16, where they are in 8. threads: that
+    compute, where the engine shares the cores."""
 
     kind: str
     devices: list[str]
     precision: str
     attention: str | None
     parity: float | None
+    threads: int | None
 
 
 class InfoBody(Struct, frozen=True):

@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from embedserve_runtime.api.asgi import Answer, Exchange
+from embedserve_runtime.api.cohere import prompt_of_role
 from embedserve_runtime.api.common import (
     note_inputs,
     read_ids,
@@ -136,11 +137,10 @@ class TeiRoutes:
         service = self._readiness.service()
         body = _decode_tokenize(exchange)
         texts = read_texts(exchange, body.inputs)
-        tokenized = await service.tokenize(
-            texts, body.prompt_name, add_special_tokens=body.add_special_tokens
-        )
-        prompt = service.prompt_of(EmbedQuery(texts, prompt_name=body.prompt_name))
-        content = await asyncio.to_thread(_write_tokens, texts, prompt, tokenized)
+        name, prompt = prompt_of_role(body.input_type, body.prompt_name, None, service.card)
+        query = EmbedQuery(texts, prompt_name=name, prompt=prompt, role=body.input_type)
+        tokenized = await service.tokenize(query, add_special_tokens=body.add_special_tokens)
+        content = await asyncio.to_thread(_write_tokens, texts, service.prompt_of(query), tokenized)
         return Answer(content)
 
     async def decode(self, exchange: Exchange) -> Answer:
@@ -148,7 +148,7 @@ class TeiRoutes:
         body = _decode_decode(exchange)
         sequences = read_ids(body.ids, "ids")
         note_inputs(exchange, len(sequences), is_batch=sequences[:1] != [body.ids])
-        texts = await service.decode(sequences, skip_special_tokens=body.skip_special_tokens)
+        texts = await service.decode(sequences, body.input_type, skip_special_tokens=body.skip_special_tokens)
         return Answer(msgspec.json.encode(texts))
 
     async def info(self, _: Exchange) -> Answer:
@@ -184,7 +184,7 @@ def _engine(engines: Sequence[EngineFacts]) -> EngineBody:
     """All are of one kind."""
     first = engines[0]
     devices = [one.device for one in engines]
-    return EngineBody(first.kind, devices, first.precision, first.attention, first.parity)
+    return EngineBody(first.kind, devices, first.precision, first.attention, first.parity, first.threads)
 
 
 def _model_type(card: ModelCard) -> ModelType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -64,12 +64,23 @@ class SimilarityBody(Struct, kw_only=True, frozen=True):
     parameters: SimilarityParameters | None = None
 
 
+# Beside what TEI has.
+InputType = Annotated[
+    Literal["query", "document"] | None,
+    Meta(
+        description="What the inputs are: a model that treats queries in another way may have another tokenizer for "
+        "them; of texts it chooses the prompt, too."
+    ),
+]
+
+
 class TokenizeBody(Struct, kw_only=True, frozen=True):
     """Body of `POST /tokenize`."""
 
     inputs: str | list[str]
     add_special_tokens: bool = True
     prompt_name: PromptName = None
+    input_type: InputType = None
 
 
 class DecodeBody(Struct, kw_only=True, frozen=True):
@@ -77,6 +88,7 @@ class DecodeBody(Struct, kw_only=True, frozen=True):
 
     ids: Annotated[list[int | list[int]], Meta(description="One array of token ids, or a list of them.")]
     skip_special_tokens: bool = True
+    input_type: InputType = None
 
 
 class VertexBody(Struct, frozen=True):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import onnx
 
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.conversion.calibration import observe, probing_engine
+from embedserve_runtime.conversion.foreign import export, is_foreign
 from embedserve_runtime.conversion.quantizing import Blocks, Static, best_static
 from embedserve_runtime.conversion.rewriting import (
     FloatGraph,
@@ -49,8 +51,9 @@ from embedserve_runtime.engines.onnx.graph import build
 from embedserve_runtime.engines.onnx.spool import drained
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.loading import heads_of, runners_of
-from embedserve_runtime.model.card import ModelCard, read_card
+from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.store import is_sound, publish_folder, remove_folder
@@ -59,8 +62,24 @@ from embedserve_runtime.parity.measures import compare, shortfalls
 
 log = logging.getLogger(__name__)
 
-# Recipes of 8 bit, the fastest first: a product whose static error is above the number is made block-wise.
-RECIPES = ((6e-4, Blocks(128)), (2e-4, Blocks(128)), (0.0, Blocks(32)))
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A product whose static error is above `most_error` is made in `blocks`; of all products the share `in_float`,
+    those with the greatest errors, stays in float32."""
+
+    most_error: float
+    blocks: Blocks
+    in_float: float = 0.0
+
+
+# The fastest first.
+RECIPES = (
+    Recipe(6e-4, Blocks(128)),
+    Recipe(2e-4, Blocks(128)),
+    Recipe(0.0, Blocks(32)),
+    Recipe(0.0, Blocks(32), in_float=0.25),
+)
 # Greatest weight of a static product, with and without sums that cannot overflow.
 GREATEST, GREATEST_IN_NARROW_SUMS = 127, 63
 # Tokens of calibration, of those that a trial may run.
@@ -70,6 +89,10 @@ CALIBRATION_SHARE = 0.5
 def convert(config: RuntimeConfig) -> Mapping[str, Any]:
     """What was made, as the operator reads it. Raises ModelError, SourceUnavailable, ConfigError and VolumeError."""
     located = open_model(config.model)
+    if config.onnx.convert != "Never" and is_foreign(config, located):
+        name = export(config, located)
+        card = read_card(located.folder, located.revision, config.model)
+        return _result(card, find_artifact(config.model.store.expanduser(), name))
     card = read_card(located.folder, located.revision, config.model)
     if config.onnx.convert == "Never":
         return _result(card, None)
@@ -181,14 +204,19 @@ class Maker:
         static = self._static_forms(graph, folder / PLAIN)
         greatest = GREATEST if sums_exactly(self._inputs.instruction_set) else GREATEST_IN_NARROW_SUMS
         recipes: list[Mapping[str, Form]] = []
-        for most_error, blocks in RECIPES:
-            forms = chosen_forms(graph.products(), static, most_error, blocks)
+        for recipe in RECIPES:
+            forms = chosen_forms(graph.products(), static, recipe)
             if forms not in recipes:
                 recipes.append(forms)
         for forms in recipes:
             with self._timed("writing"):
                 model, arrays = eight_bit(graph, forms, greatest)
-                write_model(folder / "int8", model, arrays, self._metadata("int8", recipe_of(forms)))
+                write_model(
+                    folder / "int8",
+                    model,
+                    arrays,
+                    self._metadata("int8", recipe_of(forms, len(graph.products()))),
+                )
             variant = self._published(folder, "int8", limits)
             if variant.published:
                 break
@@ -260,21 +288,23 @@ class Maker:
 
 
 def chosen_forms(
-    products: Sequence[Product],
-    static: Mapping[str, tuple[Static, float]],
-    most_error: float,
-    blocks: Blocks,
+    products: Sequence[Product], static: Mapping[str, tuple[Static, float]], recipe: Recipe
 ) -> Mapping[str, Form]:
-    """Static where that is close enough, block-wise elsewhere."""
+    """Of each product by its weight: static where that is close enough, block-wise elsewhere; none where it stays in
+    float32. A product that calibration has not seen counts as the worst."""
+    errors = {product.weight: static.get(product.weight, (None, inf))[1] for product in products}
+    worst = sorted(errors, key=lambda name: -errors[name])[: int(len(errors) * recipe.in_float)]
     forms: dict[str, Form] = {}
-    for product in products:
-        form, error = static.get(product.weight, (blocks, inf))
-        forms[product.weight] = form if error <= most_error else blocks
+    for name, error in errors.items():
+        if name not in worst:
+            forms[name] = static[name][0] if error <= recipe.most_error else recipe.blocks
     return forms
 
 
-def recipe_of(forms: Mapping[str, Form]) -> str:
-    """In words."""
+def recipe_of(forms: Mapping[str, Form], products: int) -> str:
+    """In words. products: how many there are."""
     blocks = [form for form in forms.values() if isinstance(form, Blocks)]
     sizes = "".join(f" of {size}" for size in sorted({form.size for form in blocks}))
-    return f"8-bit products: {len(forms) - len(blocks)} static, {len(blocks)} block-wise{sizes}"
+    whole = products - len(forms)
+    left = f", {whole} in float32" if whole else ""
+    return f"8-bit products: {len(forms) - len(blocks)} static, {len(blocks)} block-wise{sizes}{left}"

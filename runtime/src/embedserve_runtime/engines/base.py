@@ -164,6 +164,7 @@ class EngineFacts:
     kind: onnx, torch or static. precision: of weights and products, `as stored` where a file decides.
     attention: its implementation, None where the engine has but one.
     parity: least cosine of its vectors to those of the same engine in 16 or 32 bit, None where that was not measured.
+    threads: that compute, of an engine that shares the cores with what goes on around it.
     """
 
     kind: str
@@ -171,6 +172,7 @@ class EngineFacts:
     precision: str
     attention: str | None = None
     parity: float | None = None
+    threads: int | None = None
 
 
 class Engine(Protocol):

@@ -23,5 +23,8 @@ def members(places: Int32Array, span: Span) -> NDArray[np.intp]:
 
 
 def means(hidden: FloatArray, chosen: Sequence[NDArray[np.intp]]) -> FloatArray:
-    """hidden: (tokens, size); (parts, size) of the tokens chosen for each part, one at least."""
-    return np.stack([hidden[tokens].mean(axis=0) for tokens in chosen])
+    """hidden: (tokens, size); (parts, size) of the tokens chosen for each part, at least one of each."""
+    vectors = np.zeros((len(chosen), hidden.shape[1]), dtype=np.float32)
+    for row, tokens in zip(vectors, chosen, strict=True):
+        hidden[tokens].mean(axis=0, out=row)
+    return vectors

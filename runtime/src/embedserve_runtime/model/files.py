@@ -14,9 +14,10 @@ T = TypeVar("T")
 
 
 class FileModel(BaseModel):
-    """Base of the models of foreign JSON files: keys that we do not read are ignored."""
+    """Base of the models of foreign JSON files: keys that we do not read are ignored. A validator is made when a
+    file of its kind is read: a model folder has few of them."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
 
 def read_json(path: Path, shape: type[T]) -> T:

@@ -76,7 +76,7 @@ class ShippedGraph:
     rows: the output (batch, size) that is used as it comes, and whether it holds dense vectors or logits.
     width: columns of `rows`, None without. weights: the output (batch, tokens, 1) beside `hidden` that holds a weight
     for each token; None without. external: files of its weights, relative to its folder.
-    pad: token id at padded places, on `pad_side`.
+    pad: token id at padded places, on `pad_side`. origin: of an export of ours, what it was made from: digests by name.
     """
 
     file: Path
@@ -89,6 +89,7 @@ class ShippedGraph:
     weights: str | None
     pad: int
     pad_side: Literal["left", "right"]
+    origin: Mapping[str, str] | None = None
 
     @property
     def files(self) -> list[Path]:
@@ -96,10 +97,13 @@ class ShippedGraph:
 
     @property
     def identity(self) -> dict[str, object]:
-        """Digests of the files: neither weights nor operations can be compared with another file's by name."""
+        """Digests of the files: neither weights nor operations can be compared with another file's by name. Of an
+        export those of the source, which it equals."""
         return {
             "kind": "onnx",
-            "files": [_digest(file) for file in self.files],
+            "files": [_digest(file) for file in self.files]
+            if self.origin is None
+            else sorted(self.origin.items()),
             "output": self.rows or self.hidden,
             **({} if self.weights is None else {"weights": self.weights}),
         }

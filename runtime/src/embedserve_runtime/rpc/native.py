@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
-from embedserve_runtime.api.cohere import prompt_for
+from embedserve_runtime.api.cohere import prompt_of_role
 from embedserve_runtime.api.common import note_inputs
+from embedserve_runtime.api.native_answer import FLOATS, SCALED, check_chunks, ranges_of
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
 from embedserve_runtime.heads.quantize import Precision, quantize, scales
+from embedserve_runtime.model.ranges import Ranges
 from embedserve_runtime.results import Output, SparseVector
 from embedserve_runtime.rpc.calls import Answered, Call, Desk, Methods
 from embedserve_runtime.rpc.generated import embedserve_pb2 as pb
@@ -23,8 +27,6 @@ from embedserve_runtime.tokenizing import Input, Side
 WINDOW = 8
 # Results of more bytes are written in a thread.
 INLINE_BYTES = 2**19
-FLOATS = (Precision.FLOAT32, Precision.FLOAT16)
-SCALED = (Precision.INT8, Precision.UINT8)
 
 _OUTPUTS = {
     pb.OUTPUT_DENSE: Output.DENSE,
@@ -48,11 +50,22 @@ _ROLES: dict[pb.InputType, Role | None] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How numbers are packed."""
+
+    precision: Precision
+    ranges: Ranges | None
+
+    def matrix(self, matrix: FloatArray) -> pb.Matrix:
+        rows = quantize(matrix, self.precision, self.ranges)
+        return pb.Matrix(rows=rows.shape[0], columns=rows.shape[1], values=rows.tobytes())
+
+
 async def encode(call: Call, request: pb.EncodeRequest) -> Answered[pb.EncodeResponse]:
     precision = _known(_PRECISIONS, request.precision, "precision")
     query = _query(call, request)
-    if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) and precision not in FLOATS:
-        raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
+    form = _form(call, request, query, precision)
     embedded = await call.service.embed(query)
     message = pb.EncodeResponse(
         model=call.model_name,
@@ -62,9 +75,9 @@ async def encode(call: Call, request: pb.EncodeRequest) -> Answered[pb.EncodeRes
         effort=_effort(embedded.effort),
     )
     if _size(embedded) <= INLINE_BYTES:
-        _write(message, embedded, query.outputs, precision)
+        _write(message, embedded, query.outputs, form)
     else:
-        await asyncio.to_thread(_write, message, embedded, query.outputs, precision)
+        await asyncio.to_thread(_write, message, embedded, query.outputs, form)
     return Answered(message, embedded.effort)
 
 
@@ -100,9 +113,9 @@ async def score(call: Call, request: pb.ScoreRequest) -> Answered[pb.ScoreRespon
 
 def _query(call: Call, request: pb.EncodeRequest) -> EmbedQuery:
     role = _known(_ROLES, request.input_type, "input_type")
-    name, text = given(request, "prompt_name"), given(request, "prompt")
-    if role is not None and name is None and text is None:
-        name, text = prompt_for(f"search_{role}", call.service.card)
+    name, text = prompt_of_role(
+        role, given(request, "prompt_name"), given(request, "prompt"), call.service.card
+    )
     inputs = _inputs(request)
     note_inputs(call.exchange, len(inputs), is_batch=True)
     return EmbedQuery(
@@ -119,7 +132,24 @@ def _query(call: Call, request: pb.EncodeRequest) -> EmbedQuery:
         top_k=_top_k(request),
         threshold=_threshold(request),
         role=role,
+        spans=[[(span.start, span.end) for span in one.spans] for one in request.spans] or None,
+        pool_factor=_pool_factor(request),
     )
+
+
+def _form(call: Call, request: pb.EncodeRequest, query: EmbedQuery, precision: Precision) -> Form:
+    """Raises InvalidInput for a form that does not exist."""
+    if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) and precision not in FLOATS:
+        raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
+    asked: Ranges | Literal["stored"] | None = None
+    if request.HasField("ranges"):
+        asked = Ranges(tuple(request.ranges.min), tuple(request.ranges.max))
+    elif request.stored_ranges:
+        asked = "stored"
+    ranges = ranges_of(call.service.card, asked, precision, query.dimensions, query.normalize)
+    if query.spans is not None:
+        check_chunks(precision, ranges)
+    return Form(precision, ranges)
 
 
 def _inputs(request: pb.EncodeRequest) -> list[Input]:
@@ -132,7 +162,9 @@ def _outputs(call: Call, request: pb.EncodeRequest) -> Output:
     wanted = Output(0)
     for output in request.outputs:
         wanted |= _known(_OUTPUTS, output, "outputs")
-    wanted = wanted or call.service.card.main_output
+    # Spans are a result too.
+    if not request.spans:
+        wanted = wanted or call.service.card.main_output
     if wanted is Output.LOGITS:
         raise WrongModelKind(
             "model gives scores and nothing to encode; use Score, tei.v1.Rerank or tei.v1.Predict"
@@ -145,6 +177,13 @@ def _top_k(request: pb.EncodeRequest) -> int | None:
     if top_k == 0:
         raise InvalidInput("`top_k` must be 1 or more")
     return top_k
+
+
+def _pool_factor(request: pb.EncodeRequest) -> float | None:
+    factor: float | None = given(request, "pool_factor")
+    if factor is not None and not 1 <= factor < inf:
+        raise InvalidInput("`pool_factor` must be a number from 1 on")
+    return factor
 
 
 def _threshold(request: pb.EncodeRequest) -> float:
@@ -181,27 +220,19 @@ def _effort(effort: Effort) -> pb.Effort:
 
 
 def _size(embedded: Embedded) -> int:
-    ragged = (embedded.sparse, embedded.multi_vectors, embedded.hidden)
+    ragged = (embedded.sparse, embedded.multi_vectors, embedded.hidden, embedded.chunks)
     return embedded.dense.nbytes + sum(one.nbytes for member in ragged for one in member)
 
 
-def _write(message: pb.EncodeResponse, embedded: Embedded, wanted: Output, precision: Precision) -> None:
+def _write(message: pb.EncodeResponse, embedded: Embedded, wanted: Output, form: Form) -> None:
     if Output.DENSE in wanted:
-        message.dense.CopyFrom(_matrix(embedded.dense, precision))
-        if precision in SCALED:
+        message.dense.CopyFrom(form.matrix(embedded.dense))
+        if form.precision in SCALED and form.ranges is None:
             message.scales = scales(embedded.dense).astype("<f4").tobytes()
-    message.sparse.extend(_sparse(one, precision) for one in embedded.sparse)
-    message.multi_vector.extend(_matrices(embedded.multi_vectors, precision))
-    message.hidden.extend(_matrices(embedded.hidden, precision))
-
-
-def _matrices(matrices: Sequence[FloatArray], precision: Precision) -> list[pb.Matrix]:
-    return [_matrix(one, precision) for one in matrices]
-
-
-def _matrix(matrix: FloatArray, precision: Precision) -> pb.Matrix:
-    rows = quantize(matrix, precision)
-    return pb.Matrix(rows=rows.shape[0], columns=rows.shape[1], values=rows.tobytes())
+    message.sparse.extend(_sparse(one, form.precision) for one in embedded.sparse)
+    message.multi_vector.extend(map(form.matrix, embedded.multi_vectors))
+    message.hidden.extend(map(form.matrix, embedded.hidden))
+    message.chunks.extend(map(form.matrix, embedded.chunks))
 
 
 def _sparse(vector: SparseVector, precision: Precision) -> pb.SparseVector:

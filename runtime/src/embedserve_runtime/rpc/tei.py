@@ -179,14 +179,16 @@ async def _rerank(
 async def tokenize(call: Call, request: pb.EncodeRequest) -> Answered[pb.EncodeResponse]:
     text, name = request.inputs, given(request, "prompt_name")
     note_inputs(call.exchange, 1, is_batch=False)
-    (tokens,) = await call.service.tokenize([text], name, add_special_tokens=request.add_special_tokens)
-    prompt = call.service.prompt_of(EmbedQuery([text], prompt_name=name))
-    return Answered(await asyncio.to_thread(_tokens, prompt + text, tokens))
+    query = EmbedQuery([text], prompt_name=name)
+    (tokens,) = await call.service.tokenize(query, add_special_tokens=request.add_special_tokens)
+    return Answered(await asyncio.to_thread(_tokens, call.service.prompt_of(query) + text, tokens))
 
 
 async def decode(call: Call, request: pb.DecodeRequest) -> Answered[pb.DecodeResponse]:
     note_inputs(call.exchange, 1, is_batch=False)
-    (text,) = await call.service.decode([list(request.ids)], skip_special_tokens=request.skip_special_tokens)
+    (text,) = await call.service.decode(
+        [list(request.ids)], None, skip_special_tokens=request.skip_special_tokens
+    )
     return Answered(pb.DecodeResponse(text=text))
 
 

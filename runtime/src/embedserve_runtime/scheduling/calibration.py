@@ -5,6 +5,7 @@ A larger budget than that only makes everybody wait longer for the batch in fron
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -66,6 +67,18 @@ def calibrate(
         budget *= 2
     chosen = next(m for m in measurements if m.tokens_per_second >= SHARE_OF_PEAK * peak)
     return Calibration(chosen.budget, chosen.tokens_per_second, tuple(measurements))
+
+
+def rate(
+    run: Callable[[PackedBatch], object],
+    *,
+    max_length: int,
+    vocabulary_size: int,
+    clock: Callable[[], float],
+) -> float:
+    """Tokens per second of one typical text, the best of a few runs."""
+    length = min(SEQUENCE_TOKENS, max_length)
+    return _best_rate(run, _sample(length, length, vocabulary_size), math.inf, clock)[0]
 
 
 def warm_up(run: Callable[[PackedBatch], object], *, max_length: int, vocabulary_size: int) -> None:

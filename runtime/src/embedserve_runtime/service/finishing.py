@@ -44,7 +44,7 @@ def finish(card: ModelCard, results: Results, query: EmbedQuery, chosen: Sequenc
         [_tokens(card, one, query) for one in vectors],
         hidden if Output.HIDDEN in query.outputs else (),
         [
-            finish_rows(card, means(states, tokens), query) if tokens else NO_ROWS
+            finish_rows(card, means(states, tokens), query)
             for states, tokens in zip(hidden, chosen, strict=True)
         ]
         if chosen

@@ -39,6 +39,7 @@ from embedserve_runtime.service.values import (
     Embedded,
     EmbedQuery,
     Pair,
+    Role,
     Scored,
     ScoreQuery,
     Timings,
@@ -166,26 +167,33 @@ class EmbeddingService:
         way, prompt = self._way(query), self.prompt_of(query)
         return await self.in_thread(way.locate, query.inputs, prompt, self._rules(query))
 
-    async def tokenize(
-        self, texts: Sequence[str], prompt_name: str | None, *, add_special_tokens: bool
-    ) -> list[list[Token]]:
-        """All tokens of each text, uncut, with their places in prompt + text."""
-        self.check_count(len(texts))
-        _check_listed(texts)
-        prompt = self.prompt_of(EmbedQuery(texts, prompt_name=prompt_name))
+    async def tokenize(self, query: EmbedQuery, *, add_special_tokens: bool) -> list[list[Token]]:
+        """All tokens of each text, uncut, with their places in prompt + text, by the tokenizer of what they are."""
+        self.check_count(len(query.inputs))
+        _check_listed(query.inputs)
+        tokenizer, prompt = self._reader(query), self.prompt_of(query)
+        texts = [text for text in query.inputs if isinstance(text, str)]
         return await self.in_thread(
-            lambda: self._tokenizer.tokenize(texts, prompt, add_special_tokens=add_special_tokens)
+            lambda: tokenizer.tokenize(texts, prompt, add_special_tokens=add_special_tokens)
         )
 
     async def shorten(self, texts: Sequence[str], tokens: int) -> list[str]:
         """The beginning of each text that its first `tokens` tokens cover."""
         return await self.in_thread(self._tokenizer.shorten, texts, tokens)
 
-    async def decode(self, sequences: Sequence[list[int]], *, skip_special_tokens: bool) -> list[str]:
+    async def decode(
+        self, sequences: Sequence[list[int]], role: Role | None, *, skip_special_tokens: bool
+    ) -> list[str]:
+        """role: whose ids they are, as of `EmbedQuery`."""
         self.check_count(len(sequences))
+        tokenizer = self._reader(EmbedQuery(sequences, role=role))
         return await self.in_thread(
-            lambda: self._tokenizer.decode(sequences, skip_special_tokens=skip_special_tokens)
+            lambda: tokenizer.decode(sequences, skip_special_tokens=skip_special_tokens)
         )
+
+    def _reader(self, query: EmbedQuery) -> TextTokenizer:
+        """Raises InvalidInput where inputs are neither queries nor documents."""
+        return self._tokenizer.queries if is_query(self.card, query) else self._tokenizer
 
     def token_texts(self, ids: Int32Array) -> list[str]:
         """The vocabulary's own strings."""
@@ -215,6 +223,8 @@ class EmbeddingService:
             raise InvalidInput(f"`dimensions` must lie between 1 and {pipeline.dimensions}, got {dimensions}")
         if query.pool_factor is not None and not query.pool_factor >= 1:
             raise InvalidInput(f"`pool_factor` must be 1 or more, got {query.pool_factor}")
+        if query.pool_factor is not None and Output.MULTI_VECTOR not in query.outputs:
+            raise InvalidInput("`pool_factor` is for multi-vectors, which are not among the outputs")
         check_spans(self.card, query)
 
     def _check_score(self, query: ScoreQuery) -> ClassifierHead:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from embedserve_runtime.engines.base import Int32Array
 
 Side = Literal["left", "right"]
 
 
-@dataclass(frozen=True, slots=True)
-class CutRules:
+class CutRules(Struct, frozen=True):
     """How inputs longer than the model takes are treated: refused, or cut on one side."""
 
     truncate: bool

@@ -111,7 +111,7 @@ def read_boundaries(tokenizer: Tokenizer) -> Boundaries:
 def lowercase_first(tokenizer: Tokenizer) -> None:
     """Lower-case before the tokenizer's own normalizer, as sentence-transformers does for `do_lower_case`."""
     own = json.loads(tokenizer.to_str())["normalizer"]
-    if any(part["type"] == "Lowercase" or part.get("lowercase") for part in _flat(own, "normalizers")):
+    if any(part["type"] == "Lowercase" or part.get("lowercase") for part in flat(own, "normalizers")):
         return
     steps = [normalizers.Lowercase()]
     if tokenizer.normalizer is not None:
@@ -144,7 +144,7 @@ def _probe(tokenizer: Tokenizer) -> str:
 
 
 def _boundary(layout: dict[str, Any]) -> re.Pattern[str] | None:
-    if not any(_splits_at_blanks(part) for part in _flat(layout["pre_tokenizer"], "pretokenizers")):
+    if not any(_splits_at_blanks(part) for part in flat(layout["pre_tokenizer"], "pretokenizers")):
         return None
     if any(re.search(r"\S\s", token["content"]) for token in layout["added_tokens"]):
         return None
@@ -176,7 +176,7 @@ def _words_are_alike_everywhere(layout: dict[str, Any]) -> bool:
     """Whether a text that begins with a blank has the ids that it has behind a word."""
     if any(token["rstrip"] and token["content"][-1:].isalnum() for token in layout["added_tokens"]):
         return False
-    steps = _flat(layout["pre_tokenizer"], "pretokenizers")
+    steps = flat(layout["pre_tokenizer"], "pretokenizers")
     if _is_bert(layout):
         return True
     if steps and steps[0]["type"] == "WhitespaceSplit":
@@ -184,7 +184,7 @@ def _words_are_alike_everywhere(layout: dict[str, Any]) -> bool:
             step["type"] == "Metaspace" and step["prepend_scheme"] in {"always", "never"}
             for step in steps[1:]
         )
-    local = all(part["type"] in _LOCAL_NORMALIZERS for part in _flat(layout["normalizer"], "normalizers"))
+    local = all(part["type"] in _LOCAL_NORMALIZERS for part in flat(layout["normalizer"], "normalizers"))
     return local and all(
         (step["type"] == "ByteLevel" and not step["add_prefix_space"])
         or (step["type"] == "Split" and _splits_at_blanks(step))
@@ -196,9 +196,10 @@ def _is_bert(layout: dict[str, Any]) -> bool:
     return (layout["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
 
 
-def _flat(part: dict[str, Any] | None, children: str) -> list[dict[str, Any]]:
+def flat(part: dict[str, Any] | None, children: str) -> list[dict[str, Any]]:
+    """The steps of a normalizer or pre-tokenizer, sequences resolved. children: what a sequence calls its steps."""
     if part is None:
         return []
     if part["type"] == "Sequence":
-        return [leaf for child in part[children] for leaf in _flat(child, children)]
+        return [leaf for child in part[children] for leaf in flat(child, children)]
     return [part]

@@ -8,16 +8,17 @@ instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
 from tokenizers import Encoding, Tokenizer
 
 from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.tokenizing.cutting import Side, keep
-from embedserve_runtime.tokenizing.layout import read_boundaries
+from embedserve_runtime.tokenizing.layout import read_boundaries, read_special_tokens
+from embedserve_runtime.tokenizing.words import Words
 
 ItemT = TypeVar("ItemT")
 
@@ -33,8 +34,7 @@ WINDOW_CHARACTERS_PER_TOKEN = 8
 WINDOW_GROWTH = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """A token with its place in prompt + input, in code points; special and id-array tokens have none.
 
     text: what stands at that place, or the vocabulary's own string.
@@ -47,11 +47,19 @@ class Token:
     stop: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Ids(Struct, frozen=True, eq=False):
+    """What is needed of an encoding where nobody asks for the places of its tokens."""
+
+    ids: Int32Array
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Segment(Struct, frozen=True):
     """Tokens start to stop of an encoding, whose text begins `shift` code points into the whole."""
 
-    encoding: Encoding
+    encoding: Encoding | Ids
     start: int
     stop: int
     shift: int = 0
@@ -60,12 +68,13 @@ class Segment:
         return self.stop - self.start
 
     @property
-    def ids(self) -> list[int]:
-        ids: list[int] = self.encoding.ids
+    def ids(self) -> list[int] | Int32Array:
+        ids: list[int] | Int32Array = self.encoding.ids
         return ids if len(self) == len(ids) else ids[self.start : self.stop]
 
     def tokens(self, text: str) -> list[Token]:
         encoding, where = self.encoding, slice(self.start, self.stop)
+        assert not isinstance(encoding, Ids), "read without places"
         return [
             Token(token, name, True)
             if special
@@ -80,8 +89,7 @@ class Segment:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(Struct, frozen=True):
     """What a caller wants to know of a text.
 
     enough: a part of the text with more tokens than this decides.
@@ -95,17 +103,22 @@ class Need:
     offsets: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """As much of a text as decides. whole: all of it; shift: where in the text the part begins, in code points."""
 
-    encoding: Encoding
+    encoding: Encoding | Ids
     whole: bool = True
     shift: int = 0
 
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        """Places of its tokens; only of a part that was read with them."""
+        assert not isinstance(self.encoding, Ids), "read without places"
+        offsets: list[tuple[int, int]] = self.encoding.offsets
+        return offsets
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Body:
+
+class Body(Struct, frozen=True, eq=False):
     """A text's own tokens, without special ones.
 
     ids: int32, those on the side that is kept, at most as many as fit. count: how many the text has; where not
@@ -119,10 +132,13 @@ class Body:
 
 class Reader:
     def __init__(self, tokenizer: Tokenizer, max_length: int) -> None:
-        """Takes the tokenizer over: nobody else may change it afterwards."""
+        """Takes the tokenizer over: nobody else may change it afterwards. Raises ModelInvalid."""
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self.tokenizer = tokenizer
+        self.head, self.tail = read_special_tokens(tokenizer)
+        self._frame = self.head.tobytes(), self.tail.tobytes()
+        self._words = Words.of(tokenizer)
         self._boundaries = read_boundaries(tokenizer)
         self._window = max(max_length * WINDOW_CHARACTERS_PER_TOKEN, FEW_CHARACTERS)
 
@@ -130,9 +146,22 @@ class Reader:
         """As much of each text as decides, in order; `texts` is one piece of a request. Very long texts are taken
         one at a time, as the caller goes on. Raises InvalidInput.
         """
-        near = iter(self._encode([text for text in texts if len(text) <= self._window], need))
-        for text in texts:
-            yield Part(next(near)) if len(text) <= self._window else self._far(text, need)
+        known = [self._known(text, need) if len(text) <= self._window else None for text in texts]
+        near = iter(
+            self._encode(
+                [
+                    text
+                    for text, ids in zip(texts, known, strict=True)
+                    if ids is None and len(text) <= self._window
+                ],
+                need,
+            )
+        )
+        for text, ids in zip(texts, known, strict=True):
+            if ids is not None:
+                yield Part(Ids(ids))
+            else:
+                yield Part(next(near)) if len(text) <= self._window else self._far(text, need)
 
     def bodies(self, texts: Sequence[str], room: int, side: Side) -> list[Body]:
         """The tokens of each text that may stay where `room` tokens fit. Raises InvalidInput."""
@@ -157,6 +186,12 @@ class Reader:
         encoding = self.tokenizer.encode(text[:end], add_special_tokens=False)
         inside = sum(stop <= characters for _, stop in encoding.offsets)
         return Segment(encoding, 0, min(inside, most))
+
+    def _known(self, text: str, need: Need) -> Int32Array | None:
+        """Ids of a text by its words; None where the library must read it whole."""
+        if self._words is None or need.offsets:
+            return None
+        return self._words.ids(text, *self._frame) if need.special else self._words.ids(text)
 
     def _encode(self, texts: list[str], need: Need) -> list[Encoding]:
         tokenizer, special = self.tokenizer, need.special

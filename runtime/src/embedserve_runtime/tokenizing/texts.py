@@ -19,7 +19,7 @@ from embedserve_runtime.model.heads.description import ClassifierHead, PromptTem
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.tokenizing.cutting import CutRules, keep
-from embedserve_runtime.tokenizing.layout import lowercase_first, read_special_tokens, register_markers
+from embedserve_runtime.tokenizing.layout import lowercase_first, register_markers
 from embedserve_runtime.tokenizing.pairs import PairEncoder
 from embedserve_runtime.tokenizing.reader import Need, Part, Reader, Segment, Token, pieces
 from embedserve_runtime.tokenizing.templates import TemplateEncoder
@@ -69,7 +69,7 @@ class TextTokenizer:
         # Prompts are few and come again with each request.
         self._prompt_tokens = lru_cache(REMEMBERED_PROMPTS)(self._count_prompt_tokens)
         self._written: tuple[TemplateEncoder, str] | None = None
-        self._head, self._tail = read_special_tokens(tokenizer)
+        self._head, self._tail = self._reader.head, self._reader.tail
         self._room = max_length - len(self._head) - len(self._tail)
         if self._room < 1:
             raise ConfigError(f"max_length {max_length} leaves no room beside the model's special tokens")
@@ -159,7 +159,7 @@ class TextTokenizer:
         shortened = []
         for piece in pieces(texts, len):
             for text, part in zip(piece, self._reader.parts(piece, need), strict=True):
-                offsets = part.encoding.offsets
+                offsets = part.offsets
                 shortened.append(text[: offsets[tokens - 1][1]] if len(offsets) > tokens else text)
         return shortened
 

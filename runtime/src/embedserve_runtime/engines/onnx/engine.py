@@ -32,10 +32,12 @@ class OnnxEngine:
         precision: str = "float32",
         parity: float | None = None,
         *,
+        threads: int | None = None,
         hides_tokens: bool = False,
     ) -> None:
-        """session, hides_tokens: of a graph as `graph.build` writes it. precision, parity: see `EngineFacts`."""
-        self.facts = EngineFacts("onnx", "cpu", precision, parity=parity)
+        """session, hides_tokens: of a graph as `graph.build` writes it. precision, parity, threads: see
+        `EngineFacts`."""
+        self.facts = EngineFacts("onnx", "cpu", precision, parity=parity, threads=threads)
         self._session = session
         self._hides_tokens = hides_tokens
         self._hidden_size = encoder.hidden_size
@@ -54,7 +56,7 @@ class OnnxEngine:
                 "session.model_external_initializers_file_folder_path", str(folder)
             )
             session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS)
-        return cls(encoder, session, hides_tokens=hides_tokens)
+        return cls(encoder, session, threads=threads, hides_tokens=hides_tokens)
 
     @classmethod
     def load(

@@ -42,12 +42,12 @@ class GraphOutputs:
 class ShippedEngine:
     """One session. It may be run from any thread, one at a time."""
 
-    facts = EngineFacts("onnx", "cpu", "as stored")
     # On a CPU the system ends a process that takes too much.
     out_of_memory = 0
 
     def __init__(self, graph: ShippedGraph, hidden_size: int, threads: int) -> None:
         """Raises ModelInvalid when ONNX Runtime cannot load the file."""
+        self.facts = EngineFacts("onnx", "cpu", "as stored", threads=threads)
         self._graph = graph
         self.padding = 0
         self._hidden_size = hidden_size

@@ -16,7 +16,9 @@ from embedserve_runtime.errors import (
     ModelInvalid,
     ModelNotFound,
     SourceUnavailable,
+    UnsupportedArchitecture,
 )
+from embedserve_runtime.model.exports import can_export
 from embedserve_runtime.model.shipped import chosen_file
 from embedserve_runtime.model.sources.archive import ArchiveSource, unpack
 from embedserve_runtime.model.sources.hosts import Hosts, Patience
@@ -200,6 +202,10 @@ class _Fetch:
     def _chosen(self, folder: Path, names: Sequence[str]) -> str | None:
         try:
             return chosen_file(folder, names, self.settings.onnx_file)
+        except UnsupportedArchitecture as error:
+            if can_export():
+                return None  # its weights are what an export is made from
+            raise UnsupportedArchitecture(error.message.replace(str(folder), self.settings.source)) from error
         except (ModelError, ConfigError) as error:
             raise type(error)(error.message.replace(str(folder), self.settings.source)) from error
 

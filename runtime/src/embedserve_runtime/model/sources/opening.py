@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import ModelNotFound, ModelNotStored
-from embedserve_runtime.model.sources.fetching import fetch_into
-from embedserve_runtime.model.sources.hosts import Patience
-from embedserve_runtime.model.sources.progress import Progress
 from embedserve_runtime.model.store import Name, Reference, Store
 from embedserve_runtime.model.store.volume import volume_errors
+
+if TYPE_CHECKING:
+    from embedserve_runtime.model.sources.hosts import Patience
+    from embedserve_runtime.model.sources.progress import Progress
 
 LOGGER = logging.getLogger(__name__)
 LOCAL_REVISION = "local"
@@ -85,7 +87,7 @@ def _opened(settings: ModelSettings, progress: Progress | None, patience: Patien
                 "offline mode is set, so it is not fetched: run `embedserve fetch` with the same settings online"
             )
         LOGGER.info("not in the store", extra={"source": settings.source, "problem": damage})
-        reference = fetch_into(store, name, settings, progress or Progress(), patience or Patience())
+        reference = _fetched(store, name, settings, progress, patience)
     manifest = store.manifest(reference.digest)
     return LocatedModel(
         folder=store.folder(reference.digest),
@@ -94,6 +96,17 @@ def _opened(settings: ModelSettings, progress: Progress | None, patience: Patien
         size=manifest.size,
         licence=manifest.licence,
     )
+
+
+def _fetched(
+    store: Store, name: Name, settings: ModelSettings, progress: Progress | None, patience: Patience | None
+) -> Reference:
+    # Imported here: the libraries of the sources take a quarter of the time in which a server starts.
+    from embedserve_runtime.model.sources.fetching import fetch_into
+    from embedserve_runtime.model.sources.hosts import Patience
+    from embedserve_runtime.model.sources.progress import Progress
+
+    return fetch_into(store, name, settings, progress or Progress(), patience or Patience())
 
 
 def _local(source: str) -> LocatedModel | None:

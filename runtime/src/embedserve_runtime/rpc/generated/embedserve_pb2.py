@@ -24,39 +24,45 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10\x65mbedserve.proto\x12\rembedserve.v1\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xa7\x04\n\rEncodeRequest\x12\r\n\x05texts\x18\x01 \x03(\t\x12*\n\ttoken_ids\x18\x02 \x03(\x0b\x32\x17.embedserve.v1.TokenIds\x12&\n\x07outputs\x18\x03 \x03(\x0e\x32\x15.embedserve.v1.Output\x12+\n\tprecision\x18\x04 \x01(\x0e\x32\x18.embedserve.v1.Precision\x12,\n\ninput_type\x18\x05 \x01(\x0e\x32\x18.embedserve.v1.InputType\x12\x18\n\x0bprompt_name\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06prompt\x18\x07 \x01(\tH\x01\x88\x01\x01\x12\x15\n\x08truncate\x18\x08 \x01(\x08H\x02\x88\x01\x01\x12,\n\x0ftruncation_side\x18\t \x01(\x0e\x32\x13.embedserve.v1.Side\x12\x16\n\tnormalize\x18\n \x01(\x08H\x03\x88\x01\x01\x12\x17\n\ndimensions\x18\x0b \x01(\rH\x04\x88\x01\x01\x12\x12\n\x05top_k\x18\x0c \x01(\rH\x05\x88\x01\x01\x12\x16\n\tthreshold\x18\r \x01(\x02H\x06\x88\x01\x01\x12\x19\n\x0cvector_space\x18\x0e \x01(\tH\x07\x88\x01\x01\x42\x0e\n\x0c_prompt_nameB\t\n\x07_promptB\x0b\n\t_truncateB\x0c\n\n_normalizeB\r\n\x0b_dimensionsB\x08\n\x06_top_kB\x0c\n\n_thresholdB\x0f\n\r_vector_space\"7\n\x06Matrix\x12\x0c\n\x04rows\x18\x01 \x01(\r\x12\x0f\n\x07\x63olumns\x18\x02 \x01(\r\x12\x0e\n\x06values\x18\x03 \x01(\x0c\"/\n\x0cSparseVector\x12\x0f\n\x07indices\x18\x01 \x01(\x0c\x12\x0e\n\x06values\x18\x02 \x01(\x0c\"\xd6\x02\n\x0e\x45ncodeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x14\n\x0cvector_space\x18\x02 \x01(\t\x12+\n\tprecision\x18\x03 \x01(\x0e\x32\x18.embedserve.v1.Precision\x12$\n\x05\x64\x65nse\x18\x04 \x01(\x0b\x32\x15.embedserve.v1.Matrix\x12\x0e\n\x06scales\x18\x05 \x01(\x0c\x12+\n\x06sparse\x18\x06 \x03(\x0b\x32\x1b.embedserve.v1.SparseVector\x12+\n\x0cmulti_vector\x18\x07 \x03(\x0b\x32\x15.embedserve.v1.Matrix\x12%\n\x06hidden\x18\x08 \x03(\x0b\x32\x15.embedserve.v1.Matrix\x12\x14\n\x0ctoken_counts\x18\t \x03(\r\x12%\n\x06\x65\x66\x66ort\x18\n \x01(\x0b\x32\x15.embedserve.v1.Effort\"h\n\x06\x45\x66\x66ort\x12\x15\n\rtotal_seconds\x18\x01 \x01(\x01\x12\x18\n\x10tokenize_seconds\x18\x02 \x01(\x01\x12\x15\n\rqueue_seconds\x18\x03 \x01(\x01\x12\x16\n\x0e\x65ngine_seconds\x18\x04 \x01(\x01\"\xa6\x01\n\x0cScoreWeights\x12\x12\n\x05\x64\x65nse\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x13\n\x06sparse\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x19\n\x0cmulti_vector\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x1a\n\rcross_encoder\x18\x04 \x01(\x02H\x03\x88\x01\x01\x42\x08\n\x06_denseB\t\n\x07_sparseB\x0f\n\r_multi_vectorB\x10\n\x0e_cross_encoder\"\xe0\x02\n\x0cScoreRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x11\n\tdocuments\x18\x02 \x03(\t\x12,\n\x07weights\x18\x03 \x01(\x0b\x32\x1b.embedserve.v1.ScoreWeights\x12\x10\n\x08sum_only\x18\x04 \x01(\x08\x12\x1e\n\x11query_prompt_name\x18\x05 \x01(\tH\x00\x88\x01\x01\x12!\n\x14\x64ocument_prompt_name\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x15\n\x08truncate\x18\x07 \x01(\x08H\x02\x88\x01\x01\x12,\n\x0ftruncation_side\x18\x08 \x01(\x0e\x32\x13.embedserve.v1.Side\x12\x19\n\x0cvector_space\x18\t \x01(\tH\x03\x88\x01\x01\x42\x14\n\x12_query_prompt_nameB\x17\n\x15_document_prompt_nameB\x0b\n\t_truncateB\x0f\n\r_vector_space\"\xb7\x01\n\rScoreResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x14\n\x0cvector_space\x18\x02 \x01(\t\x12\x0e\n\x06scores\x18\x03 \x03(\x02\x12\r\n\x05\x64\x65nse\x18\x04 \x03(\x02\x12\x0e\n\x06sparse\x18\x05 \x03(\x02\x12\x14\n\x0cmulti_vector\x18\x06 \x03(\x02\x12\x15\n\rcross_encoder\x18\x07 \x03(\x02\x12%\n\x06\x65\x66\x66ort\x18\x08 \x01(\x0b\x32\x15.embedserve.v1.Effort*q\n\x06Output\x12\x16\n\x12OUTPUT_UNSPECIFIED\x10\x00\x12\x10\n\x0cOUTPUT_DENSE\x10\x01\x12\x11\n\rOUTPUT_SPARSE\x10\x02\x12\x17\n\x13OUTPUT_MULTI_VECTOR\x10\x03\x12\x11\n\rOUTPUT_HIDDEN\x10\x04*\xaa\x01\n\tPrecision\x12\x19\n\x15PRECISION_UNSPECIFIED\x10\x00\x12\x15\n\x11PRECISION_FLOAT32\x10\x01\x12\x15\n\x11PRECISION_FLOAT16\x10\x02\x12\x12\n\x0ePRECISION_INT8\x10\x03\x12\x13\n\x0fPRECISION_UINT8\x10\x04\x12\x14\n\x10PRECISION_BINARY\x10\x05\x12\x15\n\x11PRECISION_UBINARY\x10\x06*%\n\x04Side\x12\x0e\n\nSIDE_RIGHT\x10\x00\x12\r\n\tSIDE_LEFT\x10\x01*V\n\tInputType\x12\x1a\n\x16INPUT_TYPE_UNSPECIFIED\x10\x00\x12\x14\n\x10INPUT_TYPE_QUERY\x10\x01\x12\x17\n\x13INPUT_TYPE_DOCUMENT\x10\x02\x32\xe8\x01\n\nEmbeddings\x12\x45\n\x06\x45ncode\x12\x1c.embedserve.v1.EncodeRequest\x1a\x1d.embedserve.v1.EncodeResponse\x12O\n\x0c\x45ncodeStream\x12\x1c.embedserve.v1.EncodeRequest\x1a\x1d.embedserve.v1.EncodeResponse(\x01\x30\x01\x12\x42\n\x05Score\x12\x1b.embedserve.v1.ScoreRequest\x1a\x1c.embedserve.v1.ScoreResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10\x65mbedserve.proto\x12\rembedserve.v1\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\"\n\x06Ranges\x12\x0b\n\x03min\x18\x01 \x03(\x01\x12\x0b\n\x03max\x18\x02 \x03(\x01\"\"\n\x04Span\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\r\"+\n\x05Spans\x12\"\n\x05spans\x18\x01 \x03(\x0b\x32\x13.embedserve.v1.Span\"\xc8\x05\n\rEncodeRequest\x12\r\n\x05texts\x18\x01 \x03(\t\x12*\n\ttoken_ids\x18\x02 \x03(\x0b\x32\x17.embedserve.v1.TokenIds\x12&\n\x07outputs\x18\x03 \x03(\x0e\x32\x15.embedserve.v1.Output\x12+\n\tprecision\x18\x04 \x01(\x0e\x32\x18.embedserve.v1.Precision\x12,\n\ninput_type\x18\x05 \x01(\x0e\x32\x18.embedserve.v1.InputType\x12\x18\n\x0bprompt_name\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x13\n\x06prompt\x18\x07 \x01(\tH\x02\x88\x01\x01\x12\x15\n\x08truncate\x18\x08 \x01(\x08H\x03\x88\x01\x01\x12,\n\x0ftruncation_side\x18\t \x01(\x0e\x32\x13.embedserve.v1.Side\x12\x16\n\tnormalize\x18\n \x01(\x08H\x04\x88\x01\x01\x12\x17\n\ndimensions\x18\x0b \x01(\rH\x05\x88\x01\x01\x12\x12\n\x05top_k\x18\x0c \x01(\rH\x06\x88\x01\x01\x12\x16\n\tthreshold\x18\r \x01(\x02H\x07\x88\x01\x01\x12\x19\n\x0cvector_space\x18\x0e \x01(\tH\x08\x88\x01\x01\x12\'\n\x06ranges\x18\x0f \x01(\x0b\x32\x15.embedserve.v1.RangesH\x00\x12\x17\n\rstored_ranges\x18\x10 \x01(\x08H\x00\x12#\n\x05spans\x18\x11 \x03(\x0b\x32\x14.embedserve.v1.Spans\x12\x18\n\x0bpool_factor\x18\x12 \x01(\x01H\t\x88\x01\x01\x42\x0e\n\x0cquantizationB\x0e\n\x0c_prompt_nameB\t\n\x07_promptB\x0b\n\t_truncateB\x0c\n\n_normalizeB\r\n\x0b_dimensionsB\x08\n\x06_top_kB\x0c\n\n_thresholdB\x0f\n\r_vector_spaceB\x0e\n\x0c_pool_factor\"7\n\x06Matrix\x12\x0c\n\x04rows\x18\x01 \x01(\r\x12\x0f\n\x07\x63olumns\x18\x02 \x01(\r\x12\x0e\n\x06values\x18\x03 \x01(\x0c\"/\n\x0cSparseVector\x12\x0f\n\x07indices\x18\x01 \x01(\x0c\x12\x0e\n\x06values\x18\x02 \x01(\x0c\"\xfd\x02\n\x0e\x45ncodeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x14\n\x0cvector_space\x18\x02 \x01(\t\x12+\n\tprecision\x18\x03 \x01(\x0e\x32\x18.embedserve.v1.Precision\x12$\n\x05\x64\x65nse\x18\x04 \x01(\x0b\x32\x15.embedserve.v1.Matrix\x12\x0e\n\x06scales\x18\x05 \x01(\x0c\x12+\n\x06sparse\x18\x06 \x03(\x0b\x32\x1b.embedserve.v1.SparseVector\x12+\n\x0cmulti_vector\x18\x07 \x03(\x0b\x32\x15.embedserve.v1.Matrix\x12%\n\x06hidden\x18\x08 \x03(\x0b\x32\x15.embedserve.v1.Matrix\x12\x14\n\x0ctoken_counts\x18\t \x03(\r\x12%\n\x06\x65\x66\x66ort\x18\n \x01(\x0b\x32\x15.embedserve.v1.Effort\x12%\n\x06\x63hunks\x18\x0b \x03(\x0b\x32\x15.embedserve.v1.Matrix\"h\n\x06\x45\x66\x66ort\x12\x15\n\rtotal_seconds\x18\x01 \x01(\x01\x12\x18\n\x10tokenize_seconds\x18\x02 \x01(\x01\x12\x15\n\rqueue_seconds\x18\x03 \x01(\x01\x12\x16\n\x0e\x65ngine_seconds\x18\x04 \x01(\x01\"\xa6\x01\n\x0cScoreWeights\x12\x12\n\x05\x64\x65nse\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x13\n\x06sparse\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x19\n\x0cmulti_vector\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x1a\n\rcross_encoder\x18\x04 \x01(\x02H\x03\x88\x01\x01\x42\x08\n\x06_denseB\t\n\x07_sparseB\x0f\n\r_multi_vectorB\x10\n\x0e_cross_encoder\"\xe0\x02\n\x0cScoreRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x11\n\tdocuments\x18\x02 \x03(\t\x12,\n\x07weights\x18\x03 \x01(\x0b\x32\x1b.embedserve.v1.ScoreWeights\x12\x10\n\x08sum_only\x18\x04 \x01(\x08\x12\x1e\n\x11query_prompt_name\x18\x05 \x01(\tH\x00\x88\x01\x01\x12!\n\x14\x64ocument_prompt_name\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x15\n\x08truncate\x18\x07 \x01(\x08H\x02\x88\x01\x01\x12,\n\x0ftruncation_side\x18\x08 \x01(\x0e\x32\x13.embedserve.v1.Side\x12\x19\n\x0cvector_space\x18\t \x01(\tH\x03\x88\x01\x01\x42\x14\n\x12_query_prompt_nameB\x17\n\x15_document_prompt_nameB\x0b\n\t_truncateB\x0f\n\r_vector_space\"\xb7\x01\n\rScoreResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x14\n\x0cvector_space\x18\x02 \x01(\t\x12\x0e\n\x06scores\x18\x03 \x03(\x02\x12\r\n\x05\x64\x65nse\x18\x04 \x03(\x02\x12\x0e\n\x06sparse\x18\x05 \x03(\x02\x12\x14\n\x0cmulti_vector\x18\x06 \x03(\x02\x12\x15\n\rcross_encoder\x18\x07 \x03(\x02\x12%\n\x06\x65\x66\x66ort\x18\x08 \x01(\x0b\x32\x15.embedserve.v1.Effort*q\n\x06Output\x12\x16\n\x12OUTPUT_UNSPECIFIED\x10\x00\x12\x10\n\x0cOUTPUT_DENSE\x10\x01\x12\x11\n\rOUTPUT_SPARSE\x10\x02\x12\x17\n\x13OUTPUT_MULTI_VECTOR\x10\x03\x12\x11\n\rOUTPUT_HIDDEN\x10\x04*\xaa\x01\n\tPrecision\x12\x19\n\x15PRECISION_UNSPECIFIED\x10\x00\x12\x15\n\x11PRECISION_FLOAT32\x10\x01\x12\x15\n\x11PRECISION_FLOAT16\x10\x02\x12\x12\n\x0ePRECISION_INT8\x10\x03\x12\x13\n\x0fPRECISION_UINT8\x10\x04\x12\x14\n\x10PRECISION_BINARY\x10\x05\x12\x15\n\x11PRECISION_UBINARY\x10\x06*%\n\x04Side\x12\x0e\n\nSIDE_RIGHT\x10\x00\x12\r\n\tSIDE_LEFT\x10\x01*V\n\tInputType\x12\x1a\n\x16INPUT_TYPE_UNSPECIFIED\x10\x00\x12\x14\n\x10INPUT_TYPE_QUERY\x10\x01\x12\x17\n\x13INPUT_TYPE_DOCUMENT\x10\x02\x32\xe8\x01\n\nEmbeddings\x12\x45\n\x06\x45ncode\x12\x1c.embedserve.v1.EncodeRequest\x1a\x1d.embedserve.v1.EncodeResponse\x12O\n\x0c\x45ncodeStream\x12\x1c.embedserve.v1.EncodeRequest\x1a\x1d.embedserve.v1.EncodeResponse(\x01\x30\x01\x12\x42\n\x05Score\x12\x1b.embedserve.v1.ScoreRequest\x1a\x1c.embedserve.v1.ScoreResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'embedserve_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OUTPUT']._serialized_start=1881
-  _globals['_OUTPUT']._serialized_end=1994
-  _globals['_PRECISION']._serialized_start=1997
-  _globals['_PRECISION']._serialized_end=2167
-  _globals['_SIDE']._serialized_start=2169
-  _globals['_SIDE']._serialized_end=2206
-  _globals['_INPUTTYPE']._serialized_start=2208
-  _globals['_INPUTTYPE']._serialized_end=2294
+  _globals['_OUTPUT']._serialized_start=2198
+  _globals['_OUTPUT']._serialized_end=2311
+  _globals['_PRECISION']._serialized_start=2314
+  _globals['_PRECISION']._serialized_end=2484
+  _globals['_SIDE']._serialized_start=2486
+  _globals['_SIDE']._serialized_end=2523
+  _globals['_INPUTTYPE']._serialized_start=2525
+  _globals['_INPUTTYPE']._serialized_end=2611
   _globals['_TOKENIDS']._serialized_start=35
   _globals['_TOKENIDS']._serialized_end=58
-  _globals['_ENCODEREQUEST']._serialized_start=61
-  _globals['_ENCODEREQUEST']._serialized_end=612
-  _globals['_MATRIX']._serialized_start=614
-  _globals['_MATRIX']._serialized_end=669
-  _globals['_SPARSEVECTOR']._serialized_start=671
-  _globals['_SPARSEVECTOR']._serialized_end=718
-  _globals['_ENCODERESPONSE']._serialized_start=721
-  _globals['_ENCODERESPONSE']._serialized_end=1063
-  _globals['_EFFORT']._serialized_start=1065
-  _globals['_EFFORT']._serialized_end=1169
-  _globals['_SCOREWEIGHTS']._serialized_start=1172
-  _globals['_SCOREWEIGHTS']._serialized_end=1338
-  _globals['_SCOREREQUEST']._serialized_start=1341
-  _globals['_SCOREREQUEST']._serialized_end=1693
-  _globals['_SCORERESPONSE']._serialized_start=1696
-  _globals['_SCORERESPONSE']._serialized_end=1879
-  _globals['_EMBEDDINGS']._serialized_start=2297
-  _globals['_EMBEDDINGS']._serialized_end=2529
+  _globals['_RANGES']._serialized_start=60
+  _globals['_RANGES']._serialized_end=94
+  _globals['_SPAN']._serialized_start=96
+  _globals['_SPAN']._serialized_end=130
+  _globals['_SPANS']._serialized_start=132
+  _globals['_SPANS']._serialized_end=175
+  _globals['_ENCODEREQUEST']._serialized_start=178
+  _globals['_ENCODEREQUEST']._serialized_end=890
+  _globals['_MATRIX']._serialized_start=892
+  _globals['_MATRIX']._serialized_end=947
+  _globals['_SPARSEVECTOR']._serialized_start=949
+  _globals['_SPARSEVECTOR']._serialized_end=996
+  _globals['_ENCODERESPONSE']._serialized_start=999
+  _globals['_ENCODERESPONSE']._serialized_end=1380
+  _globals['_EFFORT']._serialized_start=1382
+  _globals['_EFFORT']._serialized_end=1486
+  _globals['_SCOREWEIGHTS']._serialized_start=1489
+  _globals['_SCOREWEIGHTS']._serialized_end=1655
+  _globals['_SCOREREQUEST']._serialized_start=1658
+  _globals['_SCOREREQUEST']._serialized_end=2010
+  _globals['_SCORERESPONSE']._serialized_start=2013
+  _globals['_SCORERESPONSE']._serialized_end=2196
+  _globals['_EMBEDDINGS']._serialized_start=2614
+  _globals['_EMBEDDINGS']._serialized_end=2846
 # @@protoc_insertion_point(module_scope)

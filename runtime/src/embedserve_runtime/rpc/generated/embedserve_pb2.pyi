@@ -59,8 +59,30 @@ class TokenIds(_message.Message):
     ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class Ranges(_message.Message):
+    __slots__ = ("min", "max")
+    MIN_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    min: _containers.RepeatedScalarFieldContainer[float]
+    max: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, min: _Optional[_Iterable[float]] = ..., max: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Span(_message.Message):
+    __slots__ = ("start", "end")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class Spans(_message.Message):
+    __slots__ = ("spans",)
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    spans: _containers.RepeatedCompositeFieldContainer[Span]
+    def __init__(self, spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...
+
 class EncodeRequest(_message.Message):
-    __slots__ = ("texts", "token_ids", "outputs", "precision", "input_type", "prompt_name", "prompt", "truncate", "truncation_side", "normalize", "dimensions", "top_k", "threshold", "vector_space")
+    __slots__ = ("texts", "token_ids", "outputs", "precision", "input_type", "prompt_name", "prompt", "truncate", "truncation_side", "normalize", "dimensions", "top_k", "threshold", "vector_space", "ranges", "stored_ranges", "spans", "pool_factor")
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +97,10 @@ class EncodeRequest(_message.Message):
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     VECTOR_SPACE_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    STORED_RANGES_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    POOL_FACTOR_FIELD_NUMBER: _ClassVar[int]
     texts: _containers.RepeatedScalarFieldContainer[str]
     token_ids: _containers.RepeatedCompositeFieldContainer[TokenIds]
     outputs: _containers.RepeatedScalarFieldContainer[Output]
@@ -89,7 +115,11 @@ class EncodeRequest(_message.Message):
     top_k: int
     threshold: float
     vector_space: str
-    def __init__(self, texts: _Optional[_Iterable[str]] = ..., token_ids: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Output, str]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., input_type: _Optional[_Union[InputType, str]] = ..., prompt_name: _Optional[str] = ..., prompt: _Optional[str] = ..., truncate: _Optional[bool] = ..., truncation_side: _Optional[_Union[Side, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., top_k: _Optional[int] = ..., threshold: _Optional[float] = ..., vector_space: _Optional[str] = ...) -> None: ...
+    ranges: Ranges
+    stored_ranges: bool
+    spans: _containers.RepeatedCompositeFieldContainer[Spans]
+    pool_factor: float
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., token_ids: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Output, str]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., input_type: _Optional[_Union[InputType, str]] = ..., prompt_name: _Optional[str] = ..., prompt: _Optional[str] = ..., truncate: _Optional[bool] = ..., truncation_side: _Optional[_Union[Side, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., top_k: _Optional[int] = ..., threshold: _Optional[float] = ..., vector_space: _Optional[str] = ..., ranges: _Optional[_Union[Ranges, _Mapping]] = ..., stored_ranges: _Optional[bool] = ..., spans: _Optional[_Iterable[_Union[Spans, _Mapping]]] = ..., pool_factor: _Optional[float] = ...) -> None: ...
 
 class Matrix(_message.Message):
     __slots__ = ("rows", "columns", "values")
@@ -110,7 +140,7 @@ class SparseVector(_message.Message):
     def __init__(self, indices: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class EncodeResponse(_message.Message):
-    __slots__ = ("model", "vector_space", "precision", "dense", "scales", "sparse", "multi_vector", "hidden", "token_counts", "effort")
+    __slots__ = ("model", "vector_space", "precision", "dense", "scales", "sparse", "multi_vector", "hidden", "token_counts", "effort", "chunks")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VECTOR_SPACE_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +151,7 @@ class EncodeResponse(_message.Message):
     HIDDEN_FIELD_NUMBER: _ClassVar[int]
     TOKEN_COUNTS_FIELD_NUMBER: _ClassVar[int]
     EFFORT_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
     model: str
     vector_space: str
     precision: Precision
@@ -131,7 +162,8 @@ class EncodeResponse(_message.Message):
     hidden: _containers.RepeatedCompositeFieldContainer[Matrix]
     token_counts: _containers.RepeatedScalarFieldContainer[int]
     effort: Effort
-    def __init__(self, model: _Optional[str] = ..., vector_space: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., dense: _Optional[_Union[Matrix, _Mapping]] = ..., scales: _Optional[bytes] = ..., sparse: _Optional[_Iterable[_Union[SparseVector, _Mapping]]] = ..., multi_vector: _Optional[_Iterable[_Union[Matrix, _Mapping]]] = ..., hidden: _Optional[_Iterable[_Union[Matrix, _Mapping]]] = ..., token_counts: _Optional[_Iterable[int]] = ..., effort: _Optional[_Union[Effort, _Mapping]] = ...) -> None: ...
+    chunks: _containers.RepeatedCompositeFieldContainer[Matrix]
+    def __init__(self, model: _Optional[str] = ..., vector_space: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., dense: _Optional[_Union[Matrix, _Mapping]] = ..., scales: _Optional[bytes] = ..., sparse: _Optional[_Iterable[_Union[SparseVector, _Mapping]]] = ..., multi_vector: _Optional[_Iterable[_Union[Matrix, _Mapping]]] = ..., hidden: _Optional[_Iterable[_Union[Matrix, _Mapping]]] = ..., token_counts: _Optional[_Iterable[int]] = ..., effort: _Optional[_Union[Effort, _Mapping]] = ..., chunks: _Optional[_Iterable[_Union[Matrix, _Mapping]]] = ...) -> None: ...
 
 class Effort(_message.Message):
     __slots__ = ("total_seconds", "tokenize_seconds", "queue_seconds", "engine_seconds")

@@ -1,0 +1,130 @@
+"""Models of no family of ours: exported by torch, held against torch, and kept in the store if they are equal."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from embedserve_runtime.config import ParitySettings, RuntimeConfig
+from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.onnx.artifacts import PLAIN, REPORT_FILE, Report, Variant
+from embedserve_runtime.engines.onnx.shipped import ShippedEngine
+from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.model.exports import ADVICE, EXPORT_FILE, KIND, can_export, export_name, origin_of
+from embedserve_runtime.model.modules import Modules, read_entries, read_layout
+from embedserve_runtime.model.shipped import chosen_file, graph_encoder, read_graph
+from embedserve_runtime.model.sources import LocatedModel
+from embedserve_runtime.model.store import publish_folder, remove_folder
+from embedserve_runtime.parity.corpus import evenly, parity_texts
+from embedserve_runtime.parity.measures import Observed, compare, shortfalls
+
+log = logging.getLogger(__name__)
+
+# The same numbers in another order of sums: anything further off is another model.
+FLOOR = ParitySettings(min_mean_cosine=0.99999, min_cosine=0.9999, min_rank_agreement=0.999)
+MOST_TOKENS = 128
+TOKENS = 2048
+# Texts of a batch: of several lengths, so that padding is tried too.
+BATCH = 8
+
+
+def is_foreign(config: RuntimeConfig, located: LocatedModel) -> bool:
+    """Whether neither a family nor an ONNX file of its own runs the model."""
+    modules = _modules(located)
+    if config.model.onnx_file is not None or modules.static is not None or modules.words is not None:
+        return False
+    names = [path.relative_to(located.folder).as_posix() for path in located.folder.rglob("*")]
+    try:
+        chosen_file(located.folder / modules.transformer, names, None)
+    except UnsupportedArchitecture:
+        return True
+    return False
+
+
+def export(config: RuntimeConfig, located: LocatedModel) -> str:
+    """Have the store hold the export; gives its name. Raises UnsupportedArchitecture, ModelError and VolumeError."""
+    if not can_export():
+        raise UnsupportedArchitecture(f"{config.model.source} is of no family that is run here; {ADVICE}")
+    home = located.folder / _modules(located).transformer
+    root, name = config.model.store.expanduser(), export_name(origin_of(home))
+    if config.onnx.convert == "Always":
+        remove_folder(root, KIND, name)
+    threads = config.engine.threads or usable_cpus()
+    publish_folder(root, KIND, name, lambda folder: _fill(folder, home, threads), made_from=located.digest)
+    return name
+
+
+def _modules(located: LocatedModel) -> Modules:
+    return read_layout(located.folder, read_entries(located.folder)).modules
+
+
+def _fill(folder: Path, home: Path, threads: int) -> None:
+    # Imported here: torch and transformers are extras.
+    from embedserve_runtime.engines.torch.foreign import LOGITS, ForeignModel
+
+    model = ForeignModel.open(home)
+    model.export(folder / EXPORT_FILE)
+    task = "classify" if model.output == LOGITS else "embed"
+    graph = read_graph(home, folder / EXPORT_FILE, task=task, pooled=False)
+    encoder = graph_encoder(home, graph)
+    texts = _texts(home, min(encoder.max_tokens, MOST_TOKENS))
+    want = [model.run(text) for text in texts]
+    engine = ShippedEngine(graph, encoder.hidden_size, threads)
+    began = time.perf_counter()
+    found = [
+        rows
+        for start in range(0, len(texts), BATCH)
+        for rows in _run(engine, texts[start : start + BATCH], whole_rows=model.output == LOGITS)
+    ]
+    speed = sum(map(len, texts)) / (time.perf_counter() - began)
+    variant = _judged(_observed(want, model.output), _observed(found, model.output), speed)
+    if not variant.published:
+        raise ModelInvalid(f"the export of {home} is not what torch computes: {variant.reason}")
+    report = Report(chosen=PLAIN, variants=(variant,))
+    (folder / REPORT_FILE).write_text(report.model_dump_json(by_alias=True, indent=1) + "\n")
+    log.info("model exported", extra={"min_cosine": variant.min_cosine, "texts": len(texts)})
+
+
+def _texts(home: Path, most_tokens: int) -> list[Int32Array]:
+    tokenizer = Tokenizer.from_file(str(home / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(most_tokens)
+    read = [np.array(one.ids, dtype=np.int32) for one in tokenizer.encode_batch(parity_texts())]
+    return [read[number] for number in evenly([*map(len, read)], TOKENS)]
+
+
+def _run(engine: ShippedEngine, texts: list[Int32Array], *, whole_rows: bool) -> list[FloatArray]:
+    """Rows of each text."""
+    batch = PackedBatch.pack(texts)
+    made = engine.run(batch, rows=whole_rows, hidden=not whole_rows)
+    if whole_rows:
+        assert made.rows is not None, "asked for"
+        return [row[None] for row in made.rows]
+    assert made.hidden is not None, "asked for"
+    return np.split(made.hidden, batch.cu_seqlens[1:-1])
+
+
+def _observed(rows: list[FloatArray], output: str) -> Observed:
+    """The mean of a text's rows; of a classifier, which gives few numbers, its logits for the ranks too."""
+    means = np.stack([one.mean(axis=0) for one in rows])
+    return Observed(means, means if output == "logits" and means.shape[1] < len(means) else None)
+
+
+def _judged(want: Observed, found: Observed, speed: float) -> Variant:
+    parity = compare(want, found)
+    reason = shortfalls(parity, FLOOR)
+    return Variant(
+        precision=PLAIN,
+        published=not reason,
+        reason=reason,
+        mean_cosine=round(parity.mean_cosine, 6),
+        min_cosine=round(parity.min_cosine, 6),
+        max_difference=round(parity.max_difference, 6),
+        rank_agreement=round(parity.rank_agreement, 6),
+        tokens_per_second=round(speed, 1),
+    )

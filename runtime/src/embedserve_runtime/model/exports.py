@@ -1,0 +1,59 @@
+"""Models of no family of ours, exported to ONNX by torch: how the store names them, and what they are known by.
+
+    artifacts/<name>/model.onnx, model.onnx.data     as torch.onnx wrote it
+    artifacts/<name>/report.json                     how it compared with torch
+
+Two exports of one model are the same model, whatever bytes another version of torch writes: name and identity come from
+the source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from embedserve_runtime.model.checkpoint import Checkpoint
+from embedserve_runtime.model.store import find_folder
+
+KIND: Final = "artifacts"
+EXPORT_FILE = "model.onnx"
+# Raised with each change of what is exported.
+EXPORTER_VERSION = "1"
+NEEDED = ("torch", "transformers", "onnxscript")
+ADVICE = (
+    "`embedserve convert` can export it where torch and transformers are, as in the CUDA image, and any image then "
+    "serves it from the same store"
+)
+
+
+def can_export() -> bool:
+    """Whether the libraries that it takes are installed."""
+    return all(find_spec(name) is not None for name in NEEDED)
+
+
+def origin_of(home: Path) -> Mapping[str, str]:
+    """What the export is made from: digests of the configuration and of all tensors. home: where the encoder lies.
+
+    Raises ModelFileMissing or ModelInvalid.
+    """
+    checkpoint = Checkpoint.open(home)
+    weights = hashlib.sha256()
+    for name in sorted(checkpoint.names):
+        tensor = checkpoint.raw(name)
+        weights.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        weights.update(tensor.tobytes())
+    config = hashlib.sha256((home / "config.json").read_bytes())
+    return {"config": config.hexdigest(), "weights": weights.hexdigest(), "exporter": EXPORTER_VERSION}
+
+
+def export_name(origin: Mapping[str, str]) -> str:
+    return hashlib.sha256(repr(sorted(origin.items())).encode()).hexdigest()[:32]
+
+
+def find_export(root: Path, origin: Mapping[str, str]) -> Path | None:
+    """The file if it is in the store and whole. root: of the store."""
+    folder = find_folder(root, KIND, export_name(origin))
+    return None if folder is None else folder / EXPORT_FILE

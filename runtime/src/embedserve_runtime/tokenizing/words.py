@@ -1,0 +1,129 @@
+"""Ids of texts word by word, out of a table that the tokenizer itself has filled: most words have been seen before.
+
+Between blanks lie words whose ids depend on nothing else, where the tokenizer says so: its normalizer changes each
+character by itself or with the marks that follow it, its pre-tokenizer splits at blanks first, and no word is different
+for being the first. What is asked of the tokenizer is one word that is not in the table, so ids are its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from embedserve_runtime.engines.base import Int32Array
+from embedserve_runtime.tokenizing.layout import flat
+
+# Some 200 bytes each. A full table is emptied: what is in use comes back by itself.
+MOST_WORDS = 32_768
+# Longer ones come once, and one may be a whole text of a language without blanks.
+LONGEST_WORD = 48
+# Characters that never join with a neighbour: no marks, no joiners, no halves of surrogate pairs. Texts with others
+# are left to the library.
+_PLAIN = re.compile(
+    "[\x00-\u02ff\u0370-\u0482\u048a-\u052f\u05d0-\u05ea\u1e00-\u1fff\u2010-\u2027\u2030-\u205e\u20a0-\u20bf"
+    "\u2100-\u214f\u2190-\u22ff\u3000-\u3029\u3041-\u3096\u30a1-\u30fe\u4e00-\u9fff\uac00-\ud7a3\uff01-\uff9d]*"
+)
+_BLANKS = " \t\n\r"
+
+_LOCAL_NORMALIZERS = {
+    *(
+        "NFC",
+        "NFD",
+        "NFKC",
+        "NFKD",
+        "Lowercase",
+        "StripAccents",
+        "BertNormalizer",
+        "Precompiled",
+        "Nmt",
+        "Strip",
+    ),
+}
+_SPLIT_FIRST = {"BertPreTokenizer", "WhitespaceSplit", "Whitespace"}
+_SPLIT_FURTHER = {*_SPLIT_FIRST, "Punctuation", "Digits"}
+
+
+class Words:
+    """Safe from several threads: at worst two of them fill in the same word."""
+
+    def __init__(self, encode: Callable[[str], list[int]]) -> None:
+        """encode: ids of one word, without special tokens."""
+        self._table = _Table(encode)
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Words | None:
+        """None for a tokenizer whose words are not known to be independent."""
+        layout = json.loads(tokenizer.to_str())
+        if not (words_are_independent(layout) and _blanks_stay(tokenizer)):
+            return None
+        return cls(lambda word: tokenizer.encode(word, add_special_tokens=False).ids)
+
+    def ids(self, text: str, head: bytes = b"", tail: bytes = b"") -> Int32Array | None:
+        """Of the text, between `head` and `tail`, ids as int32; None where the library must read it whole."""
+        if not text.isascii() and _PLAIN.fullmatch(text) is None:
+            return None
+        spaced = text.replace("\n", " ").replace("\t", " ").replace("\r", " ")
+        table = self._table
+        return np.frombuffer(
+            b"".join((head, *map(table.__getitem__, spaced.split(" ")), tail)), dtype=np.int32
+        )
+
+
+class _Table(dict[str, bytes]):
+    """Ids by word, int32."""
+
+    def __init__(self, encode: Callable[[str], list[int]]) -> None:
+        super().__init__()
+        self._encode = encode
+
+    def __missing__(self, word: str) -> bytes:
+        ids = np.array(self._encode(word) if word else [], dtype=np.int32).tobytes()
+        if len(word) <= LONGEST_WORD:
+            if len(self) >= MOST_WORDS:
+                self.clear()
+            self[word] = ids
+        return ids
+
+
+def words_are_independent(layout: Mapping[str, Any]) -> bool:
+    """Whether a text of plain characters has the ids of its words, one after the other. layout: tokenizer.json."""
+    if layout["model"].get("dropout"):
+        return False
+    # The white space beside such a token goes with it, which splits nothing else; inside of it, it would.
+    if any(re.search(r"\s", token["content"]) for token in layout["added_tokens"]):
+        return False
+    if not all(_is_local(step) for step in flat(layout["normalizer"], "normalizers")):
+        return False
+    steps = flat(layout["pre_tokenizer"], "pretokenizers")
+    return bool(steps) and steps[0]["type"] in _SPLIT_FIRST and all(map(_ignores_place, steps[1:]))
+
+
+def _is_local(step: Mapping[str, Any]) -> bool:
+    if step["type"] != "Replace":
+        return step["type"] in _LOCAL_NORMALIZERS
+    match step["pattern"]:
+        case {"String": str(text)}:
+            return not re.search(r"\s", text)
+        case {"Regex": " {2,}" | r"\s+"}:
+            return bool(step["content"] == " ")
+        case _:
+            return False
+
+
+def _ignores_place(step: Mapping[str, Any]) -> bool:
+    if step["type"] == "Metaspace":
+        return step["prepend_scheme"] in {"always", "never"}
+    return step["type"] in _SPLIT_FURTHER
+
+
+def _blanks_stay(tokenizer: Tokenizer) -> bool:
+    """Whether the normalizer leaves white space where a blank is: a table of characters may say otherwise."""
+    normalizer = tokenizer.normalizer
+    return normalizer is None or all(
+        re.fullmatch(r"\S+\s+\S+", normalizer.normalize_str(f"a{blank}a")) for blank in _BLANKS
+    )

@@ -1,0 +1,48 @@
+"""What a start measures decides how it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from embedserve_runtime import starting
+from embedserve_runtime.config import RuntimeConfig, load_config
+from tests.support.models import tiny_bert
+from tests.support.static_models import Saved
+from tests.support.tokenizers import with_minilm_tokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("model")
+    tiny_bert(made, vocab_size=30_522)
+    return with_minilm_tokenizer(made)
+
+
+def config(folder: Path, **engine: object) -> RuntimeConfig:
+    return load_config(
+        flags={"model": {"source": str(folder)}, "batching": {"max_batch_tokens": 64}, "engine": engine}
+    )
+
+
+def test_the_engine_gets_the_cores_that_tokenising_leaves(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starting, "usable_cpus", lambda: 4)
+    monkeypatch.setattr(starting, "rate", lambda run, **_: 1e12)
+    started = starting.start(config(folder), lambda: None)
+    assert started.split is not None
+    assert (started.split.engine, started.split.around) == (3, 1)
+    assert started.runners[0].engine.threads == 3
+
+
+def test_threads_that_are_a_setting_stay(folder: Path) -> None:
+    started = starting.start(config(folder, threads=1), lambda: None)
+    assert started.split is None
+    assert started.runners[0].engine.threads == 1
+
+
+def test_a_table_of_token_vectors_has_no_engine_to_share_cores_with(tmp_path: Path) -> None:
+    Saved().save(tmp_path)
+    assert starting.start(config(tmp_path), lambda: None).split is None
