@@ -25,7 +25,7 @@ import httpx
 import numpy as np
 
 from benchmarks import cpu_results as kept
-from benchmarks.cpu_cases import Case, Counter, cases
+from benchmarks.cpu_cases import Case, Counter, cases, words
 from benchmarks.cpu_peers import (
     OURS,
     START_SECONDS,
@@ -40,7 +40,7 @@ from embedserve_runtime.benching.products import flops, measured_rate
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.model.architecture import Encoder
-from embedserve_runtime.model.card import read_card
+from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import open_model
 from tests.support.models import minilm_folder
 
@@ -119,14 +119,15 @@ def start_part(peers: Sequence[Peer], rounds: int) -> kept.StartPart:
 
 
 def memory_part(peer: Peer, requests: int) -> kept.MemoryPart:
-    """Ten marks under short and then mixed single texts in turn."""
+    """Ten marks, under single texts of mixed length and then words, which are soon answered."""
     load, answered = os.getloadavg()[0], 0
+    shortest = Case("one word, 64 at a time", 64, [[word] for word in words(60).split()])
     with running([peer]) as (server,):
         series = [(0, server.memory())]
         for step in range(1, 11):
-            server.run(cases()["mixed"], 2.0)
+            answered += len(server.run(cases()["mixed"], 2.0))
             while answered < requests * step // 10:
-                answered += len(server.run(cases()["short"], 2.0))
+                answered += len(server.run(shortest, 2.0))
             series.append((answered, server.memory()))
     return kept.MemoryPart(kept.Taken.now(load), series)
 

@@ -1,11 +1,11 @@
 """Many EmbeddingServices and one operator: time, requests, memory, reaction; beside a plain kopf operator.
 
-    python -m benchmarks.operator_scale [--services 1000] [--pods] [--only ours]
+    python -m benchmarks.operator_scale [--services 1000] [--pods] [--only ours] [--out FILE] [--note WORDS]
 
 Brings the cluster of `e2e/cluster` up and stops the chart's operator there meanwhile. The operator under test runs as
 a process of its own outside, so that its memory is its own. With `--pods` every service has a pod, on nodes of kwok;
-without, services are suspended and the figures are those of the operator alone. Prints a table and JSON, asserts
-nothing.
+without, services are suspended and the figures are those of the operator alone. At the end the operator is started anew
+among all services. Prints a table and JSON, asserts nothing; fails when the operator ends by itself.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from e2e.cluster.errors import ClusterError
 from e2e.cluster.images import REPOSITORY
 from e2e.cluster.kwok import fake_nodes
 from e2e.cluster.layout import Layout
@@ -38,6 +39,7 @@ NAMESPACE = "operator-scale"
 OPERATOR = ("deployment", "embedserve-operator", "--namespace", "embedserve-system")
 CHILDREN = ("configmaps", "deployments", "services", "networkpolicies")
 COUNTED = (*CHILDREN, "embeddingservices")
+READS = ("GET",)
 WRITES = ("APPLY", "PATCH", "POST", "PUT", "DELETE")
 PODS_PER_NODE = 100
 PATIENCE_S = 1800
@@ -51,11 +53,20 @@ class Figures:
     operator: str
     services: int
     all_applied_s: float
+    cpu_s: float
+    """Of the operator, up to there."""
     writes_per_service: float
+    reads_per_service: float
+    """GETs of single objects; lists and watches are a few for all services together."""
     writes_in_quiet_minute: int
     memory_mib: float
+    """Once all is quiet."""
+    peak_memory_mib: float
     reaction_p50_s: float
     reaction_p99_s: float
+    restart_reaction_s: float
+    """From the start of a second process to its first change of a child, with all services there."""
+    restart_peak_memory_mib: float
 
 
 def command(which: str) -> list[str]:
@@ -75,6 +86,8 @@ def running(which: str, cluster: Cluster) -> Iterator[subprocess.Popen[bytes]]:
         process = subprocess.Popen(command(which), env=environment, stdout=said, stderr=said, cwd=REPOSITORY)
         try:
             yield process
+            if process.poll() is not None:
+                raise ClusterError(f"the operator ended by itself: {log.read_text()[-2000:]}")
         finally:
             process.terminate()
             process.wait(60)
@@ -90,18 +103,31 @@ def service(number: int, *, pods: bool) -> dict[str, Any]:
     }
 
 
-def writes(cluster: Cluster) -> int:
-    """Writes of what only the operator under test writes, as the API server counts them; status of Deployments and
+def requests(cluster: Cluster, verbs: Sequence[str]) -> int:
+    """Requests for what only the operator under test asks for, as the API server counts them; status of Deployments and
     Leases are others' or always there."""
     total = 0.0
-    for line in cluster.kubectl("get", "--raw", "/metrics").splitlines():
+    said: list[str] = []
+
+    def answered() -> bool:
+        # A server under this load may be late with a handshake.
+        asked = cluster.kubectl.attempt("get", "--raw", "/metrics", timeout_s=60)
+        said[:] = asked.stdout.splitlines() if asked.returncode == 0 else []
+        return bool(said)
+
+    wait_until("the API server's counters", answered, timeout_s=300)
+    for line in said:
         if not line.startswith("apiserver_request_total{"):
             continue
         labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
         own = labels["resource"] == "embeddingservices" or not labels.get("subresource")
-        if labels["resource"] in COUNTED and labels["verb"] in WRITES and own:
+        if labels["resource"] in COUNTED and labels["verb"] in verbs and own:
             total += float(line.rpartition(" ")[2])
     return int(total)
+
+
+def writes(cluster: Cluster) -> int:
+    return requests(cluster, WRITES)
 
 
 def count(cluster: Cluster, kind: str) -> int:
@@ -109,20 +135,26 @@ def count(cluster: Cluster, kind: str) -> int:
     return sum("/s" in name for name in said.split())
 
 
-def memory_mib(process: subprocess.Popen[bytes]) -> float:
+def memory_mib(process: subprocess.Popen[bytes], what: str = "VmRSS") -> float:
+    """Resident memory now, or with `VmHWM` the most there was."""
     status = Path(f"/proc/{process.pid}/status").read_text()
-    return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1024
+    return round(int(re.findall(rf"{what}:\s+(\d+) kB", status)[0]) / 1024, 1)
 
 
-async def reactions(services: int) -> list[float]:
+def cpu_s(process: subprocess.Popen[bytes]) -> float:
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return round((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 1)
+
+
+async def reactions(services: int, samples: int = SAMPLES) -> list[float]:
     """Seconds from a change of one service's Service settings to the change of its Service."""
     # The client library reads $KUBECONFIG when it is imported.
     from embedserve_operator.kube import Kube
 
     found = []
     async with Kube(request_timeout=20) as kube:
-        for sample in range(SAMPLES):
-            name = f"s{sample * services // SAMPLES}"
+        for sample in range(samples):
+            name = f"s{sample * services // samples}"
             patch = {
                 "apiVersion": "embedserve.dev/v1alpha1",
                 "kind": "EmbeddingService",
@@ -150,46 +182,74 @@ def measure(which: str, cluster: Cluster, services: int, *, pods: bool) -> Figur
             for start in range(0, services, 200):
                 batch = {"apiVersion": "v1", "kind": "List", "items": items[start : start + 200]}
                 kubectl("create", "--filename", "-", stdin=json.dumps(batch), timeout_s=300)
-        before = writes(cluster)
-        began = time.monotonic()
-        with running(which, cluster) as process:
-            with cluster.progress.step(f"{which}: waiting until all children exist"):
-                _wait("all children", lambda: all(count(cluster, kind) >= services for kind in CHILDREN))
-            took = time.monotonic() - began
-            if pods:
-                with cluster.progress.step(f"{which}: waiting for the pods"):
-                    _wait("all pods", lambda: count(cluster, "pods") >= services)
-            with cluster.progress.step(f"{which}: waiting until it is quiet"):
-                _until_quiet(cluster)
-            written = writes(cluster) - before
-            with cluster.progress.step(f"{which}: a quiet minute"):
-                quiet = writes(cluster)
-                end = time.monotonic() + 60
-                wait_until("a minute", lambda: time.monotonic() >= end, timeout_s=90, every_s=1)
-                quiet = writes(cluster) - quiet
-            with cluster.progress.step(f"{which}: {SAMPLES} changes, one after the other"):
-                times = asyncio.run(reactions(services))
-            memory = memory_mib(process)
+        found = _measure(which, cluster, services, pods=pods)
     finally:
         with cluster.progress.step(f"{which}: clearing away"):
             kubectl("delete", "namespace", NAMESPACE, timeout_s=PATIENCE_S)
+    return found
+
+
+def _measure(which: str, cluster: Cluster, services: int, *, pods: bool) -> Figures:
+    step = cluster.progress.step
+    before, read = writes(cluster), requests(cluster, READS)
+    began = time.monotonic()
+    with running(which, cluster) as process:
+        with step(f"{which}: waiting until all children exist"):
+            _wait("all children", lambda: all(count(cluster, kind) >= services for kind in CHILDREN), process)
+        took = time.monotonic() - began
+        if pods:
+            with step(f"{which}: waiting for the pods"):
+                _wait("all pods", lambda: count(cluster, "pods") >= services, process)
+        with step(f"{which}: waiting until it is quiet"):
+            _until_quiet(cluster, process)
+        written, read = writes(cluster) - before, requests(cluster, READS) - read
+        spent, memory = cpu_s(process), memory_mib(process)
+        with step(f"{which}: a quiet minute"):
+            quiet = writes(cluster)
+            end = time.monotonic() + 60
+            _wait("a minute", lambda: time.monotonic() >= end, process)
+            quiet = writes(cluster) - quiet
+        with step(f"{which}: {SAMPLES} changes, one after the other"):
+            times = asyncio.run(_bounded(reactions(services)))
+        peak = memory_mib(process, "VmHWM")
+    restarted = time.monotonic()
+    with running(which, cluster) as process, step(f"{which}: a second process among all services"):
+        asyncio.run(_bounded(reactions(services, samples=1)))
+        restart = time.monotonic() - restarted
+        _until_quiet(cluster, process)
+        restart_peak = memory_mib(process, "VmHWM")
     return Figures(
         operator=which,
         services=services,
         all_applied_s=round(took, 1),
+        cpu_s=spent,
         writes_per_service=round(written / services, 2),
+        reads_per_service=round(read / services, 2),
         writes_in_quiet_minute=quiet,
-        memory_mib=round(memory, 1),
+        memory_mib=memory,
+        peak_memory_mib=peak,
         reaction_p50_s=round(statistics.median(times), 3),
         reaction_p99_s=round(times[int(0.99 * (len(times) - 1))], 3),
+        restart_reaction_s=round(restart, 1),
+        restart_peak_memory_mib=restart_peak,
     )
 
 
-def _wait(what: str, met: Callable[[], bool]) -> None:
-    wait_until(what, met, timeout_s=PATIENCE_S, every_s=2)
+async def _bounded(measured: Awaitable[list[float]]) -> list[float]:
+    async with asyncio.timeout(PATIENCE_S):
+        return await measured
 
 
-def _until_quiet(cluster: Cluster) -> None:
+def _wait(what: str, met: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    def look() -> bool:
+        if process.poll() is not None:
+            raise ClusterError("the operator ended by itself; see its log")
+        return met()
+
+    wait_until(what, look, timeout_s=PATIENCE_S, every_s=2)
+
+
+def _until_quiet(cluster: Cluster, process: subprocess.Popen[bytes]) -> None:
     """Until nothing has been written for a while."""
     seen = [writes(cluster)]
 
@@ -197,7 +257,7 @@ def _until_quiet(cluster: Cluster) -> None:
         seen.append(writes(cluster))
         return len(seen) > 5 and len(set(seen[-5:])) == 1
 
-    _wait("no more writes", quiet)
+    _wait("no more writes", quiet, process)
 
 
 def main() -> int:
@@ -205,6 +265,8 @@ def main() -> int:
     parser.add_argument("--services", type=int, default=1000)
     parser.add_argument("--pods", action="store_true", help="with a pod each, on nodes of kwok")
     parser.add_argument("--only", choices=["ours", "plain"])
+    parser.add_argument("--out", type=Path, help="file of results that the figures are added to")
+    parser.add_argument("--note", default="", help="under which circumstances, for the file")
     options = parser.parse_args()
     cluster = Cluster(Layout.of_user(), Progress())
     cluster.up()
@@ -223,6 +285,8 @@ def main() -> int:
     if there is not None:
         cluster.kubectl("scale", *OPERATOR, f"--replicas={there['spec']['replicas']}")
     _print(found)
+    if options.out is not None:
+        _add(options.out, found, options.note)
     return 0
 
 
@@ -243,6 +307,12 @@ def _print(found: list[Figures]) -> None:
     for field in rows[0]:
         print(f"{field:24}" + "".join(f"{row[field]!s:>14}" for row in rows))
     print(json.dumps(rows))
+
+
+def _add(path: Path, found: list[Figures], note: str) -> None:
+    before = json.loads(path.read_text()) if path.exists() else []
+    made = {"date": time.strftime("%Y-%m-%d"), "cpus": os.cpu_count(), "note": note}
+    path.write_text(json.dumps([*before, *({**made, **asdict(one)} for one in found)], indent=1) + "\n")
 
 
 if __name__ == "__main__":

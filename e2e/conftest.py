@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.kubectl import Kubectl, deployment_available
 from e2e.cluster.layout import Layout
 from e2e.cluster.lifecycle import Cluster
+from e2e.cluster.polling import wait_until
 from e2e.cluster.progress import Progress
 from e2e.demo.partners import HUB_URL, ClientPod, start_client, start_hub
 from e2e.demo.release import OPERATOR_NAMESPACE, Release
 from e2e.flux import flux
 from e2e.scaled import scaled_spec
-from e2e.services import Service
+from e2e.services import OPERATOR, PATIENCE_S, Service, operator_pods
 
 # The first run builds Kubernetes, inside the first test that wants a cluster.
 LONGEST_TEST_S = 3600
@@ -68,6 +69,17 @@ def namespace(kubectl: Kubectl, request: pytest.FixtureRequest) -> Iterator[str]
     if request.session.testsfailed > failed_before:
         _show(kubectl, name)
     kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def no_operator(kubectl: Kubectl, cluster: Cluster) -> Iterator[None]:
+    """The chart's operator is stopped meanwhile: the tests bring their own."""
+    deployment = ("deployment", OPERATOR, "--namespace", OPERATOR_NAMESPACE)
+    kubectl("scale", *deployment, "--replicas=0")
+    wait_until("no operator runs", lambda: not operator_pods(kubectl), timeout_s=PATIENCE_S)
+    yield
+    kubectl("scale", *deployment, "--replicas=1")
+    kubectl.wait_for("the operator", deployment, deployment_available, timeout_s=PATIENCE_S)
 
 
 @pytest.fixture

@@ -99,6 +99,12 @@ class Service:
         (found,) = self.children(kind)
         return found
 
+    def child_named(self, kind: str, name: str) -> Object:
+        """A child that exists."""
+        found = self.kubectl.get(kind, name, "--namespace", self.namespace)
+        assert found is not None
+        return found
+
     def pods(self) -> list[Object]:
         return [pod for pod in self.children("pods") if "deletionTimestamp" not in pod["metadata"]]
 

@@ -15,7 +15,7 @@ from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.services import PATIENCE_S, hub_spec, leader
 
-AWAY_S = 20
+AWAY_S = 60
 """Longer than a leader may be without its Lease."""
 
 

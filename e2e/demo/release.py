@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from e2e.cluster.images import PREFIX, REPOSITORY, LoadedImage, load_project_images
 from e2e.cluster.lifecycle import Cluster
@@ -22,7 +23,7 @@ class Release:
     cluster: Cluster
     hub_url: str
 
-    def install(self, more: Mapping[str, str] | None = None) -> None:
+    def install(self, more: Mapping[str, str] | None = None, *, chart: Path = CHART) -> None:
         """Install or upgrade, and wait until the operator is available. more: values of this time, as JSON."""
         operator, runtime = load_project_images(self.cluster.images)
         values = {
@@ -32,7 +33,7 @@ class Release:
         }
         # Built on this machine, so for its architecture only. One operator is enough for most tests.
         typed = {"runtime.image.architectures": f'["{_architecture()}"]', "replicas": "1", **(more or {})}
-        words = ["upgrade", "--install", RELEASE, str(CHART), "--namespace", OPERATOR_NAMESPACE]
+        words = ["upgrade", "--install", RELEASE, str(chart), "--namespace", OPERATOR_NAMESPACE]
         words += ["--create-namespace", "--take-ownership", "--wait", "--timeout", "3m"]
         for name, value in values.items():
             words += ["--set-string", f"{name}={value}"]
@@ -41,11 +42,16 @@ class Release:
         # helm refuses a second upgrade while one is under way.
         lock = only_one(self.cluster.layout.release_lock)
         with self.cluster.progress.step("installing the chart"), lock:
-            run(
-                [self.cluster.helm, *words],
-                environment={**os.environ, "KUBECONFIG": str(self.cluster.layout.admin_kubeconfig)},
-                timeout_s=240,
-            )
+            self._helm(*words)
+
+    def uninstall(self) -> None:
+        """Uninstall, and wait until what the chart installed is gone."""
+        with only_one(self.cluster.layout.release_lock):
+            self._helm("uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--wait", "--timeout", "3m")
+
+    def _helm(self, *words: str) -> None:
+        environment = {**os.environ, "KUBECONFIG": str(self.cluster.layout.admin_kubeconfig)}
+        run([self.cluster.helm, *words], environment=environment, timeout_s=240)
 
 
 def _architecture() -> str:

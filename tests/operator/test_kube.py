@@ -147,3 +147,37 @@ async def test_a_deleted_lease_is_made_anew_by_its_holder(server: ApiServer) -> 
             await keeping
     assert server.lease is not None
     assert server.lease["spec"]["holderIdentity"] == "first"
+
+
+async def test_who_may_no_longer_lead_reads_and_tries_for_the_lease_and_writes_nothing(
+    server: ApiServer,
+) -> None:
+    async def ready(_request: web.Request) -> web.StreamResponse:
+        return web.json_response({"items": []})
+
+    async with Kube(request_timeout=5) as kube:
+        unhurried = LeaseSettings(namespace="system", deadline=600.0)
+        first = Elector(kube, unhurried, "first", now=lambda: NOON, on_attempt=lambda: None)
+        kube.write_only_while(first.leads)
+        with pytest.raises(UnavailableError, match="may no longer lead"):
+            await kube.apply(MANIFEST, force=False)
+        await first.win()
+        server.answer = ready
+        await kube.apply(MANIFEST, force=False)
+        kube.write_only_while(lambda: False)
+        await kube.get("search", ChildRef("Service", "docs"))
+        with pytest.raises(UnavailableError, match="may no longer lead"):
+            await kube.create(MANIFEST)
+    assert [request.split()[0] for request in server.requests] == ["GET", "POST", "PATCH", "GET"]
+
+
+async def test_who_waits_looks_when_the_lease_runs_out_and_not_a_whole_pause_later(server: ApiServer) -> None:
+    """With a pause of an hour it would otherwise never see the end of a Lease of one second."""
+    patient = LeaseSettings(namespace="system", duration=1.0, deadline=0.5, retry=0.1, look=3600.0)
+    async with Kube(request_timeout=5) as kube:
+        await elector(kube, "first").win()
+        second = Elector(kube, patient, "second", now=lambda: NOON, on_attempt=lambda: None)
+        async with asyncio.timeout(60):
+            await second.win()
+    assert server.lease is not None
+    assert server.lease["spec"]["holderIdentity"] == "second"

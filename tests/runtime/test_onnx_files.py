@@ -27,8 +27,9 @@ from embedserve_runtime.errors import (
 )
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading import load_runner
-from embedserve_runtime.model.card import ModelCard, read_card
+from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, Task
+from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import fetch_model
 from embedserve_runtime.results import Output, Results
 from embedserve_runtime.runner import Runner

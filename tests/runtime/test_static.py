@@ -28,7 +28,8 @@ from embedserve_runtime.errors import (
 )
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading import load_runner
-from embedserve_runtime.model.card import ModelCard, read_card
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.results import Output, Results
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer

@@ -9,6 +9,7 @@ OperatorError
 │   ├── NotFoundError    the object is not there (404)
 │   └── UnavailableError no answer, too busy or broken (time-out, 429, 5xx): the same request may pass later
 ├── LeaseLostError       this process may no longer lead
+├── WatchFailedError     a watch ended in a way that only a new process gets over
 └── QuestionError        a question to the metrics API has no answer
     ├── BadQuestionError    its selector is none
     ├── UnknownMetricError  there is no such metric, or no such pod
@@ -55,6 +56,10 @@ class NotFoundError(ApiError):
 
 class UnavailableError(ApiError):
     """No usable answer; trying later may help."""
+
+
+class WatchFailedError(OperatorError):
+    """A watch ended in a way that kopf does not get over; a new process begins anew."""
 
 
 class LeaseLostError(OperatorError):

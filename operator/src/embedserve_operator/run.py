@@ -16,7 +16,7 @@ import kopf
 from embedserve_operator.adapter.registrar import Registrar
 from embedserve_operator.audit import WATCHED_KINDS, Audit
 from embedserve_operator.controller import Controller
-from embedserve_operator.errors import ApiError, LeaseLostError, RefusedError
+from embedserve_operator.errors import ApiError, LeaseLostError, RefusedError, WatchFailedError
 from embedserve_operator.health import Pulse, serve_health
 from embedserve_operator.kinds import RESOURCE
 from embedserve_operator.kube import Kube
@@ -92,6 +92,9 @@ async def _lead(
     except LeaseLostError as error:
         log.error("no longer leading: %s", error)
         return 1
+    except WatchFailedError as error:
+        log.error("a watch has failed, and all are begun anew by a new process: %s", error)
+        return 1
     except ApiError as error:
         log.error("cannot work: %s", error)
         return 1
@@ -151,19 +154,28 @@ def _start(
         tasks.append(asyncio.create_task(registrar.run(beat), name="register the metrics adapter"))
     # kopf puts its own signal handlers in place; ours come back when it is up.
     tasks.append(asyncio.create_task(_take_signals_back(ready, stop), name="take the signals back"))
-    watching = kopf.operator(
-        registry=watches(store, cluster, queue, relisted, nodes=settings.watch_nodes),
-        settings=watch_settings(),
-        clusterwide=not settings.namespaces,
-        namespaces=settings.namespaces,
-        standalone=True,
-        # Else kopf makes one up from the name of the user, and the pod's user may have none.
-        identity=settings.identity,
-        ready_flag=ready,
-        stop_flag=stop,
-    )
-    tasks.append(asyncio.create_task(watching, name="watch"))
+    registry = watches(store, cluster, queue, relisted, nodes=settings.watch_nodes)
+    tasks.append(asyncio.create_task(_watch(settings, registry, ready, stop), name="watch"))
     return tasks
+
+
+async def _watch(
+    settings: RunSettings, registry: kopf.OperatorRegistry, ready: asyncio.Event, stop: asyncio.Event
+) -> None:
+    try:
+        await kopf.operator(
+            registry=registry,
+            settings=watch_settings(),
+            clusterwide=not settings.namespaces,
+            namespaces=settings.namespaces,
+            standalone=True,
+            # Else kopf makes one up from the name of the user, and the pod's user may have none.
+            identity=settings.identity,
+            ready_flag=ready,
+            stop_flag=stop,
+        )
+    except Exception as error:
+        raise WatchFailedError(str(error)) from error
 
 
 async def _take_signals_back(ready: asyncio.Event, stop: asyncio.Event) -> None:

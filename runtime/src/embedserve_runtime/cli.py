@@ -23,7 +23,8 @@ from typing import Any, TypeVar
 from embedserve_runtime import __version__
 from embedserve_runtime.config import ModelSettings, RuntimeConfig, load_config
 from embedserve_runtime.errors import ConfigError, EmbedserveError
-from embedserve_runtime.model.card import ModelCard, read_card
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import LocatedModel, fetch_model, note_identity, open_model
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.termination import write_termination_message, write_termination_result

@@ -24,7 +24,7 @@ from embedserve_runtime.heads.layers import LoadedLayer, run
 from embedserve_runtime.heads.sparse import Splade
 from embedserve_runtime.heads.tokens import Lexical, MultiVectors
 from embedserve_runtime.model.architecture import Encoder
-from embedserve_runtime.model.card import ModelCard, read_card
+from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
@@ -36,6 +36,7 @@ from embedserve_runtime.model.heads.description import (
     TokenHead,
 )
 from embedserve_runtime.model.heads.tensors import head_tensors
+from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.static import StaticTable

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.cpu_quota import memory_nodes, usable_cpus
 from embedserve_runtime.cpu_split import CpuSplit, split_cpus
 from embedserve_runtime.loading import load_runners
 from embedserve_runtime.parity.corpus import parity_texts
@@ -116,7 +116,14 @@ def _split(
         engine=threads / tokens_rate,
         processes=config.server.http_workers,
     )
-    log.info("cores shared", extra={"split": asdict(split)})
+    nodes = memory_nodes()
+    log.info("cores shared", extra={"split": asdict(split), "memory_nodes": nodes})
+    if len(nodes) > 1 and split.engine > 1:
+        log.warning(
+            "the engine's threads may run on several NUMA nodes, and its weights lie on one; CPUs of one node for each "
+            "replica avoid that (kubelet: cpuManagerPolicy static, topologyManagerPolicy single-numa-node)",
+            extra={"memory_nodes": nodes},
+        )
     return split
 
 

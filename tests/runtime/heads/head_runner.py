@@ -13,7 +13,8 @@ from tokenizers.models import WordLevel
 from embedserve_runtime import loading
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch, Tokens
-from embedserve_runtime.model.card import ModelCard, read_card
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.results import Output
 from embedserve_runtime.runner import Runner
 from tests.runtime.engines.engines import ENGINES

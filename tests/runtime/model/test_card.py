@@ -16,8 +16,9 @@ from embedserve_runtime.errors import (
     ModelInvalid,
     UnsupportedArchitecture,
 )
-from embedserve_runtime.model.card import ModelCard, read_card
+from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
+from embedserve_runtime.model.reading import read_card
 from tests.support.models import copy_of_minilm
 
 

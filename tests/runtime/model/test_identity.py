@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.model.card import read_card
+from embedserve_runtime.model.reading import read_card
 from tests.support.models import minilm_folder, tiny_bert
 
 Edit = Callable[[Path], None]

@@ -16,8 +16,9 @@ from e2e.hub import HubServer
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
 from embedserve_runtime.model import pickles
-from embedserve_runtime.model.card import ModelCard, read_card
+from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint
+from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import fetch_model
 from tests.support.models import copy_of_minilm
 

@@ -51,8 +51,9 @@ from embedserve_runtime.engines.onnx.graph import build
 from embedserve_runtime.engines.onnx.spool import drained
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.loading import heads_of, runners_of
-from embedserve_runtime.model.card import ModelCard, read_card
+from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.store import is_sound, publish_folder, remove_folder

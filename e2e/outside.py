@@ -1,0 +1,124 @@
+"""Operators as processes of their own outside the cluster, each behind a proxy that can fail; restarted as the kubelet
+would do it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from e2e.cluster.images import REPOSITORY
+from e2e.cluster.polling import wait_until
+from e2e.fault_proxy import FaultProxy, Request
+from e2e.services import PATIENCE_S
+
+LEASE = "outside"
+
+
+@dataclass
+class Operator:
+    """One operator that watches one namespace."""
+
+    name: str
+    namespace: str
+    proxy: FaultProxy
+    folder: Path
+    restarts: bool = False
+    """Whether it is started anew when it ends."""
+    ends: list[tuple[float, int]] = field(default_factory=list)
+    """When it ended, and with which status."""
+
+    def start(self) -> None:
+        self._wanted = True
+        self._log = (self.folder / f"{self.name}.log").open("ab")
+        self._process = self._spawn()
+        self._watching = threading.Thread(target=self._watch, daemon=True)
+        self._watching.start()
+
+    def send(self, number: signal.Signals) -> float:
+        """Send a signal; returns when."""
+        at = time.monotonic()
+        self._process.send_signal(number)
+        return at
+
+    def stop(self) -> None:
+        self._wanted = False
+        self._process.send_signal(signal.SIGCONT)
+        self._process.terminate()
+        self._watching.join()
+        self._log.close()
+
+    def wait_ended(self) -> tuple[float, int]:
+        wait_until(f"{self.name} has ended", lambda: bool(self.ends), timeout_s=PATIENCE_S, every_s=0.02)
+        return self.ends[-1]
+
+    def took_over(self) -> Request | None:
+        """Its first write of the Lease as the holder."""
+        return next((one for one in self.proxy.passed if _takes(one, self.name)), None)
+
+    def wait_leading(self) -> Request:
+        wait_until(
+            f"{self.name} leads", lambda: self.took_over() is not None, timeout_s=PATIENCE_S, every_s=0.02
+        )
+        found = self.took_over()
+        assert found is not None
+        return found
+
+    def looks(self) -> int:
+        """How often it has looked at the Lease."""
+        return sum(one.is_of_lease and not one.is_write for one in self.proxy.passed)
+
+    def said(self) -> str:
+        return (self.folder / f"{self.name}.log").read_text()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        words = ["-m", "embedserve_operator.cli", "run", "--namespace", self.namespace, "--lease-name", LEASE]
+        words += ["--watch-namespace", self.namespace, "--identity", self.name, "--health-port", "0"]
+        environment = {**os.environ, "KUBECONFIG": str(self.proxy.kubeconfig(self.folder))}
+        return subprocess.Popen(
+            [sys.executable, *words], env=environment, stdout=self._log, stderr=self._log, cwd=REPOSITORY
+        )
+
+    def _watch(self) -> None:
+        while True:
+            code = self._process.wait()
+            self.ends.append((time.monotonic(), code))
+            if not self._wanted or not self.restarts:
+                return
+            self._process = self._spawn()
+
+
+def _takes(request: Request, name: str) -> bool:
+    holds = (
+        isinstance(request.content, dict) and request.content.get("spec", {}).get("holderIdentity") == name
+    )
+    return request.is_of_lease and request.is_write and request.status in (200, 201) and holds
+
+
+@contextmanager
+def operators(
+    proxies: list[FaultProxy], namespace: str, folder: Path, *, restarts: bool
+) -> Iterator[list[Operator]]:
+    """One operator behind each proxy; the first leads, and the others have looked at its Lease."""
+    found = [
+        Operator(name, namespace, proxy, folder, restarts)
+        for name, proxy in zip(("first", "second"), proxies, strict=False)
+    ]
+    try:
+        for one in found:
+            one.start()
+            if one is found[0]:
+                one.wait_leading()
+            else:
+                wait_until(f"{one.name} waits", lambda one=one: one.looks() >= 2, timeout_s=PATIENCE_S)  # type: ignore[misc]
+        yield found
+    finally:
+        for one in found:
+            one.stop()

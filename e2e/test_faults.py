@@ -1,0 +1,139 @@
+"""The API server fails in one way after the other: no crash, no lost change, no storm. `pytest -s` prints figures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.lifecycle import Cluster
+from e2e.cluster.polling import wait_until
+from e2e.conftest import MakeService
+from e2e.fault_proxy import Fault, FaultProxy
+from e2e.outside import Operator, operators
+from e2e.services import PATIENCE_S, Service, hub_spec
+
+AWAY_S = 60
+BYSTANDERS = 8
+"""Services that nobody changes."""
+
+
+@pytest.fixture(scope="module")
+def operator(
+    cluster: Cluster,
+    no_operator: None,
+    namespace: str,
+    kubectl: Kubectl,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Operator]:
+    folder = tmp_path_factory.mktemp("outside")
+    with (
+        FaultProxy(cluster.layout).running() as proxy,
+        operators([proxy], namespace, folder, restarts=True) as (found,),
+    ):
+        yield found
+    crashes = [line for line in found.said().splitlines() if "/embedserve_operator/" in line]
+    assert crashes == [], "no error of ours comes as far as a traceback"
+
+
+@pytest.fixture
+def changing(operator: Operator, service: MakeService) -> Iterator[Service]:
+    """A service that is acted on, beside others."""
+    found = service("changing")
+    for one in (found, *(service(f"bystander-{number}") for number in range(BYSTANDERS))):
+        one.apply(spec("before"))
+        one.wait_condition("Ready", "False", "Suspended")
+    operator.ends.clear()
+    yield found
+    operator.proxy.fault = "None"
+
+
+def spec(mark: str) -> dict[str, Any]:
+    return hub_spec(suspend=True, service={"annotations": {"mark": mark}})
+
+
+def wait_acted_on(service: Service, mark: str) -> None:
+    def is_so() -> bool:
+        found = service.kubectl.get("service", service.name, "--namespace", service.namespace)
+        return found is not None and found["metadata"]["annotations"].get("mark") == mark
+
+    wait_until(f"the mark is {mark}", is_so, timeout_s=PATIENCE_S)
+
+
+def writes_about_others(operator: Operator, since: float) -> list[str]:
+    return [
+        f"{one.method} {one.path} {one.status}"
+        for one in operator.proxy.passed
+        if one.at > since and one.is_write and not one.is_of_lease and "changing" not in one.path
+    ]
+
+
+@pytest.mark.parametrize("fault", ["Refusing", "Silent"])
+def test_an_api_server_that_is_away_for_a_minute_costs_no_change(
+    operator: Operator, changing: Service, fault: Fault
+) -> None:
+    proxy = operator.proxy
+    began, came = time.monotonic(), proxy.came
+    proxy.fault = fault
+    if fault == "Refusing":
+        proxy.cut_watches()
+    changing.apply(spec(fault))
+    wait_until("a minute has passed", lambda: time.monotonic() - began > AWAY_S, timeout_s=AWAY_S + 30)
+    tried, back = proxy.came - came, time.monotonic()
+    proxy.fault = "None"
+    wait_acted_on(changing, fault)
+    print(
+        f"\n{fault} for {AWAY_S} s: {tried} requests meanwhile, the process ended {len(operator.ends)} times, "
+        f"the change was acted on {time.monotonic() - back:.1f} s after the return"
+    )
+    assert [code for _, code in operator.ends] in ([], [1]), "at most one orderly end, as the Lease was lost"
+    assert tried < 10 * AWAY_S
+    assert writes_about_others(operator, began) == []
+
+
+@pytest.mark.parametrize("fault", ["Throttling", "Failing", "Slow"])
+def test_an_api_server_that_answers_badly_is_got_along_with(
+    operator: Operator, changing: Service, fault: Fault
+) -> None:
+    proxy = operator.proxy
+    began, came = time.monotonic(), proxy.came
+    proxy.fault = fault
+    changing.apply(spec(fault))
+    wait_acted_on(changing, fault)
+    print(f"\n{fault}: acted on after {time.monotonic() - began:.1f} s, {proxy.came - came} requests")
+    assert writes_about_others(operator, began) == []
+    proxy.fault = "None"
+    changing.wait_condition("Ready", "False", "Suspended")
+
+
+@pytest.mark.parametrize("ends", [FaultProxy.cut_watches, FaultProxy.tell_gone], ids=["cut", "410 Gone"])
+def test_what_happens_while_no_watch_is_open_is_found(
+    operator: Operator, changing: Service, kubectl: Kubectl, ends: Callable[[FaultProxy], None]
+) -> None:
+    """A change and a deletion, both while nothing is told."""
+    proxy, name = operator.proxy, f"gap-{ends.__name__}"
+    proxy.fault = "Refusing"
+    ends(proxy)
+    changing.apply(spec(name))
+    kubectl("delete", "networkpolicy", "changing", "--namespace", changing.namespace)
+    proxy.fault = "None"
+    wait_acted_on(changing, name)
+    wait_until(
+        "the policy is there again", lambda: bool(changing.children("networkpolicies")), timeout_s=PATIENCE_S
+    )
+    assert operator.ends == []
+
+
+def test_after_a_watch_that_ends_with_another_error_a_new_process_goes_on(
+    operator: Operator, changing: Service
+) -> None:
+    began = time.monotonic()
+    operator.proxy.tell_error(500)
+    operator.wait_ended()
+    changing.apply(spec("error"))
+    wait_acted_on(changing, "error")
+    assert [code for _, code in operator.ends] == [1], "one orderly end"
+    assert writes_about_others(operator, began) == []
