@@ -77,10 +77,10 @@ test-fast: lint ## every test that needs no cluster (under 2 minutes once set up
 
 .PHONY: test-gpu
 test-gpu: setup ## the tests that need a CUDA device; they skip with a reason without one
-	$(BIN)/pytest tests/runtime/engines/test_cuda.py tests/runtime/engines/test_cuda_routes.py
+	$(BIN)/pytest tests/runtime/engines/test_cuda*.py
 
 .PHONY: image-cuda
-image-cuda: ## the runtime's image with torch (some 8 GB on disk while it is built); needs buildah
+image-cuda: ## the runtime's image with torch (some 14 GB on disk while it is built); needs buildah
 	VERSION=$$(grep -m1 '^version' runtime/pyproject.toml | cut -d'"' -f2)
 	buildah build --file runtime/Containerfile --target cuda --build-arg REQUIREMENTS=cuda.txt \
 	  --tag "embedserve-runtime:$$VERSION-cuda" .

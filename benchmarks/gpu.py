@@ -36,7 +36,7 @@ from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.graphs import Forward
 from embedserve_runtime.engines.torch.heads import PooledHead
-from embedserve_runtime.engines.torch.landing import Landing
+from embedserve_runtime.engines.torch.landing import Arriving
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
@@ -116,16 +116,15 @@ class Loaded:
         self._engine = TorchEngine(encoder, weights, DEVICE, dtype, eight_bit=eight_bit)
         self._engine.prepare(PooledHead([shape.pooling], [], DEVICE))
 
-    def submit(self, batch: PackedBatch) -> list[Landing]:
+    def submit(self, batch: PackedBatch) -> list[Arriving]:
         return self._engine.run(batch, _land, needs_hidden=False)
 
     def run(self, batch: PackedBatch) -> FloatArray:
         return np.concatenate([part.array() for part in self.submit(batch)])
 
 
-def _land(done: Forward, _: PackedBatch) -> Landing:
-    assert done.rows is not None
-    return Landing.of(done.rows)
+def _land(done: Forward, _: PackedBatch) -> Arriving:
+    return done.land()
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -163,7 +162,7 @@ def rate(loaded: Loaded, batch: PackedBatch, for_seconds: float) -> float:
     """Tokens a second with `IN_FLIGHT` batches submitted at a time."""
     alone = seconds(lambda: loaded.run(batch))
     count = max(6, int(for_seconds / alone))
-    under_way: deque[list[Landing]] = deque()
+    under_way: deque[list[Arriving]] = deque()
     start = time.perf_counter()
     for _ in range(count):
         under_way.append(loaded.submit(batch))
@@ -241,24 +240,22 @@ def main() -> None:
     peak = peak_flops()
     gpu = torch.cuda.get_device_name()
     print(f"{gpu}, torch {torch.__version__}, triton {triton.__version__}, peak {peak / 1e12:.0f} TFLOP/s")
-    rows = [
-        row
-        for case in CASES
-        if arguments.only in case[0].name
-        for row in measure(case, peak, arguments.seconds)
-    ]
     arguments.results.mkdir(parents=True, exist_ok=True)
     file = arguments.results / f"{gpu.replace(' ', '-')}.json"
-    result = {
-        "gpu": gpu,
-        "date": datetime.now(UTC).date().isoformat(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "transformers": transformers.__version__,
-        "peak_tflops": round(peak / 1e12),
-        "rows": [asdict(row) for row in rows],
-    }
-    file.write_text(json.dumps(result, indent=1) + "\n")
+    rows: list[Row] = []
+    for case in CASES:
+        if arguments.only in case[0].name:
+            rows += measure(case, peak, arguments.seconds)
+            result = {
+                "gpu": gpu,
+                "date": datetime.now(UTC).date().isoformat(),
+                "torch": torch.__version__,
+                "triton": triton.__version__,
+                "transformers": transformers.__version__,
+                "peak_tflops": round(peak / 1e12),
+                "rows": [asdict(row) for row in rows],
+            }
+            file.write_text(json.dumps(result, indent=1) + "\n")
     draw(file)
 
 

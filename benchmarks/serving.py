@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import socket
 import statistics
@@ -70,7 +71,10 @@ def servers(model: Path, port: int) -> list[Peer]:
 
 @contextmanager
 def running(peer: Peer) -> Iterator[None]:
-    process = subprocess.Popen(peer.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    environment = os.environ | peer.environment
+    process = subprocess.Popen(
+        peer.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    )
     try:
         while not answers(peer):
             if process.poll() is not None:

@@ -1,4 +1,4 @@
-"""The `embedserve` command: serve, fetch, convert, inspect, bench, store.
+"""The `embedserve` command: serve, fetch, convert, inspect, bench, store, self-test.
 
 Results go to standard output, logs and errors to standard error. Exit code 0, 1 (could not be done, with the reason)
 or 2 (wrong usage).
@@ -89,6 +89,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = arguments.pop("command")
     if command == "store":
         return _store(arguments)
+    if command == "self-test":
+        # Imported here, as for `serve`.
+        from embedserve_runtime import selftest
+
+        return selftest.run(sys.stdout)
     file = arguments.pop("config")
     as_json = arguments.pop("json", False)
     load = {name: arguments.pop(name) for name in BENCH_DEFAULTS if name in arguments}
@@ -250,6 +255,9 @@ def _parser() -> argparse.ArgumentParser:
         if name == "bench":
             _add_bench_flags(command)
     _add_store(commands.add_parser("store", help="list, check or clean the model store"))
+    commands.add_parser(
+        "self-test", help="run a small random model on every engine and GPU; says what could not be checked"
+    )
     return parser
 
 

@@ -131,8 +131,8 @@ class DeviceRunner(EngineRunner[TorchEngine]):
 
         def taken(done: Forward, part: PackedBatch) -> _Part:
             result = _Part()
-            if self._pooled is not None and self._pooled in wanted and done.rows is not None:
-                rows = Landing.of(done.rows).array
+            if self._pooled is not None and self._pooled in wanted:
+                rows = done.land().array
                 if self._routed:
                     rows = partial(_routed, rows, part)
                 result = _Part(dense=rows) if self._pooled is Output.DENSE else _Part(logits=rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -61,18 +62,31 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
     if is_table(card):
         check_static(config.engine)
     hides, converted = card.hides_tokens, _converted(card, config)
-    settings, parity = _settled(card, config.engine)
+    with _kept_kernels(card, config):
+        settings, parity = _settled(card, config.engine)
 
-    def engines_of(encoder: Encoder, weights: Weights) -> Sequence[Engine]:
-        if converted is not None and encoder is card.encoder:
-            return converted
-        return open_engines(encoder, weights, settings, hides_tokens=hides, parity=parity)
+        def engines_of(encoder: Encoder, weights: Weights) -> Sequence[Engine]:
+            if converted is not None and encoder is card.encoder:
+                return converted
+            return open_engines(encoder, weights, settings, hides_tokens=hides, parity=parity)
 
-    runners = runners_of(card, engines_of)
+        runners = runners_of(card, engines_of)
     if all(runner.engine.precision == "float32" for runner in runners) or is_table(card):
         return runners
     exact = Exact(partial(_exact_runner, card, config.engine, runners[0].engine.kind))
     return [recomputing(runner, exact) for runner in runners]
+
+
+def _kept_kernels(card: ModelCard, config: RuntimeConfig) -> AbstractContextManager[None]:
+    """In it, what the torch engine compiles is taken from the store and kept there."""
+    ways = [card, *([] if card.query is None or card.shares_encoder else [card.query.card])]
+    encoders = [way.encoder for way in ways if not isinstance(way.body, StaticTable | WordTable)]
+    if all(choose_engine(encoder, config.engine) != "torch" for encoder in encoders):
+        return nullcontext()
+    # Imported here, as the engine is.
+    from embedserve_runtime.engines.torch.compiled import kept_kernels
+
+    return kept_kernels(config.model.store, f"{encoders} {config.engine}")
 
 
 def _exact_runner(card: ModelCard, settings: EngineSettings, kind: str) -> Runner:

@@ -91,7 +91,7 @@ def _clean(root: Path, out: TextIO, keep: Keep, *, dry: bool) -> int:
     _tell(garbage, out)
     if not dry and root.is_dir():
         remove(root, garbage, min(ABANDONED_AFTER_S, keep.younger_than_s))
-    freed = sum(blob.size for blob in garbage.blobs)
+    freed = sum(blob.size for blob in garbage.blobs) + sum(one.size for one in garbage.kernels)
     out.write(f"{'would free' if dry else 'freed'} {freed / 1e6:.1f} MB of {root}\n")
     return 0
 
@@ -104,6 +104,7 @@ def _tell(garbage: Garbage, out: TextIO) -> None:
         ),
         *(f"{folder.kind.removesuffix('s')} {folder.name}" for folder in garbage.folders),
         *(f"file {blob.sha256}" for blob in garbage.blobs),
+        *(f"kernels {one.name}" for one in garbage.kernels),
     ]
     for line in lines:
         out.write(f"{line}\n")

@@ -19,7 +19,7 @@ from embedserve_runtime.engines.torch.fused.support import EightBit, why_not_fus
 from embedserve_runtime.engines.torch.graphs import Forward
 from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, VocabularyHead
 from embedserve_runtime.engines.torch.kernels import KernelKind
-from embedserve_runtime.engines.torch.landing import Landing, SparseLanding
+from embedserve_runtime.engines.torch.landing import SparseLanding
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.heads import dense, sparse
 from embedserve_runtime.heads.dense import DenseHead
@@ -134,7 +134,7 @@ def prepared(folder: Path, head: PooledHead | None, dtype: torch.dtype = torch.b
 
 
 def rows_of(engine: TorchEngine, batch: PackedBatch) -> FloatArray:
-    parts = engine.run(batch, lambda done, _: Landing.of(done.rows), needs_hidden=False)  # type: ignore[arg-type]
+    parts = engine.run(batch, lambda done, _: done.land(), needs_hidden=False)
     return np.concatenate([part.array() for part in parts])
 
 
@@ -151,6 +151,23 @@ def test_a_graph_gives_what_the_same_kernels_give_without_one_for_every_batch_th
         lengths = source.integers(1, MAX_TOKENS + 1, count)
         batch = PackedBatch.pack([source.integers(0, VOCABULARY, n).astype(np.int32) for n in lengths])
         np.testing.assert_allclose(graphs.forward(batch), plain.forward(batch), atol=0.05)
+
+
+def test_small_batches_give_the_same_rows_alone_and_while_others_are_under_way(tmp_path: Path) -> None:
+    engine = prepared(tmp_path, PooledHead([Pooling.MEAN], [], CUDA))
+    source = np.random.default_rng(0)
+    batches = [
+        PackedBatch.pack([source.integers(0, VOCABULARY, length).astype(np.int32) for length in lengths])
+        for lengths in ((3,), (5, 2), (1,), (9, 9, 1))
+    ]
+    alone = [rows_of(engine, batch) for batch in batches]
+    # The second of each pair finds the graph with the copies taken, and the last one free again.
+    under_way = [
+        engine.run(batch, lambda done, _: done.land(), needs_hidden=False) for batch in (*batches, *batches)
+    ]
+    for want, parts in zip((*alone, *alone), under_way, strict=True):
+        np.testing.assert_array_equal(np.concatenate([part.array() for part in parts]), want)
+    np.testing.assert_array_equal(rows_of(engine, batches[0]), alone[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -104,7 +104,13 @@ class PackedBatch:
 
     @property
     def lengths(self) -> Int32Array:
-        return np.diff(self.cu_seqlens)
+        # Not np.diff, which takes ten times as long for a few sequences.
+        return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.tokens if len(self.cu_seqlens) == 2 else int(self.lengths.max())
 
     @property
     def tokens(self) -> int:

@@ -200,9 +200,10 @@ class TorchEngine:
         batch.check_types(self._encoder.embeddings.token_types)
         if batch.attended is not None and self.kernel is not KernelKind.GROUPED:
             raise EngineFailure(f"attention {self.kernel} sees all tokens, a batch hides some")
-        vocabulary, longest = self._encoder.embeddings.vocabulary, int(batch.lengths.max())
-        low, high = int(batch.token_ids.min()), int(batch.token_ids.max())
-        if low < 0 or high >= vocabulary:
+        vocabulary, longest = self._encoder.embeddings.vocabulary, batch.longest
+        # As unsigned numbers negative ones are beyond every vocabulary.
+        if batch.token_ids.view(np.uint32).max() >= vocabulary:
+            low, high = int(batch.token_ids.min()), int(batch.token_ids.max())
             raise EngineFailure(
                 f"a batch of {batch.tokens} tokens has ids from {low} to {high}, the vocabulary {vocabulary} rows"
             )

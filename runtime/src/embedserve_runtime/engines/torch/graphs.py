@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +19,11 @@ from torch import Tensor
 
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, copy_in
+from embedserve_runtime.engines.torch.direct import DirectGraph
 from embedserve_runtime.engines.torch.heads import RowHead
+from embedserve_runtime.engines.torch.landing import Arriving, Landing
+
+T = TypeVar("T")
 
 SMALLEST = 16
 # Up to here buckets grow with the size, and a graph keeps its hidden states.
@@ -31,6 +36,8 @@ STEP = 512
 # always more than one between them; and in large batches rows that nobody reads would be too many.
 TOKENS_A_SEQUENCE = 4
 TOKENS_A_SEQUENCE_WHEN_LARGE = 32
+# Up to here a bucket has a second graph with the copies in it: of larger batches the copies are a small part.
+MOST_TOKENS_OF_DIRECT = 256
 # Share of the card's memory that all graphs together may take.
 MEMORY_SHARE = 0.1
 
@@ -40,12 +47,13 @@ class Forward:
     """Results on the device, valid until the next batch is submitted.
 
     hidden: (tokens, hidden size), None where a graph has not kept it and it was not asked for. rows: of the head that
-    was captured or run with it, (sequences, columns).
+    was captured or run with it, (sequences, columns). arriving: the rows, where they are on their way already.
     """
 
     hidden: Tensor | None
     rows: Tensor | None
     batch: DeviceBatch
+    arriving: Arriving | None = None
 
     @property
     def states(self) -> Tensor:
@@ -53,6 +61,14 @@ class Forward:
         if self.hidden is None:
             raise ValueError("hidden states were not asked for")
         return self.hidden
+
+    def land(self) -> Arriving:
+        """Send the rows to the host."""
+        if self.arriving is not None:
+            return self.arriving
+        if self.rows is None:
+            raise ValueError("there is no head whose rows could be sent")
+        return Landing.of(self.rows)
 
 
 def buckets(longest_batch: int) -> tuple[Capacity, ...]:
@@ -95,6 +111,7 @@ class _Captured:
     batch: DeviceBatch
     hidden: Tensor | None
     rows: Tensor | None
+    direct: DirectGraph | None
 
 
 class Graphs:
@@ -144,18 +161,36 @@ class Graphs:
         with torch.cuda.stream(self._aside):
             forward()
         torch.cuda.current_stream().wait_stream(self._aside)
+        graph, (hidden, rows) = self._recorded(forward)
+        direct = None
+        if head is not None and rows is not None and capacity.tokens <= MOST_TOKENS_OF_DIRECT:
+            direct = DirectGraph(
+                capacity,
+                self._storage,
+                lambda: head(run(batch), batch),
+                lambda work: self._recorded(work)[0],
+                rows.shape[1],
+            )
+        keep = rows is None or capacity.tokens <= LARGEST_WITH_HIDDEN
+        return _Captured(graph, batch, hidden if keep else None, rows, direct)
+
+    def _recorded(self, work: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
         graph = torch.cuda.CUDAGraph()
         # torch's own stream for captures belongs to the device that captured first.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._aside):
-            hidden, rows = forward()
-        keep = rows is None or capacity.tokens <= LARGEST_WITH_HIDDEN
-        return _Captured(graph, batch, hidden if keep else None, rows)
+            result = work()
+        return graph, result
 
     def __call__(self, batch: PackedBatch, needs_hidden: bool) -> Forward | None:
         """Submit `batch`, or None where no graph can run it."""
         number = bucket_for(batch, self.capacities)
         if number is None or (needs_hidden and self._captured[number].hidden is None):
             return None
+        direct = self._captured[number].direct
+        if direct is not None and not needs_hidden:
+            arriving = direct.submit(batch)
+            if arriving is not None:
+                return Forward(None, None, self._captured[number].batch, arriving)
         copy_in(batch, self.capacities[number], self._storage)
         captured = self._captured[number]
         captured.graph.replay()

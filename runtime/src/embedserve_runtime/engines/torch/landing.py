@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,6 +15,14 @@ from embedserve_runtime.engines.base import FloatArray, Int32Array
 # Elements from which on a copy takes longer than the changes of streams: pooled rows of a batch have fewer, hidden
 # states of most batches more.
 LARGE = 1_048_576
+
+
+class Arriving(Protocol):
+    """Values on their way to the host."""
+
+    def array(self) -> FloatArray:
+        """Waits for them."""
+        ...
 
 
 @cache

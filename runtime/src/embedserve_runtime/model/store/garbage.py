@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from embedserve_runtime.model.store.kernels import KERNELS, Kernels, kernels_in
 from embedserve_runtime.model.store.manifest import (
     MANIFEST,
     Manifest,
@@ -55,6 +56,7 @@ class Contents:
     folders: tuple[Folder, ...]
     blobs: tuple[Blob, ...]
     pointers: tuple[Pointer, ...]
+    kernels: tuple[Kernels, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,14 @@ class Garbage:
     pointers: tuple[Pointer, ...]
     folders: tuple[Folder, ...]
     blobs: tuple[Blob, ...]
+    kernels: tuple[Kernels, ...] = ()
 
 
 def garbage_of(contents: Contents, keep: Keep) -> Garbage:
     """What none of the kept names stands for, and is old enough.
 
-    An artifact stays with the model that it was made from; a file stays with each folder that has it.
+    An artifact stays with the model that it was made from; a file stays with each folder that has it. Compiled kernels
+    go by their age alone: who wants them again compiles them again.
     """
     recent = keep.younger_than_s
     named = {_bare(name) for name in keep.names}
@@ -106,6 +110,7 @@ def garbage_of(contents: Contents, keep: Keep) -> Garbage:
         pointers=tuple(pointer for pointer in contents.pointers if pointer.reference.digest not in kept),
         folders=gone,
         blobs=tuple(blob for blob in contents.blobs if blob.sha256 not in needed and blob.age_s >= recent),
+        kernels=tuple(one for one in contents.kernels if one.age_s >= recent),
     )
 
 
@@ -122,7 +127,7 @@ def contents_of(root: Path, now: float) -> Contents:
         blobs = tuple(
             Blob(path.name, state.st_size, now - state.st_mtime) for path, state in _looked_at(root / "blobs")
         )
-        return Contents(folders, blobs, pointers)
+        return Contents(folders, blobs, pointers, tuple(kernels_in(root, now)))
 
 
 def remove(root: Path, garbage: Garbage, abandoned_after_s: float) -> None:
@@ -134,6 +139,8 @@ def remove(root: Path, garbage: Garbage, abandoned_after_s: float) -> None:
             withdraw(staging, root / folder.kind / folder.name)
         for blob in garbage.blobs:
             _unlink_blob(root / "blobs" / blob.sha256)
+        for one in garbage.kernels:
+            (root / KERNELS / one.name).unlink(missing_ok=True)
     with volume_errors(root):
         sweep(root, abandoned_after_s)
 

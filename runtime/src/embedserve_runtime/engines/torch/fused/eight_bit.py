@@ -3,7 +3,8 @@
 Every row of a product's input has a scale, and every output channel of the weights. An e4m3 input of the down product
 is written by the up product itself, when the largest number of its row is not known yet: its scale is a bound, the
 length of the row times that of the longest weight (Cauchy and Schwarz), which a floating format can afford. int8
-cannot, so it takes a pass of its own.
+cannot: where the device has e4m3 the down product behind int8 products is in e4m3 too, elsewhere its input takes a pass
+of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.fused.encoder import FusedSelfAttention, Shared, embedded
 from embedserve_runtime.engines.torch.fused.kernels import eight_bit as kernels
 from embedserve_runtime.engines.torch.fused.operations import ACTIVATION_KINDS, normed
-from embedserve_runtime.engines.torch.fused.support import EightBit
+from embedserve_runtime.engines.torch.fused.support import FIRST_OF_EIGHT_BIT, EightBit
 from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
 from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
 from embedserve_runtime.model.architecture import Activation, Encoder, Layer, Mlp, NormPlacement
@@ -101,28 +102,24 @@ class EightBitProduct:
         self._run(rows, out, residual, None)
         return out
 
-    def narrow(self, rows: Rows) -> Rows:
-        """The result in 8 bit again, for the product that follows."""
-        if self._kind is EightBit.INT8:
-            return Rows.of(self(rows), self._kind)
-        out = rows.values.new_empty((len(rows.values), self._columns))
+    def narrow(self, rows: Rows, kind: EightBit) -> Rows:
+        """The result in 8 bit again, for the product of `kind` that follows."""
+        if kind is EightBit.INT8:
+            return Rows.of(self(rows), kind)
+        out = rows.values.new_empty((len(rows.values), self._columns), dtype=DTYPES[kind])
         scales = torch.empty_like(rows.scales)
         self._run(rows, out, None, scales)
         return Rows(out, scales, scales)
 
     def _run(self, rows: Rows, out: Tensor, residual: Tensor | None, out_scales: Tensor | None) -> None:
         count, depth = rows.values.shape
-        few = count <= FEW_TOKENS
-        block = 64 if few else 128
-        together = 1 if few or self._gated else 2
-        programs = min(
-            together * self._multiprocessors,
-            triton.cdiv(count, block) * triton.cdiv(self._columns, block),
-        )
+        tile = self._tile(count)
+        # Also where there are fewer tiles: it is compiled in, and each number of programs would be compiled anew.
+        programs = tile.together * self._multiprocessors
         kernel: Callable[..., object] = kernels.product[(programs,)]
         kernel(
-            TensorDescriptor.from_tensor(rows.values, [block, 128]),
-            TensorDescriptor.from_tensor(self._weight, [block, 128]),
+            TensorDescriptor.from_tensor(rows.values, [tile.rows, 128]),
+            TensorDescriptor.from_tensor(self._weight, [tile.columns, 128]),
             *(rows.scales, self._scales, out if self._bias is None else self._bias),
             *(out if residual is None else residual, rows.lengths, out),
             rows.scales if out_scales is None else out_scales,
@@ -134,15 +131,34 @@ class EightBitProduct:
             ADD=residual is not None,
             NARROW=out_scales is not None,
             INTEGER=self._kind is EightBit.INT8,
-            BLOCK_M=block,
-            BLOCK_N=block,
+            BLOCK_M=tile.rows,
+            BLOCK_N=tile.columns,
             BLOCK_K=128,
             GROUP_M=8,
             PROGRAMS=programs,
             FLATTEN=not self._gated,
-            num_warps=8 if self._gated and not few else 4,
+            num_warps=tile.warps,
             num_stages=3,
         )
+
+    def _tile(self, count: int) -> Tile:
+        """Found by trying, on an H200: with an activation two programs share a multiprocessor, one multiplies while the
+        other is at its activations; without one a wide tile reads its operands less often."""
+        if count <= FEW_TOKENS:
+            return Tile(64, 64, 4, 1)
+        if self._gated:
+            return Tile(128, 128, 8, 1)
+        return Tile(128, 256, 8, 1) if self._activation < 0 else Tile(128, 128, 4, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Of a product. together: programs of one multiprocessor."""
+
+    rows: int
+    columns: int
+    warps: int
+    together: int
 
 
 def _longest(rows: Tensor) -> float:
@@ -179,6 +195,12 @@ class EightBitEncoder:
         return hidden.to(dtype) if self._final_norm is None else normed(hidden, self._final_norm, dtype=dtype)
 
 
+def inner_kind(kind: EightBit, device: torch.device) -> EightBit:
+    """Of the down product: e4m3 where the device has it, whose input needs no pass of its own."""
+    has_e4m3 = torch.cuda.get_device_capability(device) >= FIRST_OF_EIGHT_BIT[EightBit.FP8]
+    return EightBit.FP8 if has_e4m3 else kind
+
+
 class EightBitLayer:
     """One layer, as `FusedLayer` has it."""
 
@@ -201,7 +223,8 @@ class EightBitLayer:
             activation=mlp.activation,
             gated=mlp.gated,
         )
-        self._down = EightBitProduct(parameters, [f"{name}.mlp.down"], bias=mlp.down_bias, kind=kind)
+        self._inner = inner_kind(kind, parameters.device)
+        self._down = EightBitProduct(parameters, [f"{name}.mlp.down"], bias=mlp.down_bias, kind=self._inner)
         self.norms = LayerNorms.of(layer, parameters, name)
 
     def with_norms_after(self, hidden: Tensor, given: Rows, batch: DeviceBatch) -> tuple[Tensor, Rows]:
@@ -209,7 +232,7 @@ class EightBitLayer:
         assert self.norms.attention is not None  # `why_not_eight_bit` names the others
         branch = self._attention.output(self._attention(given, batch))
         hidden, given = self._normed(branch, self.norms.attention, hidden)
-        total = self._down(self._up.narrow(given), residual=hidden)
+        total = self._down(self._up.narrow(given, self._inner), residual=hidden)
         return self._normed(total, self.norms.mlp, None)
 
     def with_norms_first(
@@ -221,7 +244,7 @@ class EightBitLayer:
         normed(
             branch, self.norms.mlp, residual=hidden, keep=hidden, eight=between, eight_kind=KINDS[self._kind]
         )
-        branch = self._down(self._up.narrow(between))
+        branch = self._down(self._up.narrow(between, self._inner))
         if following is None:
             normed(branch, None, residual=hidden, keep=hidden)
             return between

@@ -16,7 +16,14 @@ from embedserve_runtime.engines.torch.attention import Turn, relative_embeddings
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.disentangled import disentangled_term
 from embedserve_runtime.engines.torch.fused.attention import FusedAttention
-from embedserve_runtime.engines.torch.fused.operations import ActivatedProduct, embed, normed, turn_heads
+from embedserve_runtime.engines.torch.fused.operations import (
+    MOST_TOKENS_OF_FEW,
+    ActivatedProduct,
+    embed,
+    normed,
+    product_of_few,
+    turn_heads,
+)
 from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
 from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
 from embedserve_runtime.model.architecture import (
@@ -151,8 +158,11 @@ class FusedLayer:
             hidden.add_(branch)
         else:
             hidden = normed(branch, self.norms.attention, residual=hidden)
-        down = self._mlp.down
-        total = hidden.addmm_(self._mlp.inner(hidden), down.weight.T)
+        down, inner = self._mlp.down, self._mlp.inner(hidden)
+        if len(hidden) <= MOST_TOKENS_OF_FEW:
+            total = product_of_few(inner, down.weight, None, add=hidden)
+        else:
+            total = hidden.addmm_(inner, down.weight.T)
         return normed(total, self.norms.mlp, bias=down.bias)
 
     def with_norms_first(

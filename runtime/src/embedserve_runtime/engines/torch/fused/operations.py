@@ -33,6 +33,10 @@ FIRST_WITH_ACCELERATOR = (9, 0)
 # Below, the library's product and a kernel for the activation are faster (measured on an H100).
 LEAST_TOKENS_OF_FUSED_PRODUCT = 4096
 FEW_ROWS = 1024
+# Up to here a kernel of our own, whose epilogue saves one, is faster than the library's product and what follows it.
+MOST_TOKENS_OF_FEW = 64
+# Shared memory that it may take: what every multiprocessor from Ampere on has.
+FEW_SHARED_BYTES = 96 * 1024
 
 
 class EightBitRows(Protocol):
@@ -195,6 +199,38 @@ def vocabulary_pooled(
     return out
 
 
+def product_of_few(
+    values: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    kind: int = -1,
+    add: Tensor | None = None,
+) -> Tensor:
+    """activation(x W^T + b) (+ add), (tokens, columns); `add` is overwritten and given. kind: of the activation, -1 for
+    none. For at most `MOST_TOKENS_OF_FEW` tokens."""
+    (count, depth), columns = values.shape, len(weight)
+    out = values.new_empty((count, columns)) if add is None else add
+    height, block, step = max(16, int(triton.next_power_of_2(count))), 16 if columns < 2048 else 32, 128
+    if depth >= 2048:
+        step = 256
+    # As many steps on their way at a time as there is room for: each waits for memory, and there are few.
+    stages = min(-(-depth // step), FEW_SHARED_BYTES // (2 * step * (height + block)))
+    kernel: Callable[..., object] = products.product_few[(triton.cdiv(columns, block),)]
+    kernel(
+        *(values, weight, out if bias is None else bias, out, out, count, columns, depth),
+        HAS_BIAS=bias is not None,
+        ADD=add is not None,
+        KIND=kind,
+        BLOCK_M=height,
+        BLOCK_N=block,
+        BLOCK_K=step,
+        num_warps=4,
+        num_stages=max(2, stages),
+    )
+    return out
+
+
 class ActivatedProduct:
     """activation(x W^T + b), or activation(gate) * up with both in one product."""
 
@@ -212,6 +248,8 @@ class ActivatedProduct:
             self._programs = together * count
 
     def __call__(self, value: Tensor) -> Tensor:
+        if not self._gated and len(value) <= MOST_TOKENS_OF_FEW:
+            return product_of_few(value, self._linear.weight, self._linear.bias, kind=self._kind)
         if self._descriptor is None or len(value) < LEAST_TOKENS_OF_FUSED_PRODUCT:
             return self._in_two(value)
         return self._fused(value, self._descriptor)

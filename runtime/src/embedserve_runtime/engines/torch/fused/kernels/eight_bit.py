@@ -25,10 +25,11 @@ def quantize(
     columns = tl.arange(0, BLOCK)
     inside = columns < width
     row_values = tl.load(values + row * width + columns, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.maximum(tl.max(tl.abs(row_values), 0), 1e-12) / (448.0 if EIGHT == 1 else 127.0)
-    tl.store(scales + row, scale)
+    largest: tl.constexpr = 448.0 if EIGHT == 1 else 127.0
+    highest = tl.maximum(tl.max(tl.abs(row_values), 0), 1e-12)
+    tl.store(scales + row, highest / largest)
     tl.store(lengths + row, tl.sqrt(tl.sum(row_values * row_values, 0)))
-    tl.store(out + row * width + columns, to_eight_bit(row_values / scale, EIGHT), mask=inside)
+    tl.store(out + row * width + columns, to_eight_bit(row_values * (largest / highest), EIGHT), mask=inside)
 
 
 @triton.jit
@@ -102,9 +103,9 @@ def product(
             bound = length * weight_bound + bias_bound
             if GATED:
                 bound *= length * up_weight_bound + up_bias_bound
-            bound = tl.maximum(bound, 1e-12) / 448.0
+            bound = tl.maximum(bound, 1e-12)
             if column == 0:
-                tl.store(out_scales + below, bound, mask=real)
-            tl.store(out + at, to_eight_bit(values / bound[:, None], 1), mask=within)
+                tl.store(out_scales + below, bound / 448.0, mask=real)
+            tl.store(out + at, to_eight_bit(values * (448.0 / bound)[:, None], 1), mask=within)
         else:
             tl.store(out + at, values.to(out.dtype.element_ty), mask=within)

@@ -3,8 +3,13 @@
 Each reads its inputs once and writes its outputs once; sums are in float32 whatever the values' type.
 """
 
+import os
+
 import triton
 import triton.language as tl
+
+# Triton's interpreter, in which tests run without a GPU, has no assembly.
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 @triton.jit
@@ -16,9 +21,9 @@ def _normed(values, weight, bias, columns, inside, width, eps, RMS: tl.constexpr
         mean = tl.sum(values, 1) / width
         values = tl.where(inside[None, :], values - mean[:, None], 0.0)
         variance = tl.sum(values * values, 1) / width
-    scaled = (
-        values / tl.sqrt(variance + eps)[:, None] * tl.load(weight + columns, mask=inside, other=0.0)[None, :]
-    )
+    # One division a row, not one a number.
+    factors = (1.0 / tl.sqrt(variance + eps))[:, None]
+    scaled = values * factors * tl.load(weight + columns, mask=inside, other=0.0)[None, :]
     if BIAS:
         scaled += tl.load(bias + columns, mask=inside, other=0.0)[None, :]
     return scaled
@@ -26,9 +31,9 @@ def _normed(values, weight, bias, columns, inside, width, eps, RMS: tl.constexpr
 
 @triton.jit
 def to_eight_bit(values, EIGHT: tl.constexpr):
-    """Scaled values: 1 to e4m3, 2 to int8."""
+    """Scaled values: 1 to e4m3, which the conversion keeps within its largest numbers, 2 to int8."""
     if EIGHT == 1:
-        narrow = tl.minimum(tl.maximum(values, -448.0), 448.0).to(tl.float8e4nv)
+        narrow = values.to(tl.float8e4nv)
     else:
         narrow = tl.floor(values + 0.5).to(tl.int8)
     return narrow
@@ -130,10 +135,10 @@ def add_norm(
             tl.store(out + at, values.to(out.dtype.element_ty), mask=real)
         if EIGHT:
             largest: tl.constexpr = 448.0 if EIGHT == 1 else 127.0
-            scale = tl.maximum(tl.max(tl.abs(values), 1), 1e-12) / largest
-            tl.store(scales + places, scale, mask=places < rows)
+            highest = tl.maximum(tl.max(tl.abs(values), 1), 1e-12)
+            tl.store(scales + places, highest / largest, mask=places < rows)
             tl.store(lengths + places, tl.sqrt(tl.sum(values * values, 1)), mask=places < rows)
-            tl.store(eight + at, to_eight_bit(values / scale[:, None], EIGHT), mask=real)
+            tl.store(eight + at, to_eight_bit(values * (largest / highest)[:, None], EIGHT), mask=real)
 
 
 @triton.jit
@@ -201,6 +206,19 @@ def turn_heads(
 
 
 @triton.jit
+def reciprocal(x):
+    """1 / x to the last digit or two, 0 above 2^126. A full division handles sizes that no activation has, and takes
+    a third of the time of the activation."""
+    if INTERPRETED:
+        result = 1.0 / x
+    else:
+        result = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return result
+
+
+@triton.jit
 def gelu(x):
     """x * Phi(x). Phi by a logistic function of x * P(x^2), P fitted to Phi: at most 3.1e-6 off for any x."""
     square = x * x
@@ -209,7 +227,7 @@ def gelu(x):
     power = power * square - 3.6026812362589e-04
     power = power * square + 1.0522667830858e-01
     power = power * square + 2.3020453925948e00
-    return x / (1.0 + tl.exp2(-x * power))
+    return x * reciprocal(1.0 + tl.exp2(-x * power))
 
 
 @triton.jit
@@ -219,10 +237,10 @@ def activated(x, KIND: tl.constexpr):
         return gelu(x)
     if KIND == 1:
         # 0.5 x (1 + tanh(y)) = x / (1 + exp(-2 y)); 2 log2(e) sqrt(2 / pi) = 2.302208198...
-        return x / (1.0 + tl.exp2(-2.302208198144325 * (x + 0.044715 * x * x * x)))
+        return x * reciprocal(1.0 + tl.exp2(-2.302208198144325 * (x + 0.044715 * x * x * x)))
     if KIND == 2:
         return tl.maximum(x, 0.0)
-    return x / (1.0 + tl.exp2(-1.4426950408889634 * x))
+    return x * reciprocal(1.0 + tl.exp2(-1.4426950408889634 * x))
 
 
 @triton.jit

@@ -1,0 +1,105 @@
+"""The self-test of the torch engine: on the CPU always, on each GPU what its generation has."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import torch
+
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.checks import Check, State, near
+from embedserve_runtime.engines.torch.devices import automatic_dtype, name_of
+from embedserve_runtime.engines.torch.engine import TorchEngine
+from embedserve_runtime.engines.torch.fused.support import EightBit, why_no_triton, why_not_eight_bit
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.checkpoint import Weights
+
+# As the tests have them: float32 and 16 bit to another engine's float32, and a token's hidden state in 8 bit.
+LEAST_COSINE = 0.9995
+LEAST_COSINE_OF_EIGHT_BIT = 0.99
+# From Turing to Blackwell, as the operator's hardware classes name them.
+GENERATIONS = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
+CPU = torch.device("cpu")
+
+
+def torch_checks(encoder: Encoder, weights: Weights, batch: PackedBatch, want: FloatArray) -> Iterator[Check]:
+    """want: the hidden states of another engine."""
+    yield near("torch engine on the CPU", _forward(encoder, weights, batch, CPU, None), want, LEAST_COSINE)
+    yield _generations()
+    yield _compiler()
+    if not torch.cuda.is_available():
+        for name in ("CUDA device", "fused kernels", "CUDA graphs", "fp8", "int8"):
+            yield Check(name, State.NOT_CHECKED, f"torch {torch.__version__} sees no CUDA device")
+        return
+    for number in range(torch.cuda.device_count()):
+        yield from _device_checks(torch.device("cuda", number), encoder, weights, batch, want)
+
+
+def _generations() -> Check:
+    """Of GPUs, those that torch has code for; what is compiled for one runs on later ones of the same major number."""
+    name = "generations of GPUs"
+    flags = torch._C._cuda_getArchFlags() if torch.version.cuda else None
+    if not flags:
+        return Check(name, State.NOT_CHECKED, f"torch {torch.__version__} is built without CUDA")
+    built = {flag.rpartition("_")[2].rstrip("af") for flag in flags.split()}
+    pairs = {(int(one[:-1]), int(one[-1])) for one in built if one.isdigit()}
+    missing = [one for one in GENERATIONS if not _runs(one, pairs)]
+    if missing:
+        return Check(name, State.FAILED, f"no code for compute capability {', '.join(missing)}")
+    return Check(name, State.OK, f"code for compute capability {', '.join(GENERATIONS)}")
+
+
+def _runs(generation: str, built: set[tuple[int, int]]) -> bool:
+    major, minor = map(int, generation.split("."))
+    return any(one == major and other <= minor for one, other in built)
+
+
+def _compiler() -> Check:
+    if find_spec("triton") is None:
+        return Check("compiler", State.NOT_CHECKED, "triton is not installed")
+    found = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
+    if found is None:
+        return Check("compiler", State.FAILED, "triton needs a C compiler (gcc) and finds none")
+    return Check("compiler", State.OK, found)
+
+
+def _device_checks(
+    device: torch.device, encoder: Encoder, weights: Weights, batch: PackedBatch, want: FloatArray
+) -> Iterator[Check]:
+    capability = torch.cuda.get_device_capability(device)
+    name = f"{name_of(device)} ({device}, {capability[0]}.{capability[1]})"
+    dtype = automatic_dtype(capability)
+    words = str(dtype).removeprefix("torch.")
+    yield near(f"{name}: {words}", _forward(encoder, weights, batch, device, None), want, LEAST_COSINE)
+    reason = why_no_triton(device)
+    if reason is not None:
+        yield Check(f"{name}: fused kernels", State.NOT_CHECKED, reason)
+        return
+    graphs = _forward(encoder, weights, batch, device, None, graphs=True)
+    yield near(f"{name}: CUDA graphs", graphs, want, LEAST_COSINE)
+    for kind in EightBit:
+        reason = why_not_eight_bit(encoder, device, kind)
+        if reason is not None:
+            yield Check(f"{name}: {kind}", State.NOT_CHECKED, reason)
+        else:
+            hidden = _forward(encoder, weights, batch, device, kind)
+            yield near(f"{name}: {kind}", hidden, want, LEAST_COSINE_OF_EIGHT_BIT)
+
+
+def _forward(
+    encoder: Encoder,
+    weights: Weights,
+    batch: PackedBatch,
+    device: torch.device,
+    kind: EightBit | None,
+    *,
+    graphs: bool = False,
+) -> FloatArray:
+    """Raises EmbedserveError."""
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    engine = TorchEngine(encoder, weights, device, automatic_dtype(capability), eight_bit=kind)
+    if graphs:
+        engine.prepare(None, batch.tokens)
+    return engine.forward(batch)

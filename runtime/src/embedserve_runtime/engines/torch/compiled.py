@@ -1,0 +1,57 @@
+"""What Triton compiles at start is kept in the model store, for the next pod of the kind."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from embedserve_runtime import __version__
+from embedserve_runtime.model.store.kernels import Compiled
+
+log = logging.getLogger(__name__)
+
+FOLDER = "TRITON_CACHE_DIR"
+
+
+@contextmanager
+def kept_kernels(store: Path, kind: str) -> Iterator[None]:
+    """Kernels that are compiled inside are taken from the store, and put there if they were not.
+
+    kind: in words, what of a model and its settings decides about them; versions and the devices are added to it. Where
+    the variable TRITON_CACHE_DIR names a folder that one is used, and the store left alone.
+    """
+    if FOLDER in os.environ or not torch.cuda.is_available() or find_spec("triton") is None:
+        yield
+        return
+    key = key_of(kind, version("triton"), _capabilities())
+    # The same path in every pod: Triton's records name their files by whole paths.
+    folder = Path(tempfile.gettempdir()) / f"embedserve-kernels-{os.geteuid()}" / key
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    compiled = Compiled(store.expanduser(), key, folder)
+    before = compiled.take()
+    os.environ[FOLDER] = str(folder)
+    log.info("compiled kernels taken from the store", extra={"files": before, "key": key})
+    yield
+    if sum(1 for path in folder.rglob("*") if path.is_file()) > before:
+        kept = compiled.keep()
+        log.info("compiled kernels kept in the store", extra={"file": None if kept is None else str(kept)})
+
+
+def key_of(kind: str, triton: str, capabilities: str) -> str:
+    """Of kernels that can be used for each other."""
+    words = f"{kind}\n{triton}\n{torch.__version__}\n{__version__}\n{capabilities}"
+    return hashlib.sha256(words.encode()).hexdigest()[:32]
+
+
+def _capabilities() -> str:
+    found = {torch.cuda.get_device_capability(number) for number in range(torch.cuda.device_count())}
+    return " ".join(f"{major}.{minor}" for major, minor in sorted(found))

@@ -1,0 +1,107 @@
+"""Whole models on a CUDA device: 8 bit that is near enough and 8 bit that is not, and kernels kept for the next pod."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import XLMRobertaConfig, XLMRobertaModel
+
+from embedserve_runtime.config import EngineSettings, ModelSettings, RuntimeConfig
+from embedserve_runtime.loading import load_runner
+from embedserve_runtime.parity.eight_bit import LEAST_COSINE, sample
+from embedserve_runtime.results import Output
+from embedserve_runtime.runner import Runner
+from tests.support.models import tiny
+from tests.support.tiny_tokenizers import xlm_roberta_tokenizer
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def model(folder: Path, branches: float) -> Path:
+    """A random model; branches: the size of what its layers add to the residual, and so of their errors."""
+    config = XLMRobertaConfig(
+        vocab_size=80,
+        hidden_size=64,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=130,
+    )
+    built = tiny(folder, XLMRobertaModel, config)
+    with torch.no_grad():
+        for name, parameter in built.named_parameters():
+            if "encoder" in name and parameter.ndim == 2:
+                parameter.mul_(branches)
+    built.save_pretrained(folder)
+    xlm_roberta_tokenizer(folder)
+    return folder
+
+
+def runner_of(folder: Path, precision: str) -> Runner:
+    return load_runner(
+        RuntimeConfig(
+            model=ModelSettings(source=str(folder), store=folder / "store"),
+            engine=EngineSettings.model_validate({"kind": "torch", "precision": precision}),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("precision", "branches", "runs"),
+    [
+        pytest.param("fp8", 0.1, "fp8", id="fp8 near enough"),
+        pytest.param("int8", 0.1, "int8", id="int8 near enough"),
+        pytest.param("fp8", 1.0, "bfloat16", id="fp8 too far"),
+    ],
+)
+def test_8_bit_below_the_floor_falls_back_to_16_and_both_tell_what_was_measured(
+    tmp_path: Path, precision: str, branches: float, runs: str
+) -> None:
+    folder = model(tmp_path, branches)
+    runner = runner_of(folder, precision)
+    facts = runner.engine
+    assert facts.precision == runs
+    assert facts.parity is not None
+    assert (facts.parity >= LEAST_COSINE) == (runs == precision)
+    if runs != precision:
+        batch = sample(runner.card)
+        vectors, want = (one.run(batch, Output.DENSE).dense for one in (runner, runner_of(folder, "auto")))
+        np.testing.assert_array_equal(vectors, want)
+
+
+PROGRAM = """
+import logging, sys
+from pathlib import Path
+from tests.runtime.engines.test_cuda_loading import runner_of
+logging.basicConfig(level=logging.INFO)
+runner_of(Path(sys.argv[1]), "auto")
+"""
+
+
+def test_a_second_process_compiles_nothing_that_the_first_one_kept_in_the_store(tmp_path: Path) -> None:
+    folder = model(tmp_path / "model", 0.1)
+    temporary = tmp_path / "temporary"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_CACHE_DIR"}
+    logs = []
+    for _ in range(2):
+        temporary.mkdir()
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(folder)],
+            env={**environment, "TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        logs.append(done.stderr)
+        shutil.rmtree(temporary)
+    first, second = logs
+    assert "compiled kernels kept in the store" in first
+    assert "compiled kernels taken from the store" in second
+    assert "compiled kernels kept in the store" not in second
