@@ -200,7 +200,7 @@ class ServerSettings(_Group):
     )
     space_grpc: str | None = Field(
         default=None,
-        pattern=r"^[^/{}]*\{space8\}[^/{}]*:[0-9]+$",
+        pattern=r"^[^/{}]*\{space8\}[^/{}]*$",
         description="Host and port for gRPC of a vector space's own name, as `space_url` is for HTTP. None passes no "
         "call on.",
     )

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import signal
+import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import httpx
 import numpy as np
 import pytest
+from grpc import aio
 from grpc_health.v1 import health_pb2
 from transformers import BertConfig, BertModel
 
 from embedserve_runtime.rpc.generated import tei_pb2 as pb
-from tests.runtime.serve.live import live, workers_of
+from embedserve_runtime.rpc.server import RpcPorts
+from tests.runtime.rpc.rpc_kit import served
+from tests.runtime.serve.live import Live, live, workers_of
+from tests.runtime.serve_kit import card_of
 from tests.support.models import tiny
 from tests.support.tokenizers import with_minilm_tokenizer
 
@@ -79,3 +86,44 @@ def test_a_stream_goes_on_through_the_drain_and_the_process_ends_with_it(
         assert list(answers) == []
         assert server.exit_code() == 0
     assert server.lines[-1]["message"] == "stopped"
+
+
+@pytest.mark.thorough
+async def test_a_process_that_is_told_of_another_space_passes_calls_on_from_its_first_port_and_not_from_its_second(
+    model: Path, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    # A space whose first digits are the port where it is found.
+    other = f"vs1-{port:08d}{0:012}"
+    card = replace(card_of(), vector_space=other)
+    ports = {"grpc_port": 0, "pinned_grpc_port": 0, "space_grpc": "127.0.0.1:{space8}"}
+    with live(model, tmp_path, {"server": ports}) as server:
+        address = await asyncio.to_thread(server.grpc_when_ready)
+        async with (
+            served(card=card, ports=RpcPorts("127.0.0.1", 0, port)),
+            aio.insecure_channel(address) as kept,
+            aio.insecure_channel(pinned_of(server)) as pinned,
+            httpx.AsyncClient(base_url=server.management) as management,
+        ):
+            own = await space_of(kept)
+            (await management.put("/current", json={"vector_space": other})).raise_for_status()
+            assert [await space_of(kept), await space_of(pinned)] == [other, own]
+            (await management.put("/current", json={"vector_space": own})).raise_for_status()
+            assert await space_of(kept) == own
+
+
+def pinned_of(server: Live) -> str:
+    said = "listening for gRPC by the space's own name on "
+    (found,) = [one["message"] for one in server.lines if one["message"].startswith(said)]
+    return str(found).removeprefix(said)
+
+
+async def space_of(channel: aio.Channel) -> str:
+    """Of the answer to a call."""
+    embed = channel.unary_unary(
+        "/tei.v1.Embed/Embed", pb.EmbedRequest.SerializeToString, pb.EmbedResponse.FromString
+    )
+    call = embed(pb.EmbedRequest(inputs="hello"))
+    assert (await call).embeddings
+    return str(dict(await call.initial_metadata())["x-embedserve-vector-space"])

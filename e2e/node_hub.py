@@ -1,0 +1,94 @@
+"""A hub on the cluster's node, as a process: a test has its repositories, its log and its faults at hand."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.layout import NODE_ADDRESS, Layout
+from e2e.cluster.polling import wait_until
+from e2e.cluster.shell import in_node
+from e2e.hub.faults import FaultKind
+from e2e.hub.server import FAULTS_PATH, REQUESTS_PATH
+from e2e.s3 import free_port
+
+ANY_FILE = "*/resolve/*"
+
+
+class NodeHub:
+    """Serves `root` inside of `with`, where pods reach it at `url`; over HTTPS with a certificate of the cluster's own
+    authority where `layout` is given."""
+
+    def __init__(self, root: Path, log: Path, layout: Layout | None = None) -> None:
+        self.root = root
+        self._log = log
+        self._layout = layout
+        self._port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._tls: ssl.SSLContext | None = None
+        if layout is not None:
+            self._tls = ssl.create_default_context(cafile=str(layout.certificates / "ca.crt"))
+
+    @property
+    def url(self) -> str:
+        return f"{'http' if self._layout is None else 'https'}://{NODE_ADDRESS}:{self._port}"
+
+    def __enter__(self) -> Self:
+        words = [sys.executable, "-m", "e2e.hub", "--root", str(self.root), "--host", NODE_ADDRESS]
+        words += ["--port", str(self._port)]
+        if self._layout is not None:
+            certificates = self._layout.certificates
+            words += ["--certificate", str(certificates / "apiserver.crt")]
+            words += ["--key", str(certificates / "apiserver.key")]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(in_node(words), stdout=log, stderr=subprocess.STDOUT)
+        wait_until("the node's hub answers", self._answers, timeout_s=30, why_not=self._log.read_text)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+
+    def requests(self) -> list[dict[str, Any]]:
+        """Those that were answered so far: method, path, status, sent_bytes."""
+        found: list[dict[str, Any]] = json.loads(self._ask("GET", REQUESTS_PATH))
+        return found
+
+    def sent(self, name: str) -> int:
+        """Bytes of a file that were sent."""
+        return sum(one["sent_bytes"] for one in self.requests() if one["path"].endswith(name))
+
+    def misbehave(
+        self, kind: FaultKind, *, path: str = ANY_FILE, amount: int = 1, times: int | None = None
+    ) -> None:
+        fault = {"kind": kind.value, "path": path, "amount": amount, "times": times}
+        self._ask("POST", FAULTS_PATH, json.dumps(fault).encode())
+
+    def behave(self) -> None:
+        self._ask("DELETE", FAULTS_PATH)
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> str:
+        request = urllib.request.Request(self.url + path, data=body, method=method)
+        with urllib.request.urlopen(request, context=self._tls, timeout=30) as answer:
+            said: bytes = answer.read()
+        return said.decode()
+
+    def _answers(self) -> bool:
+        if self._process is not None and self._process.poll() is not None:
+            raise ClusterError(f"the node's hub ended:\n{self._log.read_text()}")
+        try:
+            self._ask("GET", REQUESTS_PATH)
+        except (urllib.error.URLError, ConnectionError):
+            return False
+        return True
