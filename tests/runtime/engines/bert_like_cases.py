@@ -29,6 +29,9 @@ SHAPE = {"hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 3, "i
 # RoBERTa's positions begin behind the padding index, so the table has more rows than the longest text has tokens.
 ROBERTA_SHAPE = SHAPE | {"max_position_embeddings": 42, "pad_token_id": 1, "type_vocab_size": 1}
 
+roberta = rows_of(RobertaModel, RobertaConfig, **ROBERTA_SHAPE)
+xlm_roberta = rows_of(XLMRobertaModel, XLMRobertaConfig, **ROBERTA_SHAPE)
+camembert = rows_of(CamembertModel, CamembertConfig, **ROBERTA_SHAPE)
 distilbert = rows_of(
     DistilBertModel,
     DistilBertConfig,
@@ -58,7 +61,13 @@ deberta = rows_of(
 )
 
 BERT_LIKE = (
-    model_case(RobertaModel, RobertaConfig, "roberta", **ROBERTA_SHAPE),
+    roberta("roberta, odd heads"),
+    roberta("roberta, small heads, tanh gelu", hidden_act="gelu_new", num_attention_heads=9),
+    roberta(
+        "roberta, one layer, large epsilon", num_hidden_layers=1, layer_norm_eps=0.1, num_attention_heads=1
+    ),
+    xlm_roberta("xlm-roberta, odd heads"),
+    xlm_roberta("xlm-roberta, two token types, relu", type_vocab_size=2, hidden_act="relu"),
     model_case(
         XLMRobertaModel,
         XLMRobertaConfig,
@@ -66,7 +75,9 @@ BERT_LIKE = (
         **ROBERTA_SHAPE | {"pad_token_id": 4, "max_position_embeddings": 45},
         ids=range(5, 97),
     ),
-    model_case(CamembertModel, CamembertConfig, "camembert, relu", **ROBERTA_SHAPE, hidden_act="relu"),
+    camembert("camembert, relu", hidden_act="relu"),
+    camembert("camembert, one head, large epsilon", num_attention_heads=1, layer_norm_eps=0.1),
+    camembert("camembert, small heads, one layer", num_attention_heads=9, num_hidden_layers=1),
     distilbert("distilbert, odd heads"),
     distilbert("distilbert, one layer, relu", n_layers=1, n_heads=9, activation="relu"),
     distilbert("distilbert, sinusoidal positions", sinusoidal_pos_embds=True, n_heads=1),
