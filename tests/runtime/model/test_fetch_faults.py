@@ -28,6 +28,7 @@ import os, sys
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.model.sources import fetch_model, partial
+import embedserve_runtime.model.sources.fetching  # `fetch_model` imports it, which another user might not be let to
 partial.SEGMENT, partial.NOTE_EVERY = 2_000_000, 500_000
 if len(sys.argv) > 2:
     os.setgroups([])

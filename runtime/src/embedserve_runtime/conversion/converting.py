@@ -7,7 +7,6 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
@@ -236,11 +235,9 @@ class Maker:
             seen = observe(engine, graph.products(), texts)
             del engine
 
-        def best(name: str) -> tuple[Static, float]:
-            return best_static(graph.read(name), seen[name], GREATEST)
-
-        with self._timed("choosing scales"), ThreadPoolExecutor(self._threads) as threads:
-            return dict(zip(seen, threads.map(best, seen), strict=True))
+        # One after another: numpy's products have threads of their own, and two pools of them wait for each other.
+        with self._timed("choosing scales"):
+            return {name: best_static(graph.read(name), seen[name], GREATEST) for name in seen}
 
     def _published(self, folder: Path, precision: str, limits: Limits) -> Variant:
         """Tried, judged, and removed again if it is not good enough."""
