@@ -97,7 +97,7 @@ BAD = [
         id="more memory than the node has",
     ),
     pytest.param(
-        hub_spec(replicas=2, model={"pooling": "splade"}),
+        hub_spec(replicas=2, model={"pooling": "cls", "outputs": ["dense", "sparse"]}),
         "Stalled",
         None,
         id="a pooling that does not make the outputs",
