@@ -130,7 +130,11 @@ def test_somebody_elses_metrics_api_is_left_alone_and_named(kubectl: Kubectl, sc
 
 def test_nobody_but_the_api_server_is_let_in(scaled: Service) -> None:
     said = scaled.client.run("python3", "-c", KNOCK, f"{ADAPTER}.{OPERATOR_NAMESPACE}.svc.cluster.local")
-    assert "certificate required" in said.lower().replace("_", " ")
+    assert any(end in said.lower().replace("_", " ") for end in ENDS), said
+
+
+# In TLS 1.3 a client learns of it after its own handshake; the connection may be closed before the alert is read.
+ENDS = ("certificate required", "closed without an answer")
 
 
 KNOCK = """
@@ -139,7 +143,8 @@ context = ssl._create_unverified_context()
 try:
     with context.wrap_socket(socket.create_connection((sys.argv[1], 443))) as knocking:
         knocking.sendall(b"GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
-        print("let in:", knocking.recv(100))
+        answer = knocking.recv(100)
+        print(f"let in: {answer}" if answer else "closed without an answer")
 except ssl.SSLError as error:
     print(error)
 """
