@@ -23,7 +23,7 @@ def ask():
             urllib.request.urlopen(request, timeout=120).read()
         except OSError as error:
             print("failed:", error, flush=True)
-        if asked % 10 == 0:
+        if asked % 10 == 1:
             print("asked", asked, flush=True)
 print("begun", flush=True)
 for _ in range(threads):
