@@ -160,10 +160,9 @@ class Store:
     def volume(self, key: Key) -> VolumeSeen:
         """What is around the claim that a resource uses."""
         resource = self.resource(key)
-        claim = claim_name(resource) if resource is not None else None
-        if claim is None:
+        place = _claim_of(resource) if resource is not None else None
+        if place is None:
             return VolumeSeen()
-        place = _claim_place(key.namespace, claim_mark(claim))
         jobs, pods, claims = (self._read(kind, place) for kind in (JOB, POD, CLAIM))
         return VolumeSeen(jobs, pods, claims)
 
@@ -174,11 +173,8 @@ class Store:
             return [place]
         return [
             key
-            for key in self._objects[RESOURCE]
-            if key.namespace == place.namespace
-            and (resource := self.resource(key)) is not None
-            and (claim := claim_name(resource)) is not None
-            and _claim_place(key.namespace, claim_mark(claim)) == place
+            for key, found in self._objects[RESOURCE].items()
+            if key.namespace == place.namespace and any(kept.claim == place for kept in found.values())
         ]
 
     def pods(self, key: Key) -> Iterable[Received]:
@@ -200,6 +196,8 @@ class _Kept:
     version: str
     content: bytes
     """JSON."""
+    claim: Key | None = None
+    """Of a resource: where what is around the claim that it uses is kept."""
 
 
 def _kept(kind: str, received: Received) -> _Kept:
@@ -209,7 +207,13 @@ def _kept(kind: str, received: Received) -> _Kept:
     found = {**received, "apiVersion": API_KINDS[kind].api_version, "kind": kind, "metadata": metadata}
     if kind == POD:
         found["spec"] = _pod_spec(dig(received, "spec"))
-    return _Kept(_version(received), json.dumps(found, separators=(",", ":")).encode())
+    content = json.dumps(found, separators=(",", ":")).encode()
+    return _Kept(_version(received), content, _claim_of(received) if kind == RESOURCE else None)
+
+
+def _claim_of(resource: Received) -> Key | None:
+    name = claim_name(resource)
+    return None if name is None else _claim_place(text(resource, "metadata", "namespace"), claim_mark(name))
 
 
 def _pod_spec(spec: Any) -> dict[str, Any]:

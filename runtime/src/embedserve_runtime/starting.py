@@ -12,8 +12,10 @@ from functools import partial
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.cpu_quota import memory_nodes, usable_cpus
 from embedserve_runtime.cpu_split import CpuSplit, split_cpus
+from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.loading import load_runners
 from embedserve_runtime.parity.corpus import parity_texts
+from embedserve_runtime.results import Results
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.scheduling.calibration import Calibration, calibrate, rate, warm_up
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer
@@ -49,16 +51,14 @@ def start(config: RuntimeConfig, loaded: Callable[[], object]) -> Started:
         },
     )
     loaded()
-    _warm_up(runners, tokenizer)
-    calibration = _calibrated(config, runners[0], tokenizer)
+    calibration = _measured(config, runners, tokenizer)
     split = _split(config, runners[0], tokenizer, calibration)
     if split is not None and split.engine != runners[0].engine.threads:
         engine = config.engine.model_copy(update={"threads": split.engine})
         # Let go before the same model is loaded again.
         runners = []
         runners = load_runners(config.model_copy(update={"engine": engine}))
-        _warm_up(runners, tokenizer)
-        calibration = _calibrated(config, runners[0], tokenizer)
+        calibration = _measured(config, runners, tokenizer)
     budget = config.batching.max_batch_tokens
     if calibration is not None:
         budget = calibration.budget
@@ -72,26 +72,27 @@ def start(config: RuntimeConfig, loaded: Callable[[], object]) -> Started:
     return Started(runners, tokenizer, budget, calibration, split)
 
 
-def _warm_up(runners: Sequence[Runner], tokenizer: TextTokenizer) -> None:
+def _measured(
+    config: RuntimeConfig, runners: Sequence[Runner], tokenizer: TextTokenizer
+) -> Calibration | None:
+    """All warmed up, the first calibrated; None where the budget is a setting."""
+    size = tokenizer.vocabulary_size
     for runner in runners:
-        warm_up(
-            partial(runner.run, wanted=runner.card.main_output),
-            max_length=runner.card.max_length,
-            vocabulary_size=tokenizer.vocabulary_size,
-        )
-
-
-def _calibrated(config: RuntimeConfig, runner: Runner, tokenizer: TextTokenizer) -> Calibration | None:
-    """None where the budget is a setting."""
+        warm_up(_main_run(runner), max_length=runner.card.max_length, vocabulary_size=size)
     if config.batching.max_batch_tokens != "auto":
         return None
+    first = runners[0]
     return calibrate(
-        partial(runner.run, wanted=runner.card.main_output),
-        max_length=runner.card.max_length,
-        vocabulary_size=tokenizer.vocabulary_size,
+        _main_run(first),
+        max_length=first.card.max_length,
+        vocabulary_size=size,
         seconds=CALIBRATION_SECONDS,
         clock=time.perf_counter,
     )
+
+
+def _main_run(runner: Runner) -> Callable[[PackedBatch], Results]:
+    return partial(runner.run, wanted=runner.card.main_output)
 
 
 def _split(
@@ -104,7 +105,7 @@ def _split(
         calibration.tokens_per_second
         if calibration is not None
         else rate(
-            partial(runner.run, wanted=runner.card.main_output),
+            _main_run(runner),
             max_length=runner.card.max_length,
             vocabulary_size=tokenizer.vocabulary_size,
             clock=time.perf_counter,

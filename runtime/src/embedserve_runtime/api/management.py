@@ -14,6 +14,7 @@ from embedserve_runtime.api.asgi import Answer, Exchange
 from embedserve_runtime.api.schemas import BodyDecoder
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.parity.measures import cosines
 from embedserve_runtime.readiness import Readiness
 from embedserve_runtime.results import Output, SparseVector
 from embedserve_runtime.service import EmbeddingService, EmbedQuery, Pair, ScoreQuery
@@ -96,7 +97,7 @@ async def problems_of(service: EmbeddingService) -> list[str]:
         problems.append(f"vectors should have length 1, and have {lengths.min():.3f} to {lengths.max():.3f}")
     if not _are_same(once, again[::-1]):
         problems.append("the same text gave another vector in another batch")
-    if _cosines(once, np.roll(once, 1, axis=0)).min() > DIFFERENT and once.shape[1] > 1:
+    if cosines(once, np.roll(once, 1, axis=0)).min() > DIFFERENT and once.shape[1] > 1:
         problems.append("different texts gave the same vector")
     return problems
 
@@ -125,15 +126,7 @@ def _spread(vector: SparseVector, size: int) -> FloatArray:
 def _are_same(one: FloatArray, other: FloatArray) -> bool:
     if one.shape[1] == 1:
         return bool(np.allclose(one, other, rtol=SCORE_ERROR, atol=SCORE_ERROR))
-    return bool(_cosines(one, other).min() >= SAME)
-
-
-def _cosines(one: FloatArray, other: FloatArray) -> FloatArray:
-    """Row by row; of two rows of zeros 1."""
-    product = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    dots = np.einsum("ij,ij->i", one, other)
-    found: FloatArray = np.where(product > 0, dots / np.maximum(product, 1e-30), (one == other).all(axis=1))
-    return found
+    return bool(cosines(one, other).min() >= SAME)
 
 
 def _is_normalised(card: ModelCard) -> bool:

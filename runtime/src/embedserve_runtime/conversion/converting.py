@@ -28,7 +28,7 @@ from embedserve_runtime.conversion.rewriting import (
     write_model,
 )
 from embedserve_runtime.conversion.standard import check_outputs, standard_model
-from embedserve_runtime.conversion.trial import Limits, Trial, Tried, sequences_of
+from embedserve_runtime.conversion.trial import Limits, Trial, Tried, sequences_of, variant_of
 from embedserve_runtime.cpu_features import sums_exactly
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.onnx.artifacts import (
@@ -265,16 +265,7 @@ class Maker:
         texts = len(tried.observed.vectors)
         parity = compare(limits.reference.first(texts), tried.observed)
         reason = "" if precision == PLAIN else shortfalls(parity, self._inputs.floor)
-        return Variant(
-            precision=precision,
-            published=not reason,
-            reason=reason,
-            mean_cosine=round(parity.mean_cosine, 6),
-            min_cosine=round(parity.min_cosine, 6),
-            max_difference=round(parity.max_difference, 6),
-            rank_agreement=round(parity.rank_agreement, 6),
-            tokens_per_second=round(tried.tokens_per_second, 1),
-        )
+        return variant_of(precision, parity, reason, tried.tokens_per_second)
 
     def _metadata(self, precision: str, recipe: str) -> Mapping[str, str]:
         return {

@@ -10,6 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from embedserve_runtime.config import ParitySettings, RuntimeConfig
+from embedserve_runtime.conversion.trial import variant_of
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.onnx.artifacts import PLAIN, REPORT_FILE, Report, Variant
@@ -117,14 +118,4 @@ def _observed(rows: list[FloatArray], output: str) -> Observed:
 
 def _judged(want: Observed, found: Observed, speed: float) -> Variant:
     parity = compare(want, found)
-    reason = shortfalls(parity, FLOOR)
-    return Variant(
-        precision=PLAIN,
-        published=not reason,
-        reason=reason,
-        mean_cosine=round(parity.mean_cosine, 6),
-        min_cosine=round(parity.min_cosine, 6),
-        max_difference=round(parity.max_difference, 6),
-        rank_agreement=round(parity.rank_agreement, 6),
-        tokens_per_second=round(speed, 1),
-    )
+    return variant_of(PLAIN, parity, shortfalls(parity, FLOOR), speed)

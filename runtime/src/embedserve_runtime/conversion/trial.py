@@ -11,12 +11,13 @@ import numpy as np
 
 from embedserve_runtime.config import ParitySettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, Tokens
+from embedserve_runtime.engines.onnx.artifacts import Variant
 from embedserve_runtime.heads.dense import cut, normalize
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.parity.corpus import evenly, pairs_of
-from embedserve_runtime.parity.measures import Observed, cosines, is_lost
+from embedserve_runtime.parity.measures import Observed, Parity, cosines, is_lost
 from embedserve_runtime.results import Output, Results, SparseVector
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer
@@ -53,6 +54,20 @@ def operations_of(encoder: Encoder) -> int:
     """Of the products of all layers for one token: two for each weight, experts as if all of them ran; 1 at least."""
     weights = (prod(one.shape) for one in encoder.parameters() if one.layer is not None)
     return max(1, 2 * sum(weights))
+
+
+def variant_of(precision: str, parity: Parity, reason: str, tokens_per_second: float) -> Variant:
+    """What a report says of a variant. reason: why it is not published, empty if it is."""
+    return Variant(
+        precision=precision,
+        published=not reason,
+        reason=reason,
+        mean_cosine=round(parity.mean_cosine, 6),
+        min_cosine=round(parity.min_cosine, 6),
+        max_difference=round(parity.max_difference, 6),
+        rank_agreement=round(parity.rank_agreement, 6),
+        tokens_per_second=round(tokens_per_second, 1),
+    )
 
 
 @dataclass(frozen=True, slots=True)
