@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import json
 import ssl
-import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import NODE_ADDRESS, Layout
-from e2e.cluster.polling import wait_until
 from e2e.cluster.shell import in_node
 from e2e.hub.faults import FaultKind
 from e2e.hub.server import FAULTS_PATH, REQUESTS_PATH
 from e2e.s3 import free_port
+from e2e.server import Server
 
 ANY_FILE = "*/resolve/*"
 
 
-class NodeHub:
+class NodeHub(Server):
     """Serves `root` inside of `with`, where pods reach it at `url`; over HTTPS with a certificate of the cluster's own
     authority where `layout` is given."""
 
     def __init__(self, root: Path, log: Path, layout: Layout | None = None) -> None:
+        super().__init__("the node's hub", log)
         self.root = root
-        self._log = log
         self._layout = layout
         self._port = free_port()
-        self._process: subprocess.Popen[bytes] | None = None
         self._tls: ssl.SSLContext | None = None
         if layout is not None:
             self._tls = ssl.create_default_context(cafile=str(layout.certificates / "ca.crt"))
@@ -41,24 +38,21 @@ class NodeHub:
     def url(self) -> str:
         return f"{'http' if self._layout is None else 'https'}://{NODE_ADDRESS}:{self._port}"
 
-    def __enter__(self) -> Self:
+    def command(self) -> Sequence[str]:
         words = [sys.executable, "-m", "e2e.hub", "--root", str(self.root), "--host", NODE_ADDRESS]
         words += ["--port", str(self._port)]
         if self._layout is not None:
             certificates = self._layout.certificates
             words += ["--certificate", str(certificates / "apiserver.crt")]
             words += ["--key", str(certificates / "apiserver.key")]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(in_node(words), stdout=log, stderr=subprocess.STDOUT)
-        wait_until("the node's hub answers", self._answers, timeout_s=30, why_not=self._log.read_text)
-        return self
+        return in_node(words)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait()
+    def answers(self) -> bool:
+        try:
+            self._ask("GET", REQUESTS_PATH)
+        except (urllib.error.URLError, ConnectionError):
+            return False
+        return True
 
     def requests(self) -> list[dict[str, Any]]:
         """Those that were answered so far: method, path, status, sent_bytes."""
@@ -83,12 +77,3 @@ class NodeHub:
         with urllib.request.urlopen(request, context=self._tls, timeout=30) as answer:
             said: bytes = answer.read()
         return said.decode()
-
-    def _answers(self) -> bool:
-        if self._process is not None and self._process.poll() is not None:
-            raise ClusterError(f"the node's hub ended:\n{self._log.read_text()}")
-        try:
-            self._ask("GET", REQUESTS_PATH)
-        except (urllib.error.URLError, ConnectionError):
-            return False
-        return True

@@ -1,0 +1,52 @@
+"""A server as a process of its own, for as long as a test needs it."""
+
+from __future__ import annotations
+
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.polling import wait_until
+
+
+class Server(ABC):
+    """Runs inside of `with`, which begins when it answers."""
+
+    def __init__(self, name: str, log: Path) -> None:
+        self._name = name
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def command(self) -> Sequence[str]: ...
+
+    @abstractmethod
+    def answers(self) -> bool: ...
+
+    def environment(self) -> Mapping[str, str] | None:
+        """None for that of this process."""
+        return None
+
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self.command(), env=self.environment(), stdout=log, stderr=subprocess.STDOUT
+            )
+        wait_until(f"{self._name} answers", self._is_up, timeout_s=30, why_not=self._log.read_text)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+
+    def _is_up(self) -> bool:
+        if self._process is not None and self._process.poll() is not None:
+            raise ClusterError(f"{self._name} ended:\n{self._log.read_text()}")
+        return self.answers()
