@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.plan import conditions as words
@@ -28,27 +28,38 @@ def make_plan(world: World, settings: RenderSettings) -> Plan:
     if spec is None:
         # What runs goes on running: a resource that cannot be read is no order to change anything.
         return Plan((), (), unchanged(world.resource, words.invalid(world.resource.problem)))
+    way = _way(world, spec, settings)
+    if isinstance(way, Failure):
+        return _nothing(world, way)
+    if way.rollout.state == "Refused":
+        return _without_the_model(way.world, spec, settings, way.rollout)
+    return _all_of(way, spec, settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How far a spec is. world: with what a Job has found out about its model."""
+
+    world: World
+    made: Made
+    rollout: Rollout
+
+
+def _way(world: World, spec: EmbeddingServiceSpec, settings: RenderSettings) -> _Way | Failure:
+    """Why no children can be made of the spec, or how far it is."""
     refused = refusal(spec, settings) or cache_refusal(world, spec, settings)
     if refused is not None:
-        return _nothing(world, refused)
+        return refused
     made = made_of(world, spec, settings)
     world = replace(world, fetched=made.fetched)
-    rollout = steer(world, spec, made.wanted)
-    if rollout.state == "Refused":
-        return _without_the_model(world, spec, settings, rollout)
-    return _all_of(world, spec, settings, rollout=rollout, made=made)
+    return _Way(world, made, steer(world, spec, made.wanted))
 
 
 def _all_of(
-    world: World,
-    spec: EmbeddingServiceSpec,
-    settings: RenderSettings,
-    *,
-    rollout: Rollout,
-    made: Made,
-    refused: Rollout | None = None,
+    way: _Way, spec: EmbeddingServiceSpec, settings: RenderSettings, *, refused: Rollout | None = None
 ) -> Plan:
     """The plan for a spec; `refused` is what the manifest asks for beyond it and does not get."""
+    world, made, rollout = way.world, way.made, way.rollout
     prepared = made.prepared
     children = children_of(world, spec, settings, rollout, made)
     ends = [one.until for one in rollout.kept]
@@ -74,13 +85,10 @@ def _without_the_model(
     held = with_model_of(world, spec, refused)
     if isinstance(held, Failure):
         return _nothing(world, held, refused)
-    why = refusal(held, settings) or cache_refusal(world, held, settings)
-    if why is not None:
-        return _nothing(world, why, refused)
-    made = made_of(world, held, settings)
-    world = replace(world, fetched=made.fetched)
-    rollout = steer(world, held, made.wanted)
-    return _all_of(world, held, settings, rollout=rollout, made=made, refused=refused)
+    way = _way(world, held, settings)
+    if isinstance(way, Failure):
+        return _nothing(world, way, refused)
+    return _all_of(way, held, settings, refused=refused)
 
 
 def _nothing(world: World, why: Failure, refused: Rollout | None = None) -> Plan:
