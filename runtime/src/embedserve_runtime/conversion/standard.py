@@ -120,10 +120,8 @@ class _Behind:
         """Write the output; gives its declaration."""
         shape: list[str | int]
         if name == HIDDEN:
-            made, width = (
-                self._laid_out(OUTPUT, self._card.encoder.hidden_size),
-                self._card.encoder.hidden_size,
-            )
+            width = self._card.encoder.hidden_size
+            made = self._laid_out(OUTPUT, width)
             shape = ["batch", "length", width]
         elif name == ROWS:
             assert isinstance(heads.dense, DenseHead), "checked"

@@ -31,18 +31,16 @@ _PLAIN = re.compile(
 _BLANKS = " \t\n\r"
 
 _LOCAL_NORMALIZERS = {
-    *(
-        "NFC",
-        "NFD",
-        "NFKC",
-        "NFKD",
-        "Lowercase",
-        "StripAccents",
-        "BertNormalizer",
-        "Precompiled",
-        "Nmt",
-        "Strip",
-    ),
+    "NFC",
+    "NFD",
+    "NFKC",
+    "NFKD",
+    "Lowercase",
+    "StripAccents",
+    "BertNormalizer",
+    "Precompiled",
+    "Nmt",
+    "Strip",
 }
 _SPLIT_FIRST = {"BertPreTokenizer", "WhitespaceSplit", "Whitespace"}
 _SPLIT_FURTHER = {*_SPLIT_FIRST, "Punctuation", "Digits"}
