@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from e2e.cluster.kubectl import Kubectl, deployment_available
+from e2e.cluster.kwok import remove_fake_nodes
 from e2e.cluster.layout import Layout
 from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
@@ -35,6 +36,7 @@ def cluster() -> Cluster:
     """The cluster, up, with hub and chart; it is left running, the next run finds it."""
     found = Cluster(Layout.of_user(), Progress())
     found.up()
+    remove_fake_nodes(found.kubectl)
     start_hub(found)
     Release(found, HUB_URL).install()
     return found

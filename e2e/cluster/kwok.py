@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.lifecycle import Cluster
 
 MARK = "kwok.x-k8s.io/node"
@@ -18,8 +19,7 @@ PATIENCE_S = 120
 def fake_nodes(cluster: Cluster, nodes: Sequence[dict[str, Any]]) -> Iterator[None]:
     """The nodes, ready to take pods, until the end of the block; pods on them go with them."""
     kubectl, names = cluster.kubectl, [node["metadata"]["name"] for node in nodes]
-    # An earlier run may have been broken off.
-    kubectl("delete", "nodes", "--ignore-not-found", *names)
+    remove_fake_nodes(kubectl)
     # Of a node only a creation takes the status along.
     kubectl("create", "--filename", "-", stdin=json.dumps(_list([_marked(node) for node in nodes])))
     cluster.supervisor.start(
@@ -38,18 +38,38 @@ def fake_nodes(cluster: Cluster, nodes: Sequence[dict[str, Any]]) -> Iterator[No
             kubectl.wait_for(f"node {name} is ready", ("node", name), _is_ready, timeout_s=PATIENCE_S)
         yield
     finally:
-        for name in names:
-            on_it = ("--all-namespaces", f"--field-selector=spec.nodeName={name}", "--output=json")
-            for pod in json.loads(kubectl("get", "pods", *on_it))["items"]:
-                where = ("--namespace", pod["metadata"]["namespace"])
-                kubectl("delete", "pod", pod["metadata"]["name"], *where, "--grace-period=0", "--force")
-        kubectl("delete", "nodes", *names)
-        cluster.supervisor.stop("kwok")
+        try:
+            remove_fake_nodes(kubectl)
+        finally:
+            cluster.supervisor.stop("kwok")
+
+
+def remove_fake_nodes(kubectl: Kubectl) -> None:
+    """Those of a run that was broken off too: pods placed on them would never start."""
+    marked = ("--selector", f"{MARK}=fake")
+    names = kubectl("get", "nodes", *marked, "--output=name").split()
+    # The nodes go first: nothing more is placed on them then.
+    kubectl("delete", "nodes", *marked)
+    for name in names:
+        on_it = ("--all-namespaces", f"--field-selector=spec.nodeName={name.removeprefix('node/')}")
+        for pod in json.loads(kubectl("get", "pods", *on_it, "--output=json"))["items"]:
+            kubectl(
+                "delete",
+                "pod",
+                pod["metadata"]["name"],
+                f"--namespace={pod['metadata']['namespace']}",
+                # Its owner, or the collector of pods without a node, may be quicker.
+                "--ignore-not-found",
+                "--grace-period=0",
+                "--force",
+            )
 
 
 def _marked(node: dict[str, Any]) -> dict[str, Any]:
-    meta = node["metadata"]
-    return {**node, "metadata": {**meta, "annotations": {**meta.get("annotations", {}), MARK: "fake"}}}
+    """For kwok by an annotation, for who removes them by a label."""
+    meta, mark = node["metadata"], {MARK: "fake"}
+    annotations, labels = meta.get("annotations", {}) | mark, meta.get("labels", {}) | mark
+    return {**node, "metadata": {**meta, "annotations": annotations, "labels": labels}}
 
 
 def _list(items: list[dict[str, Any]]) -> dict[str, Any]:
