@@ -66,7 +66,9 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Bare:
 
 def saved(folder: Path, *modules: Module, **settings: Any) -> SentenceTransformer:
     """Saved and loaded again, so that both sides read the same files."""
-    SentenceTransformer(modules=modules, device="cpu", **settings).save_pretrained(str(folder))
+    SentenceTransformer(modules=modules, device="cpu", **settings).save_pretrained(
+        str(folder), create_model_card=False
+    )
     return SentenceTransformer(str(folder), device="cpu")
 
 
