@@ -296,8 +296,8 @@ class Connection(asyncio.Protocol):
         if abandon is None:
             self._turn = None
             return False
-        turn.abandon = abandon
-        if self._turn is turn:
+        if not turn.is_answered:
+            turn.abandon = abandon
             self.due = math.inf
         return True
 

@@ -27,7 +27,8 @@ class Channel(Protocol):
 class QuickTurn:
     """A request that came whole and is worked on without a task.
 
-    abandon: called when its client goes before the answer.
+    abandon: called when its client goes before the answer; None from the answer on, since it knows this turn, and what
+    knows each other is freed only by a collection.
     """
 
     __slots__ = ("_channel", "_is_http_10", "abandon", "is_answered", "is_gone", "keeps_alive")
@@ -43,11 +44,13 @@ class QuickTurn:
 
     def gone(self) -> None:
         self.is_gone = True
-        if self.abandon and not self.is_answered:
-            self.abandon()
+        abandon, self.abandon = self.abandon, None
+        if abandon:
+            abandon()
 
     def reply(self, status: int, lines: bytes, body: bytes, is_last: bool) -> None:
         self.is_answered = True
+        self.abandon = None
         if self.is_gone:
             return
         if is_last or not self.keeps_alive:
