@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, MutableMapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, NamedTuple, Protocol
 
 from embedserve_runtime.httpd.head import CONTINUE, Header, first_lines, head
+from embedserve_runtime.httpd.repeat import Repeatable
 
+Scope = MutableMapping[str, Any]
 # Status, the lines of headers without those of the connection, body, and whether the connection ends with it.
 Reply = Callable[[int, bytes, bytes, bool], None]
+# Takes a request whose body came with its head, and gives what is called if its client goes before the answer. `reply`
+# may be called at once. None where it leaves the request to the application; then nothing has been done.
+QuickRoute = Callable[[Mapping[bytes, bytes], bytes, Reply], Callable[[], None] | None]
 
 # Bytes of a body that wait here for the application before reading stops.
 BODY_BUFFER = 262_144
@@ -22,6 +27,16 @@ class Channel(Protocol):
     def hold_reading(self, hold: bool) -> None: ...
     async def drained(self) -> None: ...
     def answered(self, turn: QuickTurn) -> None: ...
+
+
+class Whole(NamedTuple):
+    """A request without its body, for its route. repeats: its head, where that may come again."""
+
+    route: QuickRoute
+    headers: Mapping[bytes, bytes]
+    keeps_alive: bool
+    is_http_10: bool
+    repeats: Repeatable | None
 
 
 class QuickTurn:
@@ -68,7 +83,7 @@ class Turn:
     def __init__(
         self,
         channel: Channel,
-        scope: MutableMapping[str, Any],
+        scope: Scope,
         *,
         keeps_alive: bool,
         is_http_10: bool,
