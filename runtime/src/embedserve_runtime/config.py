@@ -35,6 +35,7 @@ from embedserve_runtime.errors import ConfigError
 
 ApiKey = Annotated[SecretStr, Field(min_length=1)]
 Port = Annotated[int, Field(ge=0, le=65535)]
+WorkerCount = Annotated[int, Field(ge=1, le=64)]
 
 
 class _Group(BaseModel):
@@ -212,11 +213,10 @@ class ServerSettings(_Group):
         description="Keys that clients may send as `Authorization: Bearer`; none: no key is asked for. In the "
         "environment several are separated by commas or blanks.",
     )
-    http_workers: int = Field(
+    http_workers: WorkerCount | Literal["auto"] = Field(
         default=1,
-        ge=1,
-        le=64,
-        description="Processes that parse, tokenise and encode; 1 does it in the engine's own process.",
+        description="Processes that parse, tokenise and encode; 1 does it in the engine's own process, `auto` measures "
+        "at start how many the engine needs.",
     )
     max_body_bytes: PositiveInt = Field(default=16 * 2**20, description="Largest request body, bytes.")
     max_pending_bytes: PositiveInt = Field(
@@ -233,6 +233,11 @@ class ServerSettings(_Group):
         gt=0,
         description="After the drain: seconds that queued work has to finish before it is failed.",
     )
+
+    @property
+    def first_workers(self) -> int:
+        """Of `http_workers` that it starts with: one where their number is yet to be measured."""
+        return 1 if self.http_workers == "auto" else self.http_workers
 
 
 class BatchingSettings(_Group):
@@ -285,6 +290,11 @@ class EngineSettings(_Group):
     )
     threads: PositiveInt | None = Field(
         default=None, description="Compute threads; None takes the container's CPU quota, rounded up."
+    )
+    one_node: bool = Field(
+        default=True,
+        description="On a machine with several NUMA nodes, stay on the CPUs of one if the quota, or the compute "
+        "threads that are set, fit on it. Not with the torch engine.",
     )
 
 
