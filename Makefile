@@ -79,11 +79,10 @@ test-fast: lint ## every test that needs no cluster (under 2 minutes once set up
 test-gpu: setup ## the tests that need a CUDA device; they skip with a reason without one
 	$(BIN)/pytest tests/runtime/engines/test_cuda*.py
 
+# ARCH=arm64: for 64-bit ARM, on another machine by emulation.
 .PHONY: image-cuda
-image-cuda: ## the runtime's image with torch (some 14 GB on disk while it is built); needs buildah
-	VERSION=$$(grep -m1 '^version' runtime/pyproject.toml | cut -d'"' -f2)
-	buildah build --file runtime/Containerfile --target cuda --build-arg REQUIREMENTS=cuda.txt \
-	  --tag "embedserve-runtime:$$VERSION-cuda" .
+image-cuda: setup ## the runtime's image with torch (some 14 GB on disk while it is built), and its self-test
+	$(BIN)/python -m e2e.cluster image-cuda $(if $(ARCH),--architecture $(ARCH))
 
 .PHONY: bench-gpu
 bench-gpu: setup ## the torch engine on a CUDA device; writes benchmarks/results

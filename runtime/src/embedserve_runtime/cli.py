@@ -26,6 +26,7 @@ from embedserve_runtime.errors import ConfigError, EmbedserveError
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import LocatedModel, fetch_model, note_identity, open_model
+from embedserve_runtime.model.store.kernels import make_place
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.termination import write_termination_message, write_termination_result
 
@@ -137,6 +138,8 @@ def _fetch(config: RuntimeConfig) -> int:
         progress.served(config.server.host, config.server.management_port),
     ):
         located = fetch_model(config.model, progress)
+        if config.engine.kind == "torch":
+            make_place(config.model.store.expanduser())
         progress.enter("reading")
         card = read_card(located.folder, located.revision, config.model)
     note_identity(config.model, located, card.vector_space)

@@ -36,14 +36,32 @@ def kept_kernels(store: Path, kind: str) -> Iterator[None]:
     # The same path in every pod: Triton's records name their files by whole paths.
     folder = Path(tempfile.gettempdir()) / f"embedserve-kernels-{os.geteuid()}" / key
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    compiled = Compiled(store.expanduser(), key, folder)
+    with filled_from(Compiled(store.expanduser(), key, folder)):
+        yield
+
+
+@contextmanager
+def filled_from(compiled: Compiled) -> Iterator[None]:
+    """The compiler's folder begins with what the store has, and what is new in the end goes to the store.
+
+    A store that cannot be written, as a read-only mount, is read all the same: what is new stays in the folder.
+    """
     before = compiled.take()
-    os.environ[FOLDER] = str(folder)
-    log.info("compiled kernels taken from the store", extra={"files": before, "key": key})
+    os.environ[FOLDER] = str(compiled.folder)
+    log.info("compiled kernels taken from the store", extra={"files": before, "key": compiled.key})
     yield
-    if sum(1 for path in folder.rglob("*") if path.is_file()) > before:
-        kept = compiled.keep()
-        log.info("compiled kernels kept in the store", extra={"file": None if kept is None else str(kept)})
+    new = compiled.files() - before
+    if new <= 0:
+        return
+    kept = compiled.keep()
+    if kept is None:
+        folder = str(compiled.folder)
+        log.warning(
+            "compiled kernels cannot be kept in the store, the next process compiles them again",
+            extra={"files": new, "store": str(compiled.root), "folder": folder},
+        )
+    else:
+        log.info("compiled kernels kept in the store", extra={"files": new, "file": str(kept)})
 
 
 def key_of(kind: str, triton: str, capabilities: str) -> str:
