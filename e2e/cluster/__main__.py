@@ -29,7 +29,9 @@ def main(arguments: list[str]) -> int:
         "image-arm64", help="build the runtime's image for amd64 and arm64, one manifest"
     )
     both.add_argument("folder", type=Path, help="where the OCI layout is written")
-    cuda = commands.add_parser("image-cuda", help="build the runtime's image with torch and run its self-test")
+    cuda = commands.add_parser(
+        "image-cuda", help="build the runtime's image with torch and run its self-test"
+    )
     cuda.add_argument("--architecture", choices=(ARM64,), help="by emulation where this machine is another")
     commands.add_parser("kubeconfig", help="print the administrator's kubeconfig path")
     commands.add_parser(
