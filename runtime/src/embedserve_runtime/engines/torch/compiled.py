@@ -7,7 +7,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from embedserve_runtime import __version__
+from embedserve_runtime.engines.torch.kernel_forms import counted_forms
 from embedserve_runtime.model.store.kernels import Compiled
 
 log = logging.getLogger(__name__)
@@ -29,15 +30,19 @@ def kept_kernels(store: Path, kind: str) -> Iterator[None]:
     kind: in words, what of a model and its settings decides about them; versions and the devices are added to it. Where
     the variable TRITON_CACHE_DIR names a folder that one is used, and the store left alone.
     """
-    if FOLDER in os.environ or not torch.cuda.is_available() or find_spec("triton") is None:
+    if not torch.cuda.is_available() or find_spec("triton") is None:
         yield
         return
+    with counted_forms(), nullcontext() if FOLDER in os.environ else filled_from(_of_kind(store, kind)):
+        yield
+
+
+def _of_kind(store: Path, kind: str) -> Compiled:
     key = key_of(kind, version("triton"), _capabilities())
     # The same path in every pod: Triton's records name their files by whole paths.
     folder = Path(tempfile.gettempdir()) / f"embedserve-kernels-{os.geteuid()}" / key
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with filled_from(Compiled(store.expanduser(), key, folder)):
-        yield
+    return Compiled(store.expanduser(), key, folder)
 
 
 @contextmanager
