@@ -60,11 +60,9 @@ class DeviceBatch:
     def over(cls, storage: Tensor, capacity: Capacity) -> DeviceBatch:
         """The views of an int32 array of `capacity.integers` elements."""
         by_token, by_sequence = capacity.steps
-        tokens, sequences = storage[: capacity.integers].split([5 * by_token, 3 * by_sequence])
-        return cls(
-            *tokens.view(5, by_token)[:, : capacity.tokens],
-            *sequences.view(3, by_sequence)[:, : capacity.sequences],
-        )
+        tokens = storage[: 5 * by_token].view(5, by_token)
+        sequences = storage[5 * by_token : capacity.integers].view(3, by_sequence)
+        return cls(*tokens[:, : capacity.tokens], *sequences[:, : capacity.sequences])
 
     @property
     def tokens(self) -> int:
