@@ -139,6 +139,8 @@ class ModelReport:
     """As the source names it."""
     outputs: tuple[str, ...] = ()
     """What requests can ask for, in the words of the API; empty where it was not said."""
+    onnx_outputs: tuple[str, ...] | None = None
+    """What an ONNX file of it can give; None where it was not said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from embedserve_runtime import __version__
 from embedserve_runtime.config import ModelSettings, RuntimeConfig, load_config
 from embedserve_runtime.errors import ConfigError, EmbedserveError
 from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.onnx_outputs import onnx_outputs
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import LocatedModel, fetch_model, note_identity, open_model
 from embedserve_runtime.model.store.kernels import make_place
@@ -219,6 +220,7 @@ def fetched(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
         "dimensions": card.pipeline.dimensions,
         "vectorSpace": card.vector_space,
         "outputs": card.output_names,
+        "onnxOutputs": onnx_outputs(card),
     }
 
 

@@ -167,6 +167,8 @@ class FetchStatus(JobStatus):
     """Licence, as the source names it."""
     outputs: Outputs = ()
     """What requests can ask for: dense, sparse, multiVector, score, labels, hidden."""
+    onnx_outputs: Outputs | None = None
+    """What `spec.onnx.outputs` may name; absent where the fetch did not say."""
 
 
 class VariantStatus(Model):

@@ -135,6 +135,7 @@ def fetch_status(
         vector_space=report.vector_space,
         licence=report.licence,
         outputs=report.outputs,
+        onnx_outputs=report.onnx_outputs,
     )
 
 
@@ -198,4 +199,5 @@ def model_report(fetched: FetchStatus | None) -> ModelReport | None:
         vector_space=fetched.vector_space,
         licence=fetched.licence,
         outputs=fetched.outputs,
+        onnx_outputs=fetched.onnx_outputs,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from embedserve_operator.api.status import ConversionStatus, FetchStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.plan.cache import converts, used_claim
+from embedserve_operator.plan.cache import converts, insists, outputs_refusal, used_claim
 from embedserve_operator.plan.jobs import Step, conversion_status, fetch_status, model_report, step
 from embedserve_operator.plan.revision import declared, revision_of
 from embedserve_operator.settings import RenderSettings
@@ -75,9 +75,10 @@ def prepare(
     )
     steps = [fetching]
     conversion = None
+    refused = outputs_refusal(spec, model_report(fetch)) if converts(spec, settings) else None
     # Where nothing of the cluster is known, all that will be made is shown.
     is_known = world.claims is not None
-    if converts(spec, settings) and (fetch.state == "Succeeded" or not is_known):
+    if converts(spec, settings) and refused is None and (fetch.state == "Succeeded" or not is_known):
         converting = _convert_step(world, spec, settings, volume, (place, fetch))
         conversion = conversion_status(
             converting.step,
@@ -87,6 +88,8 @@ def prepare(
         )
         steps.append(converting)
     found = _put_together(world, spec, steps, children)
+    if refused is not None:
+        found = replace(found, ready=False, failure=refused)
     return _one_at_a_time(
         replace(found, ready=found.ready or not is_known, fetch=fetch, conversion=conversion),
         world,
@@ -239,9 +242,8 @@ def _is_over(found: Step, spec: EmbeddingServiceSpec) -> bool:
     """Whether pods need not wait for it: a model that could not be converted is served as it is."""
     if found.state == "Succeeded":
         return True
-    insists = spec.onnx is not None and spec.onnx.convert == "Always"
     is_vain = found.failure is not None and not found.failure.heals
-    return found.task == "convert" and is_vain and not insists
+    return found.task == "convert" and is_vain and not insists(spec)
 
 
 def _unwanted(world: World, wanted: tuple[str, ...]) -> tuple[JobFacts, ...]:

@@ -128,6 +128,7 @@ def _onnx(wanted: OnnxConversion | None) -> dict[str, Any]:
         {
             "convert": wanted.convert,
             "precision": None if wanted.precision == "auto" else [wanted.precision],
+            "outputs": None if wanted.outputs is None else list(wanted.outputs),
             "parity": _given(parity),
         }
     )

@@ -148,7 +148,7 @@ class Maker:
         self._seconds: dict[str, float] = {}
         self._heads = heads_of(card, self._checkpoint)
         self._standard_outputs = inputs.outputs[1:]
-        check_outputs(card, self._heads, self._standard_outputs)
+        check_outputs(card, self._standard_outputs)
 
     def fill(self, folder: Path) -> None:
         """Write all that is published, and the report. float32 always is."""
