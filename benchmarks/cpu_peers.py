@@ -25,6 +25,8 @@ OURS, EIGHT_BIT = "embedserve", "embedserve, 8 bit"
 COMMAND = [sys.executable, "-c", "import sys; from embedserve_runtime.cli import main; sys.exit(main())"]
 JSON = {"content-type": "application/json"}
 START_SECONDS = 300
+# After SIGTERM, to a server that was asked to end.
+END_SECONDS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +132,18 @@ class Running:
         return int(found.group(1)) / 1024
 
     def cpu_seconds(self) -> float:
-        """Of all its threads until now."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Of all its threads and of the processes that it has started, until now."""
+        own = Path(f"/proc/{self.process.pid}")
+        started = [pid for one in own.glob("task/*/children") for pid in one.read_text().split()]
+        return sum(_cpu_seconds(path) for path in (own, *(own.parent / pid for pid in started)))
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.wait()
+        try:
+            self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
     def run(self, case: Case, seconds: float) -> list[float]:
         """Seconds of each answer."""
@@ -146,3 +153,9 @@ class Running:
         )
         self.answers()  # behind what the load has left in the server
         return latencies
+
+
+def _cpu_seconds(process: Path) -> float:
+    """process: its folder under /proc."""
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
