@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -12,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 import uvloop
 
 from benchmarks.cpu_cases import Case
@@ -117,12 +117,15 @@ class Running:
         return time.perf_counter() - self._started
 
     def answers(self) -> bool:
-        url = f"http://127.0.0.1:{self.peer.port}{self.peer.path.decode()}"
+        # Not a client that takes as much of the cores as the server that it waits for.
+        connection = http.client.HTTPConnection("127.0.0.1", self.peer.port, timeout=START_SECONDS)
         try:
-            answer = httpx.post(url, content=self.peer.body(["a"]), headers=JSON, timeout=START_SECONDS)
-        except httpx.TransportError:
+            connection.request("POST", self.peer.path.decode(), self.peer.body(["a"]), JSON)
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
             return False
-        return answer.status_code == 200
+        finally:
+            connection.close()
 
     def memory(self) -> float:
         """Resident MiB."""
