@@ -15,6 +15,7 @@ from typing import Any
 
 import onnx
 
+from embedserve_runtime.assembling import heads_of, runners_of
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.conversion.calibration import observe, probing_engine
 from embedserve_runtime.conversion.foreign import export
@@ -50,7 +51,6 @@ from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.graph import build
 from embedserve_runtime.engines.onnx.spool import drained
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.loading import heads_of, runners_of
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.exports import is_foreign
