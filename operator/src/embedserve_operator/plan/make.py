@@ -62,7 +62,7 @@ def _all_of(
     world, made, rollout = way.world, way.made, way.rollout
     prepared = made.prepared
     children = children_of(world, spec, settings, rollout, made)
-    ends = [one.until for one in rollout.kept]
+    ends = [*(one.until for one in rollout.kept), *([world.due] if world.due is not None else [])]
     return Plan(
         children=children,
         prune=unwanted(world, children, rollout, prepared),
