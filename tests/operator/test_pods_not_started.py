@@ -58,8 +58,12 @@ def test_a_job_whose_pod_does_not_start_is_told_as_well() -> None:
 @pytest.mark.parametrize(
     ("volume", "words", "reason"),
     [
-        pytest.param({"image": {"reference": "r:1"}}, NO_SOURCE, "ImageVolumesMissing", id="no image volumes"),
-        pytest.param({"image": {"reference": "r:1"}}, "no room", "CreateContainerError", id="another trouble"),
+        pytest.param(
+            {"image": {"reference": "r:1"}}, NO_SOURCE, "ImageVolumesMissing", id="no image volumes"
+        ),
+        pytest.param(
+            {"image": {"reference": "r:1"}}, "no room", "CreateContainerError", id="another trouble"
+        ),
         pytest.param({"emptyDir": {}}, NO_SOURCE, "CreateContainerError", id="no image"),
     ],
 )
