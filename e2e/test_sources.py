@@ -190,9 +190,11 @@ def test_what_cannot_be_had_is_named_in_the_condition(
 def test_an_image_is_refused_with_the_cause_where_the_cluster_has_no_image_volumes(
     service: MakeService,
 ) -> None:
-    """This Kubernetes has the feature off, and its containerd cannot mount one."""
+    """In this Kubernetes the feature is off (`e2e/test_image_volume.py` switches it on)."""
     found = service("image")
     found.apply(of({"image": {"reference": "registry.example/minilm:1", "path": "model"}}))
-    said = found.wait_condition("Ready", "False", "ImageVolumesMissing")["message"]
-    assert "knows no image volumes" in said
+    assert (
+        "knows no image volumes" in found.wait_condition("Ready", "False", "ImageVolumesMissing")["message"]
+    )
+    assert found.children("deployments") == [], "its pods would find an empty folder"
     found.delete()

@@ -30,13 +30,13 @@ CLAIM = "cleaned"
 
 @pytest.fixture(scope="module")
 def hub(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeHub]:
-    """Two models that differ in their weights."""
+    """Two models that differ in their word embeddings, and so in their vector spaces."""
     root = tmp_path_factory.mktemp("repositories")
     for repository in (FIRST, SECOND):
         shutil.copytree(samples.model_folder(), root / repository / "main")
     weights = root / SECOND / "main" / "model.safetensors"
     content = bytearray(weights.read_bytes())
-    content[-4] ^= 1
+    content[len(content) // 4] ^= 1
     weights.write_bytes(content)
     with NodeHub(root, tmp_path_factory.mktemp("hub") / "log") as running:
         yield running
@@ -122,7 +122,9 @@ def test_what_is_served_or_kept_stays_and_the_rest_goes(
     kept = f"embedserve.dev/vector-space={first['vectorSpace']['id']}"
     words = ("pods", "--namespace", namespace, "--selector", kept)
     wait_until(
-        "the first's pods are gone", lambda: not (kubectl.get(*words) or {})["items"], timeout_s=PATIENCE_S
+        "the first's pods are gone",
+        lambda: not (kubectl.get(*words) or {}).get("items"),
+        timeout_s=PATIENCE_S,
     )
     found.wait_serving()
     said = clean(kubectl, namespace)
