@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from embedserve_operator.pods import failure_of
+from embedserve_operator.store import Store
 from embedserve_operator.times import moment_of
+from embedserve_operator.world import Key
 from tests.operator.builders import NOW, Cluster, hub_spec, pod, resource
 from tests.operator.cache_builders import cached, started, with_claim
 
@@ -53,6 +55,21 @@ def test_a_job_whose_pod_does_not_start_is_told_as_well() -> None:
     cluster = replace(cluster, job_pods=(made,))
     assert (cluster.conditions()["Reconciling"].reason, cluster.plan().wake_after) == ("PreparingModel", 120)
     assert replace(cluster, now=NOW + 120).conditions()["Reconciling"].reason == "PodNotStarted"
+
+
+def test_what_is_kept_of_a_pod_says_as_much_as_the_pod() -> None:
+    made = pod("rev", "template", "docs-config")
+    made["metadata"]["resourceVersion"] = "1"
+    made["spec"] |= {"nodeName": "node-a"}
+    made["spec"]["volumes"].append({"name": "source", "image": {"reference": "r:1"}})
+    made["status"]["conditions"] = UNMOUNTED
+    store = Store()
+    store.put("Pod", made)
+    (kept,) = store.pods(Key("search", "docs"))
+    found = failure_of(kept)
+    assert found == failure_of(made)
+    assert found is not None
+    assert (found.reason, "node node-a" in found.message) == ("ImageVolumesMissing", True)
 
 
 @pytest.mark.parametrize(
