@@ -88,12 +88,14 @@ async def test_a_job_that_is_in_the_way_is_deleted_and_no_other_of_its_name(serv
     assert server.deleted == [(world.jobs[0].name, world.jobs[0].uid)]
 
 
+NO_TYPE = "spec.template.spec.volumes[3]: Required value: must specify a volume type"
 UNDECLARED = '.spec.template.spec.volumes[name="source"].image: field not declared in schema'
 
 
 @pytest.mark.parametrize(
     ("volumes", "said", "reason"),
     [
+        ([{"name": "source", "image": {"reference": "r:1"}}], NO_TYPE, "ImageVolumesMissing"),
         ([{"name": "source", "image": {"reference": "r:1"}}], UNDECLARED, "ImageVolumesMissing"),
         ([{"name": "source", "emptyDir": {}}], UNDECLARED, "ChildRefused"),
         ([{"name": "source", "image": {"reference": "r:1"}}], "exceeded quota", "ChildRefused"),
@@ -110,15 +112,10 @@ IMAGE = {"model": {"source": {"image": {"reference": "registry.example/minilm:1"
 
 
 def without_images(manifest: dict[str, Any]) -> dict[str, Any]:
-    """As an API server whose feature is off keeps it."""
+    """As an API server whose feature is off keeps it: neither such volumes nor their mounts."""
     pod = manifest["spec"]["template"]["spec"]
-    volumes = [
-        {"name": one["name"], "emptyDir": {}} if "image" in one else one for one in pod.get("volumes", [])
-    ]
-    return {
-        **manifest,
-        "spec": {**manifest["spec"], "template": {"spec": {**pod, "volumes": volumes}}},
-    }
+    volumes = [one for one in pod["volumes"] if "image" not in one]
+    return {**manifest, "spec": {**manifest["spec"], "template": {"spec": {**pod, "volumes": volumes}}}}
 
 
 @pytest.mark.parametrize(("has_feature", "want"), [(False, "ImageVolumesMissing"), (True, None)])

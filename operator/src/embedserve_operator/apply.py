@@ -32,13 +32,13 @@ class Refusal:
     message: str
 
 
-_UNKNOWN_FIELD = re.compile(r"unknown field|field not declared in schema")
-"""What an API server says of a field that it has never heard of."""
+_UNKNOWN_KIND = re.compile(r"must specify a volume type|field not declared in schema|unknown field")
+"""What API servers say of a kind of volume that they do not know, if they say anything."""
 
 
 def refused(ref: ChildRef, said: str, manifest: Manifest) -> Refusal:
     """What the API server's refusal of a child means."""
-    if _UNKNOWN_FIELD.search(said) and _image_volumes(manifest):
+    if _UNKNOWN_KIND.search(said) and _image_volumes(manifest):
         return _no_image_volumes(f"the API server refused {ref}: {said}")
     return Refusal("ChildRefused", f"the API server refused {ref}: {said}")
 
