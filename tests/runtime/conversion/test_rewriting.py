@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from embedserve_runtime.comparing import cosines
 from embedserve_runtime.conversion.calibration import observe, probing_engine
 from embedserve_runtime.conversion.quantizing import Blocks, best_static
 from embedserve_runtime.conversion.rewriting import FloatGraph, Named, eight_bit, half_weights, write_model
@@ -16,7 +17,6 @@ from embedserve_runtime.engines.onnx.graph import build
 from embedserve_runtime.engines.onnx.spool import drained
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
-from embedserve_runtime.parity.measures import cosines
 from tests.runtime.engines import cases
 from tests.runtime.engines.case import Case
 from tests.support.tolerances import EIGHT_BIT_MIN_COSINE, HALF_WEIGHTS_MIN_COSINE

@@ -69,6 +69,11 @@ class ModelSettings(Group):
         description="ONNX file of the repository that is run in the place of its safetensors weights, by its path in "
         "the repository; None takes one only where no family fits.",
     )
+    export_elsewhere: bool = Field(
+        default=False,
+        description="Fetch the weights of a model that no family fits although this image cannot export them: "
+        "`embedserve convert` is run on the same store by an image that can.",
+    )
     max_length: PositiveInt | None = Field(
         default=None,
         description="Tokens an input may have, special tokens included; None takes the model's own.",
