@@ -111,11 +111,11 @@ def test_a_word_is_asked_for_once_unless_as_many_others_as_are_kept_were_met_sin
         return [len(word)]
 
     table = Words(encode)
-    for text in ("a bb a", "bb a", "ccc", "a", "dddd eeeee", "ccc"):
+    for text in ("a bb a", "bb a", "ccc", "a", "dddd eeeee ffffff", "ccc"):
         ids = table.ids(text)
         assert ids is not None
         assert ids.tolist() == [len(word) for word in text.split()]
-    assert asked == ["a", "bb", "ccc", "dddd", "eeeee", "ccc"]
+    assert asked == ["a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ccc"]
 
 
 def test_a_very_long_word_is_not_kept() -> None:

@@ -107,7 +107,8 @@ class StaticRunner:
             for start, count in zip(begins[place:stop] - begins[place], present[place:stop], strict=True):
                 sums[:count] += rows[start : start + count]
             place = stop
-        return sums / lengths.astype(sums.dtype)[:, None]
+        means: NDArray[Any] = sums / lengths.astype(sums.dtype)[:, None]
+        return means
 
     def _wide(self, ids: Int32Array) -> NDArray[Any]:
         """Rows in the dtype in which they are added, an array of their own."""

@@ -67,7 +67,7 @@ def spell_by_model(tokenizer: Tokenizer, layout: Mapping[str, Any]) -> Spell | N
 
 def _letters(tokenizer: Tokenizer, layout: Mapping[str, Any]) -> bool | None:
     """Whether the normalizer lowers the letters of ASCII; None where it does anything else to ASCII."""
-    if any(step["type"] not in _BY_CHARACTER for step in flat(layout["normalizer"], "normalizers")):
+    if not all(map(_is_by_character, flat(layout["normalizer"], "normalizers"))):
         return None
     normalizer = tokenizer.normalizer
     if normalizer is None:
@@ -76,6 +76,14 @@ def _letters(tokenizer: Tokenizer, layout: Mapping[str, Any]) -> bool | None:
     if made == list(_PRINTABLE):
         return False
     return True if made == list(_PRINTABLE.lower()) else None
+
+
+def _is_by_character(step: Mapping[str, Any]) -> bool:
+    match step:
+        case {"type": "Replace", "pattern": {"Regex": " {2,}" | r"\s+"}}:
+            return True  # a word has no blanks
+        case _:
+            return step["type"] in _BY_CHARACTER
 
 
 def _splitter(layout: Mapping[str, Any]) -> Callable[[str], Sequence[str]] | None:

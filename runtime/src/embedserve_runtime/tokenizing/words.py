@@ -2,8 +2,7 @@
 
 Between blanks lie words whose ids depend on nothing else, where the tokenizer says so: its normalizer changes each
 character by itself or with the marks that follow it, its pre-tokenizer splits at blanks first, and no word is different
-for being the first. What is asked of the tokenizer, or of its model, is one word that is not in the table, so ids are its
-own.
+for being the first. The tokenizer is asked for one word that is not in the table, so ids are its own.
 """
 
 from __future__ import annotations
