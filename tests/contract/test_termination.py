@@ -14,6 +14,8 @@ from embedserve_operator.world import Failure
 from embedserve_runtime import cli, errors
 from embedserve_runtime.telemetry.termination import write_termination_message
 from tests.operator.builders import pod
+from tests.runtime.model.test_card import edit
+from tests.support.models import copy_of_minilm
 
 
 def kinds(
@@ -60,6 +62,26 @@ def test_an_error_with_endless_words_still_has_its_reason(log: Path) -> None:
     assert (failure.reason, failure.heals) == ("ModelInvalid", False)
 
 
+def test_a_model_that_is_yet_to_be_exported_is_understood(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copy_of_minilm(tmp_path / "model")
+    edit(folder / "config.json", model_type="novel")
+    monkeypatch.setenv("EMBEDSERVE_TERMINATION_LOG", str(log))
+    words = ["fetch", "--model", str(folder), "--store", str(tmp_path / "store")]
+    assert cli.main(words) == 1
+    failure = read_pod(left_in("fetch", 1, log)).failure
+    assert failure is not None
+    assert failure.reason == "UnsupportedArchitecture"
+    assert "spec.cache and spec.onnx" in failure.message
+    monkeypatch.setenv("EMBEDSERVE_MODEL__EXPORT_ELSEWHERE", "true")
+    assert cli.main(words) == 0
+    report = read_pod(left_in("fetch", 0, log)).report
+    assert report is not None
+    assert (report.foreign, report.vector_space, report.onnx_outputs) == (True, None, None)
+    assert report.size_bytes is not None
+
+
 def test_what_was_fetched_is_understood(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBEDSERVE_TERMINATION_LOG", str(log))
     assert cli.main(["fetch", "--model", str(model_folder()), "--store", str(tmp_path / "store")]) == 0
@@ -70,4 +92,5 @@ def test_what_was_fetched_is_understood(log: Path, tmp_path: Path, monkeypatch: 
     assert report.size_bytes > 80_000_000
     assert report.vector_space is not None
     assert report.vector_space.startswith("vs1-")
+    assert (report.foreign, report.onnx_outputs) == (False, ("last_hidden_state", "sentence_embedding"))
     assert report.digest is None, "a folder is used where it is, nothing is put into the store"

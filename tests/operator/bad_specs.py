@@ -153,6 +153,18 @@ BAD: dict[str, Bad] = {
         _onnx({"claimName": "models", "readOnly": True}, convert="Always"),
         "needs a cache that can be written",
     ),
+    "ONNX outputs without a cache": Bad(_onnx(outputs=["logits"]), "are made by conversion into a cache"),
+    "ONNX outputs of a filled cache": Bad(
+        _onnx({"claimName": "models", "readOnly": True}, outputs=["logits"]),
+        "are made by conversion into a cache",
+    ),
+    "ONNX outputs without conversion": Bad(
+        _onnx({"claimName": "models"}, outputs=["logits"], convert="Never"), "onnx.convert: IfNeeded"
+    ),
+    "an unknown ONNX output": _schema(
+        _onnx({"claimName": "models"}, outputs=["pooler_output"]), 'supported values: "last_hidden_state"'
+    ),
+    "no ONNX output": _schema(_onnx({"claimName": "models"}, outputs=[]), "should have at least 1 items"),
     "an unknown time of conversion": _schema(_onnx(convert="Maybe"), 'supported values: "Never"'),
     "an unknown variant": _schema(_onnx(precision="int4"), 'supported values: "auto"'),
     "a floor above one": Bad(_onnx(parity={"minCosine": 1.1}), "must be between 0 and 1; leave it out"),

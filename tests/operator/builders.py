@@ -40,6 +40,7 @@ REPORT = {
     "dimensions": 384,
     "vectorSpace": "vs1-0123456789abcdef0123",
     "outputs": ["dense", "hidden"],
+    "onnxOutputs": ["last_hidden_state", "sentence_embedding"],
 }
 
 

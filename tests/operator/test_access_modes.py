@@ -173,6 +173,13 @@ def test_pods_never_wait_for_each_other(
             "engine: onnx",
             id="conversion for another engine",
         ),
+        pytest.param(
+            cached(SHARED, onnx={"outputs": ["logits"]}, hardware={"class": "hopper"}),
+            (MANY,),
+            "ConversionNotUsed",
+            "convert: Always, or outputs",
+            id="ONNX files of another engine",
+        ),
     ],
 )
 def test_what_no_pods_could_work_with_is_refused(

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 
 from embedserve_operator.api.status import ConversionStatus, FetchStatus
+from embedserve_operator.pods import mounted_config
 from tests.operator.builders import OTHER_REPO, REPORT, Cluster, hub_spec, resource
 from tests.operator.cache_builders import (
     CONVERSION,
@@ -258,6 +260,42 @@ class TestConversion:
         cluster = started(failed(fetched, "ModelInvalid", retryable=False))
         assert cluster.names("Deployment") == []
         assert cluster.conditions()["Stalled"].reason == "ModelInvalid"
+
+    def test_files_for_other_programs_are_another_conversion_of_the_same_pods(self) -> None:
+        cluster = serving(cached(onnx=INT8))
+        again = started(cluster.changed(cached(onnx={**INT8, "outputs": ["last_hidden_state"]})))
+        job = running(again)
+        assert job["metadata"]["name"] not in names(cluster)
+        (config,) = [
+            child["data"]["runtime.yaml"]
+            for child in again.children
+            if child["metadata"]["name"] == mounted_config(job["spec"]["template"]["spec"])
+        ]
+        assert yaml.safe_load(config)["onnx"]["outputs"] == ["last_hidden_state"]
+        assert again.names("Deployment") == cluster.names("Deployment")
+
+    @pytest.mark.parametrize("serves", [False, True], ids=["before the first pod", "while it serves"])
+    def test_an_output_that_the_model_does_not_give_is_refused_with_what_it_gives(self, serves: bool) -> None:
+        wanted = cached(onnx={"outputs": ["last_hidden_state", "logits"]})
+        cluster = serving(cached(onnx={})).changed(wanted) if serves else Cluster(resource(wanted))
+        cluster = started(cluster)
+        if not serves:
+            cluster = started(succeeded(cluster))
+        stalled = cluster.conditions()["Stalled"]
+        assert stalled.reason == "OnnxOutputsMissing"
+        assert "logits cannot be had" in stalled.message
+        assert "a file can give last_hidden_state, sentence_embedding" in stalled.message
+        assert not [job for job in cluster.jobs if "status" not in job]
+        assert len(cluster.names("Deployment")) == serves
+        assert (cluster.conditions()["Ready"].status == "True") == serves
+
+    def test_where_it_is_not_known_what_a_model_gives_the_conversion_says_it(self) -> None:
+        old = {key: value for key, value in REPORT.items() if key != "onnxOutputs"}
+        spec = cached(onnx={"outputs": ["logits"]})
+        fetched = started(succeeded(started(Cluster(resource(spec))), {"model": old}))
+        cluster = started(failed(fetched, "ConfigInvalid", retryable=False))
+        assert cluster.conditions()["Stalled"].reason == "ConfigInvalid"
+        assert cluster.names("Deployment") == []
 
     @pytest.mark.parametrize(
         "spec",

@@ -48,7 +48,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- define "embedserve.cudaImage" -}}
 {{- $image := .Values.runtime.cudaImage }}
+{{- if $image.repository }}
 {{- printf "%s:%s" $image.repository (default (printf "%s-cuda" .Chart.AppVersion) $image.tag) }}
+{{- end }}
 {{- end }}
 
 {{- define "embedserve.adapterName" -}}

@@ -7,7 +7,7 @@ from typing import Any
 
 from embedserve_operator.pods import failure_of, fetcher_of, model_report, mounted_config, result_of
 from embedserve_operator.specs.metadata import JOB_NAME, TASK_LABEL, TEMPLATE_HASH, controller_uid
-from embedserve_operator.wire import Received, dig, mappings, text
+from embedserve_operator.wire import Received, dig, mappings, number, strings, text
 from embedserve_operator.world import (
     ClaimFacts,
     ConversionReport,
@@ -85,6 +85,8 @@ def conversion_report(result: Any) -> ConversionReport | None:
         vector_space=text(found, "vectorSpace") or None,
         chosen=text(found, "chosen") or None,
         variants=tuple(_variant(variant) for variant in mappings(found, "variants")),
+        dimensions=number(found, "dimensions") or None,
+        outputs=strings(found, "outputs"),
     )
 
 

@@ -29,12 +29,12 @@ from embedserve_operator.settings import (
 
 def add_render_options(parser: argparse.ArgumentParser) -> None:
     """What decides the children beside the resource."""
-    for name, what in (("runtime", "CPU"), ("cuda", "CUDA")):
+    for name, what, more in (("runtime", "CPU", ""), ("cuda", "CUDA", "; empty: there is none")):
         flavour = "cpu" if name == "runtime" else "cuda"
         parser.add_argument(
             f"--{name}-image",
             default=f"embedserve-runtime:{__version__}-{flavour}",
-            help=f"image of the runtime for {what} classes (default: %(default)s)",
+            help=f"image of the runtime for {what} classes{more} (default: %(default)s)",
         )
         parser.add_argument(
             f"--{name}-image-pull-policy",
@@ -240,7 +240,7 @@ def render_settings(options: argparse.Namespace) -> RenderSettings:
     return RenderSettings(
         images={
             "cpu": _image(options, "runtime"),
-            "cuda": _image(options, "cuda"),
+            **({"cuda": _image(options, "cuda")} if options.cuda_image else {}),
         },
         classes=_classes(options.hardware_classes),
         hf_endpoint=options.hf_endpoint or None,

@@ -262,6 +262,8 @@ def model_report(result: Any) -> ModelReport | None:
         vector_space=text(model, "vectorSpace") or None,
         licence=text(model, "licence") or None,
         outputs=strings(model, "outputs"),
+        foreign=dig(model, "foreign") is True,
+        onnx_outputs=strings(model, "onnxOutputs") if dig(model, "onnxOutputs") is not None else None,
     )
 
 

@@ -9,6 +9,10 @@ from embedserve_operator.errors import SettingsError
 from embedserve_operator.hardware import CLASSES, HardwareClass
 
 ARCHITECTURES = ("amd64", "arm64")
+IMAGES = ("cpu", "cuda")
+"""What hardware classes call the images of the runtime."""
+EXPORTER = "cuda"
+"""The image with torch, which exports models of no family."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class RenderSettings:
     """What decides the children beside the resource itself."""
 
     images: Mapping[str, RuntimeImage]
-    """Images of the runtime by what hardware classes call them: `cpu`, `cuda`."""
+    """Images of the runtime by what hardware classes call them: those of IMAGES that there are."""
     classes: Mapping[str, HardwareClass] = field(default_factory=lambda: CLASSES)
     """Hardware classes by name."""
     hf_endpoint: str | None = None
@@ -49,10 +53,9 @@ class RenderSettings:
 
     def __post_init__(self) -> None:
         for name, hardware in self.classes.items():
-            if hardware.image not in self.images:
+            if hardware.image not in IMAGES:
                 raise SettingsError(
-                    f"hardware class {name} names the image {hardware.image}; there are: "
-                    f"{', '.join(sorted(self.images))}"
+                    f"hardware class {name} names the image {hardware.image}; there are: {', '.join(IMAGES)}"
                 )
 
 

@@ -139,6 +139,10 @@ class ModelReport:
     """As the source names it."""
     outputs: tuple[str, ...] = ()
     """What requests can ask for, in the words of the API; empty where it was not said."""
+    onnx_outputs: tuple[str, ...] | None = None
+    """What an ONNX file of it can give; None where it was not said."""
+    foreign: bool = False
+    """It is of no family of the runtime: what it gives is known once it was exported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +253,9 @@ class ConversionReport:
     chosen: str | None
     """Precision that servers take by themselves."""
     variants: tuple[VariantReport, ...]
+    dimensions: int | None = None
+    outputs: tuple[str, ...] = ()
+    """As of a ModelReport."""
 
 
 @dataclass(frozen=True, slots=True)

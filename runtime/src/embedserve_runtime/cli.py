@@ -24,6 +24,8 @@ from embedserve_runtime import __version__
 from embedserve_runtime.config import ModelSettings, RuntimeConfig, load_config
 from embedserve_runtime.errors import ConfigError, EmbedserveError
 from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.exports import is_foreign
+from embedserve_runtime.model.onnx_outputs import onnx_outputs
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import LocatedModel, fetch_model, note_identity, open_model
 from embedserve_runtime.telemetry.logs import configure_logs
@@ -138,9 +140,11 @@ def _fetch(config: RuntimeConfig) -> int:
     ):
         located = fetch_model(config.model, progress)
         progress.enter("reading")
-        card = read_card(located.folder, located.revision, config.model)
-    note_identity(config.model, located, card.vector_space)
-    result = {"model": fetched(card, located)}
+        is_foreign_here = config.model.export_elsewhere and is_foreign(located.folder, config.model.onnx_file)
+        card = None if is_foreign_here else read_card(located.folder, located.revision, config.model)
+    if card is not None:
+        note_identity(config.model, located, card.vector_space)
+    result = {"model": fetched(card, located, config.model)}
     write_termination_result(config.termination_log, result)
     print(json.dumps(result, indent=2))
     return 0
@@ -205,17 +209,24 @@ def _bench(config: RuntimeConfig, *, load: Mapping[str, Any], as_json: bool) -> 
     return 0
 
 
-def fetched(card: ModelCard, located: LocatedModel) -> Mapping[str, Any]:
-    """What the operator learns from a fetch: the contract of its status fields."""
-    return {
-        "source": card.source,
-        "revision": card.revision,
+def fetched(card: ModelCard | None, located: LocatedModel, settings: ModelSettings) -> Mapping[str, Any]:
+    """What the operator learns from a fetch: the contract of its status fields. card: None where the model is yet to be
+    exported, which says the rest."""
+    found = {
+        "source": settings.source,
+        "revision": located.revision,
         "licence": located.licence,
         "digest": f"sha256:{located.digest}" if located.digest else None,
         "sizeBytes": located.size,
+    }
+    if card is None:
+        return {**found, "foreign": True}
+    return {
+        **found,
         "dimensions": card.pipeline.dimensions,
         "vectorSpace": card.vector_space,
         "outputs": card.output_names,
+        "onnxOutputs": onnx_outputs(card),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
@@ -37,7 +38,7 @@ def described(card: ModelCard, located: LocatedModel, config: RuntimeConfig) -> 
         "folder": str(card.folder),
         "kind": _kind(card),
         "family": encoder.family,
-        "onnxFile": body.file.relative_to(card.folder).as_posix() if isinstance(body, ShippedGraph) else None,
+        "onnxFile": _onnx_file(card.folder, body) if isinstance(body, ShippedGraph) else None,
         "layers": None if body is not None else len(encoder.layers),
         "hiddenSize": encoder.hidden_size,
         "vocabulary": encoder.embeddings.vocabulary,
@@ -56,6 +57,12 @@ def described(card: ModelCard, located: LocatedModel, config: RuntimeConfig) -> 
         "artifact": _artifact(card, config),
         "memory": _memory(card, config),
     }
+
+
+def _onnx_file(folder: Path, graph: ShippedGraph) -> str:
+    """Its path in the model's folder, or, of an export, in the store's."""
+    inside = graph.file.is_relative_to(folder)
+    return (graph.file.relative_to(folder) if inside else graph.file).as_posix()
 
 
 def _queries(card: ModelCard, way: QueryWay) -> Mapping[str, Any]:

@@ -65,6 +65,9 @@ class Results(Struct, frozen=True, eq=False):
 
         Of arrays that differ in length copies are made: a view would keep those of the whole batch in memory.
         """
+        is_dense_alone = wanted is Output.DENSE
+        if is_dense_alone:  # a question to flags takes longer than all else of a short request
+            return Results(None if self.dense is None else self.dense[start:stop])
         sparse, vectors, hidden = self.sparse, self.multi_vectors, self.hidden
         return Results(
             self.dense[start:stop] if self.dense is not None and Output.DENSE in wanted else None,

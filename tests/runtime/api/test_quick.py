@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -14,9 +15,12 @@ import httpx
 import numpy as np
 import pytest
 
+from embedserve_runtime.api.endpoint import Visit
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.frontends.setup import Watches
 from embedserve_runtime.httpd.server import Server
+from embedserve_runtime.httpd.turn import QuickTurn
+from embedserve_runtime.service import Small
 from tests.runtime.api.conformance import SECTIONS, Row
 from tests.runtime.api.test_conformance import SERVERS
 from tests.runtime.serve_kit import Bench, GatedRun, bench, card_of, mean_of_ids
@@ -143,6 +147,25 @@ async def test_small_requests_need_no_task(path: str, body: dict[str, Any]) -> N
     async with bench() as server, connected(server, tasks=False) as client:
         for _ in range(3):
             assert (await client.ask(path, json.dumps(body).encode())).status == 200
+
+
+@pytest.mark.parametrize(
+    "body", [SMALL["/embed"], {"inputs": ""}, {"inputs": 1.5}], ids=["answered", "refused", "misshaped"]
+)
+async def test_a_small_request_leaves_nothing_for_the_collector(body: dict[str, Any]) -> None:
+    def alive() -> list[object]:
+        return [one for one in gc.get_objects() if type(one) in {QuickTurn, Visit, Small}]
+
+    async with bench() as server, connected(server, tasks=False) as client:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(20):
+                await client.ask("/embed", json.dumps(body).encode())
+            # The engine's thread may not have let go of the last one yet.
+            assert len(alive()) <= 3
+        finally:
+            gc.enable()
 
 
 async def test_requests_that_come_together_get_their_own_answers() -> None:

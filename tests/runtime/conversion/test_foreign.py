@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from subprocess import run
+from subprocess import CompletedProcess, run
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer, BertModel, ElectraConfig, ElectraModel
 
+from e2e.hub import HubServer
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.conversion.converting import convert
-from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.loading import load_runner
 from embedserve_runtime.model.checkpoint import Checkpoint
 from tests.runtime.pipelines.folders import TEXTS, bert, embed
@@ -98,17 +99,62 @@ def test_what_transformers_does_not_know_is_refused_by_name(electra: Path, tmp_p
         convert(config_of(folder, tmp_path / "store"))
 
 
-@pytest.mark.thorough
-def test_without_torch_the_command_says_where_it_can_be_done(electra: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [
+        (["logits"], r"onnx\.outputs: logits cannot be .* last_hidden_state alone"),
+        (["sentence_embedding", "last_hidden_state"], r"onnx\.outputs: sentence_embedding cannot be"),
+    ],
+    ids=["of another head", "one of two"],
+)
+def test_an_output_that_the_export_has_not_is_refused_by_name(
+    electra: Path, tmp_path: Path, outputs: list[str], said: str
+) -> None:
+    plain = config_of(electra, tmp_path / "store")
+    config = plain.model_copy(update={"onnx": plain.onnx.model_copy(update={"outputs": tuple(outputs)})})
+    with pytest.raises(ConfigError, match=said):
+        convert(config)
+    assert not (tmp_path / "store" / "artifacts").exists()
+
+
+def without_torch(*words: str) -> CompletedProcess[str]:
+    """The command, as in an image that has no torch."""
     program = (
         "import sys; sys.modules['torch'] = None; from embedserve_runtime.cli import main; sys.exit(main())"
     )
-    done = run(
-        [sys.executable, "-c", program, "convert", "--model", str(electra), "--store", str(tmp_path)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    return run([sys.executable, "-c", program, *words], check=False, capture_output=True, text=True)
+
+
+@pytest.mark.thorough
+def test_one_image_fetches_one_with_torch_exports_and_the_first_serves(
+    electra: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an EmbeddingService's Jobs do it on one volume."""
+    shutil.copytree(electra, tmp_path / "hub" / "acme" / "electra" / "main")
+    monkeypatch.setenv("EMBEDSERVE_MODEL__POOLING", "mean")
+    words = ("--model", "acme/electra", "--store", str(tmp_path / "store"))
+    with HubServer(tmp_path / "hub") as hub:
+        monkeypatch.setenv("EMBEDSERVE_MODEL__ENDPOINT", hub.url)
+        refused = without_torch("fetch", *words)
+        assert refused.returncode == 1
+        assert "UnsupportedArchitecture" in refused.stderr
+        assert "`embedserve convert` can export it" in refused.stderr
+        monkeypatch.setenv("EMBEDSERVE_MODEL__EXPORT_ELSEWHERE", "true")
+        fetched = without_torch("fetch", *words)
+    assert fetched.returncode == 0, fetched.stderr
+    assert json.loads(fetched.stdout)["model"]["foreign"] is True
+    monkeypatch.setenv("EMBEDSERVE_MODEL__OFFLINE", "true")
+    flags = {"model": {"source": "acme/electra", "store": tmp_path / "store"}, "engine": {"threads": 1}}
+    made = convert(load_config(flags=flags))
+    assert (made["dimensions"], made["outputs"]) == (24, ["dense", "hidden"])
+    served = without_torch("inspect", "--json", *words)
+    assert served.returncode == 0, served.stderr
+    assert json.loads(served.stdout)["vectorSpace"] == made["vectorSpace"]
+
+
+@pytest.mark.thorough
+def test_without_torch_the_command_says_where_it_can_be_done(electra: Path, tmp_path: Path) -> None:
+    done = without_torch("convert", "--model", str(electra), "--store", str(tmp_path))
     assert done.returncode == 1
     assert "UnsupportedArchitecture" in done.stderr
     assert "where torch and transformers are, as in the CUDA image" in done.stderr

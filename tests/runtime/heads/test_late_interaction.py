@@ -21,6 +21,7 @@ from embedserve_runtime.heads.token_pooling import pool_tokens, pooled
 from embedserve_runtime.loading import load_runner
 from embedserve_runtime.model.heads.description import TokenPooling
 from embedserve_runtime.results import Output
+from embedserve_runtime.runner import Runner
 from embedserve_runtime.service import EmbedQuery, Role
 from embedserve_runtime.service.roles import is_query, prompt_of
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer, Ways
@@ -149,7 +150,11 @@ def saved(folder: Path, kind: Kind) -> Path:
 def vectors_of(folder: Path, engine: str) -> list[FloatArray]:
     """Of all queries and documents, in one batch."""
     settings = {"model": {"source": str(folder)}, "engine": {"kind": engine, "threads": 1}}
-    runner = load_runner(load_config(flags=settings))
+    return vectors_by(load_runner(load_config(flags=settings)))
+
+
+def vectors_by(runner: Runner) -> list[FloatArray]:
+    """Of all queries and documents, in one batch."""
     card = runner.card
     ways = Ways.of(card, TextTokenizer.from_card(card))
     sequences: list[Tokens] = []

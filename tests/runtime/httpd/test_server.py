@@ -14,7 +14,7 @@ import pytest
 
 from embedserve_runtime.httpd import connection as connection_module
 from embedserve_runtime.httpd import server as server_module
-from embedserve_runtime.httpd.connection import HEAD_BYTES
+from embedserve_runtime.httpd.incoming import HEAD_BYTES
 from embedserve_runtime.httpd.server import Server
 
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from embedserve_operator.api.base import Model, ObjectName, PositiveQuantity
 from embedserve_operator.api.rules import Rule, exactly_one
 
+OnnxOutput = Literal["last_hidden_state", "sentence_embedding", "logits"]
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 
 
@@ -88,5 +89,15 @@ class OnnxConversion(Model):
     precision: Literal["auto", "float32", "float16", "int8"] = "auto"
     """Variant to make and try beside float32; `auto` tries all that can be faster on the node's processor. Served is
     the fastest that passes, unless `model.precision` names one."""
+    outputs: (
+        Annotated[
+            tuple[OnnxOutput, ...],
+            Field(min_length=1, max_length=3, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        ]
+        | None
+    ) = None
+    """Makes of each published variant also an ONNX file for other programs, `standard.onnx`, with the usual padded
+    inputs and these outputs; `logits` are those of a reranker or classifier, or of a sparse head's tokens. What the
+    model does not give is refused, with what it gives."""
     parity: Parity | None = None
     """What a variant must reach. Below it, it is not served, and float32 is."""

@@ -167,6 +167,10 @@ class FetchStatus(JobStatus):
     """Licence, as the source names it."""
     outputs: Outputs = ()
     """What requests can ask for: dense, sparse, multiVector, score, labels, hidden."""
+    onnx_outputs: Outputs | None = None
+    """What `spec.onnx.outputs` may name; absent where the fetch did not say."""
+    foreign: bool | None = None
+    """The model is of no family of the runtime, and is exported by torch; absent where it need not be."""
 
 
 class VariantStatus(Model):
@@ -197,6 +201,10 @@ class ConversionStatus(JobStatus):
     """Name of the artifact in the cache."""
     vector_space: str | None = None
     """Identity of its vector space: that of the model."""
+    dimensions: int | None = None
+    """Length of a vector."""
+    outputs: Outputs = ()
+    """What requests can ask for: dense, sparse, multiVector, score, labels, hidden."""
     chosen: str | None = None
     """Variant that is served unless `model.precision` names another: the fastest that passed."""
     fallback: str | None = None

@@ -196,6 +196,19 @@ class EmbeddingServiceSpec(Model):
             ),
         ),
         Rule(
+            cel=(
+                "!has(self.onnx) || !has(self.onnx.outputs) || "
+                "(self.onnx.convert != 'Never' && has(self.cache) && !self.cache.readOnly)"
+            ),
+            message="onnx.outputs are made by conversion into a cache that can be written to; add cache, and take "
+            "onnx.convert: IfNeeded",
+            check=lambda spec: (
+                spec.onnx is None
+                or spec.onnx.outputs is None
+                or (spec.onnx.convert != "Never" and spec.cache is not None and not spec.cache.read_only)
+            ),
+        ),
+        Rule(
             cel="self.model.precision != 'int8' || has(self.onnx) || !self.hardware.class.startsWith('cpu')",
             message="model.precision: on CPUs int8 is made by conversion; add onnx, for example {precision: int8}",
             check=lambda spec: (

@@ -12,7 +12,7 @@ from embedserve_operator.specs.deployment import fixed_replicas
 from embedserve_operator.specs.metadata import controller_uid, own_claim
 from embedserve_operator.specs.placement import hardware_of
 from embedserve_operator.specs.volume import ModelVolume
-from embedserve_operator.world import Child, ClaimFacts, Failure, World
+from embedserve_operator.world import Child, ClaimFacts, Failure, ModelReport, World
 
 ONCE, ONE_POD = "ReadWriteOnce", "ReadWriteOncePod"
 MANY, READ_MANY = "ReadWriteMany", "ReadOnlyMany"
@@ -61,12 +61,12 @@ def cache_refusal(world: World, spec: EmbeddingServiceSpec, settings: RenderSett
 
 
 def _conversion_refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Failure | None:
-    if spec.onnx is None or spec.onnx.convert != "Always" or runs_onnx(spec, settings):
+    if runs_onnx(spec, settings) or not insists(spec):
         return None
     return _no(
         "ConversionNotUsed",
-        "spec.onnx.convert is Always, and the engine is torch, which runs no ONNX artifact; remove spec.onnx, or take "
-        "engine: onnx",
+        "spec.onnx insists on a conversion (convert: Always, or outputs), and the engine is torch, which runs no ONNX "
+        "artifact; remove spec.onnx, or take engine: onnx",
     )
 
 
@@ -127,6 +127,26 @@ def converts(spec: EmbeddingServiceSpec, settings: RenderSettings) -> bool:
         and spec.cache is not None
         and not spec.cache.read_only
         and runs_onnx(spec, settings)
+    )
+
+
+def insists(spec: EmbeddingServiceSpec) -> bool:
+    """Whether nothing is to be served without the conversion: it is insisted upon, or files of it are asked for."""
+    return spec.onnx is not None and (spec.onnx.convert == "Always" or spec.onnx.outputs is not None)
+
+
+def outputs_refusal(spec: EmbeddingServiceSpec, report: ModelReport | None) -> Failure | None:
+    """Why the ONNX outputs asked for cannot be had of the model that was fetched; None when they can, or it is not
+    known."""
+    asked = spec.onnx.outputs if spec.onnx is not None else None
+    can = report.onnx_outputs if report is not None else None
+    missing = [name for name in asked or () if can is not None and name not in can]
+    if report is None or can is None or not missing:
+        return None
+    return _no(
+        "OnnxOutputsMissing",
+        f"spec.onnx.outputs: {', '.join(missing)} cannot be had of {report.source}, of which a file can give "
+        f"{', '.join(can) or 'nothing'}; name only these, or leave outputs out",
     )
 
 

@@ -135,6 +135,8 @@ def fetch_status(
         vector_space=report.vector_space,
         licence=report.licence,
         outputs=report.outputs,
+        onnx_outputs=report.onnx_outputs,
+        foreign=report.foreign or None,
     )
 
 
@@ -152,6 +154,8 @@ def conversion_status(
         **common,
         artifact=report.artifact,
         vector_space=report.vector_space,
+        dimensions=report.dimensions,
+        outputs=report.outputs,
         chosen=report.chosen,
         fallback=_fallback(report),
         variants=tuple(VariantStatus.model_validate(asdict(variant)) for variant in report.variants),
@@ -185,17 +189,23 @@ def _common(
     }
 
 
-def model_report(fetched: FetchStatus | None) -> ModelReport | None:
-    """What a fetch that succeeded found out; None before."""
+def model_report(
+    fetched: FetchStatus | None, converted: ConversionStatus | None = None
+) -> ModelReport | None:
+    """What a fetch that succeeded found out; None before. What it could not know of a model that is exported, the
+    export says."""
     if fetched is None or fetched.state != "Succeeded":
         return None
+    said = converted if fetched.foreign and converted is not None else fetched
     return ModelReport(
         source=fetched.source or "",
         revision=fetched.revision,
         digest=fetched.digest,
         size_bytes=fetched.size_bytes,
-        dimensions=fetched.dimensions,
-        vector_space=fetched.vector_space,
+        dimensions=said.dimensions,
+        vector_space=said.vector_space,
         licence=fetched.licence,
-        outputs=fetched.outputs,
+        outputs=said.outputs,
+        onnx_outputs=fetched.onnx_outputs,
+        foreign=fetched.foreign is True,
     )

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from embedserve_operator.api.status import ConversionStatus, FetchStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.plan.cache import converts, used_claim
+from embedserve_operator.plan.cache import converts, insists, outputs_refusal, used_claim
+from embedserve_operator.plan.exporting import converting, export_refusal, is_exported
 from embedserve_operator.plan.jobs import Step, conversion_status, fetch_status, model_report, step
 from embedserve_operator.plan.revision import declared, revision_of
 from embedserve_operator.settings import RenderSettings
@@ -48,8 +49,8 @@ class Preparation:
 
     @property
     def report(self) -> ModelReport | None:
-        """What the fetch found out about the model that the spec asks for."""
-        return model_report(self.fetch)
+        """What the Jobs found out about the model that the spec asks for."""
+        return model_report(self.fetch, self.conversion)
 
 
 READY = Preparation()
@@ -75,18 +76,23 @@ def prepare(
     )
     steps = [fetching]
     conversion = None
+    report = model_report(fetch)
+    refused = None
+    if converts(spec, settings):
+        refused = outputs_refusal(spec, report) or export_refusal(spec, settings, report)
     # Where nothing of the cluster is known, all that will be made is shown.
     is_known = world.claims is not None
-    if converts(spec, settings) and (fetch.state == "Succeeded" or not is_known):
-        converting = _convert_step(world, spec, settings, volume, (place, fetch))
+    if converts(spec, settings) and refused is None and (fetch.state == "Succeeded" or not is_known):
+        by = converting(spec, settings, report)
+        steps.append(_convert_step(world, spec, by, volume, (place, fetch)))
+        made = steps[-1].step
         conversion = conversion_status(
-            converting.step,
-            world.job(converting.step.name),
-            world.resource.status.conversion,
-            world.resource,
+            made, world.job(made.name), world.resource.status.conversion, world.resource
         )
-        steps.append(converting)
-    found = _put_together(world, spec, steps, children)
+    insisted = insists(spec) or is_exported(report)
+    found = _put_together(world, steps, children, insisted=insisted)
+    if refused is not None:
+        found = replace(found, ready=False, failure=refused)
     return _one_at_a_time(
         replace(found, ready=found.ready or not is_known, fetch=fetch, conversion=conversion),
         world,
@@ -126,7 +132,7 @@ def _fetch_step(
 ) -> _Planned:
     """The fetch. What shapes the vectors is among its inputs, since it reports their identity."""
     inputs = {"claim": place, "model": declared(spec)}
-    content = fetch_yaml(spec, settings)
+    content = fetch_yaml(spec, settings, converts=converts(spec, settings))
     stale_since = _lost_at(world, revision_of(spec))
     return _planned(
         world,
@@ -156,7 +162,7 @@ def _convert_step(
     volume: ModelVolume,
     fetched: tuple[str, FetchStatus],
 ) -> _Planned:
-    """The conversion, on the class of nodes that will serve, by the image that will serve. What was fetched anew is
+    """The conversion, on the class of nodes that will serve, by the image of the settings. What was fetched anew is
     converted anew. fetched: onto which claim, and what came of it."""
     place, fetch = fetched
     inputs = {
@@ -217,10 +223,11 @@ def _planned(
 
 
 def _put_together(
-    world: World, spec: EmbeddingServiceSpec, planned: list[_Planned], children: tuple[Manifest, ...]
+    world: World, planned: list[_Planned], children: tuple[Manifest, ...], *, insisted: bool
 ) -> Preparation:
+    """insisted: nothing is served without the conversion."""
     steps = [one.step for one in planned]
-    open_steps = [one for one in planned if not _is_over(one.step, spec)]
+    open_steps = [one for one in planned if not _is_over(one.step, insisted=insisted)]
     under_way = open_steps[0].step if open_steps else None
     return Preparation(
         ready=not open_steps,
@@ -235,13 +242,12 @@ def _put_together(
     )
 
 
-def _is_over(found: Step, spec: EmbeddingServiceSpec) -> bool:
+def _is_over(found: Step, *, insisted: bool) -> bool:
     """Whether pods need not wait for it: a model that could not be converted is served as it is."""
     if found.state == "Succeeded":
         return True
-    insists = spec.onnx is not None and spec.onnx.convert == "Always"
     is_vain = found.failure is not None and not found.failure.heals
-    return found.task == "convert" and is_vain and not insists
+    return found.task == "convert" and is_vain and not insisted
 
 
 def _unwanted(world: World, wanted: tuple[str, ...]) -> tuple[JobFacts, ...]:

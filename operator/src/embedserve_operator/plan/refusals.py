@@ -21,6 +21,12 @@ def refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Failure | N
             f"spec.hardware.class: there is no class {spec.hardware.class_}; there are: "
             f"{', '.join(sorted(settings.classes))}",
         )
+    if hardware.image not in settings.images:
+        return _no(
+            "ImageNotConfigured",
+            f"spec.hardware.class {spec.hardware.class_} runs the image for {hardware.image}, and the operator knows "
+            f"none; set runtime.{hardware.image}Image in the chart's values, or choose another class",
+        )
     return (
         _accelerator_refusal(spec, hardware)
         or _precision_refusal(spec, hardware)

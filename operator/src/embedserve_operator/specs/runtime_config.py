@@ -128,6 +128,7 @@ def _onnx(wanted: OnnxConversion | None) -> dict[str, Any]:
         {
             "convert": wanted.convert,
             "precision": None if wanted.precision == "auto" else [wanted.precision],
+            "outputs": None if wanted.outputs is None else list(wanted.outputs),
             "parity": _given(parity),
         }
     )
@@ -137,10 +138,12 @@ def _yaml(config: dict[str, Any]) -> str:
     return yaml.safe_dump(_given(config), sort_keys=False, width=110, allow_unicode=True)
 
 
-def fetch_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
-    """Content of the configuration file of a fetch Job, which says on the management port how far it is."""
+def fetch_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings, *, converts: bool) -> str:
+    """Content of the configuration file of a fetch Job, which says on the management port how far it is. converts: a
+    conversion follows, by an image that can export what this one cannot."""
     server = {"host": "0.0.0.0", "management_port": MANAGEMENT_PORT}
-    return _yaml({"model": _model(spec, settings), "server": server})
+    exported = {"export_elsewhere": True} if converts else {}
+    return _yaml({"model": {**_model(spec, settings), **exported}, "server": server})
 
 
 def convert_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:

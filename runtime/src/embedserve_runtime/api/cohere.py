@@ -66,7 +66,7 @@ class CohereRoutes:
         )
         embedded = await service.embed(query)
         members = [
-            b'"%b":[%b]' % (kind.encode(), await write_rows(embedded.dense, _WRITERS[kind]))
+            b'"%b":%b' % (kind.encode(), await write_rows(embedded.dense, _WRITERS[kind]))
             for kind in dict.fromkeys(body.embedding_types or ["float"])
         ]
         meta = CohereMeta(CohereVersion("2"), CohereUnits(embedded.effort.tokens))

@@ -30,10 +30,10 @@ Quantized = Callable[[FloatArray], NDArray[Any]]
 
 
 async def write_rows(vectors: FloatArray, writer: RowWriter) -> bytes:
-    """Items of all rows, comma between them; `writer(rows, first_index)` writes a JSON array of some."""
+    """A JSON array of all rows; `writer(rows, first_index)` writes one of some."""
     if vectors.size <= SLICE_VALUES:
-        return writer(vectors, 0)[1:-1]
-    return await asyncio.to_thread(lambda: b",".join(_slices(vectors, writer)))
+        return writer(vectors, 0)
+    return await asyncio.to_thread(lambda: b"[" + b",".join(_slices(vectors, writer)) + b"]")
 
 
 def _slices(vectors: FloatArray, writer: RowWriter) -> Iterator[bytes]:

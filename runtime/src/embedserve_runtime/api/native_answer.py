@@ -125,7 +125,7 @@ async def write_results(
     """Members of the answer, a member for each output."""
     members = []
     if Output.DENSE in wanted:
-        members.append(b'"dense":[' + await write_rows(embedded.dense, form.rows) + b"]")
+        members.append(b'"dense":' + await write_rows(embedded.dense, form.rows))
         if form.precision in SCALED and form.ranges is None:
             steps = scales(embedded.dense)
             members.append(b'"scales":' + orjson.dumps(steps, option=orjson.OPT_SERIALIZE_NUMPY))

@@ -42,7 +42,7 @@ class OpenAIRoutes:
 
     def _list_of(self, rows: bytes, effort: Effort) -> bytes:
         usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (effort.tokens, effort.tokens)
-        return b'{"object":"list","data":[%b],"model":%b,"usage":%b}' % (rows, self._model, usage)
+        return b'{"object":"list","data":%b,"model":%b,"usage":%b}' % (rows, self._model, usage)
 
     async def models(self, _: Exchange) -> Answer:
         self._readiness.service()

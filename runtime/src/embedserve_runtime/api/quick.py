@@ -29,7 +29,7 @@ QuickRoute = Callable[[Mapping[bytes, bytes], bytes, Reply], Abandon | None]
 
 
 class Asked(NamedTuple):
-    """writer: of the rows. wrap: from the rows as JSON items, comma between them, to the body of the answer."""
+    """writer: of the rows. wrap: from the JSON array of the rows to the body of the answer."""
 
     query: EmbedQuery
     writer: RowWriter
@@ -81,7 +81,9 @@ class QuickEndpoint:
 
 
 class _Flight:
-    """A small request until it is answered."""
+    """A small request until it is answered. Lets go of its query then: the two know each other, and would else be freed
+    only by a collection.
+    """
 
     __slots__ = ("_asked", "_endpoint", "_exchange", "_reply", "_reserved", "_service", "_small", "_visit")
     _asked: Asked
@@ -119,10 +121,12 @@ class _Flight:
     def abandon(self) -> None:
         """The client has gone."""
         self._service.withdraw(self._small)
+        del self._small
         self._release()
         self._visit.end("POST", CLIENT_GONE)
 
     def _settle(self, outcome: Embedded | Exception) -> None:
+        del self._small
         try:
             answer = self._answer(outcome)
         except Exception as error:  # noqa: BLE001  # the outermost place of a request; `failed` logs it
@@ -132,7 +136,7 @@ class _Flight:
     def _answer(self, outcome: Embedded | Exception) -> Answer:
         if isinstance(outcome, Exception):
             return self._visit.failed(outcome, self._endpoint.error_style)
-        rows = self._asked.writer(outcome.dense, 0)[1:-1]
+        rows = self._asked.writer(outcome.dense, 0)
         answer = _answer(self._exchange, self._service, self._asked, rows, outcome.effort)
         self._visit.facts.failure = None
         return answer

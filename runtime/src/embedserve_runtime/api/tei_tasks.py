@@ -42,11 +42,11 @@ def asked_embed(exchange: Exchange, body: EmbedBody) -> Asked:
         vector_space=terms.vector_space,
         timeout=terms.timeout,
     )
-    return Asked(query, number_arrays, in_brackets)
+    return Asked(query, number_arrays, _bare)
 
 
-def in_brackets(rows: bytes, _: Effort) -> bytes:
-    return b"[" + rows + b"]"
+def _bare(rows: bytes, _: Effort) -> bytes:
+    return rows
 
 
 def embed_task(exchange: Exchange, body: EmbedBody) -> TeiTask:

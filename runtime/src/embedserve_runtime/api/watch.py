@@ -53,8 +53,10 @@ class Watch:
         self.is_over = True
         if self._timer:
             self._timer.cancel()
-        if self._listener:
-            self._listener.cancel()
+        # Let go of: the two know each other, and would else keep the request's body until a collection.
+        listener, self._listener = self._listener, None
+        if listener:
+            listener.cancel()
 
     def _time_out(self) -> None:
         self._end(BodyTimeout(f"the body did not arrive within {BODY_SECONDS:.0f} s"))

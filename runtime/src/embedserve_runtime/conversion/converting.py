@@ -17,7 +17,7 @@ import onnx
 
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.conversion.calibration import observe, probing_engine
-from embedserve_runtime.conversion.foreign import export, is_foreign
+from embedserve_runtime.conversion.foreign import export
 from embedserve_runtime.conversion.quantizing import Blocks, Static, best_static
 from embedserve_runtime.conversion.rewriting import (
     FloatGraph,
@@ -52,6 +52,7 @@ from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.loading import heads_of, runners_of
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.exports import is_foreign
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
@@ -88,7 +89,7 @@ CALIBRATION_SHARE = 0.5
 def convert(config: RuntimeConfig) -> Mapping[str, Any]:
     """What was made, as the operator reads it. Raises ModelError, SourceUnavailable, ConfigError and VolumeError."""
     located = open_model(config.model)
-    if config.onnx.convert != "Never" and is_foreign(config, located):
+    if config.onnx.convert != "Never" and is_foreign(located.folder, config.model.onnx_file):
         name = export(config, located)
         card = read_card(located.folder, located.revision, config.model)
         return _result(card, find_artifact(config.model.store.expanduser(), name))
@@ -132,6 +133,8 @@ def _result(card: ModelCard, artifact: Artifact | None) -> Mapping[str, Any]:
     return {
         "artifact": None if artifact is None else artifact.name,
         "vectorSpace": card.vector_space,
+        "dimensions": card.pipeline.dimensions,
+        "outputs": card.output_names,
         **report.model_dump(by_alias=True, mode="json"),
     }
 
@@ -148,7 +151,7 @@ class Maker:
         self._seconds: dict[str, float] = {}
         self._heads = heads_of(card, self._checkpoint)
         self._standard_outputs = inputs.outputs[1:]
-        check_outputs(card, self._heads, self._standard_outputs)
+        check_outputs(card, self._standard_outputs)
 
     def fill(self, folder: Path) -> None:
         """Write all that is published, and the report. float32 always is."""

@@ -15,10 +15,11 @@ from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.onnx.artifacts import PLAIN, REPORT_FILE, Report, Variant
 from embedserve_runtime.engines.onnx.shipped import ShippedEngine
-from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.exports import ADVICE, EXPORT_FILE, KIND, can_export, export_name, origin_of
-from embedserve_runtime.model.modules import Modules, read_entries, read_layout
-from embedserve_runtime.model.shipped import chosen_file, graph_encoder, read_graph
+from embedserve_runtime.model.modules import read_entries, read_layout
+from embedserve_runtime.model.onnx_outputs import HIDDEN, LOGITS
+from embedserve_runtime.model.shipped import graph_config, graph_encoder, read_graph
 from embedserve_runtime.model.sources import LocatedModel
 from embedserve_runtime.model.store import publish_folder, remove_folder
 from embedserve_runtime.parity.corpus import evenly, parity_texts
@@ -34,24 +35,20 @@ TOKENS = 2048
 BATCH = 8
 
 
-def is_foreign(config: RuntimeConfig, located: LocatedModel) -> bool:
-    """Whether neither a family nor an ONNX file of its own runs the model."""
-    modules = _modules(located)
-    if config.model.onnx_file is not None or modules.static is not None or modules.words is not None:
-        return False
-    names = [path.relative_to(located.folder).as_posix() for path in located.folder.rglob("*")]
-    try:
-        chosen_file(located.folder / modules.transformer, names, None)
-    except UnsupportedArchitecture:
-        return True
-    return False
-
-
 def export(config: RuntimeConfig, located: LocatedModel) -> str:
-    """Have the store hold the export; gives its name. Raises UnsupportedArchitecture, ModelError and VolumeError."""
+    """Have the store hold the export; gives its name. Raises ConfigError, ModelError and VolumeError."""
     if not can_export():
         raise UnsupportedArchitecture(f"{config.model.source} is of no family that is run here; {ADVICE}")
-    home = located.folder / _modules(located).transformer
+    home = located.folder / read_layout(located.folder, read_entries(located.folder)).modules.transformer
+    gives = LOGITS if graph_config(home).classifies else HIDDEN
+    missing = sorted({*config.onnx.outputs} - {gives})
+    if missing:
+        raise ConfigError(
+            f"onnx.outputs: {', '.join(missing)} cannot be written for {config.model.source}, which torch exports with "
+            f"{gives} alone"
+        )
+    if config.onnx.precision not in ("auto", (PLAIN,)):
+        log.warning("onnx.precision is not used: what torch exports runs in float32")
     root, name = config.model.store.expanduser(), export_name(origin_of(home))
     if config.onnx.convert == "Always":
         remove_folder(root, KIND, name)
@@ -60,13 +57,9 @@ def export(config: RuntimeConfig, located: LocatedModel) -> str:
     return name
 
 
-def _modules(located: LocatedModel) -> Modules:
-    return read_layout(located.folder, read_entries(located.folder)).modules
-
-
 def _fill(folder: Path, home: Path, threads: int) -> None:
     # Imported here: torch and transformers are extras.
-    from embedserve_runtime.engines.torch.foreign import LOGITS, ForeignModel
+    from embedserve_runtime.engines.torch.foreign import ForeignModel
 
     model = ForeignModel.open(home)
     model.export(folder / EXPORT_FILE)

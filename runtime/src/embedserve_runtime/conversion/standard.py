@@ -16,7 +16,6 @@ padding on either side; each row has a token. Outputs, those that are asked for:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import onnx
@@ -33,31 +32,23 @@ from embedserve_runtime.heads.sparse import Splade
 from embedserve_runtime.heads.tokens import Lexical
 from embedserve_runtime.model.architecture import NormKind
 from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.onnx_outputs import HIDDEN, ROWS, onnx_outputs
 from embedserve_runtime.model.pipeline import Activation, Pooling
 from embedserve_runtime.runner import Heads
 
-HIDDEN: Final = "last_hidden_state"
-ROWS: Final = "sentence_embedding"
-LOGITS: Final = "logits"
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 # Names of what is added begin with it, so that none is one of the packed graph's.
 STEM = "standard:"
 
 
-def check_outputs(card: ModelCard, heads: Heads, outputs: Sequence[str]) -> None:
+def check_outputs(card: ModelCard, outputs: Sequence[str]) -> None:
     """Raises ConfigError for an output that the model does not have, or that a file cannot give."""
-    can = {HIDDEN}
-    if isinstance(heads.dense, DenseHead) and card.pipeline.include_prompt:
-        can.add(ROWS)
-    if isinstance(heads.logits, Classifier) or isinstance(heads.sparse, Lexical | Splade):
-        can.add(LOGITS)
-    if card.hides_tokens:
-        can = set()
+    can = onnx_outputs(card)
     missing = [name for name in outputs if name not in can]
     if missing:
         raise ConfigError(
             f"onnx.outputs: {', '.join(missing)} cannot be written for {card.source}, of which a file can give "
-            f"{', '.join(sorted(can)) or 'nothing'}"
+            f"{', '.join(can) or 'nothing'}"
         )
 
 

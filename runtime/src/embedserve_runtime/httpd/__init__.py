@@ -3,6 +3,7 @@
 head        bytes of status lines and headers
 repeat      heads that a client sends again and again
 turn        one request and its answer, as ASGI sees them, and without a task
-connection  one client: parsing, pipelining, keep-alive
+incoming    one client's bytes to requests
+connection  one client: its requests answered in their order, keep-alive, the end of it
 server      the listening socket: accepting, time limits, the end
 """

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from embedserve_runtime.httpd.connection import Application, Connection, QuickRoute
+from embedserve_runtime.httpd.connection import Application, Connection
+from embedserve_runtime.httpd.turn import QuickRoute
 
 log = logging.getLogger(__name__)
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, MutableMapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, NamedTuple, Protocol
 
 from embedserve_runtime.httpd.head import CONTINUE, Header, first_lines, head
+from embedserve_runtime.httpd.repeat import Repeatable
 
+Scope = MutableMapping[str, Any]
 # Status, the lines of headers without those of the connection, body, and whether the connection ends with it.
 Reply = Callable[[int, bytes, bytes, bool], None]
+# Takes a request whose body came with its head, and gives what is called if its client goes before the answer. `reply`
+# may be called at once. None where it leaves the request to the application; then nothing has been done.
+QuickRoute = Callable[[Mapping[bytes, bytes], bytes, Reply], Callable[[], None] | None]
 
 # Bytes of a body that wait here for the application before reading stops.
 BODY_BUFFER = 262_144
@@ -24,10 +29,21 @@ class Channel(Protocol):
     def answered(self, turn: QuickTurn) -> None: ...
 
 
+class Whole(NamedTuple):
+    """A request without its body, for its route. repeats: its head, where that may come again."""
+
+    route: QuickRoute
+    headers: Mapping[bytes, bytes]
+    keeps_alive: bool
+    is_http_10: bool
+    repeats: Repeatable | None
+
+
 class QuickTurn:
     """A request that came whole and is worked on without a task.
 
-    abandon: called when its client goes before the answer.
+    abandon: called when its client goes before the answer; None from the answer on, since it knows this turn, and what
+    knows each other is freed only by a collection.
     """
 
     __slots__ = ("_channel", "_is_http_10", "abandon", "is_answered", "is_gone", "keeps_alive")
@@ -43,11 +59,13 @@ class QuickTurn:
 
     def gone(self) -> None:
         self.is_gone = True
-        if self.abandon and not self.is_answered:
-            self.abandon()
+        abandon, self.abandon = self.abandon, None
+        if abandon:
+            abandon()
 
     def reply(self, status: int, lines: bytes, body: bytes, is_last: bool) -> None:
         self.is_answered = True
+        self.abandon = None
         if self.is_gone:
             return
         if is_last or not self.keeps_alive:
@@ -65,7 +83,7 @@ class Turn:
     def __init__(
         self,
         channel: Channel,
-        scope: MutableMapping[str, Any],
+        scope: Scope,
         *,
         keeps_alive: bool,
         is_http_10: bool,

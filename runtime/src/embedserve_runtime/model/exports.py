@@ -15,7 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.checkpoint import Checkpoint
+from embedserve_runtime.model.modules import read_entries, read_layout
+from embedserve_runtime.model.routes import expand
+from embedserve_runtime.model.shipped import chosen_file
 from embedserve_runtime.model.store import find_folder
 
 KIND: Final = "artifacts"
@@ -25,8 +29,24 @@ EXPORTER_VERSION = "1"
 NEEDED = ("torch", "transformers", "onnxscript")
 ADVICE = (
     "`embedserve convert` can export it where torch and transformers are, as in the CUDA image, and any image then "
-    "serves it from the same store"
+    "serves it from the same store; an EmbeddingService has it done by spec.cache and spec.onnx"
 )
+
+
+def is_foreign(folder: Path, onnx_file: str | None) -> bool:
+    """Whether neither a family nor an ONNX file of its own runs the model. onnx_file: the one that is chosen."""
+    ways = expand(folder, read_entries(folder))
+    if ways.queries is not None:
+        return False  # its encoders are run by families alone
+    modules = read_layout(folder, ways.documents).modules
+    if onnx_file is not None or modules.static is not None or modules.words is not None:
+        return False
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
+    try:
+        chosen_file(folder / modules.transformer, names, None)
+    except UnsupportedArchitecture:
+        return True
+    return False
 
 
 def can_export() -> bool:

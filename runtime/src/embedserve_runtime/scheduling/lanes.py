@@ -45,6 +45,7 @@ class SerialLane:
         def work() -> None:
             while cut := take():
                 give(cut, run_cut(cut, runs, clock))
+                del cut  # lest a batch and its results stay in memory until the next one comes
 
         self._thread = threading.Thread(target=work, name=name, daemon=True)
         self._thread.start()
@@ -108,6 +109,7 @@ class OverlappingLane:
             with self._turn:
                 results = submitted(cut, self._runs)
             self._under_way.put(_UnderWay(cut, started, results))
+            del cut, results  # as in `SerialLane`
 
     def _collect(self) -> None:
         free_since = self._clock()
@@ -118,3 +120,4 @@ class OverlappingLane:
             free_since = self._clock()
             self._room.release()
             self._give(one.cut, outcome)
+            del one, outcome

@@ -98,15 +98,22 @@ class _Waiting:
 
     __slots__ = ("deadline", "lengths", "order", "request", "tokens")
 
-    def __init__(self, request: int, lengths: Sequence[int], deadline: float) -> None:
+    def __init__(self, request: int, lengths: Sequence[int], tokens: int, deadline: float) -> None:
+        """tokens: of all inputs."""
         self.request = request
         self.deadline = deadline
-        self.order = sorted(range(len(lengths)), key=lengths.__getitem__)
-        self.lengths = [lengths[index] for index in self.order]
-        self.tokens = sum(lengths)
+        self.tokens = tokens
+        if len(lengths) == 1:
+            self.order, self.lengths = [0], [*lengths]
+        else:
+            self.order = sorted(range(len(lengths)), key=lengths.__getitem__)
+            self.lengths = [lengths[index] for index in self.order]
 
     def take_turn(self, room: int, quantum: int, *, any_length: bool) -> tuple[list[int], int]:
         """Take the longest inputs that fit, about a quantum of tokens; with `any_length` the first always fits."""
+        if len(self.lengths) == 1 and (any_length or self.lengths[0] <= room):
+            self.tokens = 0
+            return [self.order.pop()], self.lengths.pop()
         taken: list[int] = []
         tokens = 0
         while self.lengths and tokens < quantum:
@@ -155,7 +162,7 @@ class Policy:
         """Queue the inputs of a request, given their token counts (each at least 1). Raises as `check_room`."""
         tokens = sum(lengths)
         self.check_room(len(lengths), tokens)
-        self._ring[request] = _Waiting(request, lengths, deadline)
+        self._ring[request] = _Waiting(request, lengths, tokens, deadline)
         self.queued_tokens += tokens
         self.queued_inputs += len(lengths)
 
@@ -179,7 +186,10 @@ class Policy:
             if not turn:
                 passed.append(waiting)
                 continue
-            taken.setdefault(waiting.request, []).extend(turn)
+            if earlier := taken.get(waiting.request):
+                earlier += turn
+            else:
+                taken[waiting.request] = turn
             tokens += turn_tokens
             inputs += len(turn)
             if waiting.lengths:

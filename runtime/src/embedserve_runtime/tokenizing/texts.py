@@ -21,7 +21,7 @@ from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.tokenizing.cutting import CutRules, keep
 from embedserve_runtime.tokenizing.layout import lowercase_first, register_markers
 from embedserve_runtime.tokenizing.pairs import PairEncoder
-from embedserve_runtime.tokenizing.reader import Need, Part, Reader, Segment, Token, pieces
+from embedserve_runtime.tokenizing.reader import Ids, Need, Part, Reader, Segment, Token, pieces
 from embedserve_runtime.tokenizing.templates import TemplateEncoder
 
 Input = str | list[int]
@@ -263,6 +263,8 @@ class TextTokenizer:
                     part = next(parts)
                     if self._blank is not None and not len(part.encoding):
                         yield np.array([self._blank], dtype=np.int32), []
+                    elif isinstance(part.encoding, Ids) and 0 < len(part.encoding.ids) <= self.max_length:
+                        yield part.encoding.ids, []
                     else:
                         segments = self._fit_text(index, prompt + item, len(prompt), part, rules)
                         yield _ids_of(segments), segments

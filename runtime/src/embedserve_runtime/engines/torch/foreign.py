@@ -6,7 +6,7 @@ import inspect
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,10 +14,9 @@ import transformers
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.model.onnx_outputs import HIDDEN, LOGITS
 
 OPSET = 20
-HIDDEN: Final = "last_hidden_state"
-LOGITS: Final = "logits"
 # Lengths of the batch that is traced: neither 0 nor 1, which the tracer would take for constants.
 TRACED = (2, 7)
 

@@ -18,7 +18,7 @@ from embedserve_runtime.errors import (
     SourceUnavailable,
     UnsupportedArchitecture,
 )
-from embedserve_runtime.model.exports import can_export
+from embedserve_runtime.model.exports import ADVICE, can_export
 from embedserve_runtime.model.shipped import chosen_file
 from embedserve_runtime.model.sources.archive import ArchiveSource, unpack
 from embedserve_runtime.model.sources.hosts import Hosts, Patience
@@ -203,9 +203,10 @@ class _Fetch:
         try:
             return chosen_file(folder, names, self.settings.onnx_file)
         except UnsupportedArchitecture as error:
-            if can_export():
+            if can_export() or self.settings.export_elsewhere:
                 return None  # its weights are what an export is made from
-            raise UnsupportedArchitecture(error.message.replace(str(folder), self.settings.source)) from error
+            words = error.message.replace(str(folder), self.settings.source)
+            raise UnsupportedArchitecture(f"{words}; {ADVICE}") from error
         except (ModelError, ConfigError) as error:
             raise type(error)(error.message.replace(str(folder), self.settings.source)) from error
 

@@ -1,0 +1,104 @@
+"""All groups in one model, and how it is read from file, environment and flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from embedserve_runtime.config.computing import EngineSettings, OnnxSettings
+from embedserve_runtime.config.model import ModelSettings
+from embedserve_runtime.config.serving import BatchingSettings, ServerSettings, TelemetrySettings
+from embedserve_runtime.errors import ConfigError
+
+
+class RuntimeConfig(BaseSettings):
+    """All settings, frozen after start."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        # `load_config` makes the validator, of a class of its own.
+        defer_build=True,
+        env_prefix="EMBEDSERVE_",
+        env_nested_delimiter="__",
+        nested_model_default_partial_update=True,
+    )
+
+    model: ModelSettings
+    server: ServerSettings = ServerSettings()
+    batching: BatchingSettings = BatchingSettings()
+    engine: EngineSettings = EngineSettings()
+    onnx: OnnxSettings = OnnxSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level logged."
+    )
+    termination_log: Path = Field(
+        default=Path("/dev/termination-log"),
+        description="File that gets the reason as JSON when the start fails; written only if it exists.",
+    )
+
+
+def load_config(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> RuntimeConfig:
+    """Read the configuration; `flags` is a nested mapping that wins over environment and file.
+
+    Raises ConfigError with every problem and its field path.
+    """
+
+    class Loader(RuntimeConfig):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=content)
+
+    content = _read_file(file) if file else {}
+    try:
+        loaded = Loader(**dict(flags or {}))
+    except (ValidationError, SettingsError) as error:
+        raise ConfigError(f"configuration{f' {file}' if file else ''}: {_problems(error)}") from error
+    return RuntimeConfig.model_construct(
+        **{name: getattr(loaded, name) for name in RuntimeConfig.model_fields}
+    )
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    # Imported here, for who has such a file.
+    import yaml
+
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration file {file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} must hold a mapping of settings, found a {type(content).__name__}")
+    return content
+
+
+def _problems(error: ValidationError | SettingsError) -> str:
+    """Every problem with its field path; input values are left out, since one of them may be a secret."""
+    if isinstance(error, SettingsError):
+        return str(error)
+    return "; ".join(
+        f"{'.'.join(str(part) for part in problem['loc']) or 'settings'}: {problem['msg']}"
+        for problem in error.errors(include_url=False, include_input=False, include_context=False)
+    )

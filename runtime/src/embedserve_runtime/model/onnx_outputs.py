@@ -1,0 +1,23 @@
+"""What an ONNX file with the usual inputs, written of a model, can give: the names that `onnx.outputs` takes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.heads.description import ClassifierHead, LexicalHead, SparseHead
+
+HIDDEN: Final = "last_hidden_state"
+ROWS: Final = "sentence_embedding"
+LOGITS: Final = "logits"
+
+
+def onnx_outputs(card: ModelCard) -> tuple[str, ...]:
+    """In the order of the names above; none where no such file can be written."""
+    if card.body is not None or card.hides_tokens:
+        return ()
+    heads = (card.head, *card.token_heads)
+    # One pooling for all inputs, over all tokens: an attention mask says nothing of ways and prompts.
+    pools = card.head is None and not card.shares_encoder and card.pipeline.include_prompt
+    gives_logits = any(isinstance(head, ClassifierHead | SparseHead | LexicalHead) for head in heads)
+    return (HIDDEN, *([ROWS] if pools else []), *([LOGITS] if gives_logits else []))
