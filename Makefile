@@ -3,6 +3,8 @@ SHELL := /bin/bash
 .ONESHELL:
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+# Compiled modules are kept, whatever the shell says: without them every process compiles all that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 VENV := .venv
@@ -77,18 +79,17 @@ test-fast: lint ## every test that needs no cluster (under 2 minutes once set up
 
 .PHONY: test-gpu
 test-gpu: setup ## the tests that need a CUDA device; they skip with a reason without one
-	$(BIN)/pytest tests/runtime/engines/test_cuda*.py
+	$(BIN)/pytest tests/runtime/engines/test_cuda_loading.py tests/runtime/engines/test_cuda_routes.py \
+	  tests/runtime/engines/test_cuda.py
 
+# ARCH=arm64: for 64-bit ARM, on another machine by emulation.
 .PHONY: image-cuda
-image-cuda: ## the runtime's image with torch (some 14 GB on disk while it is built); needs buildah
-	VERSION=$$(grep -m1 '^version' runtime/pyproject.toml | cut -d'"' -f2)
-	buildah build --file runtime/Containerfile --target cuda --build-arg REQUIREMENTS=cuda.txt \
-	  --tag "embedserve-runtime:$$VERSION-cuda" .
+image-cuda: setup ## the runtime's image with torch (some 14 GB on disk while it is built), and its self-test
+	$(BIN)/python -m e2e.cluster image-cuda $(if $(ARCH),--architecture $(ARCH))
 
 .PHONY: bench-gpu
-bench-gpu: setup ## the torch engine on a CUDA device; writes benchmarks/results
-	$(BIN)/python -m benchmarks.gpu
-	$(BIN)/python -m benchmarks.gpu_serving
+bench-gpu: setup ## the tests and benchmarks that need a CUDA device, in 25 minutes; goes on where it was cut; benchmarks/results
+	$(BIN)/python -m benchmarks.gpu_session
 
 .PHONY: test
 test: test-fast oracles ## every test, the thorough and the cluster ones too; brings up what it needs

@@ -1,6 +1,6 @@
 """The whole server on a GPU under load, against its engine alone on the same card in the same run.
 
-    python -m benchmarks.gpu_serving [--seconds 5] [--workers 1 4 8]
+    python -m benchmarks.gpu_serving [--seconds 5] [--workers 1 6]
 
 BERT-base shape with random weights, bfloat16, texts of words that are one token each, 32 texts a request, answers in
 base64. The engine alone gets packed ids, two batches in flight, for as long. Prints tokens/s, requests/s, latencies and
@@ -75,13 +75,13 @@ def engine_rates(folder: Path, seconds: float) -> dict[str, float]:
 
 
 @contextmanager
-def served(folder: Path, port: int, workers: int) -> Iterator[float]:
+def served(folder: Path, port: int, workers: str) -> Iterator[float]:
     """Gives the seconds until it answered."""
     command = [sys.executable, "-c", SERVER, "serve", "--model", str(folder), "--port", str(port)]
     environment = {**os.environ, "EMBEDSERVE_ENGINE__KIND": "torch"}
     started = time.perf_counter()
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen([*command, "--http-workers", str(workers)], env=environment, stderr=log)
+        process = subprocess.Popen([*command, "--http-workers", workers], env=environment, stderr=log)
         try:
             while not _is_ready(port):
                 if process.poll() is not None:
@@ -115,7 +115,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="of load for each line")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 8], help="numbers of HTTP workers")
+    parser.add_argument(
+        "--workers",
+        nargs="+",
+        default=["1", "6"],
+        help="numbers of HTTP workers, as --http-workers takes them",
+    )
     arguments = parser.parse_args()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -3,6 +3,7 @@ must compute. The vocabularies are small: only rows that are read cost anything.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +25,18 @@ from transformers import (
     XLMRobertaModel,
 )
 
+from benchmarks.packing import log_uniform, random_batch
+from embedserve_runtime.config import ModelSettings
+from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.model.architecture import Attention, Encoder, Mlp
 from embedserve_runtime.model.pipeline import Pooling
+from embedserve_runtime.model.reading import read_card
+from embedserve_runtime.parity.eight_bit import sample
+from tests.support.models import minilm_folder
 
 Lengths = NDArray[np.int64]
 VOCABULARY = 30_522
+PARITY_LENGTHS = log_uniform(32, 5, 500)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,27 @@ class Shape:
                 torch.nn.init.normal_(parameter, mean=mean, std=0.1)
         built.to(torch.bfloat16).save_pretrained(folder)
 
+    def parity_batch(self, _: Path) -> PackedBatch:
+        """What 16 and 8 bit are compared on."""
+        return random_batch(PARITY_LENGTHS)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A model with its real weights: `save` writes a copy of its folder."""
+
+    name: str
+    pooling: Pooling
+    folder: Callable[[], Path]
+
+    def save(self, folder: Path) -> None:
+        """Raises RuntimeError where its package is not installed."""
+        shutil.copytree(self.folder(), folder, dirs_exist_ok=True)
+
+    def parity_batch(self, folder: Path) -> PackedBatch:
+        """The texts that the server compares them on at start."""
+        return sample(read_card(folder, "local", ModelSettings(source=str(folder))))
+
 
 def _shape(
     name: str, pooling: Pooling, model: type[PreTrainedModel], config: type[PretrainedConfig], **settings: Any
@@ -69,6 +98,7 @@ BGE_M3 = _shape(
     intermediate_size=4096,
     max_position_embeddings=8194,
 )
+MINILM = Trained("all-MiniLM-L6-v2", Pooling.MEAN, minilm_folder)
 QWEN3 = _shape(
     "Qwen3-0.6B",
     Pooling.LAST,

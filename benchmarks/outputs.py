@@ -1,12 +1,13 @@
-"""What several outputs of one forward cost, on the CPU: dense, sparse and multi-vector of a model like BGE-M3 against
-dense alone and against three passes; sparse vectors of the real SPLADE model against sentence-transformers.
+"""What several outputs of one forward cost, on a CPU or a GPU: dense, sparse and multi-vector of a model like BGE-M3
+against dense alone and against three passes; sparse vectors of the real SPLADE model against sentence-transformers.
 
-    python -m benchmarks.outputs [--rounds 5] [--threads 2] [--texts 32] [--tokens 128]
+    python -m benchmarks.outputs [--device cpu|cuda] [--rounds 5] [--threads 2] [--texts 32] [--tokens 128]
 
 The first model has XLM-R's base shape (12 layers of 768), a small vocabulary and random weights. All ways run in turn
 in every round, so that a busy machine slows all of them alike; printed are medians of time and of CPU time, each with
 its ratio to the first.
-Writing the answers is not part of it.
+On a GPU both sides run in bfloat16, and results are on the host when a round ends. Writing the answers is not part of
+it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -40,7 +42,15 @@ ALL = Output.DENSE | Output.SPARSE | Output.MULTI_VECTOR
 WIDTH, VOCABULARY = 768, 2000
 
 
-def like_bge_m3(folder: Path, threads: int) -> Runner:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What runs the models. device: cpu or cuda."""
+
+    device: str
+    threads: int
+
+
+def like_bge_m3(folder: Path, place: Place) -> Runner:
     config = XLMRobertaConfig(
         vocab_size=VOCABULARY,
         hidden_size=WIDTH,
@@ -55,11 +65,12 @@ def like_bge_m3(folder: Path, threads: int) -> Runner:
     xlm_roberta_tokenizer(folder)
     torch.save(torch.nn.Linear(WIDTH, 1).state_dict(), folder / "sparse_linear.pt")
     torch.save(torch.nn.Linear(WIDTH, WIDTH).state_dict(), folder / "colbert_linear.pt")
-    return runner_of(folder, threads)
+    return runner_of(folder, place)
 
 
-def runner_of(folder: Path, threads: int, **model: str) -> Runner:
-    flags = {"model": {"source": str(folder), **model}, "engine": {"threads": threads}}
+def runner_of(folder: Path, place: Place, **model: str) -> Runner:
+    kind = "torch" if place.device == "cuda" else "auto"
+    flags = {"model": {"source": str(folder), **model}, "engine": {"threads": place.threads, "kind": kind}}
     return load_runner(load_config(flags=flags))
 
 
@@ -73,12 +84,14 @@ def of_outputs(runner: Runner, texts: int, tokens: int) -> Mapping[str, Callable
     }
 
 
-def of_splade(threads: int, texts: int) -> Mapping[str, Callable[[], object]]:
+def of_splade(place: Place, texts: int) -> Mapping[str, Callable[[], object]]:
     """From text to vectors, in batches of 32; the longest first, as sentence-transformers sorts them."""
-    runner = runner_of(splade_folder(), threads, task="sparse")
+    runner = runner_of(splade_folder(), place, task="sparse")
     tokenizer = TextTokenizer.from_card(runner.card)
     given = parity_texts(2 * texts)
-    oracle = SparseEncoder(str(splade_folder()), device="cpu")
+    oracle = SparseEncoder(str(splade_folder()), device=place.device)
+    if place.device == "cuda":
+        oracle = oracle.to(torch.bfloat16)
     oracle.max_seq_length = runner.card.max_length
 
     def ours() -> None:
@@ -87,7 +100,12 @@ def of_splade(threads: int, texts: int) -> Mapping[str, Callable[[], object]]:
         for start in range(0, len(ids), 32):
             runner.run(PackedBatch.pack(ids[start : start + 32]), Output.SPARSE)
 
-    return {"SPLADE": ours, "SPLADE, sentence-transformers": lambda: oracle.encode(given, batch_size=32)}
+    def theirs() -> None:
+        oracle.encode(given, batch_size=32)
+        if place.device == "cuda":
+            torch.cuda.synchronize()
+
+    return {"SPLADE": ours, "SPLADE, sentence-transformers": theirs}
 
 
 class Taken(NamedTuple):
@@ -122,16 +140,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=usable_cpus())
     parser.add_argument("--texts", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=128)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    place = Place(options.device, options.threads)
     with TemporaryDirectory() as folder:
-        runner = like_bge_m3(Path(folder), options.threads)
+        runner = like_bge_m3(Path(folder), place)
         report(of_outputs(runner, options.texts, options.tokens), options.rounds)
-    report(of_splade(options.threads, options.texts), options.rounds)
+    report(of_splade(place, options.texts), options.rounds)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 from e2e.cluster.binaries import build_helm
+from e2e.cluster.emulation import ARM64
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.images import load_project_images, write_manifest
+from e2e.cluster.images import build_cuda, load_project_images, write_manifest
 from e2e.cluster.layout import Layout
 from e2e.cluster.lifecycle import PROCESS_NAMES, Cluster
 from e2e.cluster.progress import Progress
@@ -28,6 +29,10 @@ def main(arguments: list[str]) -> int:
         "image-arm64", help="build the runtime's image for amd64 and arm64, one manifest"
     )
     both.add_argument("folder", type=Path, help="where the OCI layout is written")
+    cuda = commands.add_parser(
+        "image-cuda", help="build the runtime's image with torch and run its self-test"
+    )
+    cuda.add_argument("--architecture", choices=(ARM64,), help="by emulation where this machine is another")
     commands.add_parser("kubeconfig", help="print the administrator's kubeconfig path")
     commands.add_parser(
         "env", help='print shell lines: eval "$(python -m e2e.cluster env)" gives kubectl and helm'
@@ -61,6 +66,10 @@ def _run(cluster: Cluster, options: argparse.Namespace) -> int:
                 print(f"{image.reference} {'loaded' if image.was_loaded else 'unchanged'}")
         case "image-arm64":
             print(write_manifest(cluster.images, options.folder))
+        case "image-cuda":
+            reference = build_cuda(cluster.images, options.architecture)
+            print(cluster.images.buildah.printed(reference, "embedserve", "self-test"), end="")
+            print(f"{reference} in {cluster.layout.buildah / 'storage'}")
         case "kubeconfig":
             print(cluster.layout.admin_kubeconfig)
         case "env":

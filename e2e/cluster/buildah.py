@@ -23,7 +23,7 @@ PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy")
 class ImageBuild:
     """A Containerfile, the folder it copies from, and the files and facts that decide its content.
 
-    architecture: None for this machine's own.
+    architecture: None for this machine's own. target: the stage to build, None for the last one.
     """
 
     reference: str
@@ -32,6 +32,7 @@ class ImageBuild:
     inputs: tuple[Path, ...]
     arguments: Mapping[str, str] = field(default_factory=dict)
     architecture: str | None = None
+    target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,14 @@ class Buildah:
             ]
             if image.architecture is not None:
                 words += ["--arch", image.architecture]
+            if image.target is not None:
+                words += ["--target", image.target]
             for name, value in image.arguments.items():
                 words += ["--build-arg", f"{name}={value}"]
             for name, path in secrets.items():
                 words += ["--secret", f"id={name},src={path}"]
-            self._run(*words, str(image.context), timeout_s=1800 if image.architecture is None else 7200)
+            quick = image.architecture is None and image.target is None
+            self._run(*words, str(image.context), timeout_s=1800 if quick else 7200)
 
     def save(self, reference: str, archive: Path) -> None:
         # This format is not compressed; compressing would be most of the time, and the archive goes nowhere.
@@ -93,6 +97,15 @@ class Buildah:
             yield Path(self._ask("mount", container))
         finally:
             self._run("umount", container)
+            self._run("rm", container)
+
+    def printed(self, reference: str, *words: str) -> str:
+        """What a command inside the image prints, as the image's own user. Raises ClusterError unless it exits 0."""
+        container = self._ask("from", "--quiet", "--pull-never", reference)
+        try:
+            command = self._command("run", "--isolation", "chroot", container, "--", *words)
+            return run(command, timeout_s=900)
+        finally:
             self._run("rm", container)
 
     def _ask(self, *words: str) -> str:

@@ -131,6 +131,22 @@ def write_manifest(loader: ImageLoader, folder: Path) -> str:
     return name
 
 
+def build_cuda(loader: ImageLoader, architecture: str | None = None) -> str:
+    """The runtime's image with torch, in buildah's store; returns its name. architecture: None for this machine's."""
+    if architecture == ARM64:
+        ensure_arm64(loader.progress)
+    image = _project_image(loader, "runtime", "embedserve-runtime", "-cuda", architecture)
+    image = replace(
+        image,
+        reference=image.reference if architecture is None else f"{image.reference}-{architecture}",
+        arguments={**image.arguments, "REQUIREMENTS": "cuda.txt"},
+        target="cuda",
+    )
+    with loader.progress.step(f"building image {image.reference.removeprefix(PREFIX)}", "some 14 GB of disk"):
+        loader.buildah.build(image)
+    return image.reference
+
+
 def _project_image(
     loader: ImageLoader, package: str, name: str, suffix: str, architecture: str | None = None
 ) -> ImageBuild:

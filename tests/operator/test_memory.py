@@ -96,7 +96,8 @@ def test_on_accelerators_the_size_says_nothing_of_the_memory_of_the_host() -> No
     changed = serving(hardware={"class": "hopper"}).changed(
         hub_spec(REPO, hardware={"class": "hopper"}, batching={"maxBatchTokens": 1024})
     )
-    assert requests(changed) == {"nvidia.com/gpu": 1}
+    # CPUs are the class's.
+    assert requests(changed) == {"nvidia.com/gpu": 1, "cpu": 8}
 
 
 def test_where_a_job_has_fetched_the_first_pods_are_made_for_the_size() -> None:

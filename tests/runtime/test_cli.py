@@ -42,6 +42,17 @@ def test_fetch_prints_and_leaves_what_it_fetched(
     assert json.loads(capsys.readouterr().out)["vectorSpace"] == model["vectorSpace"]
 
 
+def test_a_fetch_for_a_gpu_makes_the_folder_that_servers_keep_compiled_kernels_in(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_of_minilm(tmp_path / "repositories" / REPOSITORY / "main")
+    monkeypatch.setenv("EMBEDSERVE_ENGINE__KIND", "torch")
+    with HubServer(tmp_path / "repositories") as hub:
+        monkeypatch.setenv("EMBEDSERVE_MODEL__ENDPOINT", hub.url)
+        assert main(["fetch", "--config", str(config)]) == 0
+    assert (tmp_path / "store" / "kernels").stat().st_mode & 0o070 == 0o070
+
+
 def test_a_failed_fetch_exits_with_1_and_leaves_the_reason(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

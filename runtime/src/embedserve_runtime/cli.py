@@ -28,6 +28,7 @@ from embedserve_runtime.model.exports import is_foreign
 from embedserve_runtime.model.onnx_outputs import onnx_outputs
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import LocatedModel, fetch_model, note_identity, open_model
+from embedserve_runtime.model.store.kernels import make_place
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.termination import write_termination_message, write_termination_result
 
@@ -56,8 +57,8 @@ SERVE_FLAGS: tuple[tuple[str, tuple[str, str], type, str], ...] = (
     (
         "--http-workers",
         ("server", "http_workers"),
-        int,
-        "processes that parse and tokenise (default: 1, the engine's own)",
+        str,
+        "processes that parse and tokenise, or auto: measured (default: 1, the engine's own)",
     ),
     ("--served-model-name", ("server", "served_model_name"), str, "the model's name in answers"),
     (
@@ -139,6 +140,8 @@ def _fetch(config: RuntimeConfig) -> int:
         progress.served(config.server.host, config.server.management_port),
     ):
         located = fetch_model(config.model, progress)
+        if config.engine.kind == "torch":
+            make_place(config.model.store.expanduser())
         progress.enter("reading")
         is_foreign_here = config.model.export_elsewhere and is_foreign(located.folder, config.model.onnx_file)
         card = None if is_foreign_here else read_card(located.folder, located.revision, config.model)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -132,27 +131,6 @@ def test_of_processes_that_race_and_are_killed_one_good_model_is_left(
     finish(first)
     assert [finish(process)[0] for process in others] == [0, 0]
     assert_fetched(settings, files)
-
-
-@pytest.fixture
-def small_volume(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 40 MB."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a file system needs root")
-    volume = tmp_path / "volume"
-    volume.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(volume)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode != 0:
-        pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
-    try:
-        yield volume
-    finally:
-        subprocess.run(["umount", "-l", str(volume)], check=True)
 
 
 def test_a_volume_that_is_too_small_is_named_before_the_first_byte(

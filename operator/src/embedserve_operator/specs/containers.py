@@ -29,6 +29,8 @@ CONVERT: JobTask = "convert"
 RUNTIME = "runtime"
 _AWS_NEEDED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _AWS_OPTIONAL = ("AWS_SESSION_TOKEN", "AWS_REGION")
+KERNELS = "kernels"
+"""The folder of the store that kernels compiled for an accelerator are kept in."""
 _START_LIMIT_SECONDS = 300
 """A process that opens no port for so long is restarted. Loading a model does not count, however large it is:
 the port opens before."""
@@ -74,11 +76,16 @@ def runtime_container(
     settings: RenderSettings,
     *,
     read_only: bool = False,
+    keeps_kernels: bool = False,
     memory: str | None = None,
 ) -> Manifest:
-    """Serves the model, from a volume that it cannot write when `read_only`. `memory`: its request where the user says
-    nothing of memory."""
+    """Serves the model, from a volume that it cannot write when `read_only`. `keeps_kernels`: but for the folder of
+    compiled kernels, where it has an accelerator to compile for. `memory`: its request where the user says nothing of
+    memory."""
     container = _container(RUNTIME, "serve", spec, settings, read_only=read_only)
+    if keeps_kernels and accelerators(spec, settings) is not None:
+        mount = {"name": VOLUME, "mountPath": f"{STORE_PATH}/{KERNELS}", "subPath": KERNELS}
+        container["volumeMounts"].append(mount)
     if spec.auth is not None:
         container["env"].append(_from_secret("EMBEDSERVE_SERVER__API_KEYS", spec.auth.secret_ref))
     return {
@@ -143,12 +150,15 @@ def _resources(
     nothing of memory, and the accelerators."""
     given = spec.resources.as_wire() if spec.resources is not None else {}
     limits, requests = dict(given.get("limits", {})), dict(given.get("requests", {}))
-    cpus = hardware_of(spec, settings).cpus
+    cpus, asked = hardware_of(spec, settings).cpus, accelerators(spec, settings)
+    if cpus is not None and asked is not None:
+        # They are for feeding whole accelerators: Jobs have none, and slices are known by another name.
+        is_whole = accelerated and spec.hardware.resource_name is None
+        cpus = cpus * asked[1] if is_whole else None
     if cpus is not None and "cpu" not in requests and "cpu" not in limits:
         requests["cpu"] = cpus
     if memory is not None:
         requests["memory"] = memory
-    asked = accelerators(spec, settings)
     if accelerated and asked is not None:
         name, count = asked
         limits[name] = requests[name] = count

@@ -199,7 +199,15 @@ def _pod(
         "terminationGracePeriodSeconds": ENDPOINT_DRAIN_SECONDS + grace_seconds(spec) + _STOP_MARGIN_SECONDS,
         "securityContext": security_context(volume),
         **_before(resource, spec, settings, revision, volume),
-        "containers": [runtime_container(spec, settings, read_only=volume is not None, memory=memory)],
+        "containers": [
+            runtime_container(
+                spec,
+                settings,
+                read_only=volume is not None,
+                keeps_kernels=volume is not None and not volume.is_filled,
+                memory=memory,
+            )
+        ],
         "volumes": pod_volumes(spec, config, volume),
     }
 

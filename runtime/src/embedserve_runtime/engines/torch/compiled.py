@@ -7,7 +7,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from embedserve_runtime import __version__
+from embedserve_runtime.engines.torch.kernel_forms import counted_forms
 from embedserve_runtime.model.store.kernels import Compiled
 
 log = logging.getLogger(__name__)
@@ -29,21 +30,43 @@ def kept_kernels(store: Path, kind: str) -> Iterator[None]:
     kind: in words, what of a model and its settings decides about them; versions and the devices are added to it. Where
     the variable TRITON_CACHE_DIR names a folder that one is used, and the store left alone.
     """
-    if FOLDER in os.environ or not torch.cuda.is_available() or find_spec("triton") is None:
+    if not torch.cuda.is_available() or find_spec("triton") is None:
         yield
         return
+    with counted_forms(), nullcontext() if FOLDER in os.environ else filled_from(_of_kind(store, kind)):
+        yield
+
+
+def _of_kind(store: Path, kind: str) -> Compiled:
     key = key_of(kind, version("triton"), _capabilities())
     # The same path in every pod: Triton's records name their files by whole paths.
     folder = Path(tempfile.gettempdir()) / f"embedserve-kernels-{os.geteuid()}" / key
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    compiled = Compiled(store.expanduser(), key, folder)
+    return Compiled(store.expanduser(), key, folder)
+
+
+@contextmanager
+def filled_from(compiled: Compiled) -> Iterator[None]:
+    """The compiler's folder begins with what the store has, and what is new in the end goes to the store.
+
+    A store that cannot be written, as a read-only mount, is read all the same: what is new stays in the folder.
+    """
     before = compiled.take()
-    os.environ[FOLDER] = str(folder)
-    log.info("compiled kernels taken from the store", extra={"files": before, "key": key})
+    os.environ[FOLDER] = str(compiled.folder)
+    log.info("compiled kernels taken from the store", extra={"files": before, "key": compiled.key})
     yield
-    if sum(1 for path in folder.rglob("*") if path.is_file()) > before:
-        kept = compiled.keep()
-        log.info("compiled kernels kept in the store", extra={"file": None if kept is None else str(kept)})
+    new = compiled.files() - before
+    if new <= 0:
+        return
+    kept = compiled.keep()
+    if kept is None:
+        folder = str(compiled.folder)
+        log.warning(
+            "compiled kernels cannot be kept in the store, the next process compiles them again",
+            extra={"files": new, "store": str(compiled.root), "folder": folder},
+        )
+    else:
+        log.info("compiled kernels kept in the store", extra={"files": new, "file": str(kept)})
 
 
 def key_of(kind: str, triton: str, capabilities: str) -> str:

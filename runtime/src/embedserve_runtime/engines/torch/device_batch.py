@@ -15,6 +15,9 @@ from torch import Tensor
 
 from embedserve_runtime.engines.base import PackedBatch
 
+# Integers in 16 bytes.
+ALIGNED = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
@@ -24,14 +27,16 @@ class Capacity:
     sequences: int
 
     @property
-    def sizes(self) -> list[int]:
-        """Of the parts, in the order of `DeviceBatch`."""
-        return [self.tokens] * 5 + [self.sequences] * 3
+    def steps(self) -> tuple[int, int]:
+        """What a part by token and one by sequence take: each begins on 16 bytes, since a kernel is compiled once more
+        for every set of its arrays that does not."""
+        return (-(-self.tokens // ALIGNED) * ALIGNED, -(-self.sequences // ALIGNED) * ALIGNED)
 
     @property
     def integers(self) -> int:
         """Length of the one array that holds a batch."""
-        return sum(self.sizes)
+        by_token, by_sequence = self.steps
+        return 5 * by_token + 3 * by_sequence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +59,10 @@ class DeviceBatch:
     @classmethod
     def over(cls, storage: Tensor, capacity: Capacity) -> DeviceBatch:
         """The views of an int32 array of `capacity.integers` elements."""
-        return cls(*torch.split(storage[: capacity.integers], capacity.sizes))
+        by_token, by_sequence = capacity.steps
+        tokens = storage[: 5 * by_token].view(5, by_token)
+        sequences = storage[5 * by_token : capacity.integers].view(3, by_sequence)
+        return cls(*tokens[:, : capacity.tokens], *sequences[:, : capacity.sequences])
 
     @property
     def tokens(self) -> int:
@@ -74,9 +82,11 @@ class DeviceBatch:
 def lay_out(batch: PackedBatch, capacity: Capacity, into: NDArray[np.int32]) -> None:
     """Write `batch` into an array of `capacity.integers` elements, in the order of `DeviceBatch`."""
     room, tokens, sequences = capacity.tokens, batch.tokens, len(batch.cu_seqlens) - 1
-    by_token, by_sequence = into[: 5 * room].reshape(5, room), into[5 * room : capacity.integers]
+    step, step_of_sequences = capacity.steps
+    by_token = into[: 5 * step].reshape(5, step)[:, :room]
+    by_sequence = into[5 * step : capacity.integers].reshape(3, step_of_sequences)
     ids, types, starts, ends, sequence_of = by_token
-    firsts, lasts, origins = by_sequence.reshape(3, capacity.sequences)
+    firsts, lasts, origins = by_sequence[:, : capacity.sequences]
     ids[:tokens] = batch.token_ids
     types[:tokens] = 0 if batch.token_types is None else batch.token_types
     if sequences == 1:

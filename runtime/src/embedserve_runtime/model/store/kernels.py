@@ -40,6 +40,10 @@ class Compiled:
                     # When it was last wanted, for `gc`.
                     os.utime(archive)
                 break
+        return self.files()
+
+    def files(self) -> int:
+        """How many the folder has."""
         return len(_files(self.folder))
 
     def keep(self) -> Path | None:
@@ -90,6 +94,13 @@ class Compiled:
         finally:
             shutil.rmtree(beside, ignore_errors=True)
         return True
+
+
+def make_place(root: Path) -> None:
+    """The folder of archives, where the store can be written: servers mount it for writing, all else for reading, and
+    not every volume lets the kubelet make it."""
+    with contextlib.suppress(OSError):
+        make_folder(root / KERNELS)
 
 
 def _is_whole(archive: Path) -> bool:

@@ -1,0 +1,6 @@
+"""Kernels in Triton, and what launches them."""
+
+import os
+
+# A product and the sum that takes it in one instruction: Triton 3.9 wants this said, later ones take it for off.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")

@@ -1,0 +1,60 @@
+"""A bound on the forms of each Triton kernel that a start compiles.
+
+Triton compiles a kernel anew for each set of its compile-time arguments. One that depends on the size of a batch would
+make a start take minutes, or never end; so forms are counted, and too many end the start with the kernel's name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from embedserve_runtime.errors import EngineFailure
+
+log = logging.getLogger(__name__)
+
+# Of one kernel. Encoders with layers of one shape make at most some ten, for all sizes of batches.
+MOST_FORMS = 200
+
+
+class Compiled(Protocol):
+    """What Triton tells of the function that it has compiled."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class FormCounter:
+    """Triton's hook behind a compilation, whether the compiler ran or its folder had the form."""
+
+    def __init__(self, most: int) -> None:
+        self.forms: Counter[str] = Counter()
+        self._most = most
+
+    def __call__(self, *, fn: Compiled, **_: object) -> None:
+        """Raises EngineFailure where there are too many of one kernel."""
+        self.forms[fn.name] += 1
+        if self.forms[fn.name] > self._most:
+            raise EngineFailure(
+                f"kernel {fn.name} was compiled in more than {self._most} forms: something that changes with the "
+                "batch is compiled into it. Please report it; engine.attention: varlen runs without our kernels"
+            )
+
+
+@contextmanager
+def counted_forms(most: int = MOST_FORMS) -> Iterator[FormCounter]:
+    """Counts what Triton compiles inside. Raises EngineFailure where there are more than `most` of one kernel."""
+    import triton
+
+    runtime, counter = triton.knobs.runtime, FormCounter(most)
+    before = runtime.jit_post_compile_hook
+    runtime.jit_post_compile_hook = counter
+    try:
+        yield counter
+    finally:
+        runtime.jit_post_compile_hook = before
+    counts = dict(counter.forms.most_common())
+    log.info("forms of kernels, compiled or found", extra={"forms": counter.forms.total(), "kernels": counts})

@@ -1,0 +1,165 @@
+"""How many forms of each Triton kernel an encoder makes compile: few, whatever sizes its batches have.
+
+Triton's own look at the arguments, without a GPU: a stand-in for its driver names one, and its hook before compiling
+says that it is done.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
+from embedserve_runtime.engines.torch.fused.support import EightBit
+from embedserve_runtime.engines.torch.graphs import LARGEST, buckets
+from embedserve_runtime.engines.torch.kernel_forms import counted_forms
+from embedserve_runtime.engines.torch.parameters import Parameters
+from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.pipeline import Pooling
+from tests.runtime.engines.test_forms import LAYERS, VOCABULARY, encoder_of, random_parameters
+
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed"),
+]
+
+# Of all kernels together. A form takes the compiler up to some seconds.
+MOST_AT_START = 30
+# Batches that no graph is for may have any number of tokens: a multiple of 16 or not, or one.
+MOST_LATER = 15
+
+
+class Forms:
+    """Which forms of which kernel would have been compiled."""
+
+    def __init__(self) -> None:
+        self._keys: set[tuple[str, str]] = set()
+
+    def __call__(self, **facts: object) -> bool:
+        """Triton's hook before it compiles; True: there is nothing to be done."""
+        name = getattr(facts["fn"], "name", "")
+        self._keys.add((str(name), str(facts["key"])))
+        return True
+
+    @property
+    def by_kernel(self) -> Counter[str]:
+        return Counter(name for name, _ in self._keys)
+
+
+class Hopper:
+    """What Triton asks its driver before it compiles."""
+
+    def get_current_target(self) -> object:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        # One that no machine has: Triton keeps what it knows of a device.
+        return 99
+
+    def get_current_stream(self, _: int) -> int:
+        return 0
+
+
+@pytest.fixture
+def _hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime.driver import driver
+
+    monkeypatch.setattr(driver, "_active", Hopper())
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    properties = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: properties)
+
+
+@pytest.fixture
+def forms(monkeypatch: pytest.MonkeyPatch) -> Forms:
+    import triton
+
+    found = Forms()
+    monkeypatch.setattr(triton.knobs.runtime, "jit_cache_hook", found)
+    return found
+
+
+def run_of(folder: Path, kind: EightBit | None, form: str) -> Callable[[DeviceBatch], None]:
+    """The forward pass of an encoder, and mean pooling."""
+    from embedserve_runtime.engines.torch.fused.eight_bit import EightBitEncoder
+    from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
+    from embedserve_runtime.engines.torch.fused.operations import pooled
+
+    plain = encoder_of(LAYERS[form])
+    layers = tuple(
+        replace(
+            layer,
+            attention=replace(layer.attention, heads=4, kv_heads=4, head_size=16),
+            mlp=replace(layer.mlp, intermediate=128),
+        )
+        for layer in plain.layers
+    )
+    encoder = replace(plain, hidden_size=64, layers=layers)
+    save_file(dict(random_parameters(encoder)), folder / "model.safetensors")
+    parameters = Parameters(Weights(encoder, Checkpoint.open(folder)), torch.device("cpu"), torch.bfloat16)
+    fused = FusedEncoder(encoder, parameters) if kind is None else EightBitEncoder(encoder, parameters, kind)
+
+    def run(batch: DeviceBatch) -> None:
+        hidden = fused(batch)
+        pooled(hidden, batch, Pooling.MEAN, torch.empty((batch.sequences, hidden.shape[1])), 0)
+
+    return run
+
+
+@pytest.mark.usefixtures("_hopper")
+@pytest.mark.parametrize("form", ["learned bias by bucket", "norms first"])
+@pytest.mark.parametrize("kind", [None, *EightBit])
+def test_a_start_compiles_few_forms_of_kernels_and_batches_without_a_graph_add_few(
+    tmp_path: Path, forms: Forms, kind: EightBit | None, form: str
+) -> None:
+    run = run_of(tmp_path, kind, form)
+    with torch.inference_mode():
+        # Beyond, buckets differ by nothing that kernels are told.
+        for capacity in [one for one in buckets(LARGEST) if one.tokens <= 6144 or one.tokens == LARGEST]:
+            run(DeviceBatch.over(torch.zeros(capacity.integers, dtype=torch.int32), capacity))
+        at_start = forms.by_kernel.total()
+        assert 5 < at_start <= MOST_AT_START, forms.by_kernel
+        source = np.random.default_rng(1)
+        for sequences in range(1, 60):
+            lengths = source.integers(1, 40, sequences)
+            batch = PackedBatch.pack([source.integers(0, VOCABULARY, n).astype(np.int32) for n in lengths])
+            run(bring(batch, torch.device("cpu")))
+    assert forms.by_kernel.total() - at_start <= MOST_LATER, forms.by_kernel
+
+
+@pytest.mark.usefixtures("_hopper")
+def test_a_kernel_that_is_compiled_anew_for_every_batch_ends_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from embedserve_runtime.engines.torch.fused.kernels.rows import activate
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    values = torch.zeros(64)
+
+    def compile_form(block: int) -> None:
+        activate.warmup(
+            *(values, values, values, 64, 8), GATED=False, HAS_BIAS=False, KIND=2, BLOCK=block, grid=(1,)
+        )
+
+    with counted_forms(most=2) as counter:
+        for block in (16, 32, 16):
+            compile_form(block)
+        with pytest.raises(EngineFailure, match="kernel activate was compiled in more than 2 forms"):
+            compile_form(64)
+    assert counter.forms == {"activate": 3}
+    # Nobody counts outside.
+    compile_form(128)
+    assert counter.forms == {"activate": 3}
