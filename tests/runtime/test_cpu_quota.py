@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_runtime.cpu_quota import cpu_limit, cpus_in, memory_nodes, usable_cpus
+from embedserve_runtime.cpu_quota import cpu_limit, usable_cpus
 
 V1 = {"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}
 CASES: dict[str, tuple[dict[str, str], float | None]] = {
@@ -37,27 +37,3 @@ def test_threads_follow_the_quota_rounded_up_but_never_more_than_the_cores_allow
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     (tmp_path / "cpu.max").write_text(maximum)
     assert usable_cpus(tmp_path) == want_cpus
-
-
-@pytest.mark.parametrize(
-    ("text", "want"), [("0", {0}), ("0-3", {0, 1, 2, 3}), ("0-1,8-9,12", {0, 1, 8, 9, 12}), ("", set())]
-)
-def test_lists_of_cpus_are_read_in_the_kernels_notation(text: str, want: set[int]) -> None:
-    assert cpus_in(text) == want
-
-
-@pytest.mark.parametrize(
-    ("mask", "want_nodes"), [({0, 1}, [0]), ({1, 2}, [0, 1]), ({2, 3}, [1]), ({0, 1, 2, 3}, [0, 1])]
-)
-def test_memory_nodes_are_those_of_the_cpus_that_the_process_may_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mask: set[int], want_nodes: list[int]
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: mask)
-    for node, cpus in ((0, "0-1"), (1, "2-3"), (2, "")):  # the last has memory only
-        (tmp_path / f"node{node}").mkdir()
-        (tmp_path / f"node{node}" / "cpulist").write_text(f"{cpus}\n")
-    assert memory_nodes(tmp_path) == want_nodes
-
-
-def test_no_node_is_told_where_the_kernel_knows_none(tmp_path: Path) -> None:
-    assert memory_nodes(tmp_path) == []

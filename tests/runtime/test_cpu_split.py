@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from embedserve_runtime.cpu_split import CpuSplit, split_cpus
+from embedserve_runtime.cpu_split import MOST_FRONT_ENDS, CpuSplit, front_ends, split_cpus
 
 MICRO = 1e-6
 CASES = {
@@ -28,3 +28,27 @@ def test_cores_are_split_by_the_measured_share(
 
 def test_the_share_is_told() -> None:
     assert split_cpus(4, tokenizing=1.0, engine=3.0, processes=1) == CpuSplit(4, 3, 1, 0.25)
+
+
+# Cores, microseconds around the engine a token, its tokens a second, its threads.
+FRONT_ENDS = {
+    "one core has one process": ((1, 100.0, 1e6, 1), 1),
+    "two cores have one process, however much there is to do": ((2, 100.0, 1e6, 2), 1),
+    "a slow engine on many cores needs no more than its own": ((16, 2.0, 40e3, 16), 1),
+    "a fast engine shares the cores": ((16, 2.0, 2e6, 16), 3),
+    "a share of less than one and a half cores is one process": ((8, 2.0, 750e3, 8), 1),
+    "most of the work, and one core is left for the engine": ((4, 100.0, 1e6, 4), 3),
+    "a device gets as many as keep it busy": ((16, 2.0, 2.4e6, None), 5),
+    "a device is fed by one where that is enough": ((16, 2.0, 400e3, None), 1),
+    "its host thread keeps a core": ((4, 2.0, 2.4e6, None), 3),
+    "many cores": ((256, 2.0, 1e9, None), MOST_FRONT_ENDS),
+    "nothing was measured": ((16, 0.0, 1e6, 16), 1),
+}
+
+
+@pytest.mark.parametrize(("measured", "want"), FRONT_ENDS.values(), ids=FRONT_ENDS.keys())
+def test_front_ends_are_as_many_as_the_engine_needs(
+    measured: tuple[int, float, float, int | None], want: int
+) -> None:
+    cpus, around, rate, threads = measured
+    assert front_ends(cpus, around=around * MICRO, rate=rate, threads=threads) == want

@@ -45,4 +45,34 @@ def test_threads_that_are_a_setting_stay(folder: Path) -> None:
 
 def test_a_table_of_token_vectors_has_no_engine_to_share_cores_with(tmp_path: Path) -> None:
     Saved().save(tmp_path)
-    assert starting.start(config(tmp_path), lambda: None).split is None
+    started = starting.start(config(tmp_path), lambda: None)
+    assert (started.split, started.http_workers) == (None, 1)
+
+
+def counted(config: RuntimeConfig) -> RuntimeConfig:
+    return config.model_copy(update={"server": config.server.model_copy(update={"http_workers": "auto"})})
+
+
+@pytest.mark.parametrize(
+    ("cpus", "rate", "want"),
+    [(4, 1e12, (3, 1)), (4, 1.0, (1, 4)), (2, 1e12, (1, 1))],
+    ids=["a fast engine", "a slow one", "a fast one on two cores"],
+)
+def test_processes_are_counted_by_what_is_measured_and_the_engine_gets_the_other_cores(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, cpus: int, rate: float, want: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(starting, "usable_cpus", lambda: cpus)
+    monkeypatch.setattr(starting, "rate", lambda run, **_: rate)
+    started = starting.start(counted(config(folder)), lambda: None)
+    assert started.split is not None
+    assert (started.http_workers, started.split.engine) == want
+    assert started.runners[0].engine.threads == want[1]
+
+
+def test_a_table_of_token_vectors_is_read_by_all_cores_but_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Saved().save(tmp_path)
+    monkeypatch.setattr(starting, "usable_cpus", lambda: 4)
+    monkeypatch.setattr(starting, "rate", lambda run, **_: 1e12)
+    assert starting.start(counted(config(tmp_path)), lambda: None).http_workers == 3

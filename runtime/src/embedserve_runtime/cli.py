@@ -57,8 +57,8 @@ SERVE_FLAGS: tuple[tuple[str, tuple[str, str], type, str], ...] = (
     (
         "--http-workers",
         ("server", "http_workers"),
-        int,
-        "processes that parse and tokenise (default: 1, the engine's own)",
+        str,
+        "processes that parse and tokenise, or auto: measured (default: 1, the engine's own)",
     ),
     ("--served-model-name", ("server", "served_model_name"), str, "the model's name in answers"),
     (

@@ -11,7 +11,6 @@ import os
 from pathlib import Path
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
-NODES_ROOT = Path("/sys/devices/system/node")
 # The CPU controller's folder under version 1, alone or mounted jointly.
 V1_FOLDERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
 
@@ -32,29 +31,13 @@ def cpu_limit(root: Path = CGROUP_ROOT) -> float | None:
 
 def usable_cpus(root: Path = CGROUP_ROOT) -> int:
     """Whole CPUs to size thread pools by: the quota rounded up, at most the affinity mask, at least 1."""
-    allowed = len(_allowed())
+    allowed = len(allowed_cpus())
     limit = cpu_limit(root)
     return max(1, min(allowed, math.ceil(limit))) if limit is not None else allowed
 
 
-def memory_nodes(root: Path = NODES_ROOT) -> list[int]:
-    """Numbers of the NUMA nodes that the CPUs of the affinity mask (cpuset) belong to; empty where none are told."""
-    allowed = _allowed()
-    lists = {folder: _read(folder / "cpulist") for folder in root.glob("node[0-9]*")}
-    return sorted(
-        int(folder.name.removeprefix("node"))
-        for folder, cpus in lists.items()
-        if cpus is not None and allowed & cpus_in(cpus)
-    )
-
-
-def cpus_in(text: str) -> frozenset[int]:
-    """CPUs of the kernel's notation: `0-3,8`."""
-    ranges = (part.partition("-") for part in text.split(",") if part)
-    return frozenset(cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1))
-
-
-def _allowed() -> frozenset[int]:
+def allowed_cpus() -> frozenset[int]:
+    """The affinity mask (cpuset)."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+# Each front end takes 65 MB; more of them than this have not been seen to be of use.
+MOST_FRONT_ENDS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +31,20 @@ def split_cpus(cpus: int, *, tokenizing: float, engine: float, processes: int) -
     share = tokenizing / (tokenizing + engine) if tokenizing + engine > 0 else 0.0
     around = max(0, min(int(share * cpus + 0.5), processes, cpus - 1))
     return CpuSplit(cpus, cpus - around, around, round(share, 4))
+
+
+def front_ends(cpus: int, *, around: float, rate: float, threads: int | None) -> int:
+    """Processes that speak HTTP and tokenise; 1 for the engine's own.
+
+    around: measured seconds of one core a token in HTTP and tokenizer. rate: the engine's tokens a second. threads: of
+    an engine that shares the cores, None for one that has a device of its own.
+
+    An engine on the cores gives up its share of them, to the nearest whole core. A device is to be kept busy: it gets
+    as many processes as it needs, and its host thread keeps a core. One or two cores are not worth dividing.
+    """
+    if cpus <= 2:
+        return 1
+    needed = around * rate
+    if threads is not None:
+        needed = math.floor(cpus * needed / (needed + threads) + 0.5)
+    return max(1, min(math.ceil(needed), cpus - 1, MOST_FRONT_ENDS))

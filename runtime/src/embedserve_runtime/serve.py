@@ -27,7 +27,10 @@ import uvloop
 from embedserve_runtime.api.app import management_app
 from embedserve_runtime.api.endpoint import Surroundings
 from embedserve_runtime.config import RuntimeConfig
+from embedserve_runtime.cpu_nodes import stay_on_one_node
+from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.errors import EmbedserveError, NotReady
+from embedserve_runtime.frontends.growing import GrowingFrontEnd
 from embedserve_runtime.frontends.listening import Ports, address_of, bind, ports_of
 from embedserve_runtime.frontends.own import OwnFrontEnd
 from embedserve_runtime.frontends.setup import (
@@ -64,6 +67,8 @@ def run(config: RuntimeConfig) -> int:
     """Serve until a signal comes; the process's exit code."""
     configure_logs(config.log_level)
     prepare_process()
+    if config.engine.one_node and config.engine.kind != "torch":
+        stay_on_one_node(config.engine.threads or usable_cpus())
     code = _run(config)
     if any(thread.daemon for thread in threading.enumerate()):
         # The loader or the engine is still inside a library (the process was stopped while loading, or the grace
@@ -79,8 +84,7 @@ def _run(config: RuntimeConfig) -> int:
             server = config.server
             ports = ports_of(server)
             management = None
-            for sock in filter(None, itertools.chain.from_iterable(ports)):
-                stack.enter_context(contextlib.closing(sock))
+            stack.callback(_close_all, ports)
             if server.management_port is not None:
                 (management,) = bind(server.host, server.management_port)
                 stack.enter_context(contextlib.closing(management))
@@ -106,6 +110,7 @@ class _Process:
         self._metrics = Metrics(request_series())
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._growing: GrowingFrontEnd | None = None
         server = config.server
         self._setup = Setup(
             server,
@@ -162,7 +167,11 @@ class _Process:
         return RpcFrontEnd(RpcServer(around, self._setup.model_name, ports), self._open_http(around))
 
     def _open_http(self, around: Surroundings) -> FrontEnd:
-        if self._setup.server.http_workers == 1:
+        workers = self._setup.server.http_workers
+        if workers == "auto":
+            self._growing = GrowingFrontEnd(self._setup, self._ports, around, self._metrics)
+            return self._growing
+        if workers == 1:
             return OwnFrontEnd(self._setup, self._ports[0], around, self._metrics)
         return Workers(self._setup, self._ports, self._metrics)
 
@@ -201,6 +210,8 @@ class _Process:
             loading.cancel()
             return None
         loaded = loading.result()
+        if self._growing:
+            await self._growing.grow(loaded.http_workers)
         batching, runners = self._config.batching, loaded.runners
         card, engines = runners[0].card, [runner.engine for runner in runners]
         limits = Limits(loaded.max_batch_tokens, batching.max_queue_tokens, batching.max_queue_inputs)
@@ -274,6 +285,12 @@ class _Process:
         if hurry or self._stop.is_set():
             self._hurry.set()
         self._stop.set()
+
+
+def _close_all(ports: list[Ports]) -> None:
+    """Those too that have come to the list since."""
+    for sock in filter(None, itertools.chain.from_iterable(ports)):
+        sock.close()
 
 
 def _in_daemon_thread(name: str, function: Callable[[], T]) -> asyncio.Future[T]:

@@ -10,9 +10,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.cpu_quota import memory_nodes, usable_cpus
-from embedserve_runtime.cpu_split import CpuSplit, split_cpus
+from embedserve_runtime.cpu_nodes import read_nodes, usable_nodes
+from embedserve_runtime.cpu_quota import allowed_cpus, usable_cpus
+from embedserve_runtime.cpu_split import CpuSplit, front_ends, split_cpus
 from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.frontends.measuring import around_seconds
 from embedserve_runtime.loading import load_runners
 from embedserve_runtime.parity.corpus import parity_texts
 from embedserve_runtime.results import Results
@@ -29,13 +31,14 @@ CALIBRATION_SECONDS = 0.5
 @dataclass(frozen=True, slots=True)
 class Started:
     """runners: one a device. split: None where no cores are shared, since the engine is none of a CPU's or its threads
-    are a setting."""
+    are a setting. http_workers: as it is set, or as it was measured."""
 
     runners: Sequence[Runner]
     tokenizer: TextTokenizer
     max_batch_tokens: int
     calibration: Calibration | None
     split: CpuSplit | None
+    http_workers: int
 
 
 def start(config: RuntimeConfig, loaded: Callable[[], object]) -> Started:
@@ -52,7 +55,8 @@ def start(config: RuntimeConfig, loaded: Callable[[], object]) -> Started:
     )
     loaded()
     calibration = _measured(config, runners, tokenizer)
-    split = _split(config, runners[0], tokenizer, calibration)
+    found = _found(config, runners, tokenizer, calibration)
+    split = found.split
     if split is not None and split.engine != runners[0].engine.threads:
         engine = config.engine.model_copy(update={"threads": split.engine})
         # Let go before the same model is loaded again.
@@ -69,7 +73,7 @@ def start(config: RuntimeConfig, loaded: Callable[[], object]) -> Started:
     gc.collect()
     gc.freeze()
     gc.enable()
-    return Started(runners, tokenizer, budget, calibration, split)
+    return Started(runners, tokenizer, budget, calibration, split, found.http_workers)
 
 
 def _measured(
@@ -95,29 +99,58 @@ def _main_run(runner: Runner) -> Callable[[PackedBatch], Results]:
     return partial(runner.run, wanted=runner.card.main_output)
 
 
-def _split(
-    config: RuntimeConfig, runner: Runner, tokenizer: TextTokenizer, calibration: Calibration | None
-) -> CpuSplit | None:
-    threads = runner.engine.threads
-    if threads is None or config.engine.threads is not None:
-        return None
-    tokens_rate = (
-        calibration.tokens_per_second
-        if calibration is not None
-        else rate(
-            _main_run(runner),
-            max_length=runner.card.max_length,
-            vocabulary_size=tokenizer.vocabulary_size,
-            clock=time.perf_counter,
-        )
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """As in `Started`."""
+
+    split: CpuSplit | None
+    http_workers: int
+
+
+def _found(
+    config: RuntimeConfig,
+    runners: Sequence[Runner],
+    tokenizer: TextTokenizer,
+    calibration: Calibration | None,
+) -> _Found:
+    """How the cores are shared, and by how many processes: measured as far as it is not a setting."""
+    threads, server = runners[0].engine.threads, config.server
+    shares = threads is not None and config.engine.threads is None
+    if not shares and server.http_workers != "auto":
+        return _Found(None, server.http_workers)
+    tokens_rate = _rate(runners[0], tokenizer, calibration)
+    workers, cpus = server.first_workers, usable_cpus()
+    if server.http_workers == "auto":
+        around = around_seconds(runners[0].card, tokenizer, parity_texts())
+        workers = front_ends(cpus, around=around, rate=tokens_rate * len(runners), threads=threads)
+        measured = {
+            "around_us_a_token": round(around * 1e6, 3),
+            "engine_tokens_per_second": round(tokens_rate),
+        }
+        log.info("front ends counted", extra={"http_workers": workers, "cpus": cpus, **measured})
+    else:
+        around = _tokenizing_seconds(tokenizer)
+    if threads is None or not shares:
+        return _Found(None, workers)
+    split = split_cpus(cpus, tokenizing=around, engine=threads / tokens_rate, processes=workers)
+    _tell(split)
+    return _Found(split, workers)
+
+
+def _rate(runner: Runner, tokenizer: TextTokenizer, calibration: Calibration | None) -> float:
+    """Tokens a second of one engine."""
+    if calibration is not None:
+        return calibration.tokens_per_second
+    return rate(
+        _main_run(runner),
+        max_length=runner.card.max_length,
+        vocabulary_size=tokenizer.vocabulary_size,
+        clock=time.perf_counter,
     )
-    split = split_cpus(
-        usable_cpus(),
-        tokenizing=_tokenizing_seconds(tokenizer),
-        engine=threads / tokens_rate,
-        processes=config.server.http_workers,
-    )
-    nodes = memory_nodes()
+
+
+def _tell(split: CpuSplit) -> None:
+    nodes = [node.number for node in usable_nodes(read_nodes(), allowed_cpus())]
     log.info("cores shared", extra={"split": asdict(split), "memory_nodes": nodes})
     if len(nodes) > 1 and split.engine > 1:
         log.warning(
@@ -125,7 +158,6 @@ def _split(
             "replica avoid that (kubelet: cpuManagerPolicy static, topologyManagerPolicy single-numa-node)",
             extra={"memory_nodes": nodes},
         )
-    return split
 
 
 def _tokenizing_seconds(tokenizer: TextTokenizer) -> float:

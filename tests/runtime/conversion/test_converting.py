@@ -81,6 +81,7 @@ def test_a_published_variant_is_served_with_the_identity_of_its_source(config_of
     for precision in ("float32", "int8"):
         runner = load_runner(config_of(precision=["int8", "float16"], engine={"precision": precision}))
         assert (runner.engine.precision, runner.card.vector_space) == (precision, plain.card.vector_space)
+        assert runner.engine.threads == plain.engine.threads
         is_equal = bool(np.abs(embed(runner, TEXTS) - want).max() <= TINY_MODEL_MAX_ABS_DIFF)
         assert is_equal is (precision == "float32")
     assert load_runner(config).engine.precision == result["chosen"], "auto takes the fastest"

@@ -16,12 +16,7 @@ from typing import Any
 
 import httpx
 
-COMMAND = (
-    sys.executable,
-    "-c",
-    "import sys; from embedserve_runtime.cli import main; sys.exit(main())",
-    "serve",
-)
+PROGRAM = "import sys; from embedserve_runtime.cli import main; sys.exit(main())"
 
 
 @dataclass
@@ -70,9 +65,15 @@ class Live:
 
 @contextmanager
 def live(
-    source: Path | str, folder: Path, settings: Mapping[str, Mapping[str, Any]] | None = None
+    source: Path | str,
+    folder: Path,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    before: str = "",
 ) -> Iterator[Live]:
-    """A process that serves `source`, with settings laid over those of a test; `folder` gets its config file."""
+    """A process that serves `source`, with settings laid over those of a test; `folder` gets its config file.
+
+    before: what the process runs ahead of the command, to have it find another machine.
+    """
     content: dict[str, Any] = {
         "model": {"source": str(source)},
         "server": {"port": 0, "management_port": 0, "endpoint_drain_seconds": 0.0},
@@ -85,9 +86,8 @@ def live(
     config = folder / "config.yaml"
     config.write_text(json.dumps(content))  # JSON is YAML
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EMBEDSERVE_")}
-    process = subprocess.Popen(
-        [*COMMAND, "--config", str(config)], stderr=subprocess.PIPE, text=True, env=environment
-    )
+    command = [sys.executable, "-c", f"{before}\n{PROGRAM}", "serve", "--config", str(config)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         yield Live(process)
     finally:

@@ -118,7 +118,7 @@ class Application:
 def serving_app(around: Surroundings, served_model_name: str, *, with_probes: bool) -> Application:
     """`with_probes`: no management port carries probes and metrics, so this one does."""
     app = Application(around)
-    tei = TeiRoutes(around.readiness, served_model_name)
+    tei = TeiRoutes(around.readiness, served_model_name, around.http_workers)
     health = HealthRoutes(around.readiness, around.page)
     posts = {
         "/embed_all": tei.embed_all,

@@ -60,7 +60,8 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all endpoints of the process share. page: the text of `/metrics`."""
+    """What all endpoints of the process share. page: the text of `/metrics`. http_workers: the processes that speak
+    HTTP, this one included."""
 
     readiness: Readiness
     metrics: RequestMetrics
@@ -69,6 +70,7 @@ class Surroundings:
     keys: ApiKeys = field(default_factory=ApiKeys)
     watcher: Watcher = field(default_factory=Watcher)
     tracer: RequestTracer | None = None
+    http_workers: int = 1
 
 
 class Visit:

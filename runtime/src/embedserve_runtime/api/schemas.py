@@ -179,7 +179,7 @@ class EngineBody(Struct, frozen=True):
 
 
 class InfoBody(Struct, frozen=True):
-    """Answer of `GET /info`: TEI's keys, then our own."""
+    """Answer of `GET /info`: TEI's keys, then our own. http_workers: processes that speak HTTP."""
 
     model_id: str
     model_sha: str | None
@@ -201,6 +201,7 @@ class InfoBody(Struct, frozen=True):
     prompts: list[str]
     default_prompt: str | None
     engine: EngineBody
+    http_workers: int
 
 
 class ProbeBody(Struct, frozen=True):

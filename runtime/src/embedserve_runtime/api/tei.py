@@ -85,9 +85,10 @@ def ask_embed(exchange: Exchange) -> Asked:
 
 
 class TeiRoutes:
-    def __init__(self, readiness: Readiness, served_model_name: str) -> None:
+    def __init__(self, readiness: Readiness, served_model_name: str, http_workers: int) -> None:
         self._readiness = readiness
         self._name = served_model_name
+        self._http_workers = http_workers
 
     async def embed_sparse(self, exchange: Exchange) -> Answer:
         return await self._run(exchange, sparse_task, _decode_tokens)
@@ -176,6 +177,7 @@ class TeiRoutes:
             prompts=list(card.prompts),
             default_prompt=card.default_prompt,
             engine=_engine(service.engines),
+            http_workers=self._http_workers,
         )
         return Answer(msgspec.json.encode(info), headers=(space_header(service),))
 

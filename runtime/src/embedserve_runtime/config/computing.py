@@ -36,6 +36,11 @@ class EngineSettings(Group):
     threads: PositiveInt | None = Field(
         default=None, description="Compute threads; None takes the container's CPU quota, rounded up."
     )
+    one_node: bool = Field(
+        default=True,
+        description="On a machine with several NUMA nodes, stay on the CPUs of one if the quota, or the compute "
+        "threads that are set, fit on it. Not with the torch engine.",
+    )
 
 
 ConvertedPrecision = Literal["float32", "float16", "int8"]

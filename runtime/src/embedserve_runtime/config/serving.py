@@ -13,6 +13,7 @@ from embedserve_runtime.config.group import Group
 
 ApiKey = Annotated[SecretStr, Field(min_length=1)]
 Port = Annotated[int, Field(ge=0, le=65535)]
+WorkerCount = Annotated[int, Field(ge=1, le=64)]
 
 
 def _split_keys(value: object) -> object:
@@ -62,11 +63,10 @@ class ServerSettings(Group):
         description="Keys that clients may send as `Authorization: Bearer`; none: no key is asked for. In the "
         "environment several are separated by commas or blanks.",
     )
-    http_workers: int = Field(
+    http_workers: WorkerCount | Literal["auto"] = Field(
         default=1,
-        ge=1,
-        le=64,
-        description="Processes that parse, tokenise and encode; 1 does it in the engine's own process.",
+        description="Processes that parse, tokenise and encode; 1 does it in the engine's own process, `auto` measures "
+        "at start how many the engine needs.",
     )
     max_body_bytes: PositiveInt = Field(default=16 * 2**20, description="Largest request body, bytes.")
     max_pending_bytes: PositiveInt = Field(
@@ -83,6 +83,11 @@ class ServerSettings(Group):
         gt=0,
         description="After the drain: seconds that queued work has to finish before it is failed.",
     )
+
+    @property
+    def first_workers(self) -> int:
+        """Of `http_workers` that it starts with: one where their number is yet to be measured."""
+        return 1 if self.http_workers == "auto" else self.http_workers
 
 
 class BatchingSettings(Group):

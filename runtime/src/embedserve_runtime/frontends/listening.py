@@ -56,22 +56,32 @@ class Servers:
 
 
 def ports_of(server: ServerSettings) -> list[Ports]:
-    """The sockets of each front end. Raises ConfigError."""
-    count = server.http_workers
-    serving = bind(server.host, server.port, count)
+    """The sockets of each front end that there is at first. Raises ConfigError."""
+    count, grows = server.first_workers, server.http_workers == "auto"
+    serving = bind(server.host, server.port, count, grows=grows)
     if server.pinned_port is None:
         return [Ports(sock, None) for sock in serving]
-    pinned = bind(server.host, server.pinned_port, count)
+    pinned = bind(server.host, server.pinned_port, count, grows=grows)
     return [Ports(*pair) for pair in zip(serving, pinned, strict=True)]
 
 
-def bind(host: str, port: int, count: int = 1) -> list[socket.socket]:
+def more_ports(first: Ports, count: int) -> list[Ports]:
+    """Sockets of `count` front ends beside the first, on its ports, which were bound to grow. Raises ConfigError."""
+
+    def beside(sock: socket.socket) -> socket.socket:
+        host, port = sock.getsockname()[:2]
+        return _listening(host, port, shared=True)
+
+    return [Ports(beside(first.serving), first.pinned and beside(first.pinned)) for _ in range(count)]
+
+
+def bind(host: str, port: int, count: int = 1, *, grows: bool = False) -> list[socket.socket]:
     """Listening sockets on one port; the kernel spreads connections over several by a hash of their addresses.
 
-    Raises ConfigError.
+    grows: others are to join them later. Raises ConfigError.
     """
     first = _listening(host, port, shared=False)
-    if count == 1:
+    if count == 1 and not grows:
         return [first]
     # Bound alone first: sockets that share a port would quietly share it with those of another server too.
     port = first.getsockname()[1]

@@ -128,7 +128,7 @@ def surroundings(
 ) -> Surroundings:
     server = setup.server
     # Each process keeps within its share, which has room for one body of the largest size.
-    share = max(server.max_pending_bytes // server.http_workers, server.max_body_bytes + LEAST_RESERVED)
+    share = max(server.max_pending_bytes // server.first_workers, server.max_body_bytes + LEAST_RESERVED)
     return Surroundings(
         readiness,
         metrics,
@@ -136,6 +136,7 @@ def surroundings(
         Intake(server.max_body_bytes, share),
         ApiKeys(server.api_keys),
         tracer=_tracer(setup),
+        http_workers=server.first_workers,
     )
 
 

@@ -70,7 +70,8 @@ class OnnxEngine:
         hides_tokens: bool = False,
     ) -> OnnxEngine:
         """Load a graph of `encoder` from a file. Raises ModelInvalid when ONNX Runtime cannot."""
-        return cls(encoder, load_session(file, threads), precision, parity, hides_tokens=hides_tokens)
+        session = load_session(file, threads)
+        return cls(encoder, session, precision, parity, threads=threads, hides_tokens=hides_tokens)
 
     @property
     def hidden_size(self) -> int:

@@ -1,0 +1,121 @@
+"""What a token costs around the engine: requests of one text each through a real HTTP server, the real routes and the
+real queue, with an engine that does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from http.client import HTTPConnection
+
+import numpy as np
+import uvloop
+
+from embedserve_runtime.api.app import serving_app
+from embedserve_runtime.api.body import Intake
+from embedserve_runtime.api.endpoint import Surroundings
+from embedserve_runtime.config import BatchingSettings
+from embedserve_runtime.engines.base import EngineFacts, PackedBatch
+from embedserve_runtime.frontends.listening import bind
+from embedserve_runtime.frontends.setup import Watches, request_series
+from embedserve_runtime.httpd.server import Server
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.heads.description import Task
+from embedserve_runtime.model.pipeline import Pipeline, Pooling
+from embedserve_runtime.readiness import Readiness
+from embedserve_runtime.results import Output, Results
+from embedserve_runtime.scheduling.dispatcher import Dispatcher
+from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.telemetry.metrics import Metrics
+from embedserve_runtime.tokenizing import TextTokenizer
+
+HOST = "127.0.0.1"
+LIMITS = Limits(16_384, 1_000_000, 20_000)
+NO_ENGINE = EngineFacts("none", "cpu", "float32")
+CONNECTIONS = 16
+BODY_BYTES = 2**20
+LAST_BATCH_SECONDS = 1.0
+# Requests that are not counted: first calls prepare what later ones find.
+UNCOUNTED = 16
+
+
+def around_seconds(card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[str]) -> float:
+    """CPU seconds of one core a token, over these texts, without what the client takes. Blocks; not for a thread with
+    an event loop. The first `UNCOUNTED` texts are only for warming up."""
+    seconds: float = uvloop.run(_measured(_dense(card), tokenizer, texts))
+    return seconds
+
+
+async def _measured(card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[str]) -> float:
+    metrics, readiness, idle = Metrics(request_series()), Readiness(), _Idle(card.pipeline.full_dimensions)
+    dispatcher = Dispatcher([idle], LIMITS, clock=time.perf_counter, observer=metrics)
+    service = EmbeddingService(
+        card, tokenizer, dispatcher, BatchingSettings(), time.perf_counter, engines=[NO_ENGINE]
+    )
+    readiness.open(service)
+
+    async def page() -> bytes:
+        return metrics.page()
+
+    around = Surroundings(readiness, metrics.requests, page, Intake(BODY_BYTES, CONNECTIONS * BODY_BYTES))
+    app = serving_app(around, card.source, with_probes=False)
+    (sock,) = bind(HOST, 0)
+    server = Server(app, sock, Watches(metrics.requests), app.quick)
+    try:
+        await asyncio.to_thread(_ask, sock.getsockname()[1], texts[:UNCOUNTED])
+        idle.tokens, begun = 0, time.process_time()
+        asking = await asyncio.to_thread(_ask, sock.getsockname()[1], texts[UNCOUNTED:])
+        took = time.process_time() - begun - asking
+    finally:
+        server.abort()
+        await server.finished()
+        server.close()
+        sock.close()
+        service.close()
+        dispatcher.close("measured")
+        await asyncio.to_thread(dispatcher.join, LAST_BATCH_SECONDS)
+    return max(took, 0.0) / max(idle.tokens, 1)
+
+
+class _Idle:
+    """Gives any row for every sequence, and counts tokens."""
+
+    def __init__(self, dimensions: int) -> None:
+        self.tokens = 0
+        self._row = np.linspace(-1, 1, dimensions, dtype=np.float32)[None]
+
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+        self.tokens += batch.tokens
+        return Results(dense=np.repeat(self._row, len(batch.lengths), axis=0))
+
+
+def _dense(card: ModelCard) -> ModelCard:
+    """The card of a model with plain vectors, which stand for whatever the model makes."""
+    if card.main_output is Output.DENSE and card.query is None:
+        return card
+    size = card.encoder.hidden_size
+    plain = Pipeline((Pooling.MEAN,), (), normalize=True, dimensions=size, full_dimensions=size)
+    return replace(
+        card, task=Task.EMBED, head=None, token_heads=(), query=None, body=None, pipeline=plain, ranges=None
+    )
+
+
+def _ask(port: int, texts: Sequence[str]) -> float:
+    """Have all texts embedded, `CONNECTIONS` at once; the CPU seconds that asking took."""
+    begun = time.thread_time()
+    with contextlib.ExitStack() as stack:
+        clients = [HTTPConnection(HOST, port) for _ in range(CONNECTIONS)]
+        for client in clients:
+            stack.enter_context(contextlib.closing(client))
+        for start in range(0, len(texts), CONNECTIONS):
+            pairs = [*zip(clients, texts[start : start + CONNECTIONS], strict=False)]
+            for client, text in pairs:
+                body = json.dumps({"inputs": text, "truncate": True})
+                client.request("POST", "/embed", body, {"content-type": "application/json"})
+            for client, _ in pairs:
+                client.getresponse().read()
+    return time.thread_time() - begun

@@ -1,0 +1,28 @@
+"""What a token costs around the engine, measured with a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from embedserve_runtime.frontends.measuring import around_seconds
+from embedserve_runtime.model.card import ModelCard
+from tests.runtime.serve_kit import card_of, classifier_of, splade_card, tiny_tokenizer
+
+TEXTS = ["hello world"] * 48
+CARDS: dict[str, Callable[[], ModelCard]] = {
+    "vectors": card_of,
+    "sparse vectors": splade_card,
+    "scores": lambda: classifier_of("score"),
+}
+
+
+@pytest.mark.parametrize("card", CARDS.values(), ids=CARDS.keys())
+def test_seconds_of_a_token_are_measured_whatever_the_model_makes(card: Callable[[], ModelCard]) -> None:
+    assert 0 < around_seconds(card(), tiny_tokenizer(), TEXTS) < 1
+
+
+def test_longer_texts_cost_less_a_token() -> None:
+    short, long = (around_seconds(card_of(), tiny_tokenizer(), ["hello " * words] * 48) for words in (1, 30))
+    assert long < short
