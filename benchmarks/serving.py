@@ -1,141 +1,157 @@
-"""Serving MiniLM on the CPU against sentence-transformers behind plain FastAPI and against infinity-emb, one after the
-other on one machine.
+"""Serving MiniLM on the CPU against sentence-transformers behind plain FastAPI and infinity-emb, on one machine.
 
-    python -m benchmarks.serving [--seconds 10] [--output benchmarks/results/serving.json]
+    python -m benchmarks.serving [--seconds 8] [--rounds 2] [--minutes 5] [--output benchmarks/results/serving.json]
 
-Prints tokens/s and latencies of single short texts at 64 connections, and of batches of 32 texts of mixed length at
-four, and the ratio to the first peer. The load generator runs on the same cores, for all of them.
+Two cases: short texts one by one at 64 connections, and batches of 32 texts of mixed length at four. All servers run
+and are asked in turn, round by round, so that a busy machine slows all of them alike; a figure is the median of the
+rounds. The load generator runs on the same cores. Prints tokens/s, latencies, CPU seconds of the server for 1,000
+tokens, and the ratio to the first peer; each case is written to the file when it is done. No round begins after
+`--minutes`, but each case gets one.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import random
-import socket
 import statistics
-import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import httpx
-import uvloop
-from tokenizers import Tokenizer
+import msgspec
 
-from benchmarks.cpu_peers import OURS, Peer, infinity, ours, sentence_transformers
-from benchmarks.http_layer import TEXT
-from benchmarks.load import load
-from embedserve_runtime.cpu_quota import usable_cpus
+from benchmarks.cpu import LEAST_ANSWERS, cpu_name, free_port, running
+from benchmarks.cpu_cases import Case, Counter, cases
+from benchmarks.cpu_peers import OURS, Peer, Running, infinity, ours, sentence_transformers
+from benchmarks.cpu_results import Taken
 from tests.support.models import minilm_folder
 
-WORDS = tuple(TEXT.split())
-MOST_TOKENS = 256
-CASES = {"single short texts, 64 connections": (64, 1), "batches of 32 mixed texts, 4 connections": (4, 32)}
+CASES = ("short", "batches")
+WARM_UP_SECONDS = 2.0
+MOST_SECONDS = 60.0
+RESULTS = Path(__file__).parent / "results" / "serving.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Rates are per second, latencies in ms."""
+class Round(msgspec.Struct, frozen=True):
+    """cpu_seconds: of the server's processes. latencies: seconds of each answer."""
+
+    seconds: float
+    cpu_seconds: float
+    latencies: list[float]
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """Medians over the rounds; rates are per second, latencies in ms. ratio: of tokens/s, to the first peer."""
 
     server: str
-    case: str
     tokens_rate: float
     requests_rate: float
     p50: float
     p99: float
+    cpu_seconds_per_1000_tokens: float
+    ratio: float
 
 
-def texts_of(count: int) -> list[str]:
-    """The same texts for every server: one of 12 words, or 32 of 4 to 200."""
-    chance = random.Random(7)
-    lengths = [12] if count == 1 else [chance.choice((4, 8, 16, 32, 64, 128, 200)) for _ in range(count)]
-    return [" ".join(chance.choice(WORDS) for _ in range(length)) for length in lengths]
+class CasePart(msgspec.Struct, frozen=True):
+    taken: Taken
+    title: str
+    measured: list[Measured]
 
 
-def tokens_of(texts: Sequence[str], model: Path) -> int:
-    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return sum(min(len(encoding.ids), MOST_TOKENS) for encoding in tokenizer.encode_batch(list(texts)))
+class Results(msgspec.Struct):
+    cpu: str
+    cases: dict[str, CasePart] = msgspec.field(default_factory=dict)
 
 
-def servers(model: Path, port: int) -> list[Peer]:
-    own = ours(model, port)
+def servers(model: Path) -> list[Peer]:
+    own = ours(model, free_port())
     workers = replace(own, name=f"{OURS}, 2 HTTP workers", command=[*own.command, "--http-workers", "2"])
-    return [sentence_transformers(model, port), infinity(model, port), own, workers]
+    return [
+        sentence_transformers(model, free_port()),
+        infinity(model, free_port()),
+        ours(model, free_port()),
+        workers,
+    ]
 
 
-@contextmanager
-def running(peer: Peer) -> Iterator[None]:
-    environment = os.environ | peer.environment
-    process = subprocess.Popen(
-        peer.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+def rounds_of(
+    found: Sequence[Running], case: Case, seconds: float, most: int, until: float
+) -> Mapping[str, list[Round]]:
+    """At least one round, and none that begins after `until`. Raises RuntimeError where answers are too few."""
+    rounds: dict[str, list[Round]] = {server.peer.name: [] for server in found}
+    for server in found:
+        server.run(case, min(seconds, WARM_UP_SECONDS))
+    for number in range(most):
+        if number and time.perf_counter() > until:
+            break
+        for server in found:
+            rounds[server.peer.name].append(round_of(server, case, seconds))
+    return rounds
+
+
+def round_of(server: Running, case: Case, seconds: float) -> Round:
+    """Longer where too few answers come. Raises RuntimeError where they do not within `MOST_SECONDS`."""
+    while True:
+        before = server.cpu_seconds()
+        latencies = server.run(case, seconds)
+        if len(latencies) >= LEAST_ANSWERS:
+            return Round(seconds, server.cpu_seconds() - before, latencies)
+        if seconds >= MOST_SECONDS:
+            few = f"{len(latencies)} answers in {seconds:.0f} s"
+            raise RuntimeError(f"{server.peer.name}, {case.title}: {few}")
+        seconds = min(2 * seconds, MOST_SECONDS)
+
+
+def measured(rounds: Mapping[str, Sequence[Round]], tokens: float) -> list[Measured]:
+    """tokens: of a request, on average. The first server is what the others are compared with."""
+    rows: list[Measured] = []
+    for server, runs in rounds.items():
+        rate = statistics.median(len(one.latencies) / one.seconds for one in runs)
+        marks = [statistics.quantiles(one.latencies, n=100, method="inclusive") for one in runs]
+        answered = sum(len(one.latencies) for one in runs)
+        rows.append(
+            Measured(
+                server,
+                rate * tokens,
+                rate,
+                statistics.median(mark[49] for mark in marks) * 1e3,
+                statistics.median(mark[98] for mark in marks) * 1e3,
+                sum(one.cpu_seconds for one in runs) / (answered * tokens) * 1e3,
+                rate * tokens / (rows[0].tokens_rate if rows else rate * tokens),
+            )
+        )
+    return rows
+
+
+def line(row: Measured) -> str:
+    return (
+        f"  {row.server}: {row.tokens_rate:,.0f} tokens/s, {row.requests_rate:,.1f} requests/s, p50 {row.p50:.1f} ms, "
+        f"p99 {row.p99:.1f} ms, {row.cpu_seconds_per_1000_tokens:.2f} CPU s per 1,000 tokens, "
+        f"{row.ratio:.2f} times the first peer"
     )
-    try:
-        while not answers(peer):
-            if process.poll() is not None:
-                raise RuntimeError(f"{peer.name} ended with {process.returncode}")
-            time.sleep(0.2)
-        yield
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def answers(peer: Peer) -> bool:
-    url = f"http://127.0.0.1:{peer.port}{peer.path.decode()}"
-    headers = {"content-type": "application/json"}
-    try:
-        return httpx.post(url, content=peer.body(["a"]), headers=headers, timeout=60).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-def measure(peer: Peer, texts: Sequence[str], connections: int, seconds: float) -> tuple[float, list[float]]:
-    """Requests/s and latencies in ms. Raises RuntimeError when nothing was answered."""
-    body = peer.body(texts)
-    uvloop.run(load(peer.port, peer.path, body, connections, min(2.0, seconds)))
-    answers(peer)  # behind what the warm-up has left in the server
-    started = time.perf_counter()
-    latencies = uvloop.run(load(peer.port, peer.path, body, connections, seconds))
-    if len(latencies) < 2:
-        raise RuntimeError(f"{len(latencies)} answers in {seconds:.0f} s: give it more --seconds")
-    return len(latencies) / (time.perf_counter() - started), [one * 1e3 for one in latencies]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of load for each case")
-    parser.add_argument("--output", type=Path, help="JSON file for the figures")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of load, for each case, server and round")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=5.0, help="after which no further round begins")
+    parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
-    model = minilm_folder()
-    first: dict[str, float] = {}
-    measured = []
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    for peer in servers(model, port):
-        with running(peer):
-            for case, (connections, count) in CASES.items():
-                texts = texts_of(count)
-                rate, latencies = measure(peer, texts, connections, options.seconds)
-                tokens = rate * tokens_of(texts, model)
-                ratio = tokens / first.setdefault(case, tokens)
-                marks = statistics.quantiles(latencies, n=100)
-                one = Measured(peer.name, case, tokens, rate, marks[49], marks[98])
-                measured.append(asdict(one))
-                print(
-                    f"{one.server}, {case}: {tokens:,.0f} tokens/s, {rate:,.0f} requests/s, "
-                    f"p50 {one.p50:.1f} ms, p99 {one.p99:.1f} ms, {ratio:.2f} times the first peer",
-                    flush=True,
-                )
-    if options.output:
-        options.output.write_text(json.dumps({"cpus": usable_cpus(), "measured": measured}, indent=2) + "\n")
+    until = time.perf_counter() + options.minutes * 60
+    model, results = minilm_folder(), Results(cpu_name())
+    with running(servers(model)) as found:
+        for name in CASES:
+            case, load = cases()[name], os.getloadavg()[0]
+            tokens = sum(Counter(model).lengths(case)) / len(case.requests)
+            rows = measured(rounds_of(found, case, options.seconds, options.rounds, until), tokens)
+            results.cases[name] = CasePart(Taken.now(load), case.title, rows)
+            print(case.title, *map(line, rows), sep="\n", flush=True)
+            content = msgspec.json.format(msgspec.json.encode(results), indent=2)
+            options.output.write_bytes(content + b"\n")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,9 @@ def helm() -> Helm:
 
 @pytest.fixture(scope="session")
 def template(helm: Helm) -> Callable[..., str]:
-    """What the chart renders with some flags."""
+    """What the chart renders with some flags, each set of flags once."""
 
+    @cache
     def render(*flags: str) -> str:
         done = helm(
             "template",

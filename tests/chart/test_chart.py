@@ -39,7 +39,9 @@ Template = Callable[..., str]
 
 
 def objects(rendered: str, kind: str) -> list[Any]:
-    return [found for found in yaml.safe_load_all(rendered) if found and found["kind"] == kind]
+    return [
+        found for found in yaml.load_all(rendered, Loader=yaml.CSafeLoader) if found and found["kind"] == kind
+    ]
 
 
 def test_default_values_give_exactly_the_reviewed_objects(template: Template) -> None:

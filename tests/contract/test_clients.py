@@ -24,6 +24,8 @@ from tests.contract.outside import outside
 from tests.runtime.serve.live import live
 from tests.support.models import minilm_folder
 
+pytestmark = pytest.mark.thorough
+
 KEY = "a-key-of-the-contract"
 TEXTS = ["What is a vector?", "Ein Vektor ist eine Liste von Zahlen."]
 
@@ -160,7 +162,6 @@ def test_cohere_sees_a_refusal_as_its_own_error(address: str) -> None:
     assert "shorten it" in str(caught.value.body)
 
 
-@pytest.mark.thorough
 def test_clients_of_another_environment_get_the_same_vectors_and_their_own_errors(
     address: str, want_vectors: Any
 ) -> None:

@@ -23,6 +23,8 @@ from tests.runtime.serve.live import live
 from tests.support.models import tiny
 from tests.support.tokenizers import with_minilm_tokenizer
 
+pytestmark = pytest.mark.thorough
+
 KEY = "a-key-of-the-rerankers"
 QUERY = "What is a vector?"
 TEXTS = ["A vector is a list of numbers.", "Ein Satz.", "deep learning " * 300, "Numbers, in a list?"]
@@ -159,7 +161,6 @@ def test_haystack_ranks_over_grpc(grpc_address: str, want_scores: np.ndarray) ->
         ranker.close()
 
 
-@pytest.mark.thorough
 def test_litellm_ranks_by_both_of_its_dialects_and_raises_its_own_error(
     address: str, want_scores: np.ndarray
 ) -> None:

@@ -20,6 +20,8 @@ from tests.runtime.serve.live import live
 from tests.support.models import tiny_bert
 from tests.support.tokenizers import with_minilm_tokenizer
 
+pytestmark = pytest.mark.thorough
+
 
 def no_server_error_but_the_timeout_asked_for(context: Any, response: Any, case: Any) -> bool | None:
     """A client that gives the server 1e-230 s gets what is documented for that."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,17 @@ from tests.operator.builders import SETTINGS
 MANIFESTS = sorted((Path(__file__).parent / "manifests").glob("*.yaml"))
 
 
+@cache
+def children_of(manifest: Path) -> list[Any]:
+    """Not to be changed: each manifest is rendered once."""
+    return list(
+        yaml.load_all(render(manifest.read_text(encoding="utf-8"), SETTINGS), Loader=yaml.CSafeLoader)
+    )
+
+
 def pod_specs(manifest: Path, *kinds: str) -> list[Any]:
-    children = yaml.safe_load_all(render(manifest.read_text(encoding="utf-8"), SETTINGS))
     wanted = kinds or ("Deployment", "Job")
-    return [child["spec"]["template"]["spec"] for child in children if child["kind"] in wanted]
+    return [child["spec"]["template"]["spec"] for child in children_of(manifest) if child["kind"] in wanted]
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)
@@ -37,10 +45,9 @@ def test_pods_are_restricted(manifest: Path) -> None:
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)
 def test_a_stop_leaves_time_to_drain_and_to_finish(manifest: Path) -> None:
-    children = list(yaml.safe_load_all(render(manifest.read_text(encoding="utf-8"), SETTINGS)))
     configs = {
         c["metadata"]["name"]: yaml.safe_load(c["data"]["runtime.yaml"])
-        for c in children
+        for c in children_of(manifest)
         if c["kind"] == "ConfigMap"
     }
     for spec in pod_specs(manifest, "Deployment"):

@@ -67,7 +67,9 @@ def m3_ask(folder: Path, shape: tuple[int, int, int, torch.dtype]) -> dict[str, 
 def dense_ask(folder: Path, pooling: str) -> dict[str, Any]:
     bert(folder / "bare", BertModel)
     modules = [Transformer(str(folder / "bare")), Pooling(24, pooling_mode=pooling), Normalize()]
-    SentenceTransformer(modules=modules, device="cpu", prompts={"query": ASK}).save_pretrained(str(folder))
+    SentenceTransformer(modules=modules, device="cpu", prompts={"query": ASK}).save_pretrained(
+        str(folder), create_model_card=False
+    )
     for_version_4(folder, "BertTokenizerFast")
     return {
         "oracle": "dense",

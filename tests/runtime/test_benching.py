@@ -9,9 +9,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from embedserve_runtime.benching.bench import suggested_workers
+from embedserve_runtime.benching.bench import Report, Suggestion
 from embedserve_runtime.benching.picture import Bar, bars
 from embedserve_runtime.benching.products import flops
+from embedserve_runtime.benching.report import table
 from embedserve_runtime.benching.texts import built_in_mix
 from embedserve_runtime.cli import main
 from embedserve_runtime.runner import Runner
@@ -53,6 +54,7 @@ def test_a_run_on_the_users_texts_is_told_as_json_and_drawn(
     assert report["texts_per_second"] == pytest.approx(report["tokens_per_second"] / 4)
     assert 0 < report["p50_ms"] <= report["p99_ms"]
     assert report["suggestion"]["max_batch_tokens"] in map(int, report["budgets"])
+    assert (report["suggestion"]["precision"], report["variants"]) == ("float32", {})
     assert report["product_share"] > 0
     assert len(ElementTree.parse(drawn).findall(f"{SVG}rect")) == len(report["budgets"]) + 2
 
@@ -73,14 +75,44 @@ def test_texts_that_cannot_be_used_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("share", "cpus", "want"),
-    [(0.01, 2, 1), (0.01, 64, 1), (0.2, 16, 3), (0.9, 8, 7), (0.9, 1, 1)],
-    ids=["a large model", "one core is not filled", "a fifth of the cores", "one is left", "one core"],
+    ("engine", "precision", "variants", "want"),
+    [
+        ("onnx", "float32", {}, "float32; `embedserve convert` tries what is faster on this machine"),
+        (
+            "onnx",
+            "int8",
+            {"float32": 6_697.0, "int8": 13_891.0},
+            "int8; when it was converted: float32 6,697/s, int8 13,891/s",
+        ),
+        ("torch", "float16", {}, "float16"),
+    ],
+    ids=["not converted", "converted", "another engine"],
 )
-def test_front_end_processes_get_the_share_of_the_cores_that_tokenising_takes(
-    share: float, cpus: int, want: int
+def test_precisions_are_told_as_far_as_they_are_known(
+    engine: str, precision: str, variants: dict[str, float], want: str
 ) -> None:
-    assert suggested_workers(share, cpus) == want
+    report = Report(
+        model="tiny",
+        engine=engine,
+        texts=1,
+        mean_tokens=8.0,
+        clients=1,
+        batch=1,
+        requests=1,
+        tokens_per_second=1.0,
+        texts_per_second=1.0,
+        p50_ms=1.0,
+        p99_ms=1.0,
+        padding_share=0.0,
+        tokenizing_share=0.0,
+        product_gflops=None,
+        product_share=None,
+        budgets={256: 1.0},
+        variants=variants,
+        suggestion=Suggestion(256, 1, 2, precision),
+    )
+    (line,) = [line for line in table(report).splitlines() if line.startswith("precision")]
+    assert line.removeprefix("precision").strip() == want
 
 
 def test_the_operations_of_a_text_are_those_of_its_products(minilm_runner: Runner) -> None:

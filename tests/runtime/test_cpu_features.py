@@ -1,8 +1,18 @@
 from __future__ import annotations
 
+import platform
+from pathlib import Path
+
 import pytest
 
-from embedserve_runtime.cpu_features import flags_in, instruction_set, name_of, sums_exactly
+from embedserve_runtime import cpu_features
+from embedserve_runtime.cpu_features import (
+    flags_in,
+    has_bfloat16_products,
+    instruction_set,
+    name_of,
+    sums_exactly,
+)
 
 X86 = "processor\t: 0\nmodel name\t: x\nflags\t\t: fpu avx2 avx512bw avx512_vnni\n\nprocessor\t: 1\nflags\t\t: fpu\n"
 ARM = "processor\t: 0\nFeatures\t: fp asimd asimddp i8mm\nCPU implementer\t: 0x41\n"
@@ -40,6 +50,23 @@ def test_a_machine_is_named_by_its_best_integer_arithmetic(
 )
 def test_flags_are_those_of_the_first_processor(text: str, want: set[str]) -> None:
     assert flags_in(text) == want
+
+
+@pytest.mark.parametrize(
+    ("machine", "text", "want"),
+    [
+        pytest.param("aarch64", ARM.replace("i8mm", "i8mm bf16"), True, id="Neoverse V1"),
+        pytest.param("aarch64", ARM, False, id="Neoverse N1"),
+        pytest.param("x86_64", X86.replace("avx512_vnni", "avx512_bf16"), False, id="Zen 4"),
+    ],
+)
+def test_products_in_bfloat16_are_those_of_arm(
+    machine: str, text: str, want: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(cpu_features, "CPU_INFO", tmp_path / "cpuinfo")
+    assert has_bfloat16_products() is want
 
 
 def test_this_machine_has_a_name_that_does_not_change() -> None:

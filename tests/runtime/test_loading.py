@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from embedserve_runtime.choosing import choose_engine
 from embedserve_runtime.config import EngineSettings
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.loading import choose_engine, open_engines
+from embedserve_runtime.loading import open_engines
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from tests.runtime.engines.cases import BERT

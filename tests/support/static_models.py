@@ -124,5 +124,5 @@ def sentence_transformer(
         (tokenizer.get_vocab_size(), DIMENSIONS), dtype=np.float32
     )
     modules = [StaticEmbedding(tokenizer, embedding_weights=table), *([Normalize()] if normalize else [])]
-    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder))
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder), create_model_card=False)
     return SentenceTransformer(str(folder), device="cpu")

@@ -16,6 +16,7 @@ X86 = (
     ("avx512", "avx512bw"),
     ("avx2", "avx2"),
 )
+ARM_MACHINES = ("aarch64", "arm64")
 ARM = (("i8mm", "i8mm"), ("dotprod", "asimddp"))
 # Without these, products of 8 bit add two terms in 16 bit and may overflow there.
 WIDE_SUMS = frozenset({"amx-int8", "avx512-vnni", "avx-vnni", "i8mm", "dotprod", "neon"})
@@ -23,11 +24,12 @@ WIDE_SUMS = frozenset({"amx-int8", "avx512-vnni", "avx-vnni", "i8mm", "dotprod",
 
 def instruction_set() -> str:
     """Name of this machine's, `x86-64/avx512-vnni` for example."""
-    try:
-        text = CPU_INFO.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    return name_of(platform.machine(), flags_in(text))
+    return name_of(platform.machine(), flags_in(_cpu_info()))
+
+
+def has_bfloat16_products() -> bool:
+    """Whether ONNX Runtime makes products in bfloat16 on this machine: on ARM whose cores have them (BFMMLA)."""
+    return platform.machine() in ARM_MACHINES and "bf16" in flags_in(_cpu_info())
 
 
 def flags_in(cpu_info: str) -> frozenset[str]:
@@ -42,7 +44,7 @@ def flags_in(cpu_info: str) -> frozenset[str]:
 def name_of(machine: str, flags: AbstractSet[str]) -> str:
     if machine in ("x86_64", "AMD64"):
         return f"x86-64/{next((name for name, flag in X86 if flag in flags), 'sse')}"
-    if machine in ("aarch64", "arm64"):
+    if machine in ARM_MACHINES:
         return f"arm64/{next((name for name, flag in ARM if flag in flags), 'neon')}"
     return machine
 
@@ -50,3 +52,10 @@ def name_of(machine: str, flags: AbstractSet[str]) -> str:
 def sums_exactly(instructions: str) -> bool:
     """Whether its 8-bit products add up without overflow whatever the weights are."""
     return instructions.rpartition("/")[2] in WIDE_SUMS
+
+
+def _cpu_info() -> str:
+    try:
+        return CPU_INFO.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -7,10 +7,11 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from embedserve_runtime.choosing import choose_engine, engine_reasons
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.engines.onnx.artifacts import WEIGHTS_FILE, Artifact, Variant
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.loading import choose_engine, chosen_variant, engine_reasons
+from embedserve_runtime.loading import chosen_variant
 from embedserve_runtime.model.architecture import Encoder, Experts, Layer
 from embedserve_runtime.model.card import ModelCard, QueryWay
 from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead

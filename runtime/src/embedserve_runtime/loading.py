@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
+from embedserve_runtime.assembling import graph_runner, heads_of, runners_of
+from embedserve_runtime.choosing import check_graph, check_static, choose_engine, is_table
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import Engine
 from embedserve_runtime.engines.onnx.artifacts import Artifact, Variant, find_artifact, inputs_of
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
-from embedserve_runtime.engines.onnx.shipped import GraphRunner, ShippedEngine
-from embedserve_runtime.engines.static import StaticRunner, WordRunner
-from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.heads.classification import Classifier
-from embedserve_runtime.heads.dense import DenseHead, RoutedHead
-from embedserve_runtime.heads.layers import LoadedLayer, run
-from embedserve_runtime.heads.sparse import Splade
-from embedserve_runtime.heads.tokens import Lexical, MultiVectors
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
-from embedserve_runtime.model.heads.description import (
-    ClassifierHead,
-    Head,
-    HeadLayer,
-    LexicalHead,
-    MultiVectorHead,
-    SparseHead,
-    TokenHead,
-)
-from embedserve_runtime.model.heads.tensors import head_tensors
+from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
@@ -44,13 +25,11 @@ from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.parity.eight_bit import LEAST_COSINE, parity_of, sample
 from embedserve_runtime.recomputing import Exact, recomputing
-from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner, WeightsRunner
+from embedserve_runtime.runner import EncoderRunner, Runner
 
 log = logging.getLogger(__name__)
 
 EIGHT_BIT = ("fp8", "int8")
-
-OpenEngines = Callable[[Encoder, Weights], Sequence[Engine]]
 
 
 def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
@@ -58,7 +37,8 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
     if isinstance(card.body, ShippedGraph):
-        return [_graph_runner(card, card.body, config.engine)]
+        check_graph(config.engine)
+        return [graph_runner(card, card.body, config.engine)]
     if is_table(card):
         check_static(config.engine)
     hides, converted = card.hides_tokens, _converted(card, config)
@@ -186,91 +166,6 @@ def chosen_variant(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Va
     return None if artifact is None or variant is None else (artifact, variant)
 
 
-def runners_of(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
-    """The runners of the card's task, one a device, with the tensors of its heads loaded: on the device where it can.
-
-    Two engines a device where queries have an encoder of their own.
-    """
-    documents = _way_runners(card, engines_of)
-    if card.query is None or card.shares_encoder:
-        return documents
-    queries = _way_runners(card.query.card, engines_of)
-    # A table serves all devices.
-    count = max(len(documents), len(queries))
-    return [
-        RoutedRunner(documents[number % len(documents)], queries[number % len(queries)])
-        for number in range(count)
-    ]
-
-
-def _way_runners(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
-    match card.body:
-        case StaticTable() as table:
-            return [StaticRunner(card, table, table.tensors(), partial(run, _dense_layers(card)))]
-        case WordTable() as table:
-            return [WordRunner(card, table)]
-    checkpoint = Checkpoint.open(card.encoder_folder)
-    engines = engines_of(card.encoder, Weights(card.encoder, checkpoint))
-    heads = heads_of(card, checkpoint)
-    return [_encoder_runner(engine, card, heads) for engine in engines]
-
-
-def is_table(card: ModelCard) -> bool:
-    """Whether nothing of the model needs an engine."""
-    bodies = [card.body, *([] if card.query is None else [card.query.card.body])]
-    return all(isinstance(body, StaticTable | WordTable) for body in bodies)
-
-
-def _encoder_runner(engine: Engine, card: ModelCard, heads: Heads) -> Runner:
-    if not isinstance(engine, OnnxEngine):
-        # Imported here, as for the engine below.
-        from embedserve_runtime.device_runner import DeviceRunner
-        from embedserve_runtime.engines.torch.engine import TorchEngine
-
-        if isinstance(engine, TorchEngine) and engine.runs_heads:
-            return DeviceRunner(card, engine, heads)
-    return EncoderRunner(card, engine, heads)
-
-
-def _graph_runner(card: ModelCard, graph: ShippedGraph, settings: EngineSettings) -> Runner:
-    check_graph(settings)
-    engine = ShippedEngine(graph, card.encoder.hidden_size, settings.threads or usable_cpus())
-    if graph.rows is not None:
-        return GraphRunner(card, graph, engine)
-    dense = _dense_head(card)
-    lexical = next((head for head in card.token_heads if isinstance(head, LexicalHead)), None)
-    if lexical is not None:
-        return WeightsRunner(card, engine, dense, Lexical(lexical, ()))
-    return EncoderRunner(card, engine, Heads(dense=dense))
-
-
-def heads_of(card: ModelCard, checkpoint: Checkpoint) -> Heads:
-    """With their tensors. Raises ModelInvalid."""
-    heads = Heads()
-    if card.head is None:
-        heads = Heads(dense=_dense_head(card))
-    for head in (*(() if card.head is None else (card.head,)), *card.token_heads):
-        layers = _head_layers(head, card, checkpoint)
-        match head:
-            case ClassifierHead():
-                heads = replace(heads, logits=Classifier(head, layers))
-            case SparseHead():
-                heads = replace(heads, sparse=Splade(head, layers))
-            case LexicalHead():
-                heads = replace(heads, sparse=Lexical(head, layers))
-            case MultiVectorHead():
-                heads = replace(heads, multi_vectors=MultiVectors(head, layers))
-    return heads
-
-
-def _head_layers(head: Head | TokenHead, card: ModelCard, checkpoint: Checkpoint) -> tuple[LoadedLayer, ...]:
-    tensors = {
-        name: tensor.astype(np.float32, copy=False)
-        for name, tensor in head_tensors(checkpoint, head.layers, card.folder)
-    }
-    return LoadedLayer.all_of(head.layers, tensors)
-
-
 def open_engines(
     encoder: Encoder,
     weights: Weights,
@@ -310,93 +205,3 @@ def open_engines(
         )
         for device in devices(settings.devices)
     ]
-
-
-def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
-    """Name of the engine: the one asked for, else the first that can. Raises UnsupportedArchitecture with reasons."""
-    if settings.kind == "static":
-        raise UnsupportedArchitecture(
-            f"engine.kind: static is for tables of token vectors, this is a {encoder.family} encoder; set it to auto"
-        )
-    reasons = dict(engine_reasons())
-    refusals = (
-        (
-            settings.precision in {"auto", "float32", "int8"},
-            f"it runs in float32, and {settings.precision} is asked for",
-        ),
-        (
-            settings.attention == "auto",
-            f"it has one attention, and engine.attention asks for {settings.attention}",
-        ),
-        (
-            settings.devices in {"auto", 1},
-            f"it runs on the CPU, and engine.devices asks for {settings.devices}",
-        ),
-    )
-    reasons["onnx"] = next((reason for fits, reason in refusals if not fits), None)
-    asked = list(reasons) if settings.kind == "auto" else [settings.kind]
-    able = next((kind for kind in asked if reasons[kind] is None), None)
-    if able is None:
-        listed = "; ".join(f"{kind}: {reasons[kind]}" for kind in asked)
-        raise UnsupportedArchitecture(f"no engine can run this {encoder.family} encoder: {listed}")
-    return able
-
-
-def check_static(settings: EngineSettings) -> None:
-    """Raises UnsupportedArchitecture when the settings ask for what a table of token vectors has no use for."""
-    if settings.kind not in ("auto", "static"):
-        raise UnsupportedArchitecture(
-            f"engine.kind: {settings.kind} runs the layers of an encoder, a static embedding model has none; "
-            "set it to auto or static"
-        )
-    _check_is_alone(settings, "a static embedding model")
-    if settings.precision not in ("auto", "float32"):
-        raise UnsupportedArchitecture(
-            f"engine.precision: a static embedding model sums in float32, {settings.precision} is asked for"
-        )
-
-
-def check_graph(settings: EngineSettings) -> None:
-    """Raises UnsupportedArchitecture when the settings ask for what ONNX Runtime does not do with a finished file."""
-    if settings.kind not in ("auto", "onnx"):
-        raise UnsupportedArchitecture(
-            f"engine.kind: {settings.kind} does not run ONNX files; set it to auto or onnx, or unset model.onnx_file"
-        )
-    _check_is_alone(settings, "an ONNX file")
-    if settings.precision != "auto":
-        raise UnsupportedArchitecture(
-            "engine.precision: an ONNX file has its precision in itself; choose the file by model.onnx_file instead"
-        )
-
-
-def _check_is_alone(settings: EngineSettings, what: str) -> None:
-    """Raises UnsupportedArchitecture for settings that are for encoders on torch only."""
-    for name, value in (("attention", settings.attention), ("devices", settings.devices)):
-        if value not in ("auto", 1):
-            raise UnsupportedArchitecture(
-                f"engine.{name}: {value} is for encoders on the torch engine, this is {what}; set it to auto"
-            )
-
-
-def engine_reasons() -> Mapping[str, str | None]:
-    """What keeps each engine from running encoders on this machine, None where nothing does; preferred ones first.
-
-    Every description that a family can give is written for both.
-    """
-    return {"onnx": None, "torch": torch_support.why_not()}
-
-
-def _dense_head(card: ModelCard) -> DenseHead | RoutedHead:
-    documents = DenseHead(card.pipeline.pooling, _dense_layers(card))
-    if card.query is None or not card.shares_encoder:
-        return documents
-    query = card.query.card
-    return RoutedHead(documents, DenseHead(query.pipeline.pooling, _dense_layers(query)))
-
-
-def _dense_layers(card: ModelCard) -> tuple[LoadedLayer, ...]:
-    dense = card.pipeline.dense
-    tensors = {
-        name: tensor.astype(np.float32, copy=False) for name, tensor in dense_tensors(card.folder, dense)
-    }
-    return LoadedLayer.all_of([HeadLayer.of_dense(layer) for layer in dense], tensors, of="dense")

@@ -16,8 +16,9 @@ from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.heads.description import ScoreFunction
+from embedserve_runtime.telemetry.series import Family
 from tests.runtime.api.conformance import PAGE, SECTIONS, Row, page
-from tests.runtime.serve_kit import bench, card_of, classifier_of, splade_card
+from tests.runtime.serve_kit import Bench, bench, card_of, classifier_of, splade_card
 
 
 def filled(value: float) -> Any:
@@ -63,6 +64,24 @@ async def test_row(row: Row) -> None:
         )
     assert answer.status_code == row.want_status, answer.text
     assert row.check(answer), (answer.text, answer.headers)
+    check_counted_once(server, answer.status_code)
+
+
+def check_counted_once(server: Bench, status: int) -> None:
+    """One request by its status, and for `te_*` either answered as asked or failed by one cause; nothing left open."""
+    series, numbers = server.metrics.series, server.metrics.requests.row
+
+    def counts(family: Family) -> dict[tuple[str, ...], float]:
+        return {labels: numbers[place] for labels, place in family.places().items() if numbers[place]}
+
+    ((route, _), *_) = counts(series.requests)
+    assert counts(series.requests) == {(route, str(status)): 1}
+    assert counts(series.in_flight) == {}
+    assert server.around.intake.pending == 0
+    is_work = route in series.embedding_routes
+    assert sum(counts(series.counts).values()) == is_work
+    assert sum(counts(series.successes).values()) == (is_work and status == 200)
+    assert sum(counts(series.failures).values()) == (is_work and status != 200)
 
 
 def test_the_page_is_what_the_table_says() -> None:

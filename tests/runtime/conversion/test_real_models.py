@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from embedserve_runtime.comparing import cosines
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.conversion.converting import convert
 from embedserve_runtime.loading import load_runner
-from embedserve_runtime.parity.measures import cosines
 from embedserve_runtime.runner import Runner
 from tests.runtime.pipelines.folders import embed
 from tests.support.models import minilm_folder, splade_folder

@@ -49,7 +49,8 @@ from tests.runtime.engines.test_forms import (
 from tests.runtime.engines.test_torch_engine import forward, saved
 from tests.support.tolerances import EIGHT_BIT_MIN_COSINE, SIXTEEN_BIT_MIN_COSINE
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA device", allow_module_level=True)
 
 CUDA = torch.device("cuda", 0)
 SIXTEEN_BIT = (torch.bfloat16, torch.float16)

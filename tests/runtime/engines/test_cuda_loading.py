@@ -21,7 +21,8 @@ from embedserve_runtime.runner import Runner
 from tests.support.models import tiny
 from tests.support.tiny_tokenizers import xlm_roberta_tokenizer
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA device", allow_module_level=True)
 
 
 def model(folder: Path, branches: float) -> Path:

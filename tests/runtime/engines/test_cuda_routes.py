@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from embedserve_runtime.assembling import runners_of
 from embedserve_runtime.device_runner import DeviceRunner, host_layers
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, TokenSequence
 from embedserve_runtime.engines.torch.engine import TorchEngine
@@ -18,7 +19,6 @@ from embedserve_runtime.engines.torch.heads import TokenLayers
 from embedserve_runtime.heads.dense import DenseHead, RoutedHead
 from embedserve_runtime.heads.layers import LoadedLayer, run
 from embedserve_runtime.heads.tokens import MultiVectors
-from embedserve_runtime.loading import runners_of
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import HeadLayer, MultiVectorHead
 from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
@@ -32,7 +32,8 @@ from tests.runtime.pipelines.test_dense_routes import OWN, PROMPTS, SHARED, Bare
 from tests.runtime.pipelines.test_dense_routes import saved as saved_pipeline
 from tests.support.tolerances import FP32_MAX_ABS_DIFF, SIXTEEN_BIT_MIN_COSINE
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA device", allow_module_level=True)
 
 CUDA = torch.device("cuda", 0)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

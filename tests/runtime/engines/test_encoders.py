@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
@@ -18,7 +19,23 @@ from tests.runtime.engines.engines import ENGINES, engine_of
 from tests.support.tolerances import NEIGHBOUR_MAX_ABS_DIFF, TINY_MODEL_MAX_ABS_DIFF
 
 on_every_engine = pytest.mark.parametrize("engine", ENGINES)
-TABLE = [pytest.param(case, engine, id=f"{case.name} on {engine}") for case in CASES for engine in ENGINES]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A row of the table, its model's folder, and transformers' hidden states of its batch."""
+
+    case: Case
+    folder: Path
+    hidden: FloatArray
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """Made once for all engines."""
+    case: Case = request.param
+    folder = tmp_path_factory.mktemp("model")
+    return Reference(case, folder, case.build(folder)(case.batch()))
 
 
 def lengths_at_which_forms_differ(encoder: Encoder) -> set[int]:
@@ -28,18 +45,18 @@ def lengths_at_which_forms_differ(encoder: Encoder) -> set[int]:
     return {1, 2, 17, encoder.max_tokens, *edges}
 
 
-@pytest.mark.parametrize(("case", "engine"), TABLE)
+@on_every_engine
 def test_hidden_states_equal_those_of_transformers_and_do_not_depend_on_the_batch(
-    tmp_path: Path, case: Case, engine: str
+    reference: Reference, engine: str
 ) -> None:
-    reference = case.build(tmp_path)
-    assert lengths_at_which_forms_differ(families.describe(tmp_path)) <= set(case.lengths)
-    built = engine_of(tmp_path, engine)
+    case = reference.case
+    assert lengths_at_which_forms_differ(families.describe(reference.folder)) <= set(case.lengths)
+    built = engine_of(reference.folder, engine)
     batch = case.batch()
     hidden = built.forward(batch)
     assert hidden.dtype == np.float32
     assert hidden.shape == (batch.tokens, built.hidden_size)
-    assert np.abs(hidden - reference(batch)).max() <= TINY_MODEL_MAX_ABS_DIFF
+    assert np.abs(hidden - reference.hidden).max() <= TINY_MODEL_MAX_ABS_DIFF
     alone = np.concatenate([built.forward(PackedBatch.pack([one])) for one in case.sequences()])
     assert np.abs(hidden - alone).max() <= NEIGHBOUR_MAX_ABS_DIFF
 

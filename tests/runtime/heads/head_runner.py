@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from embedserve_runtime import loading
+from embedserve_runtime.assembling import runners_of
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch, Tokens
 from embedserve_runtime.model.card import ModelCard
@@ -31,7 +31,7 @@ def card_of(folder: Path, **settings: object) -> ModelCard:
 
 
 def runner_of(folder: Path, engine: str, **settings: object) -> Runner:
-    (runner,) = loading.runners_of(card_of(folder, **settings), lambda *of: [ENGINES[engine].build(*of)])
+    (runner,) = runners_of(card_of(folder, **settings), lambda *of: [ENGINES[engine].build(*of)])
     return runner
 
 

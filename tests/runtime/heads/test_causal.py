@@ -140,7 +140,7 @@ def cross_encoder(folder: Path, shape: str, *, only_yes: bool = False) -> CrossE
     yes, no = transformer.tokenizer.convert_tokens_to_ids(["yes", "no"])
     modules = [transformer, LogitScore(yes, None if only_yes else no)]
     model = CrossEncoder(modules=modules, device="cpu")
-    model.save_pretrained(str(folder / "saved"))
+    model.save_pretrained(str(folder / "saved"), create_model_card=False)
     return CrossEncoder(str(folder / "saved"), device="cpu")
 
 

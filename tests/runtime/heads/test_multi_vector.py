@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,8 @@ from embedserve_runtime.tokenizing import CutRules, TextTokenizer
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_runner import card_of, greatest, runner_of
 from tests.runtime.model.test_card import edit
-from tests.support.models import minilm_folder, tiny
+from tests.support.models import tiny
+from tests.support.tokenizers import CUT_VOCABULARY, with_cut_tokenizer
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
 # Ids in the tokenizer of MiniLM.
@@ -37,12 +37,18 @@ TEXTS = ["a text of some words, with signs!", "one", "the same words, the same s
 
 
 def save(folder: Path, *modules: Module, **settings: Any) -> MultiVectorEncoder:
-    tiny(folder / "bert", BertModel, BertConfig(hidden_size=36, num_hidden_layers=2, num_attention_heads=3))
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(minilm_folder() / name, folder / "bert")
+    config = BertConfig(
+        vocab_size=CUT_VOCABULARY,
+        hidden_size=36,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=50,
+    )
+    tiny(folder / "bert", BertModel, config)
+    with_cut_tokenizer(folder / "bert")
     encoder = Transformer(str(folder / "bert"), **settings)
     model = MultiVectorEncoder(modules=[encoder, *modules], device="cpu")
-    model.save_pretrained(str(folder / "saved"))
+    model.save_pretrained(str(folder / "saved"), create_model_card=False)
     return model
 
 

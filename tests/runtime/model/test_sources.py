@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,11 +19,22 @@ PUBLIC, GATED = "lab/public", "lab/gated"
 READER, STRANGER = "reader-token", "stranger-token"
 
 
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bytes that nobody runs, enough to come in parts."""
+    file = tmp_path_factory.mktemp("weights") / "model.safetensors"
+    file.write_bytes(random.Random(0).randbytes(24_000_000))
+    return file
+
+
 @pytest.fixture
-def repositories(tmp_path: Path) -> Path:
+def repositories(tmp_path: Path, weights: Path) -> Path:
+    """MiniLM's small files with those weights."""
     root = tmp_path / "repositories"
     for repository in (PUBLIC, GATED):
         copy_of_minilm(root / repository / "main")
+        (root / repository / "main" / "model.safetensors").unlink()
+        (root / repository / "main" / "model.safetensors").symlink_to(weights)
         (root / repository / "main" / "onnx").mkdir()
         (root / repository / "main" / "onnx" / "config.json").write_text("{}")
         (root / repository / "main" / "pytorch_model.bin").write_bytes(b"a pickle")
@@ -46,7 +58,7 @@ def changed(settings: ModelSettings, **update: object) -> ModelSettings:
 
 
 def test_a_fetched_model_holds_the_files_that_serving_needs_and_no_others(
-    settings: ModelSettings, minilm: Path
+    settings: ModelSettings, weights: Path
 ) -> None:
     located = fetch_model(settings)
     names = {str(path.relative_to(located.folder)) for path in located.folder.rglob("*") if path.is_file()}
@@ -58,8 +70,7 @@ def test_a_fetched_model_holds_the_files_that_serving_needs_and_no_others(
         "model.safetensors",
     } <= names
     assert not {name for name in names if name.startswith("onnx") or name.endswith(".bin")}
-    weights = "model.safetensors"
-    assert (located.folder / weights).read_bytes() == (minilm / weights).read_bytes()
+    assert (located.folder / "model.safetensors").read_bytes() == weights.read_bytes()
     assert located.size == sum((located.folder / name).stat().st_size for name in names)
 
 
@@ -104,9 +115,9 @@ def test_a_commit_that_is_known_is_fetched_under_the_name_of_its_branch(
 
 
 def test_a_broken_transfer_is_taken_up_where_it_ended(settings: ModelSettings, hub: HubServer) -> None:
-    weights = "/*/resolve/*/model.safetensors"
-    broken_after = 60_000_000
-    hub.faults.add(Fault(FaultKind.BROKEN, path=weights, amount=broken_after, times=1))
+    broken_after = 16_000_000
+    path = "/*/resolve/*/model.safetensors"
+    hub.faults.add(Fault(FaultKind.BROKEN, path=path, amount=broken_after, times=1))
     located = fetch_model(settings)
     sent = sum(seen.sent_bytes for seen in hub.requests if seen.path.endswith("model.safetensors"))
     size = (located.folder / "model.safetensors").stat().st_size

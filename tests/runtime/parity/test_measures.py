@@ -14,7 +14,6 @@ from embedserve_runtime.parity.measures import (
     Observed,
     Parity,
     compare,
-    cosines,
     is_lost,
     rank_correlation,
     shortfalls,
@@ -50,12 +49,6 @@ def test_rank_correlation_is_that_of_scipy(levels: int) -> None:
 )
 def test_rank_correlation(one: tuple[float, ...], other: tuple[float, ...], want: float) -> None:
     assert rank_correlation(numbers(*one), numbers(*other)) == pytest.approx(want)
-
-
-def test_cosines_of_empty_rows() -> None:
-    one = np.array([[1, 0], [0, 0], [0, 0], [3, 4]], dtype=np.float32)
-    other = np.array([[1, 1], [0, 0], [1, 0], [6, 8]], dtype=np.float32)
-    assert cosines(one, other).tolist() == pytest.approx([2**-0.5, 1, 0, 1])
 
 
 def test_similarities_are_those_of_each_pair_once() -> None:
@@ -111,9 +104,3 @@ def test_what_is_below_the_default_floor_is_named(parity: Parity, want: str) -> 
 )
 def test_a_variant_is_lost_when_no_other_text_could_save_it(found: list[float], want: bool) -> None:
     assert is_lost(np.array(found), 10, ParitySettings()) is want
-
-
-def test_rows_that_are_not_finite_are_as_far_apart_as_can_be() -> None:
-    one, other = np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)
-    other[1, 0] = np.nan
-    assert cosines(one, other).tolist() == [1, -1, 1]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +14,8 @@ from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer
 from tests.runtime.heads.head_runner import dense_of
-from tests.support.models import minilm_folder, tiny
+from tests.support.models import tiny
+from tests.support.tokenizers import CUT_VOCABULARY, with_cut_tokenizer
 
 TEXTS = [
     "a text of some words, with signs!",
@@ -25,7 +23,6 @@ TEXTS = [
     "the same words, the same signs " * 9,
     "Ünïcode and MORE",
 ]
-VOCABULARY = 3_000
 CUT = CutRules(truncate=True)
 
 
@@ -34,7 +31,7 @@ def bert(folder: Path, model: type[PreTrainedModel], **settings: object) -> Path
     config = BertConfig(
         **(
             {
-                "vocab_size": VOCABULARY,
+                "vocab_size": CUT_VOCABULARY,
                 "hidden_size": 24,
                 "num_hidden_layers": 1,
                 "num_attention_heads": 3,
@@ -45,18 +42,7 @@ def bert(folder: Path, model: type[PreTrainedModel], **settings: object) -> Path
         )
     )
     tiny(folder, model, config)
-    (folder / "tokenizer.json").write_text(_tokenizer())
-    shutil.copy(minilm_folder() / "tokenizer_config.json", folder)
-    return folder
-
-
-@cache
-def _tokenizer() -> str:
-    """Letters, signs and the most frequent words: a tenth of the vocabulary, and of the time to load it."""
-    content = json.loads((minilm_folder() / "tokenizer.json").read_text())
-    words = content["model"]["vocab"]
-    content["model"]["vocab"] = {token: number for token, number in words.items() if number < VOCABULARY}
-    return json.dumps(content)
+    return with_cut_tokenizer(folder)
 
 
 def embed(runner: Runner, texts: Sequence[str], prompt_name: str | None = None) -> FloatArray:

@@ -48,7 +48,9 @@ def test_scores_of_a_reranker_equal_sentence_transformers(
     tmp_path: Path, activation: torch.nn.Module | None
 ) -> None:
     bare = folder_of(tmp_path / "bare", 1)
-    CrossEncoder(str(bare), device="cpu", activation_fn=activation).save_pretrained(str(tmp_path / "saved"))
+    CrossEncoder(str(bare), device="cpu", activation_fn=activation).save_pretrained(
+        str(tmp_path / "saved"), create_model_card=False
+    )
     model = CrossEncoder(str(tmp_path / "saved"), device="cpu")
     want = model.predict(PAIRS)
     for engine in ENGINES:
@@ -61,7 +63,7 @@ def test_scores_of_several_labels_equal_sentence_transformers_where_its_files_na
 ) -> None:
     bare = folder_of(tmp_path / "bare", 3)
     CrossEncoder(str(bare), device="cpu", activation_fn=torch.nn.Sigmoid()).save_pretrained(
-        str(tmp_path / "saved")
+        str(tmp_path / "saved"), create_model_card=False
     )
     want = CrossEncoder(str(tmp_path / "saved"), device="cpu").predict(PAIRS)
     for engine in ENGINES:

@@ -35,7 +35,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def saved(bare: Path, folder: Path, *modules: Module, **settings: Any) -> SentenceTransformer:
     """Saved and loaded again, so that both sides read the same files."""
     model = SentenceTransformer(modules=[Transformer(str(bare)), *modules], device="cpu", **settings)
-    model.save_pretrained(str(folder))
+    model.save_pretrained(str(folder), create_model_card=False)
     return SentenceTransformer(str(folder), device="cpu")
 
 

@@ -17,10 +17,10 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from tokenizers import Tokenizer
 from transformers import BertModel
 
+from embedserve_runtime.assembling import runners_of
 from embedserve_runtime.cli import main
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.loading import runners_of
 from embedserve_runtime.results import Output
 from embedserve_runtime.runner import RoutedRunner, Runner
 from tests.runtime.engines.engines import ENGINES
@@ -66,7 +66,9 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Bare:
 
 def saved(folder: Path, *modules: Module, **settings: Any) -> SentenceTransformer:
     """Saved and loaded again, so that both sides read the same files."""
-    SentenceTransformer(modules=modules, device="cpu", **settings).save_pretrained(str(folder))
+    SentenceTransformer(modules=modules, device="cpu", **settings).save_pretrained(
+        str(folder), create_model_card=False
+    )
     return SentenceTransformer(str(folder), device="cpu")
 
 

@@ -27,8 +27,9 @@ from embedserve_runtime.tokenizing import TextTokenizer
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_runner import card_of, greatest, runner_of
 from tests.runtime.model.test_card import edit
-from tests.runtime.pipelines.folders import CUT, TEXTS, VOCABULARY, bert, tokens_of
+from tests.runtime.pipelines.folders import CUT, TEXTS, bert, tokens_of
 from tests.runtime.pipelines.test_sparse_pipelines import rows
+from tests.support.tokenizers import CUT_VOCABULARY
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
 TABLE = "query_0_SparseStaticEmbedding"
@@ -50,7 +51,7 @@ def saved(bare: Path, folder: Path, **settings: Any) -> SparseEncoder:
         [encoder, SpladePooling(activation_function="log1p_relu")],
         **settings,
     )
-    SparseEncoder(modules=[router], device="cpu").save_pretrained(str(folder))
+    SparseEncoder(modules=[router], device="cpu").save_pretrained(str(folder), create_model_card=False)
     return SparseEncoder(str(folder), device="cpu")
 
 
@@ -71,12 +72,12 @@ def test_queries_and_documents_of_one_batch_equal_sentence_transformers(bare: Pa
             batch += [ids, TokenSequence(np.array(alone, dtype=np.int32), query=True)]
         found = runner.run(PackedBatch.pack(batch), Output.SPARSE).sparse
         assert found is not None
-        got = rows(list(found), VOCABULARY)
+        got = rows(list(found), CUT_VOCABULARY)
         assert greatest(got[::2] - documents) <= FP32_MAX_ABS_DIFF
         assert greatest(got[1::2] - queries) <= FP32_MAX_ABS_DIFF
         only = runner.run(PackedBatch.pack(batch[1::2]), Output.SPARSE).sparse
         assert only is not None
-        np.testing.assert_array_equal(rows(list(only), VOCABULARY), got[1::2])
+        np.testing.assert_array_equal(rows(list(only), CUT_VOCABULARY), got[1::2])
 
 
 def test_a_long_query_is_cut_as_sentence_transformers_cuts_it(bare: Path, tmp_path: Path) -> None:
@@ -87,25 +88,27 @@ def test_a_long_query_is_cut_as_sentence_transformers_cuts_it(bare: Path, tmp_pa
     found = runner.run(PackedBatch.pack(tokens_of(runner.card, TEXTS, query=True)), Output.SPARSE).sparse
     assert found is not None
     want = model.encode_query(TEXTS, convert_to_sparse_tensor=False).numpy()
-    assert greatest(rows(list(found), VOCABULARY) - want) <= FP32_MAX_ABS_DIFF
+    assert greatest(rows(list(found), CUT_VOCABULARY) - want) <= FP32_MAX_ABS_DIFF
 
 
 def test_a_table_of_weights_may_be_all_of_a_model(bare: Path, tmp_path: Path) -> None:
     tokenizer = Transformer(str(bare)).tokenizer
-    model = SparseEncoder(modules=[SparseStaticEmbedding(tokenizer, torch.rand(VOCABULARY))], device="cpu")
-    model.save_pretrained(str(tmp_path))
+    model = SparseEncoder(
+        modules=[SparseStaticEmbedding(tokenizer, torch.rand(CUT_VOCABULARY))], device="cpu"
+    )
+    model.save_pretrained(str(tmp_path), create_model_card=False)
     runner = load_runner(RuntimeConfig.model_validate({"model": {"source": str(tmp_path)}}))
     assert (runner.card.task, runner.card.outputs, runner.card.query) == (Task.SPARSE, Output.SPARSE, None)
     found = runner.run(PackedBatch.pack(tokens_of(runner.card, TEXTS)), Output.SPARSE).sparse
     assert found is not None
     want = model.encode(TEXTS, convert_to_sparse_tensor=False).numpy()
-    assert greatest(rows(list(found), VOCABULARY) - want) <= FP32_MAX_ABS_DIFF
+    assert greatest(rows(list(found), CUT_VOCABULARY) - want) <= FP32_MAX_ABS_DIFF
 
 
 def test_other_weights_of_queries_give_another_identity(bare: Path, tmp_path: Path) -> None:
     saved(bare, tmp_path)
     before = card_of(tmp_path).vector_space
-    save_file({"weight": np.ones(VOCABULARY, np.float32)}, tmp_path / TABLE / "model.safetensors")
+    save_file({"weight": np.ones(CUT_VOCABULARY, np.float32)}, tmp_path / TABLE / "model.safetensors")
     assert card_of(tmp_path).vector_space != before
 
 

@@ -40,7 +40,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def saved(bare: Path, folder: Path, **pooling: Any) -> SparseEncoder:
     modules = [Transformer(str(bare), transformer_task="fill-mask"), SpladePooling(**pooling)]
-    SparseEncoder(modules=modules, device="cpu").save_pretrained(str(folder))
+    SparseEncoder(modules=modules, device="cpu").save_pretrained(str(folder), create_model_card=False)
     return SparseEncoder(str(folder), device="cpu")
 
 

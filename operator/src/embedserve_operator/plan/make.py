@@ -62,18 +62,19 @@ def _all_of(
     world, made, rollout = way.world, way.made, way.rollout
     prepared = made.prepared
     children = children_of(world, spec, settings, rollout, made)
+    asked = fetchers(world, made.wanted, prepared.fetch)
     ends = [one.until for one in rollout.kept]
     return Plan(
         children=children,
         prune=unwanted(world, children, rollout, prepared),
-        status=statement(world, spec, settings, rollout=rollout, made=made, refused=refused),
+        status=statement(world, spec, settings, rollout=rollout, made=made, asked=asked, refused=refused),
         start=prepared.start,
         remove=prepared.remove,
         hand_over=hand_over(world, spec, rollout) if prepared.serves else None,
         labels=labels(world),
         notices=notices(world, rollout),
         questions=questions(world, rollout, made.wanted),
-        fetchers=fetchers(world, made.wanted, prepared.fetch),
+        fetchers=asked,
         wake_after=max(1, min(ends) - world.now) if ends else None,
     )
 

@@ -11,7 +11,7 @@ from embedserve_operator.plan.failures import beside_another, mixed, unproved, w
 from embedserve_operator.plan.made import Made
 from embedserve_operator.plan.outcome import PlannedStatus
 from embedserve_operator.plan.placement import matching_nodes, placement_failure
-from embedserve_operator.plan.progress import fetchers, fetching
+from embedserve_operator.plan.progress import fetching
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.plan.scaling import at_maximum, autoscaling_status, scaling_condition
 from embedserve_operator.plan.status import rollout_status, served
@@ -19,7 +19,7 @@ from embedserve_operator.settings import RenderSettings
 from embedserve_operator.specs.placement import demand
 from embedserve_operator.specs.runtime_config import source_words
 from embedserve_operator.specs.service import url as service_url
-from embedserve_operator.world import World
+from embedserve_operator.world import Fetcher, World
 
 
 def statement(
@@ -29,10 +29,11 @@ def statement(
     *,
     rollout: Rollout,
     made: Made,
+    asked: tuple[Fetcher, ...],
     refused: Rollout | None,
 ) -> PlannedStatus:
     """The status. `refused` is the change of the model that the manifest asks for and that is not made; then `spec` and
-    `rollout` are about what is done instead."""
+    `rollout` are about what is done instead. `asked` are the pods that can say how far the fetch is."""
     wanted, prepared = made.wanted, made.prepared
     pods = tuple(
         pod
@@ -65,7 +66,7 @@ def statement(
     scaling = scaling_condition(world, spec, settings, rollout.serving)
     said = words.conditions(situation) + ((scaling,) if scaling is not None else ())
     found = served(world, rollout, source, hardware, said)
-    progress = fetching(fetchers(world, wanted, prepared.fetch))
+    progress = fetching(asked)
     return replace(
         found,
         model=found.model.model_copy(update={"fetching": progress}) if found.model is not None else None,

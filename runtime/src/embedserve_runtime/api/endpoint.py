@@ -79,15 +79,22 @@ class Visit:
     __slots__ = ("_around", "_is_work", "_route", "_started", "facts", "headers", "request_id")
 
     def __init__(
-        self, around: Surroundings, route: str, headers: Mapping[bytes, bytes], *, is_work: bool
+        self,
+        around: Surroundings,
+        route: str,
+        headers: Mapping[bytes, bytes],
+        *,
+        is_work: bool,
+        request_id: str | None = None,
     ) -> None:
-        """is_work: whether it counts as in flight, and is worth a line in the log; not a probe's."""
+        """is_work: whether it counts as in flight, and is worth a line in the log; not a probe's. request_id: None
+        takes the client's, or makes one."""
         self._started = time.perf_counter()
         self._around = around
         self._route = route
         self._is_work = is_work
         self.headers = headers
-        self.request_id = request_id_of(self.headers)
+        self.request_id = request_id or request_id_of(headers)
         self.facts = RequestFacts(failure=GONE_CAUSE)
         if is_work:
             around.metrics.work_started()
@@ -105,6 +112,10 @@ class Visit:
         return Exchange(self.headers, body, self.request_id, self.facts)
 
     def failed(self, error: Exception, style: ErrorStyle) -> Answer:
+        told, wire = self.told(error)
+        return Answer(style(wire, told, self.request_id), status=wire.status, headers=_headers_of(told))
+
+    def told(self, error: Exception) -> tuple[EmbedserveError, Wire]:
         """What the client is told; anything but an EmbedserveError is a bug, of which it learns nothing."""
         if isinstance(error, EmbedserveError):
             told, wire = error, wire_of(error)
@@ -113,7 +124,7 @@ class Visit:
             log.error("unexpected error", exc_info=error, extra=where)
             told, wire = EmbedserveError("internal error; the log has it under this request id"), INTERNAL
         self.facts.failure = wire.cause
-        return Answer(style(wire, told, self.request_id), status=wire.status, headers=_headers_of(told))
+        return told, wire
 
     def lines_of(self, answer: Answer) -> bytes:
         """All headers but those of the connection."""
@@ -131,13 +142,18 @@ class Visit:
         return self._around.readiness.phase is Phase.DRAINING
 
     def end(self, method: str, status: int) -> None:
-        around, seconds = self._around, self.seconds
+        seconds = self.seconds
+        self._log(status, seconds)
+        self.count(method, status, seconds)
+
+    def count(self, method: str, status: int, seconds: float, rpc_status: int | None = None) -> None:
+        """In metrics and traces. method, rpc_status: of `Done`."""
+        around = self._around
         if self._is_work:
             around.metrics.work_ended()
         around.metrics.request_done(self._route, status, seconds, self.facts)
-        self._log(status, seconds)
         if around.tracer and self._is_work:
-            done = Done(method, self._route, status, seconds, self.request_id, self.facts)
+            done = Done(method, self._route, status, seconds, self.request_id, self.facts, rpc_status)
             around.tracer.request_done(done, self.headers)
 
     def _log(self, status: int, seconds: float) -> None:

@@ -12,9 +12,9 @@ from msgspec import Meta, Struct
 
 from embedserve_runtime.api.asgi import Answer, Exchange
 from embedserve_runtime.api.schemas import BodyDecoder
+from embedserve_runtime.comparing import cosines
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.parity.measures import cosines
 from embedserve_runtime.readiness import Readiness
 from embedserve_runtime.results import Output, SparseVector
 from embedserve_runtime.service import EmbeddingService, EmbedQuery, Pair, ScoreQuery

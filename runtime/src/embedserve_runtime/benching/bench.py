@@ -18,8 +18,10 @@ from embedserve_runtime.benching.products import flops, measured_rate
 from embedserve_runtime.benching.texts import built_in_mix, read_texts
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.cpu_split import front_ends
 from embedserve_runtime.errors import WrongModelKind
-from embedserve_runtime.loading import load_runner
+from embedserve_runtime.frontends.measuring import around_seconds
+from embedserve_runtime.loading import chosen_variant, load_runner
 from embedserve_runtime.results import Output
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
@@ -58,7 +60,8 @@ class Report:
     """Rates are per second. product_gflops, product_share: None where the engine is not ONNX Runtime in float32.
 
     padding_share: positions computed beside real tokens, of all. tokenizing_share: of the time that tokenising and the
-    engine take for a text.
+    engine take for a text. variants: tokens/s of each precision that is published of the converted model, in the trial
+    of the conversion; empty where there is none.
     """
 
     model: str
@@ -77,6 +80,7 @@ class Report:
     product_gflops: float | None
     product_share: float | None
     budgets: dict[int, float]
+    variants: dict[str, float]
     suggestion: Suggestion
 
 
@@ -104,6 +108,12 @@ def bench(config: RuntimeConfig, wanted: Wanted) -> Report:
         answers=answers,
         batches=batches,
         tokenizing=tokenizing,
+        http_workers=front_ends(
+            usable_cpus(),
+            around=around_seconds(card, tokenizer, texts),
+            rate=calibration.tokens_per_second,
+            threads=runner.engine.threads,
+        ),
     )
 
 
@@ -166,6 +176,7 @@ def _report(
     answers: Answers,
     batches: Batches,
     tokenizing: float,
+    http_workers: int,
 ) -> Report:
     threads = config.engine.threads or usable_cpus()
     card, engine = runner.card, runner.engine
@@ -196,15 +207,17 @@ def _report(
         product_gflops=peak / 1e9 if peak else None,
         product_share=work / peak if work and peak else None,
         budgets={one.budget: one.tokens_per_second for one in calibration.measurements},
+        variants=_variants(config, runner),
         suggestion=Suggestion(
             max_batch_tokens=calibration.budget,
-            http_workers=suggested_workers(tokenizing_share, usable_cpus()),
+            http_workers=http_workers,
             threads=threads,
             precision=engine.precision,
         ),
     )
 
 
-def suggested_workers(tokenizing_share: float, cpus: int) -> int:
-    """Processes that parse and tokenise: their share of the cores, and 1 (the engine's own) below one whole core."""
-    return max(1, min(int(tokenizing_share * cpus), cpus - 1))
+def _variants(config: RuntimeConfig, runner: Runner) -> dict[str, float]:
+    found = chosen_variant(runner.card, config) if runner.engine.kind == "onnx" else None
+    variants = () if found is None else found[0].report.variants
+    return {one.precision: one.tokens_per_second for one in variants if one.published}

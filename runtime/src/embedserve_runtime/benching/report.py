@@ -27,6 +27,7 @@ def table(report: Report) -> str:
             )
         )
     rows += [
+        ("precision", _precisions(report)),
         ("budgets", ", ".join(f"{budget}: {rate:,.0f}/s" for budget, rate in report.budgets.items())),
         (
             "suggested",
@@ -36,6 +37,16 @@ def table(report: Report) -> str:
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+
+
+def _precisions(report: Report) -> str:
+    measured = report.suggestion.precision
+    if report.variants:
+        rates = ", ".join(f"{precision} {rate:,.0f}/s" for precision, rate in report.variants.items())
+        return f"{measured}; when it was converted: {rates}"
+    if (report.engine, measured) == ("onnx", "float32"):
+        return "float32; `embedserve convert` tries what is faster on this machine"
+    return measured
 
 
 def picture(report: Report) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import onnx
 
+from embedserve_runtime.assembling import heads_of, runners_of
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.conversion.calibration import observe, probing_engine
 from embedserve_runtime.conversion.foreign import export
@@ -25,6 +26,7 @@ from embedserve_runtime.conversion.rewriting import (
     Product,
     eight_bit,
     half_weights,
+    plain_products,
     write_model,
 )
 from embedserve_runtime.conversion.standard import check_outputs, standard_model
@@ -49,7 +51,6 @@ from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.graph import build
 from embedserve_runtime.engines.onnx.spool import drained
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.loading import heads_of, runners_of
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.exports import is_foreign
@@ -165,6 +166,8 @@ class Maker:
         for precision in self._inputs.variants:
             if precision == "float16":
                 variants.append(self._half(folder, limits))
+            elif precision == "bfloat16":
+                variants.append(self._bfloat16(folder, limits))
             elif precision == "int8":
                 variants.append(self._eight_bit(folder, limits))
         published = [variant for variant in variants if variant.published]
@@ -199,6 +202,13 @@ class Maker:
             model, arrays = half_weights(FloatGraph(folder / PLAIN))
             write_model(folder / "float16", model, arrays, self._metadata("float16", "matrices in float16"))
         return self._published(folder, "float16", limits)
+
+    def _bfloat16(self, folder: Path, limits: Limits) -> Variant:
+        with self._timed("writing"):
+            model, arrays = plain_products(FloatGraph(folder / PLAIN))
+            recipe = "products in bfloat16 as the session makes them"
+            write_model(folder / "bfloat16", model, arrays, self._metadata("bfloat16", recipe))
+        return self._published(folder, "bfloat16", limits)
 
     def _eight_bit(self, folder: Path, limits: Limits) -> Variant:
         """By the first recipe that is good enough, else as the last one is judged."""

@@ -102,6 +102,14 @@ def half_weights(graph: FloatGraph) -> tuple[onnx.ModelProto, Iterator[Named]]:
     return rewriter.finish()
 
 
+def plain_products(graph: FloatGraph) -> tuple[onnx.ModelProto, Iterator[Named]]:
+    """Products as MatMul, biases added behind: what `session.BFLOAT16_PRODUCTS` acts on. Weights as they are."""
+    rewriter = _Rewriter(graph)
+    for product in graph.products():
+        rewriter.make_plain(product.weight)
+    return rewriter.finish()
+
+
 def eight_bit(
     graph: FloatGraph, forms: Mapping[str, Form], greatest: int
 ) -> tuple[onnx.ModelProto, Iterator[Named]]:
@@ -146,6 +154,20 @@ class _Rewriter:
 
         self._nodes[name] = nodes
         self._declare(name, {half: (np.float16, None)}, lambda weight: {half: weight.astype(np.float16)})
+
+    def make_plain(self, name: str) -> None:
+        def nodes(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+            value, weight, *bias = node.input
+            (output,) = node.output
+            if not bias:
+                return [helper.make_node("MatMul", [value, weight], [output])]
+            product = f"{output}:product"
+            return [
+                helper.make_node("MatMul", [value, weight], [product]),
+                helper.make_node("Add", [product, *bias], [output]),
+            ]
+
+        self._nodes[name] = nodes
 
     def make_static(self, name: str, form: Static, greatest: int) -> None:
         whole, scales = f"{name}:int8", f"{name}:scales"

@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 
+from embedserve_runtime.comparing import cosines
 from embedserve_runtime.config import ParitySettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, Tokens
 from embedserve_runtime.engines.onnx.artifacts import Variant
@@ -17,7 +18,7 @@ from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.parity.corpus import evenly, pairs_of
-from embedserve_runtime.parity.measures import Observed, Parity, cosines, is_lost
+from embedserve_runtime.parity.measures import Observed, Parity, is_lost
 from embedserve_runtime.results import Output, Results, SparseVector
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer

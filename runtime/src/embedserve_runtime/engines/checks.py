@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-import numpy as np
-
+from embedserve_runtime.comparing import cosines
 from embedserve_runtime.engines.base import FloatArray
 
 
@@ -27,8 +26,6 @@ class Check:
 
 def near(name: str, values: FloatArray, want: FloatArray, least_cosine: float) -> Check:
     """Hidden states against those of another engine, token by token."""
-    norms = np.linalg.norm(values, axis=1) * np.linalg.norm(want, axis=1)
-    cosine = float(((values * want).sum(axis=1) / norms).min())
-    # Not `cosine >= ...`'s opposite: what is not a number has failed.
+    cosine = float(cosines(values, want).min())
     state = State.OK if cosine >= least_cosine else State.FAILED
     return Check(name, state, f"least cosine {cosine:.6f}, at least {least_cosine} is needed")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from embedserve_runtime.comparing import cosines
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.heads.dense import pool
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.parity.corpus import evenly, parity_texts
-from embedserve_runtime.parity.measures import cosines
 from embedserve_runtime.results import Output
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer

@@ -18,13 +18,13 @@ from grpc.aio import ServicerContext
 from embedserve_runtime.api.asgi import Exchange, Header, headers_in
 from embedserve_runtime.api.body import LEAST_RESERVED
 from embedserve_runtime.api.common import VECTOR_SPACE, Terms, result_lines, terms_of
-from embedserve_runtime.api.endpoint import Surroundings, request_id_of
-from embedserve_runtime.api.errors import CLIENT_GONE, GONE_CAUSE, INTERNAL, wire_of
+from embedserve_runtime.api.endpoint import Surroundings, Visit, request_id_of
+from embedserve_runtime.api.errors import CLIENT_GONE
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, NotReady, Overloaded
 from embedserve_runtime.rpc.statuses import status_of, trailers_of
 from embedserve_runtime.rpc.streams import in_order
 from embedserve_runtime.service import Effort, EmbeddingService
-from embedserve_runtime.telemetry.requests import Done, RequestFacts
+from embedserve_runtime.telemetry.requests import RequestFacts
 
 log = logging.getLogger(__name__)
 
@@ -201,28 +201,19 @@ class Desk:
     @contextmanager
     def counted(self, caller: Caller) -> Iterator[RequestFacts]:
         """Counts a message as a request, under the status that HTTP has for what came of it."""
-        started = time.perf_counter()
-        facts = RequestFacts(failure=GONE_CAUSE)
+        visit = Visit(self._around, self._label, caller.headers, is_work=True, request_id=caller.request_id)
         status, code = CLIENT_GONE, StatusCode.CANCELLED
-        self._around.metrics.work_started()
         try:
-            yield facts
-            status, code, facts.failure = OK, StatusCode.OK, None
-        except EmbedserveError as error:
-            wire = wire_of(error)
-            status, code, facts.failure = wire.status, status_of(error), wire.cause
-            raise
+            yield visit.facts
+            status, code, visit.facts.failure = OK, StatusCode.OK, None
         except Exception as error:  # the outermost place: a bug must tell nothing of the inside
-            log.exception("unexpected error", extra={"route": self._label, "request_id": caller.request_id})
-            status, code, facts.failure = INTERNAL.status, StatusCode.INTERNAL, INTERNAL.cause
-            raise EmbedserveError("internal error; the log has it under this request id") from error
+            told, wire = visit.told(error)
+            status, code = wire.status, status_of(told)
+            if told is error:
+                raise
+            raise told from error
         finally:
-            self._around.metrics.work_ended()
-            seconds = time.perf_counter() - started
-            self._around.metrics.request_done(self._label, status, seconds, facts)
-            if tracer := self._around.tracer:
-                done = Done("", self._label, status, seconds, caller.request_id, facts, code.value[0])
-                tracer.request_done(done, caller.headers)
+            visit.count("", status, visit.seconds, code.value[0])
 
     @asynccontextmanager
     async def called(self, context: Context) -> AsyncGenerator[Caller]:

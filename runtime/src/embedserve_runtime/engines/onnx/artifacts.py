@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from embedserve_runtime.config import OnnxSettings, ParitySettings
-from embedserve_runtime.cpu_features import instruction_set
+from embedserve_runtime.cpu_features import has_bfloat16_products, instruction_set
 from embedserve_runtime.engines.onnx.graph import OPSET, OUTPUT
 from embedserve_runtime.engines.onnx.nodes import FUSED
 from embedserve_runtime.model.card import ModelCard
@@ -38,8 +38,9 @@ KIND: Final = "artifacts"
 # Raised with each change of what the same inputs give.
 CONVERTER_VERSION = "2"
 PLAIN = "float32"
-# What `onnx.precision: auto` tries. float16 weights take less room and are not faster on any CPU.
-AUTOMATIC = ("int8",)
+# What `onnx.precision: auto` tries, the second where the processor has it. float16 weights take less room and are not
+# faster on any CPU.
+AUTOMATIC = ("int8", "bfloat16")
 OPERATORS = f"ai.onnx {OPSET}, {FUSED} 1"
 
 
@@ -107,7 +108,8 @@ class Artifact:
 
 def inputs_of(card: ModelCard, settings: OnnxSettings) -> Inputs:
     """On this machine: which arithmetic it has decides numbers and speed of the variants."""
-    asked = AUTOMATIC if settings.precision == "auto" else settings.precision
+    able = AUTOMATIC if has_bfloat16_products() else AUTOMATIC[:1]
+    asked = able if settings.precision == "auto" else settings.precision
     return Inputs(
         vector_space=card.vector_space,
         encoder=hashlib.sha256(repr(card.encoder).encode()).hexdigest(),

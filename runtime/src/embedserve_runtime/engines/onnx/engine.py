@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.grouping import EqualGroups
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_types
-from embedserve_runtime.engines.onnx.session import PROVIDERS, RUN_ERRORS, load_session, session_options
+from embedserve_runtime.engines.onnx.session import (
+    BFLOAT16_PRODUCTS,
+    PROVIDERS,
+    RUN_ERRORS,
+    load_session,
+    session_options,
+)
 from embedserve_runtime.engines.onnx.spool import spooled
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Encoder
@@ -70,7 +76,7 @@ class OnnxEngine:
         hides_tokens: bool = False,
     ) -> OnnxEngine:
         """Load a graph of `encoder` from a file. Raises ModelInvalid when ONNX Runtime cannot."""
-        session = load_session(file, threads)
+        session = load_session(file, threads, BFLOAT16_PRODUCTS if precision == "bfloat16" else {})
         return cls(encoder, session, precision, parity, threads=threads, hides_tokens=hides_tokens)
 
     @property

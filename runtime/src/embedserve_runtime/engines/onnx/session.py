@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, Fail, InvalidArgument, RuntimeException
@@ -12,6 +14,14 @@ from embedserve_runtime.errors import ModelInvalid
 # What a run can raise; the library's exceptions have no common base.
 RUN_ERRORS = (EPFail, Fail, InvalidArgument, RuntimeException)
 PROVIDERS = ["CPUExecutionProvider"]
+# On ARM with bfloat16, products of MatMul with a constant matrix are made in it; those of Gemm, which a fusion would
+# make of MatMul and Add, are not. Elsewhere the first entry does nothing.
+BFLOAT16_PRODUCTS = MappingProxyType(
+    {
+        "mlas.enable_gemm_fastmath_arm64_bfloat16": "1",
+        "optimization.disable_specified_optimizers": "MatMulAddFusion",
+    }
+)
 
 
 def session_options(threads: int) -> onnxruntime.SessionOptions:
@@ -25,9 +35,15 @@ def session_options(threads: int) -> onnxruntime.SessionOptions:
     return options
 
 
-def load_session(file: Path, threads: int) -> onnxruntime.InferenceSession:
-    """The session of an ONNX file. Raises ModelInvalid when ONNX Runtime cannot load it."""
+def load_session(
+    file: Path, threads: int, entries: Mapping[str, str] = MappingProxyType({})
+) -> onnxruntime.InferenceSession:
+    """The session of an ONNX file. entries: of its configuration. Raises ModelInvalid when ONNX Runtime cannot load
+    it."""
+    options = session_options(threads)
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
     try:
-        return onnxruntime.InferenceSession(str(file), session_options(threads), providers=PROVIDERS)
+        return onnxruntime.InferenceSession(str(file), options, providers=PROVIDERS)
     except Exception as error:  # its exceptions have no common base, and every file can fail in its own way
         raise ModelInvalid(f"{file} cannot be loaded by ONNX Runtime: {error}") from error

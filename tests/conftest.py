@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+THOROUGH_AS_A_WHOLE = "\npytestmark = pytest.mark.thorough\n"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where nothing thorough runs, modules that are so as a whole are not even imported: for some it takes seconds."""
+    if config.option.markexpr != "not thorough" or collection_path.suffix != ".py":
+        return None
+    return THOROUGH_AS_A_WHOLE in collection_path.read_text(encoding="utf-8") or None
