@@ -1,53 +1,150 @@
-"""A static model from texts to vectors, against the `model2vec` package with the same folder: CPU seconds of one core.
+"""Static models from texts to vectors, against the package `model2vec` and the crate `model2vec-rs` on the same folder.
 
-    python -m benchmarks.static [--rounds 5] [--texts FILE]
+    python -m benchmarks.static [--rounds 5] [--texts FILE] [--keep]
 
-Prints tokens a CPU second of the package, of its tokenizer alone, and of ours: with words that were met before (the
-best of the rounds), and in the first round of a new process, where every word is new. The built-in mix has 60 words;
-the texts of --texts, one a line, stand for real ones.
+CPU seconds of one core, best of the rounds. Two models: one with real weights (Unigram, 64 numbers of int8, shared
+weighted rows) and the WordPiece vocabulary of MiniLM with 256 random float32 numbers a token. Texts are paragraphs of
+the standard library's docstrings, or the lines of --texts, in four states:
+
+    met      1,000 texts that were read before
+    unseen   1,000 texts after all others but these were read
+    first    1,000 texts, the first of a process
+    new      each different word of all texts once, 16 to a text, by a process that has met none
+
+The Rust reader is built with cargo into the user's cache folder on first use. --keep writes the figures to
+`benchmarks/results/static.json`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 from model2vec import StaticModel
+from tokenizers import Tokenizer
 
-from embedserve_runtime.benching.texts import built_in_mix, read_texts
+from benchmarks.docstrings import paragraphs
+from benchmarks.static_peers import NotBuilt, build_rust_reader, rust_seconds
+from embedserve_runtime.benching.texts import read_texts
 from embedserve_runtime.config import load_config
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading import load_runner
 from embedserve_runtime.results import Output
-from embedserve_runtime.runner import Runner
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer
-from tests.support.models import model2vec_folder
+from tests.support.models import minilm_folder, model2vec_folder
 
 TEXTS = 1_000
 BATCH = 256
 CUT = CutRules(truncate=True)
+RESULTS = Path(__file__).parent / "results" / "static.json"
 
 
-def vectors(runner: Runner, tokenizer: TextTokenizer, texts: Sequence[str]) -> FloatArray:
-    """(texts, dimensions), as the server makes them."""
-    made = []
-    for start in range(0, len(texts), BATCH):
-        ids = tokenizer.encode(texts[start : start + BATCH], "", CUT)
-        dense = runner.run(PackedBatch.pack(ids), Output.DENSE).dense
-        assert dense is not None, "asked for"
-        made.append(normalize(dense) if runner.card.pipeline.normalize else dense)
-    return np.concatenate(made)
+class Ours:
+    """A model as a new process has it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._runner = load_runner(load_config(flags={"model": {"source": str(folder)}}))
+        self._tokenizer = TextTokenizer.from_card(self._runner.card)
+
+    def encode(self, texts: Sequence[str]) -> FloatArray:
+        """(texts, dimensions), as the server makes them."""
+        made = []
+        for start in range(0, len(texts), BATCH):
+            ids = self._tokenizer.encode(texts[start : start + BATCH], "", CUT)
+            dense = self._runner.run(PackedBatch.pack(ids), Output.DENSE).dense
+            assert dense is not None, "asked for"
+            made.append(normalize(dense) if self._runner.card.pipeline.normalize else dense)
+        return np.concatenate(made)
+
+    def tokens(self, texts: Sequence[str]) -> int:
+        return sum(map(len, self._tokenizer.encode(texts, "", CUT)))
 
 
-def seconds(work: Callable[[], object]) -> float:
+@dataclass(frozen=True)
+class State:
+    """Texts that are timed after others were read; `texts` themselves among them where they were met."""
+
+    name: str
+    before: Sequence[str]
+    texts: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Tokens a CPU second; None where there was no Rust reader."""
+
+    model: str
+    state: str
+    tokens: int
+    package: float
+    rust: float | None
+    ours: float
+    equal: bool
+
+
+def states(texts: list[str]) -> Iterator[State]:
+    timed = texts[:TEXTS]
+    words = list(dict.fromkeys(word for text in texts for word in text.split()))
+    yield State("met", timed, timed)
+    yield State("unseen", texts[TEXTS:], timed)
+    yield State("first", [], timed)
+    yield State("new", [], [" ".join(words[start : start + 16]) for start in range(0, len(words), 16)])
+
+
+def seconds(reader: Ours | StaticModel, state: State) -> float:
+    if state.before:
+        reader.encode(state.before)
     started = time.process_time()
-    work()
+    reader.encode(state.texts)
     return time.process_time() - started
+
+
+def measured(name: str, folder: Path, state: State, rounds: int, rust: Path | None) -> Row:
+    """Each round with new objects, since those of the round before have met the words."""
+    package, ours = [], []
+    for _ in range(rounds):
+        package.append(seconds(StaticModel.from_pretrained(folder), state))
+        ours.append(seconds(Ours(folder), state))
+    reader = Ours(folder)
+    tokens = reader.tokens(state.texts)
+    want = StaticModel.from_pretrained(folder).encode(state.texts).astype(np.float32)
+    rust_took = min(rust_seconds(rust, folder, state.texts, rounds)) if rust else None
+    return Row(
+        model=name,
+        state=state.name,
+        tokens=tokens,
+        package=tokens / min(package),
+        rust=None if rust_took is None else tokens / rust_took,
+        ours=tokens / min(ours),
+        equal=np.array_equal(want, reader.encode(state.texts)),
+    )
+
+
+def wordpiece_model(folder: Path) -> Path:
+    """The vocabulary of MiniLM with random rows, as Model2Vec saves it."""
+    tokenizer = Tokenizer.from_file(str(minilm_folder() / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    table = np.random.default_rng(0).standard_normal((tokenizer.get_vocab_size(), 256), dtype=np.float32)
+    StaticModel(table, tokenizer, normalize=True).save_pretrained(folder)
+    return folder
+
+
+def shown(row: Row) -> str:
+    rust = "" if row.rust is None else f"{row.rust:12,.0f} Rust ({row.ours / row.rust:.2f} x)"
+    return (
+        f"{row.model:10}{row.state:8}{row.tokens:8} tokens{row.package:12,.0f} model2vec{row.ours:12,.0f} ours "
+        f"({row.ours / row.package:.2f} x){rust}  {'equal bit for bit' if row.equal else 'DIFFER'}"
+    )
 
 
 def main() -> None:
@@ -56,31 +153,27 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--texts", type=Path)
+    parser.add_argument("--keep", action="store_true")
     chosen = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "0"
-    texts = read_texts(chosen.texts) if chosen.texts else built_in_mix(TEXTS)
-    folder = model2vec_folder()
-    package = StaticModel.from_pretrained(folder)
-    runner = load_runner(load_config(flags={"model": {"source": str(folder)}}))
-    tokenizer = TextTokenizer.from_card(runner.card)
-    first = seconds(lambda: vectors(runner, tokenizer, texts))
-    ways: dict[str, Callable[[], object]] = {
-        "model2vec": lambda: package.encode(texts),
-        "its tokenizer alone": lambda: package.tokenizer.encode_batch_fast(texts, add_special_tokens=False),
-        "embedserve": lambda: vectors(runner, tokenizer, texts),
-    }
-    best = dict.fromkeys(ways, float("inf"))
-    for _ in range(chosen.rounds):
-        for name, work in ways.items():
-            best[name] = min(best[name], seconds(work))
-    tokens = sum(map(len, tokenizer.encode(texts, "", CUT)))
-    print(f"{len(texts)} texts, {tokens} tokens")
-    for name, took in {**best, "embedserve, every word new": first}.items():
-        print(
-            f"{name:28}{tokens / took:12,.0f} tokens a CPU second, {best['model2vec'] / took:5.2f} x model2vec"
-        )
-    same = np.array_equal(package.encode(texts).astype(np.float32), vectors(runner, tokenizer, texts))
-    print(f"vectors {'equal bit for bit' if same else 'DIFFER'}")
+    texts = read_texts(chosen.texts) if chosen.texts else paragraphs()
+    try:
+        rust, reason = build_rust_reader(), None
+    except NotBuilt as error:
+        rust, reason = None, str(error)
+        print(f"no Rust reader: {reason}")
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, model in (
+            ("Unigram", model2vec_folder()),
+            ("WordPiece", wordpiece_model(Path(folder))),
+        ):
+            for state in states(texts):
+                rows.append(measured(name, model, state, chosen.rounds, rust))
+                print(shown(rows[-1]), flush=True)
+    if chosen.keep:
+        kept = {"date": datetime.now(UTC).date().isoformat(), "rounds": chosen.rounds, "no_rust": reason}
+        RESULTS.write_text(json.dumps({**kept, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

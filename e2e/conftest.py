@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from e2e.cluster.image_node import remove_image_node
 from e2e.cluster.kubectl import Kubectl, deployment_available
 from e2e.cluster.kwok import remove_fake_nodes
 from e2e.cluster.layout import Layout
@@ -37,6 +38,7 @@ def cluster() -> Cluster:
     found = Cluster(Layout.of_user(), Progress())
     found.up()
     remove_fake_nodes(found.kubectl)
+    remove_image_node(found)
     start_hub(found)
     Release(found, HUB_URL).install()
     return found

@@ -1,7 +1,8 @@
-"""Volumes that many nodes can mount: filled once by one service, read by others, and pods go where there is room."""
+"""Volumes of every access mode: who may share one does, who may not is kept together or refused, nobody waits."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.kwok import fake_nodes
+from e2e.cluster.layout import NODE_NAME
 from e2e.cluster.lifecycle import Cluster
 from e2e.conftest import MakeService
 from e2e.services import Object, Service, hub_spec, is_serving
@@ -104,3 +106,113 @@ def test_a_volume_for_many_nodes_is_filled_once_and_read_by_all_who_mount_it(
     with_ready(writer, 4)
     assert set(FAKE) & set(nodes_of(writer)), "with room elsewhere they go there"
     writer.delete()
+
+
+def test_pods_on_a_volume_for_one_node_stay_on_it_whatever_room_others_have(
+    service: MakeService, volume: MakeVolume, request: pytest.FixtureRequest
+) -> None:
+    once = volume("once", "ReadWriteOnce")
+    found = service("once")
+    found.apply(on(once.claim))
+    with_ready(found, 1)
+    request.getfixturevalue("more_nodes")
+    found.apply(on(once.claim, replicas=3))
+    with_ready(found, 3)
+    assert set(nodes_of(found)) == {NODE_NAME}, "its Job's pod and those that serve"
+    assert not found.children("poddisruptionbudgets"), "an evicted pod has nowhere else to go"
+    found.delete()
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason", "advice"),
+    [
+        pytest.param(
+            "ReadWriteOncePod", "VolumeForOnePod", "ReadWriteOnce (all pods on one node)", id="one pod"
+        ),
+        pytest.param("ReadOnlyMany", "VolumeNotWritable", "spec.cache.readOnly", id="read-only"),
+    ],
+)
+def test_what_a_volume_cannot_do_is_refused_with_advice(
+    service: MakeService, volume: MakeVolume, mode: str, reason: str, advice: str
+) -> None:
+    name = reason.lower()
+    volume(name, mode)
+    found = service(name)
+    found.apply(on(name, replicas=2))
+    assert advice in found.wait_condition("Stalled", "True", reason)["message"]
+    assert found.children("deployments") == []
+    found.delete()
+
+
+def test_one_pod_on_a_volume_for_one_pod_is_replaced_and_not_rolled(
+    service: MakeService, volume: MakeVolume
+) -> None:
+    alone = volume("alone", "ReadWriteOncePod")
+    found = service("alone")
+    found.apply(on(alone.claim))
+    before = with_ready(found, 1)["status"]["fetch"]["job"]
+    found.apply(on(alone.claim, model={"refresh": "again"}))
+    found.wait_for(
+        "serves what was fetched again",
+        lambda one: (
+            is_serving(one)
+            and one["status"]["fetch"]["state"] == "Succeeded"
+            and one["status"]["fetch"]["job"] != before
+        ),
+    )
+    assert len(found.embed("after the change")) == 1
+    found.delete()
+
+
+@pytest.fixture
+def small(folder: Path, volume: MakeVolume) -> Iterator[Path]:
+    """A volume `small` of 60 MB."""
+    path = writable_folder(folder / "small")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m,mode=777", "tmpfs", str(path)], check=True)
+    volume("small", "ReadWriteOnce")
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def test_a_volume_that_is_full_is_named_and_the_fetch_goes_on_once_there_is_room(
+    service: MakeService, small: Path
+) -> None:
+    found = service("small")
+    found.apply(on("small"))
+    said = found.wait_condition("Reconciling", "True", "VolumeFull")["message"]
+    assert "MB free; enlarge the volume" in said
+    subprocess.run(["mount", "-o", "remount,size=300m", str(small)], check=True)
+    found.wait_serving()
+    assert len(found.embed("there is room now")) == 1
+    found.delete()
+
+
+@pytest.fixture
+def read_only(folder: Path, volume: MakeVolume) -> Iterator[str]:
+    """A volume whose file system is mounted read-only, which its access mode does not tell."""
+    path = writable_folder(folder / "frozen")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,mode=777", "tmpfs", str(path)], check=True)
+    volume("frozen", "ReadWriteOnce", of=path)
+    yield "frozen"
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@pytest.fixture
+def foreign(folder: Path, volume: MakeVolume) -> str:
+    """A volume that belongs to root, of a driver that gives it to no group."""
+    path = folder / "foreign"
+    path.mkdir(mode=0o755)
+    volume("foreign", "ReadWriteOnce", of=path)
+    return "foreign"
+
+
+def test_a_volume_that_cannot_be_written_is_named(service: MakeService, read_only: str, foreign: str) -> None:
+    cases = {
+        read_only: ("VolumeReadOnly", "is mounted read-only"),
+        foreign: ("VolumePermissionDenied", "belongs to 0:0 with mode 755; set securityContext.fsGroup"),
+    }
+    for claim in cases:
+        service(claim).apply(on(claim))
+    for claim, (reason, words) in cases.items():
+        assert words in service(claim).wait_condition("Stalled", "True", reason)["message"]
+        service(claim).delete()

@@ -51,6 +51,8 @@ KWOK = GoBuild("kwok", "tool", "about 2 minutes")
 
 # An S3 server on a folder, for tests of models that lie on one; no part of the cluster.
 S3 = GoBuild("versitygw", "tool", "about 1 minute")
+# A container runtime that mounts images as volumes, which Debian's does not.
+CONTAINERD = GoBuild("containerd", "tool", "about 4 minutes")
 # Autoscaling by somebody else; built only by the test that wants it.
 KEDA = GoBuild("keda", "tool", "about 15 minutes")
 # Manifests applied from Git by somebody else; likewise.
@@ -74,6 +76,11 @@ def build_helm(layout: Layout, progress: Progress) -> Path:
 def build_s3(layout: Layout, progress: Progress) -> Path:
     """The S3 server alone."""
     return _build(S3, _compiler(), layout, progress) / "versitygw"
+
+
+def build_containerd(layout: Layout, progress: Progress) -> Path:
+    """The folder with containerd and its shim."""
+    return _build(CONTAINERD, _compiler(), layout, progress)
 
 
 def build_keda(layout: Layout, progress: Progress) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +46,8 @@ def containerd(layout: Layout) -> Component:
     return _component("containerd", "/usr/bin/containerd", {"config": containerd_config(layout)})
 
 
-def api_server(layout: Layout) -> Component:
+def api_server(layout: Layout, gates: Sequence[str] = ()) -> Component:
+    """gates: features to be switched beside our own, for example `ImageVolume=true`."""
     keys = layout.certificates
     return _component(
         "kube-apiserver",
@@ -69,7 +71,7 @@ def api_server(layout: Layout) -> Component:
             "kubelet-client-key": keys / "apiserver-kubelet-client.key",
             "kubelet-preferred-address-types": "InternalIP",
             # It needs a newer etcd than Debian's. Left on, clients that ask for it fail and pause again and again.
-            "feature-gates": "WatchList=false",
+            "feature-gates": ",".join(("WatchList=false", *gates)),
             # For aggregated APIs (the metrics adapter): the API server's own identity towards them.
             "enable-aggregator-routing": "true",
             "requestheader-client-ca-file": keys / "front-proxy-ca.crt",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,9 @@ class Containerd:
 
     def load(self, archive: Path) -> None:
         run(self._ctr("images", "import", str(archive)), timeout_s=600)
+
+    def save(self, references: Sequence[str], archive: Path) -> None:
+        run(self._ctr("images", "export", str(archive), *references), timeout_s=600)
 
     def label(self, reference: str, content: str) -> None:
         run(self._ctr("images", "label", reference, f"{CONTENT_LABEL}={content}"))

@@ -21,16 +21,20 @@ def end_pod_processes(layout: Layout) -> None:
 
 def unmount_all(layout: Layout) -> None:
     """Everything mounted under the state folders, the innermost first."""
-    roots = (layout.state, layout.containerd_state)
+    unmount_under(layout.state, layout.containerd_state)
+
+
+def unmount_under(*roots: Path) -> None:
+    """Everything mounted under some folders, the innermost first."""
     points = [point for point in _mount_points() if any(point.is_relative_to(root) for root in roots)]
     for point in sorted(points, key=lambda point: len(point.parts), reverse=True):
         run(["umount", "--lazy", point])
 
 
-def create_cgroup() -> None:
-    """The group that the kubelet puts all pods under, so that they can be told from any other's."""
+def create_cgroup(name: str = CGROUP) -> None:
+    """The group that a kubelet puts all pods under, so that they can be told from any other's."""
     for hierarchy in _hierarchies():
-        (hierarchy / CGROUP).mkdir(exist_ok=True)
+        (hierarchy / name).mkdir(exist_ok=True)
 
 
 def remove_cgroup() -> None:
@@ -89,7 +93,7 @@ def _processes_in_pods() -> Iterator[ProcessIdentity]:
 
 def _shims(layout: Layout) -> Iterator[ProcessIdentity]:
     """Shims outlive containerd on purpose; ours are told by the socket that they report to."""
-    socket = str(layout.containerd_socket).encode()
+    sockets = str(layout.containerd_state).encode() + b"/"
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -97,7 +101,7 @@ def _shims(layout: Layout) -> Iterator[ProcessIdentity]:
             words = (folder / "cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if b"containerd-shim" in words[0] and socket in words:
+        if b"containerd-shim" in words[0] and any(word.startswith(sockets) for word in words):
             identity = ProcessIdentity.of(int(folder.name))
             if identity is not None:
                 yield identity

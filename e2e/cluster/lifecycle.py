@@ -39,6 +39,7 @@ PROCESS_NAMES = (
 # Consumers first: each process is stopped while what it talks to still answers. containerd comes after.
 STOP_ORDER = (
     "kwok",
+    "image-kubelet",
     "kubelet",
     "kube-scheduler",
     "kube-controller-manager",
@@ -115,13 +116,19 @@ class Cluster:
         with only_one(self.layout.cluster_lock), self.progress.step("taking the cluster down"):
             self._clear()
 
+    def restart_api_server(self, *gates: str) -> None:
+        """With these feature gates beside our own."""
+        self.supervisor.stop("kube-apiserver")
+        self.launch(components.api_server(self.layout, gates))
+        self._wait_for("kube-apiserver", "it is ready", self._api_ready)
+
     def _start(self) -> None:
         install_missing_packages(self.progress)
         programs = build_binaries(self.layout, self.progress)
         with self.progress.step("starting etcd, containerd and the API server"):
             self._prepare(programs)
             for component in (components.etcd, components.containerd, components.api_server):
-                self._launch(component(self.layout))
+                self.launch(component(self.layout))
             self._wait_for("containerd", "it answers", self.containerd.answers)
         load_system_images(self.images, programs)
         with self.progress.step("waiting for the API server"):
@@ -131,9 +138,9 @@ class Cluster:
             "starting controllers, scheduler, kubelet and proxy; waiting for node and DNS"
         ):
             for component in (components.controller_manager, components.scheduler, components.kubelet):
-                self._launch(component(self.layout))
+                self.launch(component(self.layout))
             apply_addons(self.kubectl, self.layout)
-            self._launch(components.kube_proxy(self.layout))
+            self.launch(components.kube_proxy(self.layout))
             self._wait_for("kubelet", "the node is ready", self._node_ready)
             wait_for_addons(self.kubectl)
         self.layout.fingerprint.write_text(_definition())
@@ -155,9 +162,11 @@ class Cluster:
         network.create_network()
         leftovers.create_cgroup()
 
-    def _launch(self, component: Component) -> None:
+    def launch(self, component: Component, *, programs: Path | None = None) -> None:
+        """programs: a folder whose programs go before the machine's."""
+        folders = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
         environment = {
-            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH": ":".join([*([str(programs)] if programs is not None else []), *folders]),
             "HOME": str(Path.home()),
         }
         self.supervisor.start(component.name, component.command, environment)
@@ -201,7 +210,8 @@ class Cluster:
         orderly = supervisor.runs("containerd") and self.containerd.answers()
         if orderly:
             self.containerd.remove_all_containers()
-        supervisor.stop("containerd")
+        for name in ("image-containerd", "containerd"):
+            supervisor.stop(name)
         leftovers.end_pod_processes(layout)
         leftovers.unmount_all(layout)
         leftovers.remove_cgroup()

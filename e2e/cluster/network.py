@@ -73,17 +73,19 @@ def remove_network() -> None:
         attempt(["umount", names])
 
 
-def write_cni_config(folder: Path, state: Path) -> None:
+def write_cni_config(
+    folder: Path, state: Path, *, bridge_name: str = POD_BRIDGE, pods: str = NODE_POD_RANGE
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     addresses = {
         "type": "host-local",
-        "ranges": [[{"subnet": NODE_POD_RANGE}]],
+        "ranges": [[{"subnet": pods}]],
         "routes": [{"dst": "0.0.0.0/0"}],
         "dataDir": str(state),
     }
     bridge = {
         "type": "bridge",
-        "bridge": POD_BRIDGE,
+        "bridge": bridge_name,
         "isGateway": True,
         "ipMasq": True,
         "hairpinMode": True,

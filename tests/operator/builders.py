@@ -305,7 +305,10 @@ def _pods_of(deployment: Manifest, replicas: int) -> list[Manifest]:
     config = template["spec"]["volumes"][0]["configMap"]["name"]
     mark = template["metadata"]["annotations"]["embedserve.dev/template"]
     name = deployment["metadata"]["name"]
-    return [pod(_revision(deployment), mark, config, name=f"{name}-{number}") for number in range(replicas)]
+    made = [pod(_revision(deployment), mark, config, name=f"{name}-{number}") for number in range(replicas)]
+    for one in made:
+        one["spec"]["volumes"] = template["spec"]["volumes"]
+    return made
 
 
 def _revision(received: Manifest) -> str:

@@ -89,13 +89,15 @@ async def test_a_job_that_is_in_the_way_is_deleted_and_no_other_of_its_name(serv
 
 
 NO_TYPE = "spec.template.spec.volumes[3]: Required value: must specify a volume type"
+UNDECLARED = '.spec.template.spec.volumes[name="source"].image: field not declared in schema'
 
 
 @pytest.mark.parametrize(
     ("volumes", "said", "reason"),
     [
         ([{"name": "source", "image": {"reference": "r:1"}}], NO_TYPE, "ImageVolumesMissing"),
-        ([{"name": "source", "emptyDir": {}}], NO_TYPE, "ChildRefused"),
+        ([{"name": "source", "image": {"reference": "r:1"}}], UNDECLARED, "ImageVolumesMissing"),
+        ([{"name": "source", "emptyDir": {}}], UNDECLARED, "ChildRefused"),
         ([{"name": "source", "image": {"reference": "r:1"}}], "exceeded quota", "ChildRefused"),
     ],
 )
@@ -104,3 +106,40 @@ def test_an_api_server_without_image_volumes_is_named(volumes: list[Any], said: 
     refusal = refused(ChildRef("Deployment", "docs-1"), said, manifest)
     assert refusal.reason == reason
     assert said in refusal.message
+
+
+IMAGE = {"model": {"source": {"image": {"reference": "registry.example/minilm:1"}}}}
+
+
+def without_images(manifest: dict[str, Any]) -> dict[str, Any]:
+    """As an API server whose feature is off keeps it: neither such volumes nor their mounts."""
+    pod = manifest["spec"]["template"]["spec"]
+    volumes = [one for one in pod["volumes"] if "image" not in one]
+    return {**manifest, "spec": {**manifest["spec"], "template": {"spec": {**pod, "volumes": volumes}}}}
+
+
+@pytest.mark.parametrize(("has_feature", "want"), [(False, "ImageVolumesMissing"), (True, None)])
+async def test_a_volume_that_the_api_server_would_leave_out_is_named_and_nothing_is_made(
+    server: JobServer, has_feature: bool, want: str | None
+) -> None:
+    made = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.method == "GET":
+            return status(404, "not found")
+        body = json.loads(await request.read())
+        if "dryRun" not in request.query:
+            made.append(body["kind"])
+        meta = {**body["metadata"], "uid": "d", "resourceVersion": "1"}
+        return web.json_response({**(body if has_feature else without_images(body)), "metadata": meta})
+
+    server.answer = answer
+    cluster = Cluster(resource(IMAGE))
+    plan = cluster.plan()
+    deployments = tuple(child for child in plan.children if child["kind"] == "Deployment")
+    async with Kube(request_timeout=5) as kube:
+        refusal = await Applier(kube, Store()).apply(
+            Plan(children=deployments, prune=(), status=plan.status), cluster.world()
+        )
+    assert (refusal.reason if refusal is not None else None) == want
+    assert made == (["Deployment"] if has_feature else [])

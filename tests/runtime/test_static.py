@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model2vec import StaticModel
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize
 
 from embedserve_runtime.api.app import EMBEDDING_ROUTES
 from embedserve_runtime.config import ModelSettings, load_config
+from embedserve_runtime.engines import static
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import (
     ConfigError,
@@ -34,7 +40,7 @@ from embedserve_runtime.results import Output, Results
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer
 from tests.runtime.serve.live import live
-from tests.support.static_models import DIMENSIONS, MODEL2VEC, TEXTS, Saved, sentence_transformer
+from tests.support.static_models import DIMENSIONS, MODEL2VEC, TEXTS, WORDS, Saved, sentence_transformer
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
 
@@ -66,6 +72,49 @@ def test_vectors_are_those_of_model2vec_bit_for_bit(case: Saved, tmp_path: Path)
     model = case.save(tmp_path)
     want = np.concatenate([model.encode([text]) for text in TEXTS])
     np.testing.assert_array_equal(vectors_of(runner_of(tmp_path), TEXTS), want.astype(np.float32))
+
+
+@cache
+def loaded(case: str) -> tuple[StaticModel, Runner, TextTokenizer]:
+    with TemporaryDirectory() as folder:
+        model = MODEL2VEC[case].save(Path(folder))
+        runner = runner_of(Path(folder))
+        return model, runner, TextTokenizer.from_card(runner.card)
+
+
+ANY_TEXTS = st.lists(
+    st.one_of(
+        st.lists(
+            st.sampled_from([*WORDS, "The ", " ", ", ", "zebra", "Café ", "猫", "[UNK]"]), min_size=1
+        ).map("".join),
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
+    ),
+    min_size=1,
+    max_size=9,
+)
+
+
+@pytest.mark.parametrize("case", MODEL2VEC)
+@settings(max_examples=25, deadline=None)
+@given(texts=ANY_TEXTS)
+def test_vectors_of_any_texts_are_those_of_model2vec_bit_for_bit(case: str, texts: list[str]) -> None:
+    model, runner, tokenizer = loaded(case)
+    dense = runner.run(
+        PackedBatch.pack(tokenizer.encode(texts, "", CutRules(truncate=True))), Output.DENSE
+    ).dense
+    assert dense is not None
+    got = normalize(dense) if runner.card.pipeline.normalize else dense
+    np.testing.assert_array_equal(got, model.encode(texts).astype(np.float32))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 1_024])
+def test_sums_do_not_depend_on_how_many_rows_are_fetched_at_a_time(
+    rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [" ".join(WORDS[: 1 + i % 9]) for i in range(40)]
+    model = Saved(dtype="int8", weights=True, shared=5).save(tmp_path)
+    monkeypatch.setattr(static, "ROWS", rows)
+    np.testing.assert_array_equal(vectors_of(runner_of(tmp_path), texts), model.encode(texts))
 
 
 def test_half_precision_tables_are_summed_in_float32(tmp_path: Path) -> None:

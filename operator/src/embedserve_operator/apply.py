@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from dataclasses import dataclass
+from typing import Any
 
 from embedserve_operator.conflicts import Overrulings, applying_managers
 from embedserve_operator.drift import reason_to_apply
@@ -14,7 +16,7 @@ from embedserve_operator.kube import FIELD_MANAGER, SCALE_MANAGER, Kube
 from embedserve_operator.plan import HandOver, Plan, PodLabel
 from embedserve_operator.specs.metadata import SPACE_LABEL, controller_uid, ref_of
 from embedserve_operator.store import Store
-from embedserve_operator.wire import Manifest, Received, dig, mappings
+from embedserve_operator.wire import Manifest, Received, dig, mappings, text
 from embedserve_operator.world import ChildRef, Resource, World
 
 log = logging.getLogger(__name__)
@@ -30,21 +32,28 @@ class Refusal:
     message: str
 
 
-_NO_VOLUME_TYPE = "must specify a volume type"
-"""What an API server says of a volume of a kind that it does not know."""
+_UNKNOWN_KIND = re.compile(r"must specify a volume type|field not declared in schema|unknown field")
+"""What API servers say of a kind of volume that they do not know, if they say anything."""
 
 
 def refused(ref: ChildRef, said: str, manifest: Manifest) -> Refusal:
     """What the API server's refusal of a child means."""
-    volumes = mappings(dig(manifest, "spec", "template", "spec"), "volumes")
-    if _NO_VOLUME_TYPE in said and any("image" in volume for volume in volumes):
-        return Refusal(
-            "ImageVolumesMissing",
-            "spec.model.source.image: this cluster knows no image volumes, which come with Kubernetes 1.33 and its "
-            "feature ImageVolume; switch it on, or take the model from another source; the API server refused "
-            f"{ref}: {said}",
-        )
+    if _UNKNOWN_KIND.search(said) and _image_volumes(manifest):
+        return _no_image_volumes(f"the API server refused {ref}: {said}")
     return Refusal("ChildRefused", f"the API server refused {ref}: {said}")
+
+
+def _no_image_volumes(said: str) -> Refusal:
+    return Refusal(
+        "ImageVolumesMissing",
+        "spec.model.source.image: this cluster knows no image volumes, which come with Kubernetes 1.33 and its "
+        f"feature ImageVolume; switch it on, or take the model from another source; {said}",
+    )
+
+
+def _image_volumes(manifest: Any) -> list[str]:
+    volumes = mappings(dig(manifest, "spec", "template", "spec"), "volumes")
+    return [text(volume, "name") for volume in volumes if "image" in volume]
 
 
 class Applier:
@@ -84,12 +93,26 @@ class Applier:
             ref = ref_of(manifest)
             log.info("%s: create %s", world.resource.key, ref)
             try:
+                dropped = await self._dropped(manifest)
+                if dropped is not None:
+                    return dropped
                 self._store.put(JOB, await self._kube.create(manifest))
             except ConflictError:
                 log.info("%s: %s exists already", world.resource.key, ref)
             except RefusedError as error:
                 return refused(ref, error.message, manifest)
         return None
+
+    async def _dropped(self, manifest: Manifest) -> Refusal | None:
+        """Tries what has an image volume. An API server whose feature is off leaves the image out without a word, and
+        pods would find an empty folder in its place."""
+        wanted = _image_volumes(manifest)
+        if not wanted:
+            return None
+        made = await self._kube.create(manifest, dry_run=True)
+        if _image_volumes(made) == wanted:
+            return None
+        return _no_image_volumes(f"the API server leaves volume {wanted[0]} out of {ref_of(manifest)}")
 
     async def _label(self, label: PodLabel, world: World) -> None:
         """Beside the labels of its Deployment, and without a restart."""
@@ -119,6 +142,9 @@ class Applier:
         log.info("%s: apply %s: %s", key, ref, why)
         claims = hand_over is not None and ref == ChildRef("Deployment", hand_over.deployment)
         try:
+            dropped = None if exists else await self._dropped(manifest)
+            if dropped is not None:
+                return dropped
             if hand_over is not None and claims and exists:
                 await self._claim(manifest, hand_over)
             refusal = await self._apply_over_conflicts(manifest)

@@ -35,6 +35,7 @@ from embedserve_operator.world import (
     Child,
     ChildRef,
     DeploymentFacts,
+    Failure,
     Fetcher,
     JobFacts,
     Key,
@@ -82,6 +83,8 @@ def observe(
         key=lambda child: child.ref,
     )
     scaled = [child.uid for child in own if child.ref.kind == SCALED_OBJECT]
+    found = tuple(sorted((_pod(pod, said or {}) for pod in pods), key=lambda pod: pod.name))
+    jobs = _jobs(volume, said or {}) if volume is not None else ()
     deployments = tuple(_deployment(child.received) for child in own if child.ref.kind == "Deployment")
     service = next((c for c in own if c.ref == ChildRef("Service", read.key.name)), None)
     return World(
@@ -90,11 +93,23 @@ def observe(
         deployments=deployments,
         autoscalers=tuple(_autoscaler(found) for found in everything if _scales(found, {read.uid, *scaled})),
         serving_revision=_serving_revision(read, service),
-        pods=tuple(sorted((_pod(pod, said or {}) for pod in pods), key=lambda pod: pod.name)),
+        pods=tuple(replace(pod, failure=_counted(pod.failure, now)) for pod in found),
         cluster=cluster,
         now=now,
-        jobs=_jobs(volume, said or {}) if volume is not None else (),
+        due=_due((*(pod.failure for pod in found), *(job.failure for job in jobs)), now),
+        jobs=tuple(replace(job, failure=_counted(job.failure, now)) for job in jobs),
         claims=tuple(read_claim(claim) for claim in volume.claims) if volume is not None else None,
+    )
+
+
+def _counted(failure: Failure | None, now: int) -> Failure | None:
+    return None if failure is None or failure.counts_from > now else failure
+
+
+def _due(failures: Iterable[Failure | None], now: int) -> int | None:
+    """When the first of those that are none yet becomes one."""
+    return min(
+        (one.counts_from for one in failures if one is not None and one.counts_from > now), default=None
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from embedserve_operator.specs.containers import CONFIG_VOLUME, FETCH, RUNTIME
 from embedserve_operator.specs.memory import in_mib, memory_needed
 from embedserve_operator.specs.metadata import FETCHED, REVISION_LABEL, SPACE_LABEL, TEMPLATE_HASH
+from embedserve_operator.times import seconds_of
 from embedserve_operator.wire import Received, dig, mappings, number, strings, text
 from embedserve_operator.world import Failure, Fetcher, ModelReport, PodFacts, PodPhase
 
@@ -38,6 +39,16 @@ _VOLUME_REASONS = (
 _SHORT_OF = re.compile(r"Insufficient ([a-z0-9./-]*[a-z0-9])")
 """The scheduler's words for a resource that nodes have too little of."""
 _MIB = 2**20
+_NOT_STARTED = "PodNotStarted"
+_NO_IMAGES = "ImageVolumesMissing"
+_PATIENCE_SECONDS = 120
+"""In which a node gets volumes and network of a pod ready, a disk of a cloud included."""
+_NO_HOST_PATH = re.compile(r'(mkdir|stat) "?"?: no such file or directory')
+"""What a container runtime says that knows no image volumes: to it the mount has no source at all."""
+_IMAGE_ADVICE = (
+    ". The model is in an image, which only a kubelet with the feature ImageVolume mounts: switch it on, take other "
+    "nodes by spec.pod.nodeSelector, or the model from another source"
+)
 _CREATION_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 
 
@@ -113,28 +124,33 @@ def _is_running(pod: Received, group: str, name: str) -> bool:
 
 def failure_of(pod: Received) -> Failure | None:
     """What keeps a pod that is not ready; None when nothing is known to."""
-    name = text(pod, "metadata", "name")
     statuses = [
         *mappings(pod, "status", "initContainerStatuses"),
         *mappings(pod, "status", "containerStatuses"),
     ]
     for status in statuses:
-        found = _creation_failure(name, status) or _run_failure(pod, status)
+        found = _creation_failure(pod, status) or _run_failure(pod, status)
         if found is not None:
             return found
-    return _placement_failure(pod) or _end_of_pod(pod)
+    return _placement_failure(pod) or _end_of_pod(pod) or _start_failure(pod)
 
 
-def _creation_failure(pod_name: str, status: Received) -> Failure | None:
+def _creation_failure(pod: Received, status: Received) -> Failure | None:
     """The container could not be started at all."""
     reason = text(status, "state", "waiting", "reason")
-    where = f"container {text(status, 'name')} of pod {pod_name}"
+    where = f"container {text(status, 'name')} of pod {text(pod, 'metadata', 'name')}"
     words = text(status, "state", "waiting", "message")
     if reason in _IMAGE_REASONS:
         # The kubelet swings between trying and pausing; the words of the last try are what matters in both.
         steady = "ImagePullBackOff" if reason == "ErrImagePull" else reason
         cause = words.rpartition("ErrImagePull: ")[2] or "the image cannot be pulled"
         return _made(steady, f"{where}: {cause}", heals=_IMAGE_REASONS[reason])
+    if reason in _CREATION_REASONS and _mounts_image(pod) and _NO_HOST_PATH.search(words):
+        advice = (
+            f"the container runtime of node {text(pod, 'spec', 'nodeName')} knows no image volumes: take nodes with "
+            "containerd 2.1 or CRI-O 1.31, or newer, or the model from another source"
+        )
+        return _made(_NO_IMAGES, f"{where}: {advice}; the kubelet says: {words}", heals=True)
     if reason in _CREATION_REASONS:
         return _made(_creation_reason(words) or reason, f"{where}: {words}", heals=True)
     return None
@@ -221,6 +237,25 @@ def _asked(pod: Received, said: str) -> str:
     requests = dig(_resources(pod, RUNTIME), "requests") or {}
     asked = [f"{name} {requests[name]}" for name in _SHORT_OF.findall(said) if name in requests]
     return f" The pod asks for {' and '.join(dict.fromkeys(asked))}" if asked else ""
+
+
+def _start_failure(pod: Received) -> Failure | None:
+    """A node has the pod and none of its containers. Why, Kubernetes tells in events only."""
+    conditions = {text(one, "type"): one for one in mappings(pod, "status", "conditions")}
+    since = seconds_of(text(conditions.get("PodScheduled"), "lastTransitionTime"))
+    if since is None or text(conditions.get("PodReadyToStartContainers"), "status") != "False":
+        return None
+    name, node = text(pod, "metadata", "name"), text(pod, "spec", "nodeName")
+    words = (
+        f"pod {name}: node {node} has not got its volumes and its network ready for {_PATIENCE_SECONDS} seconds and "
+        f"more{_IMAGE_ADVICE if _mounts_image(pod) else ''}; `kubectl describe pod {name}` says why"
+    )
+    found = _made(_NO_IMAGES if _mounts_image(pod) else _NOT_STARTED, words, heals=True)
+    return replace(found, counts_from=since + _PATIENCE_SECONDS)
+
+
+def _mounts_image(pod: Received) -> bool:
+    return any(dig(volume, "image") is not None for volume in mappings(pod, "spec", "volumes"))
 
 
 def _end_of_pod(pod: Received) -> Failure | None:

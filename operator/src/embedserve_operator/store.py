@@ -221,7 +221,8 @@ def _pod_spec(spec: Any) -> dict[str, Any]:
         group: [{name: one.get(name) for name in ("name", "resources")} for one in mappings(spec, group)]
         for group in ("initContainers", "containers")
     }
-    return {"volumes": [one for one in mappings(spec, "volumes") if "configMap" in one], **containers}
+    volumes = [one for one in mappings(spec, "volumes") if one.keys() & {"configMap", "image"}]
+    return {"nodeName": text(spec, "nodeName"), "volumes": volumes, **containers}
 
 
 def _version(received: Received) -> str:

@@ -123,6 +123,8 @@ class Failure:
     """No node has taken the pod."""
     at: str = ""
     """When its container ended, as the kubelet says; empty where none has."""
+    counts_from: int = 0
+    """What may be over in a moment is none before then. Seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +316,8 @@ class World:
     cluster: ClusterFacts = UNKNOWN_CLUSTER
     now: int = 0
     """Seconds since 1970."""
+    due: int | None = None
+    """When time alone makes a failure of what may be none yet. Seconds since 1970."""
     jobs: tuple[JobFacts, ...] = ()
     """Jobs on the claim that the resource uses, whichever resource they were made for."""
     claims: tuple[ClaimFacts, ...] | None = ()

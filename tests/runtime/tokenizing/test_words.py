@@ -100,7 +100,9 @@ def test_nor_one_with_a_token_that_has_a_blank_inside() -> None:
     assert Words.of(spaced) is None
 
 
-def test_each_word_is_asked_for_once_and_a_full_table_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_is_asked_for_once_unless_as_many_others_as_are_kept_were_met_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(words, "MOST_WORDS", 2)
     asked = []
 
@@ -109,11 +111,11 @@ def test_each_word_is_asked_for_once_and_a_full_table_is_emptied(monkeypatch: py
         return [len(word)]
 
     table = Words(encode)
-    for text in ("a bb a", "bb a", "ccc", "a"):
+    for text in ("a bb a", "bb a", "ccc", "a", "dddd eeeee ffffff", "ccc"):
         ids = table.ids(text)
         assert ids is not None
         assert ids.tolist() == [len(word) for word in text.split()]
-    assert asked == ["a", "bb", "ccc", "a"]
+    assert asked == ["a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ccc"]
 
 
 def test_a_very_long_word_is_not_kept() -> None:

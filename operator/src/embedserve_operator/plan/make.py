@@ -63,7 +63,7 @@ def _all_of(
     prepared = made.prepared
     children = children_of(world, spec, settings, rollout, made)
     asked = fetchers(world, made.wanted, prepared.fetch)
-    ends = [one.until for one in rollout.kept]
+    ends = [*(one.until for one in rollout.kept), *([world.due] if world.due is not None else [])]
     return Plan(
         children=children,
         prune=unwanted(world, children, rollout, prepared),

@@ -163,6 +163,12 @@ class Reader:
             else:
                 yield Part(next(near)) if len(text) <= self._window else self._far(text, need)
 
+    def by_words(self, text: str) -> Int32Array | None:
+        """All ids of a text, with special tokens; None where its words are not looked up."""
+        if self._words is None or len(text) > self._window:
+            return None
+        return self._words.ids(text, *self._frame)
+
     def bodies(self, texts: Sequence[str], room: int, side: Side) -> list[Body]:
         """The tokens of each text that may stay where `room` tokens fit. Raises InvalidInput."""
         need = Need(room, from_left=side == "right")

@@ -128,7 +128,10 @@ class TextTokenizer:
         for index, item in enumerate(inputs):
             if not item:
                 raise EmptyInput(f"input {index} is empty")
-        return [ids for ids, _ in self._fit(inputs, prompt, rules)]
+        known = [self._by_words(prompt + item) if isinstance(item, str) else None for item in inputs]
+        others = [(index, inputs[index]) for index, ids in enumerate(known) if ids is None]
+        fitted = self._fit(others, prompt, rules)
+        return [next(fitted)[0] if ids is None else ids for ids in known]
 
     def encode_pairs(
         self, pairs: Sequence[tuple[str, str]], rules: CutRules, *, prompt: str = ""
@@ -187,7 +190,9 @@ class TextTokenizer:
     def locate(self, inputs: Sequence[Input], prompt: str, rules: CutRules) -> list[list[Token]]:
         """What `encode` gives, with the texts of the tokens and their places in prompt + input."""
         located = []
-        for item, (ids, segments) in zip(inputs, self._fit(inputs, prompt, rules, offsets=True), strict=True):
+        for item, (ids, segments) in zip(
+            inputs, self._fit([*enumerate(inputs)], prompt, rules, offsets=True), strict=True
+        ):
             if isinstance(item, str):
                 text = prompt + item
                 located.append([token for segment in segments for token in segment.tokens(text)])
@@ -235,19 +240,25 @@ class TextTokenizer:
         """The vocabulary's own strings; empty for rows of the model that the tokenizer has no token for."""
         return [self._tokenizer.id_to_token(number) or "" for number in ids.tolist()]
 
+    def _by_words(self, text: str) -> Int32Array | None:
+        """Ids of a text whose words are looked up and that needs no cut, as most do; else None."""
+        if self._characters is not None and len(text) > self._characters:
+            return None
+        ids = self._reader.by_words(text)
+        return ids if ids is not None and 0 < len(ids) <= self.max_length else None
+
     def _fit(
-        self, inputs: Sequence[Input], prompt: str, rules: CutRules, *, offsets: bool = False
+        self, inputs: Sequence[tuple[int, Input]], prompt: str, rules: CutRules, *, offsets: bool = False
     ) -> Iterator[tuple[Int32Array, list[Segment]]]:
-        """Ids of each input, and where they come from; one at a time, since the second is large."""
-        index = 0
+        """Ids of each numbered input, and where they come from; one at a time, since the second is large."""
         from_left = not rules.truncate or rules.side == "right"
         need = Need(self.max_length, from_left, special=True, offsets=offsets)
-        for piece in pieces(inputs, len):
-            texts = [prompt + item for item in piece if isinstance(item, str)]
+        for piece in pieces(inputs, lambda numbered: len(numbered[1])):
+            texts = [prompt + item for _, item in piece if isinstance(item, str)]
             if self._characters is not None and from_left:
                 texts = [self._first_characters(text, rules) for text in texts]
             parts = self._reader.parts(texts, need)
-            for item in piece:
+            for index, item in piece:
                 if isinstance(item, str):
                     part = next(parts)
                     if self._blank is not None and not len(part.encoding):
@@ -259,7 +270,6 @@ class TextTokenizer:
                         yield _ids_of(segments), segments
                 else:
                     yield self._fit_ids(index, item, rules), []
-                index += 1
 
     def _fit_text(
         self, index: int, text: str, prompt_length: int, part: Part, rules: CutRules

@@ -2,13 +2,14 @@
 
 Between blanks lie words whose ids depend on nothing else, where the tokenizer says so: its normalizer changes each
 character by itself or with the marks that follow it, its pre-tokenizer splits at blanks first, and no word is different
-for being the first. What is asked of the tokenizer is one word that is not in the table, so ids are its own.
+for being the first. The tokenizer is asked for one word that is not in the table, so ids are its own.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,8 +18,9 @@ from tokenizers import Tokenizer
 
 from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.tokenizing.layout import flat
+from embedserve_runtime.tokenizing.spelling import spell_by_model
 
-# Some 200 bytes each. A full table is emptied: what is in use comes back by itself.
+# Some 200 bytes each. When so many have been met, those that are not met again among the next so many are forgotten.
 MOST_WORDS = 32_768
 # Longer ones come once, and one may be a whole text of a language without blanks.
 LONGEST_WORD = 48
@@ -59,7 +61,8 @@ class Words:
         layout = json.loads(tokenizer.to_str())
         if not (words_are_independent(layout) and _blanks_stay(tokenizer)):
             return None
-        return cls(lambda word: tokenizer.encode(word, add_special_tokens=False).ids)
+        spell = spell_by_model(tokenizer, layout)
+        return cls(spell or (lambda word: tokenizer.encode(word, add_special_tokens=False).ids))
 
     def ids(self, text: str, head: bytes = b"", tail: bytes = b"") -> Int32Array | None:
         """Of the text, between `head` and `tail`, ids as int32; None where the library must read it whole."""
@@ -73,16 +76,20 @@ class Words:
 
 
 class _Table(dict[str, bytes]):
-    """Ids by word, int32."""
+    """Ids by word, int32: of the words met last. Those met before them are kept aside, and come back when met."""
 
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
         super().__init__()
         self._encode = encode
+        self._aside: dict[str, bytes] = {}
 
     def __missing__(self, word: str) -> bytes:
-        ids = np.array(self._encode(word) if word else [], dtype=np.int32).tobytes()
+        ids = self._aside.get(word)
+        if ids is None:
+            ids = array("i", self._encode(word) if word else ()).tobytes()
         if len(word) <= LONGEST_WORD:
             if len(self) >= MOST_WORDS:
+                self._aside = dict(self)
                 self.clear()
             self[word] = ids
         return ids

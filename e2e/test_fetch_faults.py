@@ -1,0 +1,185 @@
+"""Fetches on the cluster in trouble: killed, racing, refused. What is served is right, or nothing is."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.lifecycle import Cluster
+from e2e.cluster.polling import wait_until
+from e2e.conftest import MakeService
+from e2e.hub import samples
+from e2e.hub.faults import FaultKind
+from e2e.node_hub import NodeHub
+from e2e.services import PATIENCE_S, Object, Service, is_serving
+from e2e.volumes import NodeVolume, bytes_in, writable_folder
+from embedserve_runtime.model.store.checking import find_damage
+
+REPOSITORY = "lab/minilm"
+MINILM_SPACE = "vs1-0978181612db7ef023ab"
+WEIGHTS = "model.safetensors"
+SIZE = 90_868_376
+
+
+@pytest.fixture
+def hub(cluster: Cluster, tmp_path: Path) -> Iterator[NodeHub]:
+    shutil.copytree(samples.model_folder(), tmp_path / "repositories" / REPOSITORY / "main")
+    with NodeHub(tmp_path / "repositories", tmp_path / "log") as running:
+        yield running
+
+
+@pytest.fixture
+def volume(cluster: Cluster, kubectl: Kubectl, namespace: str) -> Iterator[NodeVolume]:
+    """An empty claim whose files this machine sees."""
+    name = f"store-{secrets.token_hex(3)}"
+    folder = writable_folder(cluster.layout.volumes / namespace / name)
+    found = NodeVolume(kubectl, namespace, name, folder)
+    found.make("ReadWriteMany")
+    yield found
+    found.remove()
+
+
+def spec(hub: NodeHub, volume: NodeVolume, **more: Any) -> Object:
+    source = {"huggingFace": {"repo": REPOSITORY, "endpoint": hub.url}}
+    return {"model": {"source": source, **more}, "cache": {"claimName": volume.claim}}
+
+
+def jobs(kubectl: Kubectl, volume: NodeVolume) -> list[str]:
+    """Names of those that work on a volume."""
+    found = (kubectl.get("jobs", "--namespace", volume.namespace) or {}).get("items", [])
+    names = [str(job["metadata"]["name"]) for job in found]
+    return [name for name in names if name.startswith(f"{volume.claim}-fetch-")]
+
+
+def fetching_processes() -> list[int]:
+    """Of the pods: `embedserve fetch` with the configuration file of a container."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+        except OSError:
+            continue  # it ended while we looked
+        if b"fetch" in words and b"/etc/embedserve/runtime.yaml" in words:
+            found.append(int(entry.name))
+    return found
+
+
+def kill_processes() -> None:
+    """SIGKILL to what fetches, which has to be there; the Job counts a failure."""
+    found: list[int] = []
+
+    def is_there() -> bool:
+        found[:] = fetching_processes()
+        return bool(found)
+
+    wait_until("a pod fetches", is_there, timeout_s=PATIENCE_S, every_s=0.05)
+    for number in found:
+        with suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+
+
+def wait_for_bytes(volume: NodeVolume, enough: int, found: Service) -> None:
+    """Until that much is written, or all."""
+    wait_until(
+        "the Job has written some more",
+        lambda: bytes_in(volume.folder) >= enough or is_served(found),
+        timeout_s=PATIENCE_S,
+        every_s=0.05,
+    )
+
+
+def answered_whole(hub: NodeHub) -> int:
+    """Bytes of the weights in answers that nobody broke off: those of a killed process do not count."""
+    return hub.sent(WEIGHTS)
+
+
+def is_served(found: Service) -> bool:
+    return bool(found.get().get("status", {}).get("fetch", {}).get("state") == "Succeeded")
+
+
+def test_a_fetch_that_is_killed_goes_on_where_it_was(
+    service: MakeService, hub: NodeHub, volume: NodeVolume
+) -> None:
+    hub.misbehave(FaultKind.SLOW, path=f"*/resolve/*/{WEIGHTS}", amount=5_000_000)
+    found = service("killed")
+    found.apply(spec(hub, volume))
+    wait_for_bytes(volume, SIZE // 2, found)
+    kill_processes()
+    hub.behave()
+    assert found.wait_serving()["status"]["vectorSpace"]["id"] == MINILM_SPACE
+    assert list(find_damage(volume.folder)) == []
+    assert answered_whole(hub) < 0.75 * SIZE, "what the killed one had is not fetched again"
+    found.delete()
+
+
+def test_of_two_jobs_that_race_one_fetches(
+    service: MakeService, kubectl: Kubectl, hub: NodeHub, volume: NodeVolume
+) -> None:
+    hub.misbehave(FaultKind.SLOW, path=f"*/resolve/*/{WEIGHTS}", amount=6_000_000)
+    mean, first = service("mean"), service("first-token")
+    mean.apply(spec(hub, volume))
+    first.apply(spec(hub, volume, pooling="cls"))
+    spaces = {one.wait_serving()["status"]["vectorSpace"]["id"] for one in (mean, first)}
+    assert len(spaces) == 2
+    assert len(jobs(kubectl, volume)) == 2
+    assert hub.sent(WEIGHTS) == SIZE
+    assert list(find_damage(volume.folder)) == []
+    for one in (mean, first):
+        one.delete()
+
+
+def test_a_storm_of_refusals_is_waited_for(service: MakeService, hub: NodeHub, volume: NodeVolume) -> None:
+    hub.misbehave(FaultKind.RATE_LIMIT, path="*", amount=1, times=12)
+    found = service("storm")
+    found.apply(spec(hub, volume))
+    assert found.wait_serving()["status"]["vectorSpace"]["id"] == MINILM_SPACE
+    refused = sum(one["status"] == 429 for one in hub.requests())
+    assert refused == 12
+    assert hub.sent(WEIGHTS) == SIZE
+    found.delete()
+
+
+def test_bytes_that_are_wrong_once_are_fetched_again_and_always_are_named(
+    service: MakeService, hub: NodeHub, volume: NodeVolume
+) -> None:
+    found = service("wrong")
+    hub.misbehave(FaultKind.CORRUPT, path=f"*/resolve/*/{WEIGHTS}", amount=1000)
+    found.apply(spec(hub, volume))
+    assert WEIGHTS in found.wait_condition("Stalled", "True", "HashMismatch")["message"]
+    assert list(find_damage(volume.folder)) == []
+    hub.behave()
+    hub.misbehave(FaultKind.BROKEN, path=f"*/resolve/*/{WEIGHTS}", amount=5_000_000, times=6)
+    hub.misbehave(FaultKind.CORRUPT, path=f"*/resolve/*/{WEIGHTS}", amount=1000, times=1)
+    assert found.wait_serving()["status"]["vectorSpace"]["id"] == MINILM_SPACE
+    found.delete()
+
+
+def test_a_model_that_is_damaged_on_the_volume_is_fetched_again_and_not_served(
+    service: MakeService, kubectl: Kubectl, namespace: str, hub: NodeHub, volume: NodeVolume
+) -> None:
+    found = service("damaged")
+    found.apply(spec(hub, volume))
+    found.wait_serving()
+    before = {pod["metadata"]["name"] for pod in found.pods()}
+    for path in [path for path in volume.folder.rglob("*") if path.is_file() and path.stat().st_size == SIZE]:
+        shorter = path.with_suffix(".shorter")
+        shorter.write_bytes(path.read_bytes()[:-1])
+        shorter.replace(path)
+    kubectl("delete", "pods", "--namespace", namespace, "--selector", found.selector, "--wait=false")
+    served = found.wait_for(
+        "a new pod serves",
+        lambda one: is_serving(one) and not before & {pod["metadata"]["name"] for pod in found.pods()},
+    )
+    assert served["status"]["vectorSpace"]["id"] == MINILM_SPACE
+    assert hub.sent(WEIGHTS) == 2 * SIZE
+    assert list(find_damage(volume.folder)) == []
+    found.delete()

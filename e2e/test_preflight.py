@@ -1,0 +1,88 @@
+"""What `kubectl embedserve preflight` and `helm test` say of a real cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from subprocess import CompletedProcess
+
+import pytest
+
+from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.lifecycle import Cluster
+from e2e.cluster.polling import wait_until
+from e2e.cluster.shell import attempt
+from e2e.conftest import MakeService
+from e2e.demo.release import OPERATOR_NAMESPACE, RELEASE
+from e2e.scaled import scaled_spec, somebody_elses_api
+from e2e.services import OPERATOR, PATIENCE_S
+
+PROGRAM = "from embedserve_operator.cli import plugin; raise SystemExit(plugin())"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nobody_scales(kubectl: Kubectl) -> None:
+    """What other modules have deleted is gone: preflight looks at all services of the cluster."""
+
+    def scaling() -> list[str]:
+        found = kubectl.get("embeddingservices", "--all-namespaces") or {"items": []}
+        return [one["metadata"]["name"] for one in found["items"] if "autoscaling" in one["spec"]]
+
+    wait_until("no service scales", lambda: not scaling(), timeout_s=PATIENCE_S)
+
+
+def preflight(cluster: Cluster, *words: str) -> CompletedProcess[str]:
+    environment = {**os.environ, "KUBECONFIG": str(cluster.layout.admin_kubeconfig)}
+    return attempt([sys.executable, "-c", PROGRAM, "preflight", *words], environment=environment)
+
+
+def finding(said: CompletedProcess[str], subject: str) -> str:
+    (line,) = [line for line in said.stdout.splitlines() if line.startswith(subject)]
+    return line.removeprefix(subject).strip()
+
+
+def test_an_installed_release_passes_and_its_leader_is_named(cluster: Cluster) -> None:
+    said = preflight(cluster, "--installed", "--service-account", OPERATOR)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert finding(said, "definition").startswith("ok")
+    assert finding(said, "rights").startswith("ok")
+    assert f"{RELEASE}-operator-" in finding(said, "operator")
+    # Off by default in this Kubernetes: the API server itself says so, to a pod that is never made.
+    assert finding(said, "image volumes").startswith("warning")
+
+
+def test_the_account_of_the_operator_sees_enough_for_helm_test(cluster: Cluster) -> None:
+    environment = {**os.environ, "KUBECONFIG": str(cluster.layout.admin_kubeconfig)}
+    words = ["test", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--logs"]
+    said = attempt([cluster.helm, *words], environment=environment)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "nothing is missing" in said.stdout
+
+
+def test_rights_that_an_account_lacks_are_named(cluster: Cluster) -> None:
+    said = preflight(cluster, "--service-account", "default")
+    assert said.returncode == 1
+    assert "may not list embeddingservices.embedserve.dev" in finding(said, "rights")
+
+
+def test_a_service_that_scales_where_nobody_measures_fails_and_who_else_has_the_api_is_named(
+    cluster: Cluster, kubectl: Kubectl, service: MakeService
+) -> None:
+    lonely = service("lonely")
+    lonely.apply(scaled_spec())
+    try:
+        said = preflight(cluster)
+        assert said.returncode == 1
+        assert finding(said, "autoscaling").startswith("MISSING")
+    finally:
+        lonely.delete()
+    foreign = somebody_elses_api()
+    name = foreign["metadata"]["name"]
+    kubectl("create", "--filename", "-", stdin=json.dumps(foreign))
+    try:
+        said = preflight(cluster, "--metrics", "adapter")
+        assert said.returncode == 1
+        assert f"Service monitoring/prometheus-adapter (APIService {name})" in finding(said, "autoscaling")
+    finally:
+        kubectl("delete", "apiservice", name)
