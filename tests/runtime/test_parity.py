@@ -19,16 +19,20 @@ from tests.runtime.heads.head_runner import dense_of
 from tests.support.texts import LONGEST_WORDS, WORDS, parity_texts
 from tests.support.tolerances import FP32_MAX_ABS_DIFF, NEIGHBOUR_MAX_ABS_DIFF
 
-TEXTS = parity_texts(500)
 BATCH_TEXTS = 64
 
 Embed = Callable[[Sequence[str], int], FloatArray]
 
 
+@pytest.fixture(scope="module", params=[100, pytest.param(500, marks=pytest.mark.thorough)])
+def texts(request: pytest.FixtureRequest) -> list[str]:
+    return parity_texts(request.param)
+
+
 @pytest.fixture(scope="module")
-def want_vectors(minilm: Path) -> NDArray[np.float32]:
+def want_vectors(minilm: Path, texts: list[str]) -> NDArray[np.float32]:
     model = SentenceTransformer(str(minilm), device="cpu")
-    vectors: NDArray[np.float32] = model.encode(TEXTS, batch_size=16, convert_to_numpy=True)
+    vectors: NDArray[np.float32] = model.encode(texts, batch_size=16, convert_to_numpy=True)
     return vectors
 
 
@@ -45,12 +49,12 @@ def embed(minilm_runner: Runner) -> Embed:
 
 
 @pytest.fixture(scope="module")
-def alone(embed: Embed) -> FloatArray:
-    return embed(TEXTS, 1)
+def alone(embed: Embed, texts: list[str]) -> FloatArray:
+    return embed(texts, 1)
 
 
-def test_the_texts_cover_ten_scripts_and_one_to_two_thousand_words() -> None:
-    lengths = {len(text.split(" ")) for text in TEXTS}
+def test_the_texts_cover_ten_scripts_and_one_to_two_thousand_words(texts: list[str]) -> None:
+    lengths = {len(text.split(" ")) for text in texts}
     assert (len(WORDS), min(lengths), max(lengths)) == (10, 1, LONGEST_WORDS)
 
 
@@ -61,18 +65,18 @@ def test_a_text_alone_gives_the_vector_of_sentence_transformers(
 
 
 def test_neighbours_in_the_batch_do_not_change_a_vector(
-    embed: Embed, alone: FloatArray, want_vectors: NDArray[np.float32]
+    embed: Embed, texts: list[str], alone: FloatArray, want_vectors: NDArray[np.float32]
 ) -> None:
-    batched = embed(TEXTS, BATCH_TEXTS)
+    batched = embed(texts, BATCH_TEXTS)
     assert np.abs(batched - alone).max() <= NEIGHBOUR_MAX_ABS_DIFF
     assert np.abs(batched - want_vectors).max() <= FP32_MAX_ABS_DIFF
 
 
 def test_other_neighbours_in_another_order_do_not_change_a_vector(
-    embed: Embed, alone: FloatArray, want_vectors: NDArray[np.float32]
+    embed: Embed, texts: list[str], alone: FloatArray, want_vectors: NDArray[np.float32]
 ) -> None:
-    order = list(range(len(TEXTS)))
+    order = list(range(len(texts)))
     random.Random(3).shuffle(order)
-    shuffled = embed([TEXTS[index] for index in order], BATCH_TEXTS)
+    shuffled = embed([texts[index] for index in order], BATCH_TEXTS)
     assert np.abs(shuffled - alone[order]).max() <= NEIGHBOUR_MAX_ABS_DIFF
     assert np.abs(shuffled - want_vectors[order]).max() <= FP32_MAX_ABS_DIFF
