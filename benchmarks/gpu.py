@@ -122,6 +122,7 @@ class Loaded:
     ) -> None:
         self._engine = TorchEngine(encoder, weights, DEVICE, dtype, eight_bit=eight_bit)
         self._engine.prepare(PooledHead([shape.pooling], [], DEVICE))
+        self.facts = self._engine.facts
 
     def submit(self, batch: PackedBatch) -> list[Arriving]:
         return self._engine.run(batch, _land, needs_hidden=False)
@@ -194,6 +195,7 @@ def measure(case: Case, peak: float, for_seconds: float) -> Iterator[Row]:
         exact = Loaded(encoder, weights, shape, torch.float32)
         cosine = _parity(loaded, exact, shape.parity_batch(folder))
         del exact
+    print(f"{name}: {loaded.facts.precision}, attention {loaded.facts.attention}", flush=True)
     for work in works:
         batch = random_batch(work.lengths)
         loaded.run(batch)

@@ -1,6 +1,6 @@
 """The whole server on a GPU under load, against its engine alone on the same card in the same run.
 
-    python -m benchmarks.gpu_serving [--seconds 5] [--workers 1 6]
+    python -m benchmarks.gpu_serving [--seconds 5] [--workers auto 1 6]
 
 BERT-base shape with random weights, bfloat16, texts of words that are one token each, 32 texts a request, answers in
 base64. The engine alone gets packed ids, two batches in flight, for as long. Prints tokens/s, requests/s, latencies and
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument(
         "--workers",
         nargs="+",
-        default=["1", "6"],
+        default=["auto", "1", "6"],
         help="numbers of HTTP workers, as --http-workers takes them",
     )
     arguments = parser.parse_args()
@@ -156,7 +156,8 @@ def main() -> None:
 
 def _info(port: int) -> object:
     info = httpx.get(f"http://127.0.0.1:{port}/info").json()
-    return {"max_batch_tokens": info["max_batch_tokens"], **info["engine"]}
+    shown = ("max_batch_tokens", "http_workers")
+    return {**{name: info[name] for name in shown}, **info["engine"]}
 
 
 if __name__ == "__main__":

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
-from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
+from e2e.cluster.shell import run
+from e2e.demo.release import CHART, RELEASE
 from e2e.keda import keda
 from e2e.load import asking
+from e2e.prometheus import prometheus
 from e2e.scaled import LONG_TEXT, ready, scaled_spec, upgrade
 from e2e.services import PATIENCE_S, Object, Service, condition
 
@@ -37,16 +41,62 @@ def scaled_object(service: Service) -> Object:
     return service.child("scaledobjects")
 
 
-def test_a_service_grows_with_its_queue_and_shrinks_by_keda(kubectl: Kubectl, scaled: Service) -> None:
+def test_a_service_grows_with_its_queue_and_shrinks_by_keda(scaled: Service) -> None:
     made = scaled_object(scaled)
     assert condition(made, "Ready") is not None
+    assert made["spec"]["triggers"][0]["type"] == "metrics-api"
     assert scaled.child("horizontalpodautoscalers")["metadata"]["name"].startswith("keda-hpa-")
+    grows_and_shrinks(scaled)
+
+
+def grows_and_shrinks(scaled: Service) -> None:
     with asking(scaled) as trickle:
         with asking(scaled, threads=60, text=LONG_TEXT) as load:
             scaled.wait_for("three pods", lambda found: ready(found) == 3)
         scaled.wait_for("one pod", lambda found: ready(found) == 1 and found["status"]["replicas"] == 1)
     assert load.failed == trickle.failed == []
     assert load.asked
+
+
+def test_a_service_grows_and_shrinks_by_what_a_prometheus_tells_keda(
+    cluster: Cluster, scaled: Service, tmp_path: Path
+) -> None:
+    with prometheus(cluster, tmp_path) as found:
+        upgrade(cluster, "--set", f"keda.prometheusAddress={found.url}")
+        try:
+            wait_until(
+                "the trigger is Prometheus",
+                lambda: scaled_object(scaled)["spec"]["triggers"][0]["type"] == "prometheus",
+                timeout_s=PATIENCE_S,
+            )
+            grows_and_shrinks(scaled)
+            # A value for each pod, a zero as well: without one the autoscaler would know nothing of it.
+            want = [(pod["metadata"]["name"], 0.0) for pod in scaled.pods()]
+            for query in adapter_queries(cluster, scaled):
+                wait_until(
+                    f"a value for each pod: {query}",
+                    lambda query=query: [(one["pod"], value) for one, value in found.values(query)] == want,  # type: ignore[misc]
+                    timeout_s=PATIENCE_S,
+                )
+        finally:
+            upgrade(cluster, "--set", "keda.prometheusAddress=")
+
+
+def adapter_queries(cluster: Cluster, service: Service) -> list[str]:
+    """What a prometheus-adapter with the chart's rules asks for the pods of a service."""
+    # Without a cluster helm takes its own idea of a version, which is older than the chart takes.
+    flags = ["--kube-version", "1.34", "--set", "prometheusAdapter.rules=true"]
+    flags += ["--show-only", "templates/prometheus-adapter-rules.yaml"]
+    rendered = run([str(cluster.helm), "template", RELEASE, str(CHART), *flags])
+    rules = yaml.safe_load(yaml.safe_load(rendered)["data"]["config.yaml"])["rules"]
+    names = "|".join(pod["metadata"]["name"] for pod in service.pods())
+    return [
+        rule["metricsQuery"]
+        .replace("<<.Series>>", rule["seriesQuery"].partition("{")[0])
+        .replace("<<.LabelMatchers>>", f'namespace="{service.namespace}",pod=~"{names}"')
+        .replace("<<.GroupBy>>", "pod")
+        for rule in rules
+    ]
 
 
 def test_a_service_that_nobody_wakes_goes_to_zero_and_comes_back(scaled: Service) -> None:

@@ -42,11 +42,10 @@ def test_fetch_prints_and_leaves_what_it_fetched(
     assert json.loads(capsys.readouterr().out)["vectorSpace"] == model["vectorSpace"]
 
 
-def test_a_fetch_for_a_gpu_makes_the_folder_that_servers_keep_compiled_kernels_in(
+def test_a_fetch_makes_the_folder_that_servers_keep_compiled_kernels_in(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy_of_minilm(tmp_path / "repositories" / REPOSITORY / "main")
-    monkeypatch.setenv("EMBEDSERVE_ENGINE__KIND", "torch")
     with HubServer(tmp_path / "repositories") as hub:
         monkeypatch.setenv("EMBEDSERVE_MODEL__ENDPOINT", hub.url)
         assert main(["fetch", "--config", str(config)]) == 0

@@ -140,8 +140,7 @@ def _fetch(config: RuntimeConfig) -> int:
         progress.served(config.server.host, config.server.management_port),
     ):
         located = fetch_model(config.model, progress)
-        if config.engine.kind == "torch":
-            make_place(config.model.store.expanduser())
+        make_place(config.model.store.expanduser())
         progress.enter("reading")
         is_foreign_here = config.model.export_elsewhere and is_foreign(located.folder, config.model.onnx_file)
         card = None if is_foreign_here else read_card(located.folder, located.revision, config.model)

@@ -15,7 +15,7 @@ import torch
 from embedserve_runtime.device_runner import DeviceRunner, host_layers
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.engine import TorchEngine
-from embedserve_runtime.engines.torch.fused.support import EightBit, why_not_fused
+from embedserve_runtime.engines.torch.fused.support import EightBit, why_not_flash, why_not_fused
 from embedserve_runtime.engines.torch.graphs import Forward
 from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, VocabularyHead
 from embedserve_runtime.engines.torch.kernels import KernelKind
@@ -292,3 +292,32 @@ def test_a_runner_with_its_heads_on_the_device_gives_what_one_with_heads_on_the_
             strict=True,
         )
         assert max(float(np.abs(one - other).max(initial=0.0)) for one, other in pairs) <= 0.05
+
+
+@pytest.mark.parametrize(
+    "form", ["plain", "causal", "grouped", "heads of 128", "a window in every second layer"]
+)
+def test_long_texts_through_flash_attn_4_have_the_hidden_states_of_our_own_attention(
+    tmp_path: Path, form: str
+) -> None:
+    plain = replace(ATTENTION, heads=4, kv_heads=4, head_size=64, scale=0.125)
+    forms = {
+        "plain": [plain],
+        "causal": [replace(plain, causal=True)],
+        "grouped": [replace(plain, kv_heads=2)],
+        "heads of 128": [replace(plain, head_size=128)],
+        "a window in every second layer": [plain, replace(plain, window=5)],
+    }
+    encoder = encoder_of(tuple(replace(LAYER, attention=attention) for attention in forms[form]))
+    reason = why_not_flash(encoder, CUDA, torch.bfloat16)
+    if reason is not None:
+        pytest.skip(reason)
+    weights = saved(tmp_path, encoder)
+    flash, ours = (
+        TorchEngine(encoder, weights, CUDA, torch.bfloat16, kernel=kernel)
+        for kernel in (KernelKind.FLASH, KernelKind.FUSED)
+    )
+    assert flash.facts.attention == "flash"
+    batch = random_batch()
+    assert least_cosine(flash.forward(batch), ours.forward(batch)) >= SIXTEEN_BIT_MIN_COSINE
+    assert least_cosine(flash.forward(batch), forward(encoder, weights)) >= SIXTEEN_BIT_MIN_COSINE

@@ -14,6 +14,7 @@ from embedserve_operator.api.sources import ModelSource
 from embedserve_operator.api.types import Batching, EmbeddingServiceSpec
 from embedserve_operator.hardware import HardwareClass
 from embedserve_operator.settings import RenderSettings
+from embedserve_operator.specs.placement import accelerators
 from embedserve_operator.world import Resource
 
 SERVING_PORT = 8080
@@ -171,6 +172,8 @@ def runtime_yaml(resource: Resource, spec: EmbeddingServiceSpec, settings: Rende
             "pinned_grpc_port": PINNED_GRPC_PORT if grpc is not None else None,
             "space_grpc": f"{space_name}:{grpc}" if grpc is not None else None,
             "pinned_port": PINNED_PORT,
+            # One process does not keep an accelerator busy with short texts.
+            "http_workers": "auto" if accelerators(spec, settings) is not None else None,
             "space_url": f"http://{space_name}",
             "served_model_name": spec.served_model_name or source_words(spec.model.source),
             "endpoint_drain_seconds": ENDPOINT_DRAIN_SECONDS,

@@ -6,7 +6,7 @@ is made of sequences of one token of id 0, which cost a little work and disturb 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -45,6 +45,8 @@ class DeviceBatch:
 
     ids, types: of each token. starts, ends: bounds of each token's sequence; sequence_of: its number.
     firsts, lasts: of each sequence, the bounds of what is pooled; origins: its first token.
+    bounds: int32 (sequences + 1,), where sequences begin and the last one ends, and longest: of the sequences; of a
+    batch whose layout has nothing left over and whose attention takes them, else None and 0.
     """
 
     ids: Tensor
@@ -55,6 +57,8 @@ class DeviceBatch:
     firsts: Tensor
     lasts: Tensor
     origins: Tensor
+    bounds: Tensor | None = None
+    longest: int = 0
 
     @classmethod
     def over(cls, storage: Tensor, capacity: Capacity) -> DeviceBatch:
@@ -72,11 +76,22 @@ class DeviceBatch:
     def sequences(self) -> int:
         return len(self.firsts)
 
+    def with_bounds(self, longest: int) -> DeviceBatch:
+        """longest: of the sequences, which the host knows."""
+        return replace(self, bounds=torch.cat([self.origins, self.ends[-1:]]), longest=longest)
+
     def of(self, tokens: int, sequences: int) -> DeviceBatch:
         """The views of the batch's own tokens and sequences, without what the layout has left over."""
-        by_token = (self.ids, self.types, self.starts, self.ends, self.sequence_of)
-        by_sequence = (self.firsts, self.lasts, self.origins)
-        return DeviceBatch(*(view[:tokens] for view in by_token), *(view[:sequences] for view in by_sequence))
+        return DeviceBatch(
+            ids=self.ids[:tokens],
+            types=self.types[:tokens],
+            starts=self.starts[:tokens],
+            ends=self.ends[:tokens],
+            sequence_of=self.sequence_of[:tokens],
+            firsts=self.firsts[:sequences],
+            lasts=self.lasts[:sequences],
+            origins=self.origins[:sequences],
+        )
 
 
 def lay_out(batch: PackedBatch, capacity: Capacity, into: NDArray[np.int32]) -> None:

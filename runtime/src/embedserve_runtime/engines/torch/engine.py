@@ -17,11 +17,13 @@ from embedserve_runtime.engines.torch.fused.support import (
     EightBit,
     why_no_triton,
     why_not_eight_bit,
+    why_not_flash,
     why_not_fused,
 )
 from embedserve_runtime.engines.torch.graphs import Forward, Graphs, buckets
 from embedserve_runtime.engines.torch.heads import RowHead
 from embedserve_runtime.engines.torch.kernels import KernelKind, why_not_varlen
+from embedserve_runtime.engines.torch.long_texts import settled_flash_from
 from embedserve_runtime.engines.torch.memory import MemoryBudget, halves
 from embedserve_runtime.engines.torch.modules import PackedEncoder
 from embedserve_runtime.engines.torch.packing import PackedTokens
@@ -33,6 +35,8 @@ from embedserve_runtime.model.checkpoint import Weights
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+# Attention inside the fused encoder.
+FUSED = (KernelKind.FUSED, KernelKind.FLASH)
 
 
 class TorchEngine:
@@ -71,17 +75,20 @@ class TorchEngine:
         self._graphs: Graphs | None = None
         self._fused: Callable[[DeviceBatch], Tensor] | None = None
         self._eager: PackedEncoder | None = None
+        self._flash_from: int | None = None
         parameters = Parameters(weights, device, dtype)
         with torch.inference_mode(), current(device):
-            if self.kernel is KernelKind.FUSED:
+            if self.kernel in FUSED:
+                self._flash_from = settled_flash_from(encoder, parameters, dtype, kernel)
+                flash = self._flash_from is not None
                 # Imported here: it needs Triton, which is there only beside CUDA.
                 from embedserve_runtime.engines.torch.fused.eight_bit import EightBitEncoder
                 from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
 
                 if eight_bit is None:
-                    self._fused = FusedEncoder(encoder, parameters)
+                    self._fused = FusedEncoder(encoder, parameters, flash=flash)
                 else:
-                    self._fused = EightBitEncoder(encoder, parameters, eight_bit)
+                    self._fused = EightBitEncoder(encoder, parameters, eight_bit, flash=flash)
             else:
                 self._eager = PackedEncoder(encoder, parameters, self.kernel)
         # The widest form decides how sequences are grouped; nearly all encoders have one.
@@ -123,7 +130,10 @@ class TorchEngine:
     @property
     def facts(self) -> EngineFacts:
         precision = self.eight_bit or str(self.dtype).removeprefix("torch.")
-        return EngineFacts("torch", name_of(self.device), precision, self.kernel, self.parity)
+        attention = str(self.kernel)
+        if self.kernel is KernelKind.FUSED and self._flash_from is not None:
+            attention = f"fused, flash from {self._flash_from} tokens"
+        return EngineFacts("torch", name_of(self.device), precision, attention, self.parity)
 
     @property
     def out_of_memory(self) -> int:
@@ -179,13 +189,15 @@ class TorchEngine:
 
     def _submit(self, batch: PackedBatch, needs_hidden: bool) -> Forward:
         """Queue the forward pass."""
-        if self._graphs is not None:
+        flash = self._flash_from is not None and int(batch.lengths.min()) >= self._flash_from
+        # A graph would have to be captured for the longest of its texts.
+        if self._graphs is not None and not flash:
             done = self._graphs(batch, needs_hidden)
             if done is not None:
                 return done
         on_device = bring(batch, self.device)
         if self._fused is not None:
-            hidden = self._fused(on_device)
+            hidden = self._fused(on_device.with_bounds(batch.longest) if flash else on_device)
         else:
             assert self._eager is not None
             tokens = PackedTokens.of(batch, self.device, self._group_width)
@@ -223,7 +235,7 @@ def check_eight_bit(
 ) -> None:
     """Raises UnsupportedArchitecture where the encoder cannot run in 8 bit."""
     reason = why_not_fused(encoder, device, dtype)
-    if reason is None and kernel is not KernelKind.FUSED:
+    if reason is None and kernel not in FUSED:
         reason = f"8 bit is for the attention fused, not {kernel}"
     reason = reason or why_not_eight_bit(encoder, device, eight_bit)
     if reason is not None:
@@ -239,6 +251,7 @@ def choose_kernel(
     varlen = (why_not_varlen(layer.attention, device, dtype) for layer in encoder.layers)
     reasons = {
         KernelKind.FUSED: why_not_fused(encoder, device, dtype),
+        KernelKind.FLASH: why_not_flash(encoder, device, dtype),
         KernelKind.VARLEN: next((reason for reason in varlen if reason is not None), None),
         KernelKind.GROUPED: None,
     }

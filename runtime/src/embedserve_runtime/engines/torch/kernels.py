@@ -1,6 +1,7 @@
-"""Softmax attention over packed queries, keys and values: three implementations, one of them chosen at start.
+"""Softmax attention over packed queries, keys and values: four implementations, one of them chosen at start.
 
-FUSED: our own packed kernel inside the fused encoder (`fused/`), on CUDA in 16 bit, for every form. VARLEN: torch's
+FUSED: our own packed kernel inside the fused encoder (`fused/`), on CUDA in 16 bit, for every form. FLASH: the same
+encoder with flash-attn-4 where that has the form. VARLEN: torch's
 packed kernel, on CUDA in 16 bit, for forms without a bias. GROUPED: everywhere and for every form; sequences of similar
 length are padded to one block, and `scaled_dot_product_attention` runs on each block.
 The two of this module take queries (tokens, heads, head_size), keys and values (tokens, kv_heads, head_size).
@@ -30,6 +31,7 @@ LARGEST_HEAD = 256
 
 class KernelKind(StrEnum):
     FUSED = "fused"
+    FLASH = "flash"
     VARLEN = "varlen"
     GROUPED = "grouped"
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.disentangled import DisentangledTerm
+from embedserve_runtime.engines.torch.fused.flash import FlashAttention
 from embedserve_runtime.engines.torch.fused.kernels.attention import attend
 from embedserve_runtime.engines.torch.parameters import Parameters
 from embedserve_runtime.model.architecture import Alibi, Attention
@@ -57,8 +58,12 @@ class FusedAttention:
         table: Tensor | None,
         max_tokens: int,
         term: DisentangledTerm | None,
+        *,
+        flash: FlashAttention | None = None,
     ) -> None:
-        """table: float32 (1 or heads, 2 * max_tokens - 1), added by key - query. term: DeBERTa's."""
+        """table: float32 (1 or heads, 2 * max_tokens - 1), added by key - query. term: DeBERTa's. flash: runs batches
+        that have bounds."""
+        self._flash = flash
         self._attention = attention
         self._width = attention.heads * attention.head_size
         self._middle = max_tokens - 1
@@ -71,6 +76,8 @@ class FusedAttention:
 
     def __call__(self, joint: Tensor, batch: DeviceBatch) -> Tensor:
         """joint: (tokens, (heads + 2 * kv_heads) * head_size). Gives (tokens, heads * head_size)."""
+        if self._flash is not None and batch.bounds is not None:
+            return self._flash(joint, batch)
         form, tokens = self._attention, joint.shape[0]
         tile = tile_of(form, tokens, batch.sequences)
         keys_start, values_start = self._width, self._width + form.kv_heads * form.head_size

@@ -168,10 +168,12 @@ def _longest(rows: Tensor) -> float:
 class EightBitEncoder:
     """A batch to final hidden states (tokens, hidden), of the layout's tokens, in the dtype of the parameters."""
 
-    def __init__(self, encoder: Encoder, parameters: Parameters, kind: EightBit) -> None:
+    def __init__(
+        self, encoder: Encoder, parameters: Parameters, kind: EightBit, *, flash: bool = False
+    ) -> None:
         self._kind = kind
         self._tables = EmbeddingTables.of(encoder, parameters)
-        shared = Shared(encoder, parameters)
+        shared = Shared(encoder, parameters, flash=flash)
         self._layers = [
             EightBitLayer(layer, parameters, shared, f"layers.{number}", kind)
             for number, layer in enumerate(encoder.layers)

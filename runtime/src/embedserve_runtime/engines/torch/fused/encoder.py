@@ -16,6 +16,7 @@ from embedserve_runtime.engines.torch.attention import Turn, relative_embeddings
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.disentangled import disentangled_term
 from embedserve_runtime.engines.torch.fused.attention import FusedAttention
+from embedserve_runtime.engines.torch.fused.flash import FlashAttention
 from embedserve_runtime.engines.torch.fused.operations import (
     MOST_TOKENS_OF_FEW,
     ActivatedProduct,
@@ -24,6 +25,7 @@ from embedserve_runtime.engines.torch.fused.operations import (
     product_of_few,
     turn_heads,
 )
+from embedserve_runtime.engines.torch.fused.support import flash_runs
 from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
 from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
 from embedserve_runtime.model.architecture import (
@@ -44,9 +46,10 @@ V = TypeVar("V")
 class FusedEncoder:
     """A batch to final hidden states (tokens, hidden), of the layout's tokens."""
 
-    def __init__(self, encoder: Encoder, parameters: Parameters) -> None:
+    def __init__(self, encoder: Encoder, parameters: Parameters, *, flash: bool = False) -> None:
+        """flash: batches that have bounds go through flash-attn-4, in the layers whose form it has."""
         self._tables = EmbeddingTables.of(encoder, parameters)
-        shared = Shared(encoder, parameters)
+        shared = Shared(encoder, parameters, flash=flash)
         self._layers = [
             FusedLayer(layer, parameters, shared, f"layers.{number}")
             for number, layer in enumerate(encoder.layers)
@@ -97,7 +100,8 @@ def embedded(tables: EmbeddingTables, batch: DeviceBatch, dtype: torch.dtype) ->
 class Shared:
     """Tables that layers of one form share: rotary angles, biases by distance, relative embeddings."""
 
-    def __init__(self, encoder: Encoder, parameters: Parameters) -> None:
+    def __init__(self, encoder: Encoder, parameters: Parameters, *, flash: bool = False) -> None:
+        self._flash = flash
         self._max_tokens = encoder.max_tokens
         self._parameters = parameters
         self._turns: dict[Rotary, Turn] = {}
@@ -119,7 +123,8 @@ class Shared:
                 self._parameters, description, self._relative_embeddings, self._max_tokens, name
             )
         table = self._table(description)
-        return FusedAttention(description, self._parameters, table, self._max_tokens, term)
+        flash = FlashAttention(description) if self._flash and flash_runs(description) else None
+        return FusedAttention(description, self._parameters, table, self._max_tokens, term, flash=flash)
 
     def _table(self, description: Attention) -> Tensor | None:
         """Learned bias by distance. ALiBi, causal order and windows the kernel computes by itself."""

@@ -7,11 +7,20 @@ from importlib.util import find_spec
 
 import torch
 
-from embedserve_runtime.model.architecture import Activation, Encoder, Experts, Layer, NormPlacement
+from embedserve_runtime.model.architecture import (
+    Activation,
+    Attention,
+    Encoder,
+    Experts,
+    Layer,
+    NormPlacement,
+)
 
 # Triton's own floor; bfloat16 products, too, begin here.
 FIRST_CAPABILITY = (8, 0)
 LARGEST_HEAD = 256
+# Major numbers of compute capability: Hopper and Blackwell with its tensor memory.
+FLASH_MAJORS = (9, 10)
 
 
 class EightBit(StrEnum):
@@ -66,6 +75,27 @@ def why_not_fused(encoder: Encoder, device: torch.device, dtype: torch.dtype) ->
     if reason is None and dtype not in {torch.float16, torch.bfloat16}:
         reason = f"the fused kernels are for 16 bit, not {dtype}"
     return reason or next(filter(None, map(_why_not_layer, encoder.layers)), None)
+
+
+def why_not_flash(encoder: Encoder, device: torch.device, dtype: torch.dtype) -> str | None:
+    """What keeps flash-attn-4 from every layer of an encoder, or None. Layers that it cannot run have our kernel."""
+    reason = why_not_fused(encoder, device, dtype)
+    if reason is not None:
+        return reason
+    if find_spec("flash_attn") is None or find_spec("flash_attn.cute") is None:
+        return "flash-attn-4 is not installed (pip install 'embedserve-runtime[flash]')"
+    major, minor = torch.cuda.get_device_capability(device)
+    if major not in FLASH_MAJORS:
+        return f"flash-attn-4 is for Hopper and Blackwell, the device has compute capability {major}.{minor}"
+    if not any(flash_runs(layer.attention) for layer in encoder.layers):
+        return "flash-attn-4 takes no window, no terms by position, and head sizes of 64 or 128"
+    return None
+
+
+def flash_runs(attention: Attention) -> bool:
+    """Whether flash-attn-4 has the form. Windows it has too, and is slower at them."""
+    plain = attention.window is None and attention.distance_bias is None and attention.disentangled is None
+    return plain and attention.head_size in (64, 128)
 
 
 def _why_not_layer(layer: Layer) -> str | None:

@@ -1,0 +1,125 @@
+"""flash-attn-4, an optional package (extra `flash`), for long sequences on Hopper and Blackwell.
+
+It computes what our own kernel does for forms without a window and without terms by position. Which of the two a batch
+takes is settled once at start, by a timing on the card of both at a few lengths.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
+from embedserve_runtime.model.architecture import Attention
+
+log = logging.getLogger(__name__)
+
+# Attention over one batch, from the joint product: `fused.attention.FusedAttention` and `FlashAttention` here.
+Attend = Callable[[Tensor, DeviceBatch], Tensor]
+
+# Lengths of the timing, each in a batch of so many tokens.
+LENGTHS = (1024, 2048, 4096, 8192)
+TOKENS = 16_384
+# A share of our own kernel's time: a smaller gain is noise, and not worth to leave the CUDA graphs for.
+MOST_SHARE = 0.95
+# Of a row of attention to that of our own kernel, both in 16 bit.
+LEAST_COSINE = 0.9999
+WARM_UPS, RUNS = 3, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Milliseconds of both at one length, and the least cosine of their rows."""
+
+    length: int
+    ours: float
+    flash: float
+    cosine: float
+
+
+def flash_from(timed: Sequence[Timed]) -> int | None:
+    """The shortest length from which on flash-attn-4 is faster at every longer one that was timed, None where it is
+    not at the longest, or where its values are not ours."""
+    if any(not one.cosine >= LEAST_COSINE for one in timed):
+        return None
+    shortest = None
+    for one in sorted(timed, key=lambda one: one.length, reverse=True):
+        if one.flash > MOST_SHARE * one.ours:
+            break
+        shortest = one.length
+    return shortest
+
+
+class FlashAttention:
+    """softmax(scale * q k^T) v over a batch that has `bounds`."""
+
+    def __init__(self, attention: Attention) -> None:
+        """Raises ImportError, or whatever else the package raises where it cannot run."""
+        self._run: Callable[..., object] = import_module("flash_attn.cute").flash_attn_varlen_func
+        self._form = attention
+
+    def __call__(self, joint: Tensor, batch: DeviceBatch) -> Tensor:
+        """joint: (tokens, (heads + 2 * kv_heads) * head_size). Gives (tokens, heads * head_size)."""
+        form, (tokens, _) = self._form, joint.shape
+        parts = joint.view(tokens, -1, form.head_size)
+        keys, values = form.heads, form.heads + form.kv_heads
+        result = self._run(
+            *(parts[:, :keys], parts[:, keys:values], parts[:, values:]),
+            cu_seqlens_q=batch.bounds,
+            cu_seqlens_k=batch.bounds,
+            max_seqlen_q=batch.longest,
+            max_seqlen_k=batch.longest,
+            softmax_scale=form.scale,
+            causal=form.causal,
+        )
+        attended = result[0] if isinstance(result, tuple) else result
+        assert isinstance(attended, Tensor)
+        return attended.reshape(tokens, -1)
+
+
+def measured_flash_from(
+    attention: Attention,
+    ours: Attend,
+    flash: Attend,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    longest: int,
+) -> int | None:
+    """Time both on the card, at lengths up to `longest`, and decide."""
+    timed = []
+    for length in LENGTHS:
+        if length > longest:
+            break
+        ids = np.zeros(length, dtype=np.int32)
+        batch = bring(PackedBatch.pack([ids] * (TOKENS // length)), device)
+        width = (attention.heads + 2 * attention.kv_heads) * attention.head_size
+        joint = torch.randn((batch.tokens, width), device=device, dtype=dtype)
+        bounded = batch.with_bounds(length)
+        want, got = ours(joint, batch), flash(joint, bounded)
+        cosine = float(functional.cosine_similarity(want.float(), got.float(), dim=1).min())
+        times = _milliseconds(ours, joint, batch), _milliseconds(flash, joint, bounded)
+        timed.append(Timed(length, *times, cosine))
+    found = flash_from(timed)
+    log.info("flash-attn-4 beside our attention", extra={"from": found, "timed": [str(one) for one in timed]})
+    return found
+
+
+def _milliseconds(run: Attend, joint: Tensor, batch: DeviceBatch) -> float:
+    for _ in range(WARM_UPS):
+        run(joint, batch)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    for _ in range(RUNS):
+        run(joint, batch)
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / RUNS

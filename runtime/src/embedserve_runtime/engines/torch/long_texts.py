@@ -1,0 +1,39 @@
+"""From which length of its texts on a batch takes flash-attn-4 in place of our own attention: settled at start."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from embedserve_runtime.engines.torch.fused.support import flash_runs, why_not_flash
+from embedserve_runtime.engines.torch.kernels import KernelKind
+from embedserve_runtime.engines.torch.parameters import Parameters
+from embedserve_runtime.model.architecture import Encoder
+
+log = logging.getLogger(__name__)
+
+
+def settled_flash_from(
+    encoder: Encoder, parameters: Parameters, dtype: torch.dtype, asked: KernelKind | None
+) -> int | None:
+    """None for never. asked: `flash` takes it for every batch, `fused` for none, None what is faster on the card."""
+    if asked is KernelKind.FLASH:
+        return 1
+    if asked is not None or why_not_flash(encoder, parameters.device, dtype) is not None:
+        return None
+    # Imported here: they need Triton.
+    from embedserve_runtime.engines.torch.fused.attention import FusedAttention
+    from embedserve_runtime.engines.torch.fused.flash import FlashAttention, measured_flash_from
+
+    form = next(layer.attention for layer in encoder.layers if flash_runs(layer.attention))
+    ours = FusedAttention(form, parameters, None, encoder.max_tokens, None)
+    try:
+        flash = FlashAttention(form)
+        return measured_flash_from(
+            form, ours, flash, device=parameters.device, dtype=dtype, longest=encoder.max_tokens
+        )
+    # It compiles for the card that it finds, and may raise anything there; our own kernel runs without it.
+    except Exception as error:  # noqa: BLE001
+        log.warning("flash-attn-4 cannot run here", extra={"error": f"{type(error).__name__}: {error}"})
+        return None
