@@ -13,6 +13,8 @@ from tests.contract.outside import PYTHON
 from tests.runtime.serve.live import live
 from tests.support.models import minilm_folder
 
+pytestmark = pytest.mark.thorough
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "qdrant" / "index.py"
 TEXTS = [
     "A vector is a list of numbers.",
@@ -22,7 +24,6 @@ TEXTS = [
 QUESTION = "What is a vector?"
 
 
-@pytest.mark.thorough
 def test_a_new_index_is_filled_while_the_old_one_is_searched_and_no_query_meets_vectors_of_another_space(
     tmp_path: Path,
 ) -> None:

@@ -22,6 +22,8 @@ from pathlib import Path
 from embedserve_runtime import loading
 from embedserve_runtime.config import load_config
 
+pytestmark = pytest.mark.thorough
+
 engine, precision, folder = sys.argv[1:]
 if engine == "torch":
     import embedserve_runtime.engines.torch.engine
@@ -55,7 +57,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     return folder, sum(tensor.size for tensor in tensors.values())
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("engine", "precision", "bytes_each"),
     [("onnx", "float32", 4), ("torch", "float32", 4)],

@@ -16,6 +16,8 @@ from tests.runtime.pipelines.folders import embed
 from tests.support.models import minilm_folder, splade_folder
 from tests.support.texts import parity_texts
 
+pytestmark = pytest.mark.thorough
+
 MINILM_SPACE = "vs1-0978181612db7ef023ab"
 
 
@@ -25,7 +27,6 @@ def config_of(source: Path, store: Path, precision: str = "auto") -> RuntimeConf
     )
 
 
-@pytest.mark.thorough
 def test_8_bit_minilm_is_published_and_close_on_texts_that_it_was_not_tried_with(
     tmp_path: Path, minilm_runner: Runner
 ) -> None:
@@ -40,7 +41,6 @@ def test_8_bit_minilm_is_published_and_close_on_texts_that_it_was_not_tried_with
     assert (found.mean() >= 0.998, found.min() >= 0.99) == (True, True)
 
 
-@pytest.mark.thorough
 def test_real_sparse_vectors_are_tried_as_such(tmp_path: Path) -> None:
     result = convert(config_of(splade_folder(), tmp_path))
     variants = {one["precision"]: one for one in result["variants"]}

@@ -38,6 +38,8 @@ from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from tests.runtime.engines.naive import Naive
 from tests.runtime.engines.test_forms import LAYERS, VOCABULARY, encoder_of, random_parameters
 
+pytestmark = pytest.mark.thorough
+
 source = np.random.default_rng(1)
 batch = PackedBatch.pack([source.integers(0, VOCABULARY, n).astype(np.int32) for n in (9, 1, 20, 2)])
 capacity = Capacity(batch.tokens + 3, len(batch.lengths) + 1)
@@ -57,7 +59,6 @@ for form in sys.argv[1:]:
 """
 
 
-@pytest.mark.thorough
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 def test_the_fused_kernels_compute_what_descriptions_say_whatever_room_the_layout_has_left() -> None:
 

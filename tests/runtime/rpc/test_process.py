@@ -26,6 +26,8 @@ from tests.runtime.serve_kit import card_of
 from tests.support.models import tiny
 from tests.support.tokenizers import with_minilm_tokenizer
 
+pytestmark = pytest.mark.thorough
+
 TEXT = "A vector is a list of numbers."
 STATUSES = health_pb2.HealthCheckResponse
 
@@ -49,7 +51,6 @@ def messages(waiting: queue.SimpleQueue[str | None]) -> Iterator[pb.EmbedRequest
         yield pb.EmbedRequest(inputs=text)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stream_goes_on_through_the_drain_and_the_process_ends_with_it(
     workers: int, model: Path, tmp_path: Path
@@ -88,7 +89,6 @@ def test_a_stream_goes_on_through_the_drain_and_the_process_ends_with_it(
     assert server.lines[-1]["message"] == "stopped"
 
 
-@pytest.mark.thorough
 async def test_a_process_that_is_told_of_another_space_passes_calls_on_from_its_first_port_and_not_from_its_second(
     model: Path, tmp_path: Path
 ) -> None:
