@@ -22,9 +22,9 @@ TEXT = "The same words, another space."
 
 @pytest.fixture(params=["a plain loop", pytest.param("Flux", marks=pytest.mark.soak)])
 def gitops(request: pytest.FixtureRequest, service: MakeService, tmp_path: Path) -> Iterator[GitOps]:
-    """A service that was made by a commit, and serves."""
-    made = service("gitops")
+    """A service that was made by a commit, and serves. Each way has its own: both hold the fields that they apply."""
     with ExitStack() as stack:
+        made = service("by-flux" if request.param == "Flux" else "by-loop")
         if request.param == "Flux":
             request.getfixturevalue("flux_controllers")
             found = GitOps.init(made, tmp_path)

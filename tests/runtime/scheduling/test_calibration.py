@@ -67,3 +67,13 @@ def test_samples_fit_the_model(max_length: int) -> None:
         assert batch.lengths.min() >= 1
         assert batch.lengths.max() <= max_length
         assert 0 <= batch.token_ids.min() <= batch.token_ids.max() < 100
+
+
+@pytest.mark.parametrize("longest", [8, 512])
+def test_the_longest_text_and_a_mix_have_run_before_the_first_request(longest: int) -> None:
+    lengths: list[list[int]] = []
+    warm_up(lambda batch: lengths.append(batch.lengths.tolist()), max_length=longest, vocabulary_size=100)
+    alone, mixed = lengths
+    assert alone == [longest]
+    assert len(mixed) > 1
+    assert min(mixed) < max(mixed) <= longest
