@@ -21,6 +21,7 @@ from embedserve_runtime.model.store.volume import make_folder
 
 SEGMENT = 32 << 20
 NOTE_EVERY = 8 << 20
+FLUSH_EVERY = 64 << 20
 CHUNK = 1 << 20
 CONTENT, NOTES = "content", "notes"
 
@@ -64,12 +65,14 @@ class Partial:
         self.is_checked = True
         self._note = folder / NOTES / f"{hashlib.sha256(file.path.encode()).hexdigest()}.json"
         self._lock = threading.RLock()
+        self._flushing = threading.Lock()
         self._since_note = 0
         make_folder(self.path.parent)
         make_folder(self._note.parent)
         self.segments = self._noted() or _segments(file.size)
         self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         self._hashed = 0
+        self._flushed = 0
         self._sha256 = hashlib.sha256()
         self._other: Hash | None = None
 
@@ -90,6 +93,14 @@ class Partial:
     @property
     def is_hashed(self) -> bool:
         return self.is_done and self._hashed == self.size
+
+    @property
+    def wants_flush(self) -> bool:
+        """Asked by the thread that hashes. True once for every `FLUSH_EVERY` bytes."""
+        if self._hashed - self._flushed < FLUSH_EVERY:
+            return False
+        self._flushed = self._hashed
+        return True
 
     def learn_size(self, size: int) -> None:
         """The source did not say the size before; the segments after the first are new."""
@@ -159,6 +170,13 @@ class Partial:
                 self._other.update(content)
             self._hashed += len(content)
 
+    def flush(self) -> None:
+        """Have the disk hold what was written, while more comes: at the end little is left to wait for, and a container
+        with little memory has it free of pages that wait for the disk. Raises OSError."""
+        with self._flushing:
+            if self._handle >= 0:
+                os.fdatasync(self._handle)
+
     def mismatch(self) -> str | None:
         """Of a file that is hashed: what its content hashes to, if the source says otherwise."""
         check = self.file.check
@@ -189,16 +207,17 @@ class Partial:
             self.close()
 
     def close(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+        with self._flushing:
+            if self._handle >= 0:
+                os.close(self._handle)
+                self._handle = -1
 
     @property
     def _version(self) -> str:
         return self.file.check.value if self.file.check is not None else self.file.etag or ""
 
     def _start_hash(self) -> None:
-        self._hashed = 0
+        self._hashed = self._flushed = 0
         self._sha256 = hashlib.sha256()
         self._other = None
 

@@ -7,9 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import httpcore2
 import httpx2
 
 from embedserve_runtime.errors import CertificateUntrusted, EmbedserveError, SourceUnavailable
+
+READ_BYTES = 256 << 10
+"""At most, of a connection at once. With the 64 KiB that httpcore2 takes, threads that hand the interpreter to each
+other take as long as the copying: 2 GB came at 0.78 of curl's rate, with this at 0.94."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,8 @@ def untrusted(name: str, said: str) -> CertificateUntrusted:
 
 def http_client(connect_s: float, read_s: float, connections: int) -> httpx2.Client:
     """Proxies and SSL_CERT_FILE are taken from the environment; content comes as it is stored."""
+    # Neither httpx2 nor its transport hands the size on; a larger one does no other connection of the process harm.
+    httpcore2.HTTP11Connection.READ_NUM_BYTES = READ_BYTES
     return httpx2.Client(
         timeout=httpx2.Timeout(read_s, connect=connect_s, pool=None),
         limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),

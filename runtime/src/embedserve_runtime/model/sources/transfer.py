@@ -1,4 +1,5 @@
-"""Many files at once from one source to the disk: some threads that read segments, one that hashes what arrived."""
+"""Many files at once from one source to the disk: some threads that read segments, one that hashes what arrived,
+one that has the disk write it."""
 
 from __future__ import annotations
 
@@ -64,6 +65,7 @@ class _Crew:
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._to_hash: queue.SimpleQueue[Partial | None] = queue.SimpleQueue()
+        self._to_flush: queue.SimpleQueue[Partial | None] = queue.SimpleQueue()
 
     def run(self) -> list[Arrived]:
         for partial in self._partials:
@@ -73,16 +75,19 @@ class _Crew:
             threading.Thread(target=self._guard, args=(self._read_on,), name=f"fetch-{number}", daemon=True)
             for number in range(min(CONNECTIONS, sum(max(1, len(each.segments)) for each in self._partials)))
         ]
-        hasher = threading.Thread(target=self._guard, args=(self._hash_on,), name="fetch-hash", daemon=True)
+        others = [
+            threading.Thread(target=self._guard, args=(work,), name=f"fetch-{name}", daemon=True)
+            for name, work in (("hash", self._hash_on), ("flush", self._flush_on))
+        ]
         try:
-            for thread in (*readers, hasher):
+            for thread in (*readers, *others):
                 thread.start()
             with self._changed:
                 while self._left and self._error is None:
                     self._changed.wait(1.0)
                     self._plan.alive()
         finally:
-            self._end((*readers, hasher))
+            self._end((*readers, *others))
         if self._error is not None:
             raise self._error
         return self._arrived
@@ -92,6 +97,7 @@ class _Crew:
         with self._changed:
             self._changed.notify_all()
         self._to_hash.put(None)
+        self._to_flush.put(None)
         for thread in threads:
             thread.join()
         for partial in self._partials:
@@ -143,6 +149,8 @@ class _Crew:
             if id(partial) in finished:
                 continue
             partial.hash_on()
+            if partial.wants_flush:
+                self._to_flush.put(partial)
             if not partial.is_hashed:
                 continue
             if (found := partial.mismatch()) is not None:
@@ -154,6 +162,10 @@ class _Crew:
                 self._arrived.append(arrived)
                 self._left -= 1
                 self._changed.notify_all()
+
+    def _flush_on(self) -> None:
+        while (partial := self._to_flush.get()) is not None and not self._stopped.is_set():
+            partial.flush()
 
     def _again(self, partial: Partial, found: str) -> None:
         check = partial.file.check
