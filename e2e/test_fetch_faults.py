@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -28,6 +29,11 @@ REPOSITORY = "lab/minilm"
 MINILM_SPACE = "vs1-0978181612db7ef023ab"
 WEIGHTS = "model.safetensors"
 SIZE = 90_868_376
+KILLS = 30
+MOST_BETWEEN = 1_000_000
+"""Bytes from the start of one that is killed to its end."""
+HARD_KILLS = 3
+"""Of those; after each the Job waits twice as long before its next try."""
 
 
 @pytest.fixture
@@ -87,6 +93,14 @@ def kill_processes() -> None:
             os.kill(number, signal.SIGKILL)
 
 
+def kill_jobs(kubectl: Kubectl, volume: NodeVolume) -> None:
+    """Away with the Job and all that is of it, without a moment of grace."""
+    for job in jobs(kubectl, volume):
+        words = ("--namespace", volume.namespace, "--ignore-not-found", "--wait=false")
+        kubectl("delete", "job", job, *words)
+        kubectl("delete", "pods", "--selector", f"job-name={job}", "--grace-period=0", "--force", *words)
+
+
 def wait_for_bytes(volume: NodeVolume, enough: int, found: Service) -> None:
     """Until that much is written, or all."""
     wait_until(
@@ -118,6 +132,31 @@ def test_a_fetch_that_is_killed_goes_on_where_it_was(
     assert found.wait_serving()["status"]["vectorSpace"]["id"] == MINILM_SPACE
     assert list(find_damage(volume.folder)) == []
     assert answered_whole(hub) < 0.75 * SIZE, "what the killed one had is not fetched again"
+    found.delete()
+
+
+@pytest.mark.soak
+def test_a_job_that_is_killed_again_and_again_leaves_one_good_model(
+    service: MakeService, kubectl: Kubectl, hub: NodeHub, volume: NodeVolume
+) -> None:
+    points = random.Random(8)
+    hub.misbehave(FaultKind.SLOW, path=f"*/resolve/*/{WEIGHTS}", amount=300_000)
+    found = service("killed-often")
+    found.apply(spec(hub, volume))
+    for number in range(KILLS):
+        wait_for_bytes(volume, bytes_in(volume.folder) + points.randrange(1, MOST_BETWEEN), found)
+        if number % (KILLS // HARD_KILLS) == 1:
+            kill_processes()
+        else:
+            kill_jobs(kubectl, volume)
+        assert not is_served(found), "it was killed before its end"
+        assert list(find_damage(volume.folder)) == [], "what is there is whole"
+    hub.behave()
+    status = found.wait_serving()["status"]
+    assert status["vectorSpace"]["id"] == MINILM_SPACE
+    assert len(found.embed("whole")) == 1
+    assert list(find_damage(volume.folder)) == []
+    assert answered_whole(hub) < 0.95 * SIZE, "what killed Jobs had is not fetched again"
     found.delete()
 
 

@@ -1,4 +1,4 @@
-"""A model inside of an image, mounted by a node that can do it."""
+"""A model inside of an image: mounted by nodes that can do it, and said to be the trouble of those that cannot."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from e2e.cluster.buildah import ImageBuild
 from e2e.cluster.image_node import NAME, image_node, load
 from e2e.cluster.images import PREFIX, load_project_images
+from e2e.cluster.layout import NODE_NAME
 from e2e.cluster.lifecycle import Cluster
 from e2e.conftest import MakeService
 from e2e.hub import samples
@@ -63,4 +64,13 @@ def test_an_image_that_cannot_be_had_is_named(service: MakeService, node: None) 
     found.apply(of_image(NAME, reference="registry.example/none:1"))
     said = found.wait_condition("Reconciling", "True", "ImagePullBackOff")["message"]
     assert "registry.example/none:1" in said
+    found.delete()
+
+
+def test_a_node_that_cannot_mount_images_is_named(service: MakeService, node: None) -> None:
+    found = service("old-node")
+    found.apply(of_image(NODE_NAME))
+    said = found.wait_condition("Reconciling", "True", "ImageVolumesMissing")["message"]
+    assert f"node {NODE_NAME}" in said
+    assert "feature ImageVolume" in said
     found.delete()

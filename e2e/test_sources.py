@@ -185,3 +185,16 @@ def test_what_cannot_be_had_is_named_in_the_condition(
         assert service(name).wait_condition("Ready", "False", reason)["message"] == stalled["message"]
     for name in cases:
         service(name).delete()
+
+
+def test_an_image_is_refused_with_the_cause_where_the_cluster_has_no_image_volumes(
+    service: MakeService,
+) -> None:
+    """In this Kubernetes the feature is off (`e2e/test_image_volume.py` switches it on)."""
+    found = service("image")
+    found.apply(of({"image": {"reference": "registry.example/minilm:1", "path": "model"}}))
+    assert (
+        "knows no image volumes" in found.wait_condition("Ready", "False", "ImageVolumesMissing")["message"]
+    )
+    assert found.children("deployments") == [], "its pods would find an empty folder"
+    found.delete()
