@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from e2e.server import served
 
 # Far more than a client says that asks for one file.
 _LONGEST_BODY = 2**20
@@ -65,11 +66,5 @@ def serving(root: Path, address: str) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer((address, 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://{address}:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(Handler, address) as url:
+        yield url

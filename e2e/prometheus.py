@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from e2e.cluster.debian import install_missing_packages
@@ -15,7 +14,7 @@ from e2e.cluster.layout import HOST_ADDRESS, NODE_ADDRESS
 from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.shell import attempt, in_node, run
 from e2e.s3 import free_port
-from e2e.server import Server
+from e2e.server import Server, served
 from e2e.services import Object
 from embedserve_operator.specs.runtime_config import MANAGEMENT_PORT
 
@@ -77,14 +76,8 @@ def _telling(kubectl: Kubectl) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer((HOST_ADDRESS, 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://{HOST_ADDRESS}:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(Handler, HOST_ADDRESS) as url:
+        yield url
 
 
 def _targets(kubectl: Kubectl) -> list[Object]:

@@ -1,10 +1,13 @@
-"""A server as a process of its own, for as long as a test needs it."""
+"""Servers for as long as a test needs them: as a process of its own, or as threads of this one."""
 
 from __future__ import annotations
 
 import subprocess
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -50,3 +53,16 @@ class Server(ABC):
         if self._process is not None and self._process.poll() is not None:
             raise ClusterError(f"{self._name} ended:\n{self._log.read_text()}")
         return self.answers()
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler], address: str) -> Iterator[str]:
+    """Requests are handled by threads of this process; gives the URL."""
+    with ThreadingHTTPServer((address, 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://{address}:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()

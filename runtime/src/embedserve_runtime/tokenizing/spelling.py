@@ -12,24 +12,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from embedserve_runtime.tokenizing.layout import flat
+from embedserve_runtime.tokenizing.layout import WORD_NORMALIZERS, flat
 
 Spell = Callable[[str], list[int]]
 
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
-# Of one character of ASCII they make characters that do not depend on its neighbours, which are of ASCII too.
-_BY_CHARACTER = {
-    "NFC",
-    "NFD",
-    "NFKC",
-    "NFKD",
-    "Lowercase",
-    "StripAccents",
-    "BertNormalizer",
-    "Precompiled",
-    "Nmt",
-    "Strip",
-}
 # What pre-tokenizers make of a word of ASCII.
 _PIECES = {
     "BertPreTokenizer": re.compile(r"[0-9A-Za-z]+|[^0-9A-Za-z]"),
@@ -83,7 +70,7 @@ def _is_by_character(step: Mapping[str, Any]) -> bool:
         case {"type": "Replace", "pattern": {"Regex": " {2,}" | r"\s+"}}:
             return True  # a word has no blanks
         case _:
-            return step["type"] in _BY_CHARACTER
+            return step["type"] in WORD_NORMALIZERS
 
 
 def _splitter(layout: Mapping[str, Any]) -> Callable[[str], Sequence[str]] | None:

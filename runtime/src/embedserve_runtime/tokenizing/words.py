@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from embedserve_runtime.engines.base import Int32Array
-from embedserve_runtime.tokenizing.layout import flat
+from embedserve_runtime.tokenizing.layout import WORD_NORMALIZERS, flat
 from embedserve_runtime.tokenizing.spelling import spell_by_model
 
 # Some 200 bytes each. When so many have been met, those that are not met again among the next so many are forgotten.
@@ -32,18 +32,6 @@ _PLAIN = re.compile(
 )
 _BLANKS = " \t\n\r"
 
-_LOCAL_NORMALIZERS = {
-    "NFC",
-    "NFD",
-    "NFKC",
-    "NFKD",
-    "Lowercase",
-    "StripAccents",
-    "BertNormalizer",
-    "Precompiled",
-    "Nmt",
-    "Strip",
-}
 _SPLIT_FIRST = {"BertPreTokenizer", "WhitespaceSplit", "Whitespace"}
 _SPLIT_FURTHER = {*_SPLIT_FIRST, "Punctuation", "Digits"}
 
@@ -110,7 +98,7 @@ def words_are_independent(layout: Mapping[str, Any]) -> bool:
 
 def _is_local(step: Mapping[str, Any]) -> bool:
     if step["type"] != "Replace":
-        return step["type"] in _LOCAL_NORMALIZERS
+        return step["type"] in WORD_NORMALIZERS
     match step["pattern"]:
         case {"String": str(text)}:
             return not re.search(r"\s", text)

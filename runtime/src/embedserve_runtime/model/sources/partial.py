@@ -94,9 +94,8 @@ class Partial:
     def is_hashed(self) -> bool:
         return self.is_done and self._hashed == self.size
 
-    @property
-    def wants_flush(self) -> bool:
-        """Asked by the thread that hashes. True once for every `FLUSH_EVERY` bytes."""
+    def take_flush(self) -> bool:
+        """Whether a flush is due: once for every `FLUSH_EVERY` bytes. Called by the thread that hashes."""
         if self._hashed - self._flushed < FLUSH_EVERY:
             return False
         self._flushed = self._hashed

@@ -149,7 +149,7 @@ class _Crew:
             if id(partial) in finished:
                 continue
             partial.hash_on()
-            if partial.wants_flush:
+            if partial.take_flush():
                 self._to_flush.put(partial)
             if not partial.is_hashed:
                 continue
