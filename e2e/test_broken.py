@@ -38,13 +38,7 @@ BROKEN = {
     "no-revision": Broken(
         hub_spec(hub={"revision": "v99"}), "RevisionNotFound", (samples.MINILM, "v99"), stalls=True
     ),
-    "gated": Broken(
-        hub_spec(samples.GATED),
-        "ModelAccessDenied",
-        (samples.GATED,),
-        stalls=True,
-        repaired=hub_spec(samples.GATED, hub=TOKEN),
-    ),
+    "gated": Broken(hub_spec(samples.GATED), "ModelAccessDenied", (samples.GATED,), stalls=True),
     "no-tokenizer": Broken(
         hub_spec(samples.NO_TOKENIZER), "ModelFileMissing", ("tokenizer.json",), stalls=True
     ),
@@ -97,11 +91,15 @@ def broken(
     return services
 
 
+# What is stuck, what waits for a Secret, and what waits for room: the others go one of these ways.
+REPAIRED = ("no-repo", "no-secret", "no-room")
+
+
 @pytest.fixture(scope="module")
 def repaired(broken: dict[str, Service]) -> dict[str, Service]:
-    """The same after their manifests were put right."""
-    for name, found in broken.items():
-        found.apply(BROKEN[name].repaired)
+    """Some of them after their manifests were put right."""
+    for name in REPAIRED:
+        broken[name].apply(BROKEN[name].repaired)
     return broken
 
 
@@ -123,7 +121,7 @@ def test_a_service_beside_them_does_not_notice(broken: dict[str, Service], good:
     assert len(good.embed("still here")) == 1
 
 
-@pytest.mark.parametrize("name", list(BROKEN))
+@pytest.mark.parametrize("name", REPAIRED)
 def test_its_manifest_repairs_it(repaired: dict[str, Service], name: str) -> None:
     repaired[name].wait_serving()
     assert len(repaired[name].embed("repaired")) == 1
