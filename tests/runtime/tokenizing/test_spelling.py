@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from embedserve_runtime.tokenizing.spelling import Spell, spell_by_model
+from embedserve_runtime.tokenizing.spelling import Spell, read_surroundings, spell_by_model
 from tests.runtime.tokenizing.kinds import saved
 
 PIECES = [
@@ -92,7 +92,9 @@ OTHERS: Mapping[str, Callable[[], Tokenizer]] = {
 def spell_of(tokenizer: Tokenizer) -> Spell | None:
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    return spell_by_model(tokenizer, json.loads(tokenizer.to_str()))
+    layout = json.loads(tokenizer.to_str())
+    around = read_surroundings(tokenizer, layout)
+    return None if around is None else spell_by_model(tokenizer, layout, around)
 
 
 WORD = st.one_of(
