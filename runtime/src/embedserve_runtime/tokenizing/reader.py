@@ -7,6 +7,7 @@ instead.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -139,8 +140,9 @@ class Reader:
         self.tokenizer = tokenizer
         self.head, self.tail = read_special_tokens(tokenizer)
         self._frame = self.head.tobytes(), self.tail.tobytes()
-        self._words = Words.of(tokenizer, bulk=bulk)
-        self._boundaries = read_boundaries(tokenizer)
+        layout = json.loads(tokenizer.to_str())
+        self._words = Words.of(tokenizer, layout, bulk=bulk)
+        self._boundaries = read_boundaries(layout)
         self._window = max(max_length * WINDOW_CHARACTERS_PER_TOKEN, FEW_CHARACTERS)
 
     def parts(self, texts: Sequence[str], need: Need) -> Iterator[Part]:

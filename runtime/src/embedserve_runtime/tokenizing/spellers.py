@@ -45,12 +45,12 @@ class Speller(Protocol):
 
 
 def speller_of(model: Mapping[str, Any], mark: str) -> Speller | None:
-    """model: of tokenizer.json. mark: what stands before each word, or nothing. None for other models, and
-    where the mark itself is no piece of a Unigram."""
+    """model: of tokenizer.json. mark: what stands before each word, or nothing. None for other models, and where the
+    mark itself is no piece of a Unigram."""
     match model:
         case {"type": "WordPiece"} if model["unk_token"] in model["vocab"]:
             return Greedy(model, mark)
-        case {"type": "Unigram"}:
+        case {"type": "Unigram"} if not model.get("byte_fallback"):
             built = Viterbi(model, mark)
             return built if not mark or MARK in built.letters else None
         case _:

@@ -46,10 +46,6 @@ class Trie:
         place = int(self._base[node]) + byte
         return place if self._parent[place] == node else NOWHERE
 
-    def number(self, node: int) -> int:
-        """Of the string that ends at the node; NOWHERE where none does."""
-        return int(self._number[node]) if node != NOWHERE else NOWHERE
-
     def matches(self, text: Bytes, nodes: Places) -> Iterator[Found]:
         """Strings that begin at the places of `text`, the shorter ones first. They end before its last byte, NUL.
 

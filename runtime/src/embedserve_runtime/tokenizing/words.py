@@ -7,7 +7,6 @@ for being the first. The tokenizer is asked for one word that is not in the tabl
 
 from __future__ import annotations
 
-import json
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -46,13 +45,12 @@ class Words:
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
         """encode: ids of one word, without special tokens."""
         self._table = _Table(encode)
-        self._bulk: Bulk | None = None
+        self.bulk: Bulk | None = None
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, *, bulk: bool = False) -> Words | None:
-        """None for a tokenizer whose words are not known to be independent. bulk: whether to make ready for many
-        texts at a time."""
-        layout = json.loads(tokenizer.to_str())
+    def of(cls, tokenizer: Tokenizer, layout: Mapping[str, Any], *, bulk: bool) -> Words | None:
+        """None for a tokenizer whose words are not known to be independent. layout: its tokenizer.json. bulk: whether
+        to make ready for many texts at a time."""
         if not (words_are_independent(layout) and _blanks_stay(tokenizer)):
             return None
         around = read_surroundings(tokenizer, layout)
@@ -60,7 +58,7 @@ class Words:
             return cls(lambda word: tokenizer.encode(word, add_special_tokens=False).ids)
         words = cls(spell_by_model(tokenizer, layout, around))
         if bulk:
-            words._bulk = Bulk.of(layout, around, words._table.__getitem__)
+            words.bulk = Bulk.of(layout, around, words._table.__getitem__)
         return words
 
     def ids(self, text: str, head: bytes = b"", tail: bytes = b"") -> Int32Array | None:
@@ -75,10 +73,10 @@ class Words:
 
     def ids_of(self, texts: Sequence[str], head: bytes = b"", tail: bytes = b"") -> list[Int32Array | None]:
         """`ids` of each. texts: of `bulk.MOST_CHARACTERS` together at most."""
-        plain = [text for text in texts if text.isascii()] if self._bulk is not None else []
-        if self._bulk is None or sum(map(len, plain)) < BULK_CHARACTERS:
+        plain = [text for text in texts if text.isascii()] if self.bulk is not None else []
+        if self.bulk is None or sum(map(len, plain)) < BULK_CHARACTERS:
             return [self.ids(text, head, tail) for text in texts]
-        read = iter(self._bulk.ids(plain, head, tail))
+        read = iter(self.bulk.ids(plain, head, tail))
         return [next(read) if text.isascii() else self.ids(text, head, tail) for text in texts]
 
 
