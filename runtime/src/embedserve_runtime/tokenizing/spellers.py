@@ -101,18 +101,16 @@ class Viterbi:
 
     def __init__(self, model: Mapping[str, Any], mark: str) -> None:
         # Of pieces that are listed twice the library takes the last.
-        self._pieces = dict(
-            _written({piece: number for number, (piece, _) in enumerate(model["vocab"])}, mark)
-        )
-        self._trie = Trie(self._pieces)
+        pieces = dict(_written({piece: number for number, (piece, _) in enumerate(model["vocab"])}, mark))
+        self._trie = Trie(pieces)
         self._scores = np.array([score for _, score in model["vocab"]], dtype=np.float64)
         self._unknown = model["unk_id"]
-        self._unknown_length = next(
-            (len(piece) for piece, number in self._pieces.items() if number == self._unknown), 0
-        )
+        unknown = next((piece for piece, number in pieces.items() if number == self._unknown), b"")
+        self._unknown_length = len(unknown)
+        self._unknown_runs = [pieces.get(unknown * count, self._unknown) for count in range(LONGEST + 1)]
         self.longest = LONGEST
         # With a piece for each letter no word is without a way, and none needs the unknown token.
-        self.letters = frozenset(piece[0] for piece in self._pieces if len(piece) == 1)
+        self.letters = frozenset(piece[0] for piece in pieces if len(piece) == 1)
 
     def spell(self, text: Bytes, starts: Places, lengths: Places) -> Spelled:
         words, begins, ends = _copied(text, starts, lengths)
@@ -125,7 +123,7 @@ class Viterbi:
             taken[place], ids[place] = True, piece_ids.take(last)
             more = np.flatnonzero(place > begin)
             place, begin = place.take(more), begin.take(more)
-        self._fuse(words, ids, taken)
+        self._fuse(ids, taken)
         return _spelled(ids, taken, begins)
 
     def _best(self, words: Bytes, begins: Places, lengths: Places) -> tuple[Places, Places, Int32Array]:
@@ -152,20 +150,18 @@ class Viterbi:
             sums[at], via[at] = offered.take(better), better + start
         return via, starts, ids
 
-    def _fuse(self, words: Bytes, ids: Int32Array, taken: BoolArray) -> None:
+    def _fuse(self, ids: Int32Array, taken: BoolArray) -> None:
         """A piece may have the id of the unknown token: the library makes one token of several in a row, which has
         the id of the piece that is written like all of them, if there is one."""
         places = np.flatnonzero(taken)
         unknown = ids.take(places) == self._unknown
         follows = unknown[1:] & unknown[:-1] & (np.diff(places) == self._unknown_length)
         taken[places[1:][follows]] = False
-        firsts = np.flatnonzero(follows & ~np.append(False, follows[:-1]))
-        for first in firsts:
-            stop = first + 1
-            while stop < len(follows) and follows[stop]:
-                stop += 1
-            written = words[places[first] : places[stop] + self._unknown_length].tobytes()
-            ids[places[first]] = self._pieces.get(written, self._unknown)
+        for first in np.flatnonzero(follows & ~np.append(False, follows[:-1])):
+            count = 2
+            while follows[first + count - 1 : first + count].any():
+                count += 1
+            ids[places[first]] = self._unknown_runs[count]
 
 
 def _written(pieces: Mapping[str, int], mark: str) -> list[tuple[bytes, int]]:
