@@ -12,7 +12,6 @@ it.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ import torch
 from sentence_transformers import SparseEncoder
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
+from benchmarks.command_line import parser_of
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
@@ -137,9 +137,7 @@ def report(ways: Mapping[str, Callable[[], object]], rounds: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=usable_cpus())

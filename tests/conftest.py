@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -12,3 +13,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr != "not thorough" or collection_path.suffix != ".py":
         return None
     return THOROUGH_AS_A_WHOLE in collection_path.read_text(encoding="utf-8") or None
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays, so the collector need not walk through it again in each of its rounds."""
+    gc.collect()
+    gc.freeze()
