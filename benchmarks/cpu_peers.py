@@ -48,17 +48,17 @@ def ours(model: Path, port: int) -> Peer:
 
 def eight_bit(model: Path, port: int) -> Peer:
     """Out of the converted artifact, above the floor of quality that publishes one. Raises CalledProcessError."""
-    command = [*COMMAND, "convert", "--model", str(model), "--store", str(_store())]
+    command = [*COMMAND, "convert", "--model", str(model), "--store", str(store())]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return _ours(EIGHT_BIT, "int8", model, port)
 
 
 def _ours(name: str, precision: str, model: Path, port: int) -> Peer:
-    words = [*COMMAND, "serve", "--model", str(model), "--port", str(port), "--store", str(_store())]
+    words = [*COMMAND, "serve", "--model", str(model), "--port", str(port), "--store", str(store())]
     return Peer(name, words, port, b"/embed", _tei_body, {"EMBEDSERVE_ENGINE__PRECISION": precision})
 
 
-def _store() -> Path:
+def store() -> Path:
     return cache_folder() / "benchmarks" / "store"
 
 

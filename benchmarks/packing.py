@@ -6,7 +6,7 @@ All cases run in turn in every round, so that a busy machine slows all of them a
 rounds. "of peak" is the share of the matrix-product rate that ONNX Runtime reaches on the model's own shapes, in the
 same round: only the linear layers and attention count as work, so 100 % cannot be reached.
 "padded" is the same engine with all sequences of the batch in one attention group and all rows padded, that is, what a
-server does that pads in arrival order.
+server does that pads in arrival order. The last lines tell what a long text costs the short ones of its batch.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def log_uniform(count: int, low: int, high: int) -> Lengths:
 
 
 EQUAL = "64 x 64 tokens"
+SHORT, LONG, TOGETHER = "31 x 12 tokens", "1 x 256 tokens", "31 x 12 tokens to one of 256"
 CASES: dict[str, Lengths] = {
     EQUAL: np.full(64, 64),
     "32 x 128 tokens": np.full(32, 128),
@@ -44,6 +45,9 @@ CASES: dict[str, Lengths] = {
     "256 x 16 tokens": np.full(256, 16),
     "64 texts of 5 to 250 tokens": log_uniform(64, 5, 250),
     "256 texts of 5 to 250 tokens": log_uniform(256, 5, 250),
+    SHORT: np.full(31, 12),
+    LONG: np.full(1, 256),
+    TOGETHER: np.array([12] * 31 + [256]),
 }
 PADDED = {name: np.full(len(CASES[name]), CASES[name].max()) for name in CASES if "to" in name.split()}
 
@@ -93,6 +97,11 @@ def main() -> None:
         rate_of_work = flops(encoder, lengths) / lengths.sum()
         of_peak = median(value * rate_of_work / peak for value, peak in zip(values, peaks, strict=True))
         print(f"{name:40} {lengths.sum():7} {median(values):9.0f} {of_equal:9.2f} {of_peak:8.0%}")
+    took = {name: [CASES[name.removesuffix(", padded")].sum() / rate for rate in rates[name]] for name in rates}
+    apart = [short + long for short, long in zip(took[SHORT], took[LONG], strict=True)]
+    for name in (TOGETHER, f"{TOGETHER}, padded"):
+        times = median(one / other for one, other in zip(took[name], apart, strict=True))
+        print(f"{name}: {times:.2f} x the time of both apart")
 
 
 if __name__ == "__main__":

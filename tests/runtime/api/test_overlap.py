@@ -1,0 +1,29 @@
+"""What goes on around the engine does not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from tests.runtime.serve_kit import GatedRun, bench, mean_of_ids
+
+
+async def test_texts_are_read_and_tokenised_and_answers_written_while_the_engine_runs() -> None:
+    mean, second_batch = mean_of_ids(), GatedRun()
+
+    def run(batch: PackedBatch) -> FloatArray:
+        return mean(batch) if len(first_batch.batches) == 1 else second_batch(batch)
+
+    first_batch = GatedRun(run)
+    async with bench(first_batch) as server:
+        first = asyncio.create_task(server.client.post("/embed", json={"inputs": "hello"}))
+        await asyncio.to_thread(first_batch.entered.acquire)
+        second = asyncio.create_task(server.client.post("/embed", json={"inputs": ["hello", "world"]}))
+        while server.dispatcher.queued_inputs < 2:  # noqa: ASYNC110  # turns of the loop, no time
+            await asyncio.sleep(0)
+        first_batch.release()
+        await asyncio.to_thread(second_batch.entered.acquire)
+        answer = await first
+        assert (answer.status_code, len(answer.json()), second.done()) == (200, 1, False)
+        second_batch.release()
+        assert len((await second).json()) == 2
