@@ -97,7 +97,9 @@ def main() -> None:
         rate_of_work = flops(encoder, lengths) / lengths.sum()
         of_peak = median(value * rate_of_work / peak for value, peak in zip(values, peaks, strict=True))
         print(f"{name:40} {lengths.sum():7} {median(values):9.0f} {of_equal:9.2f} {of_peak:8.0%}")
-    took = {name: [CASES[name.removesuffix(", padded")].sum() / rate for rate in rates[name]] for name in rates}
+    took = {
+        name: [CASES[name.removesuffix(", padded")].sum() / rate for rate in rates[name]] for name in rates
+    }
     apart = [short + long for short, long in zip(took[SHORT], took[LONG], strict=True)]
     for name in (TOGETHER, f"{TOGETHER}, padded"):
         times = median(one / other for one, other in zip(took[name], apart, strict=True))

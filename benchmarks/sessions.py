@@ -1,21 +1,20 @@
-"""One session with all threads, or a session for each thread? MiniLM in one process, both in turn.
+"""Threads, sessions and batches at once: what is fastest for MiniLM? In one process, all ways in turn.
 
     python -m benchmarks.sessions [--rounds N] [--threads N] [--precision float32]
 
-Work is some batches of one kind. One session runs them one after the other; several take them side by side, each with
-one thread, and hold the weights as often. Printed are medians over the rounds: of all batches the wall time and CPU time
-of several sessions to those of one, and the wall time of one batch alone. 8 bit is taken from the benchmarks' own store
-(`python -m benchmarks.cpu` fills it).
+Work is some batches of one kind, which one session with all threads runs one after the other. Beside it: two at once on
+the same session, and as many at once as there are threads on a session with one thread. Printed are medians over the
+rounds, to one after the other: the wall time and CPU time of all batches, and the wall time of one that is alone. 8 bit
+is taken from the benchmarks' own store (`python -m benchmarks.cpu` fills it).
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 
 import numpy as np
@@ -31,7 +30,7 @@ from embedserve_runtime.results import Output
 from embedserve_runtime.runner import Runner
 from tests.support.models import minilm_folder
 
-WARM_UPS = 2
+WARM_UPS = 1
 # How many batches of each kind, and the lengths of one.
 WORK = {
     "1 x 12 tokens": (64, np.full(1, 12)),
@@ -52,7 +51,9 @@ class Took:
 def loaded(precision: str, threads: int) -> Runner:
     engine = {"threads": threads, "precision": precision}
     return load_runner(
-        load_config(flags={"model": {"source": str(minilm_folder()), "store": str(store())}, "engine": engine})
+        load_config(
+            flags={"model": {"source": str(minilm_folder()), "store": str(store())}, "engine": engine}
+        )
     )
 
 
@@ -73,34 +74,31 @@ def run(runners: Sequence[Runner], batches: Sequence[PackedBatch]) -> Took:
     return Took(time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def compared(one: Runner, several: Sequence[Runner], count: int, batch: PackedBatch, rounds: int) -> str:
-    ways = {
-        "one": partial(run, [one], [batch] * count),
-        "several": partial(run, several, [batch] * count),
-        "one, alone": partial(run, [one], [batch]),
-        "several, alone": partial(run, several[:1], [batch]),
-    }
-    for _ in range(WARM_UPS):
-        for way in ways.values():
-            way()
-    took: dict[str, list[Took]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            took[name].append(way())
+def compared(ways: Mapping[str, Sequence[Runner]], count: int, batch: PackedBatch, rounds: int) -> str:
+    """ways: their runners, the first of which is what the others are compared with."""
+    took: dict[str, list[tuple[Took, Took]]] = {name: [] for name in ways}
+    for number in range(WARM_UPS + rounds):
+        for name, runners in ways.items():
+            both = run(runners, [batch] * count), run(runners[:1], [batch])
+            if number >= WARM_UPS:
+                took[name].append(both)
+    first, *others = took.values()
+    return "".join(_beside(other, first) for other in others)
 
-    def ratio(name: str, other: str, part: str) -> float:
-        pairs = zip(took[name], took[other], strict=True)
-        return median(getattr(first, part) / getattr(second, part) for first, second in pairs)
 
-    return (
-        f"{ratio('several', 'one', 'wall'):10.2f}{ratio('several', 'one', 'cpu'):10.2f}"
-        f"{ratio('several, alone', 'one, alone', 'wall'):10.2f}"
+def _beside(found: Sequence[tuple[Took, Took]], base: Sequence[tuple[Took, Took]]) -> str:
+    pairs = [*zip(found, base, strict=True)]
+    figures = (
+        median(own.wall / other.wall for (own, _), (other, _) in pairs),
+        median(own.cpu / other.cpu for (own, _), (other, _) in pairs),
+        median(own.wall / other.wall for (_, own), (_, other) in pairs),
     )
+    return "   " + "".join(f"{figure:7.2f}" for figure in figures)
 
 
 def arguments() -> argparse.Namespace:
     parser = parser_of(__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=usable_cpus())
     parser.add_argument("--precision", default="float32", choices=["float32", "int8"])
     return parser.parse_args()
@@ -108,12 +106,17 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     chosen = arguments()
-    one = loaded(chosen.precision, chosen.threads)
-    several = [loaded(chosen.precision, 1) for _ in range(chosen.threads)]
-    print(f"{chosen.threads} sessions of one thread to one session, {one.engine.precision}")
-    print(f"{'work':30}{'wall':>10}{'CPU':>10}{'alone':>10}")
+    whole, single = (loaded(chosen.precision, threads) for threads in (chosen.threads, 1))
+    ways = {
+        "one after the other": [whole],
+        "two at once": [whole] * 2,
+        "a thread each": [single] * chosen.threads,
+    }
+    print(f"{whole.engine.precision}, {chosen.threads} threads, to one batch after the other")
+    print(f"{'':30}" + "".join(f"{name:>24}" for name in [*ways][1:]))
+    print(f"{'work':30}" + f"   {'wall':>7}{'CPU':>7}{'alone':>7}" * 2)
     for name, (count, lengths) in WORK.items():
-        print(f"{name:30}{compared(one, several, count, random_batch(lengths), chosen.rounds)}", flush=True)
+        print(f"{name:30}{compared(ways, count, random_batch(lengths), chosen.rounds)}", flush=True)
 
 
 if __name__ == "__main__":

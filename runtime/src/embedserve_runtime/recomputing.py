@@ -58,6 +58,7 @@ class Recomputing:
 
     def __init__(self, runner: Runner, exact: Exact) -> None:
         self.recomputed = 0
+        self._counting = threading.Lock()
         self._runner = runner
         self._exact = exact
 
@@ -85,7 +86,8 @@ class Recomputing:
         again = self._exact.run(batch.select(places), wanted) if len(places) else None
         if again is None:
             return results
-        self.recomputed += len(places)
+        with self._counting:
+            self.recomputed += len(places)
         return replaced(results, places.tolist(), again)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_facts
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from embedserve_runtime.running import Overlaps, Runs, UnderWay
 
 
 class Runner(Runs, Protocol):
-    """What the serving side sees of a model. `run` is called from one thread at a time."""
+    """What the serving side sees of a model. `run` is called from as many threads at a time as `engine` says."""
 
     @property
     def card(self) -> ModelCard: ...
@@ -40,6 +41,11 @@ class Runner(Runs, Protocol):
         Raises EngineFailure.
         """
         ...
+
+
+def side_by_side(runners: Sequence[Runner]) -> list[Runner]:
+    """Each as often as it runs batches at once."""
+    return [runner for runner in runners for _ in range(runner.engine.at_once)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +161,8 @@ class RoutedRunner:
 
     @property
     def engine(self) -> EngineFacts:
-        return self._documents.engine
+        """Of the documents' way; batches are for both, and not every engine runs some at once."""
+        return replace_facts(self._documents.engine, at_once=1)
 
     @property
     def out_of_memory(self) -> int:

@@ -46,6 +46,7 @@ from embedserve_runtime.frontends.setup import (
 from embedserve_runtime.frontends.supervisor import Workers
 from embedserve_runtime.httpd.server import Server
 from embedserve_runtime.readiness import Phase, Readiness
+from embedserve_runtime.runner import side_by_side
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service import EmbeddingService
@@ -215,9 +216,10 @@ class _Process:
         batching, runners = self._config.batching, loaded.runners
         card, engines = runners[0].card, [runner.engine for runner in runners]
         limits = Limits(loaded.max_batch_tokens, batching.max_queue_tokens, batching.max_queue_inputs)
-        dispatcher = Dispatcher(runners, limits, clock=time.perf_counter, observer=self._front.observer)
+        lanes = side_by_side(runners)
+        dispatcher = Dispatcher(lanes, limits, clock=time.perf_counter, observer=self._front.observer)
         if loaded.calibration:
-            dispatcher.learn_rate(loaded.calibration.tokens_per_second)
+            dispatcher.learn_rate(loaded.calibration.tokens_per_second * len(runners) / len(lanes))
         self._vector_space = card.vector_space
         self._metrics.model_loaded(card, loaded.max_batch_tokens, dispatcher, runners)
         opening = Opening(card, limits, engines)

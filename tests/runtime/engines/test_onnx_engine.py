@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.errors import ConfigError
+from embedserve_runtime.model import families
+from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from tests.runtime.engines.cases import BERT
 from tests.runtime.engines.engines import engine_of
 from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
@@ -33,3 +38,27 @@ def test_no_room_for_the_weights_file_stops_the_start_with_advice(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "not there"))
     with pytest.raises(ConfigError, match=r"the weights \(\d+ bytes\) cannot be written to .*set TMPDIR"):
         engine_of(tmp_path, "onnx")
+
+
+def test_batches_at_once_on_one_session_give_the_rows_of_batches_alone(tmp_path: Path) -> None:
+    BERT[0].build(tmp_path)
+    engine = engine_of(tmp_path, "onnx")
+    random = np.random.default_rng(0)
+    batches = [
+        PackedBatch.pack([random.integers(0, 20, length).astype(np.int32) for length in lengths])
+        for lengths in ([3], [9, 2, 2], [5] * 6, [7, 1])
+    ] * 8
+    want_rows = [engine.forward(batch) for batch in batches]
+    with ThreadPoolExecutor(4) as pool:
+        for rows, want in zip(pool.map(engine.forward, batches), want_rows, strict=True):
+            np.testing.assert_array_equal(rows, want)
+
+
+@pytest.mark.parametrize(("threads", "want"), [(1, 1), (2, 2), (8, 2)])
+def test_two_batches_run_at_once_where_there_are_threads_for_it(
+    tmp_path: Path, threads: int, want: int
+) -> None:
+    BERT[0].build(tmp_path)
+    encoder = families.describe(tmp_path)
+    engine = OnnxEngine.build(encoder, Weights(encoder, Checkpoint.open(tmp_path)), threads)
+    assert engine.facts.at_once == want

@@ -420,3 +420,21 @@ async def test_deadlines_of_many_answered_requests_are_not_kept() -> None:
         for _ in range(5_000):
             await built.submit(dense_of([ids(1)]), deadline())
         assert len(built._deadlines._heap) < 2_000
+
+
+async def test_an_engine_that_is_given_twice_runs_two_batches_at_once_and_no_third() -> None:
+    gate = GatedRun()
+    engine = TinyRunner(gate)
+    async with dispatcher(engine, engine) as built:
+        running = [
+            asyncio.create_task(built.submit(dense_of([ids(*[number] * 64)]), deadline()))
+            for number in range(3)
+        ]
+        await entered(gate)
+        await entered(gate)
+        assert (len(gate.batches), built.queued_inputs) == (2, 1)
+        gate.release()
+        done = await asyncio.gather(*running)
+    run = mean_of_ids()
+    want_rows = [run(PackedBatch.pack([ids(*[number] * 64)])) for number in range(3)]
+    np.testing.assert_allclose([dense_rows(one) for one in done], want_rows, rtol=1e-6)

@@ -23,7 +23,7 @@ from embedserve_runtime.errors import WrongModelKind
 from embedserve_runtime.frontends.measuring import around_seconds
 from embedserve_runtime.loading import chosen_variant, load_runner
 from embedserve_runtime.results import Output
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.runner import Runner, side_by_side
 from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
@@ -128,7 +128,8 @@ async def _loaded(
 ) -> tuple[Answers, Batches]:
     batching, batches = config.batching, Batches()
     limits = Limits(budget, batching.max_queue_tokens, batching.max_queue_inputs)
-    dispatcher = Dispatcher([runner], limits, clock=time.perf_counter, observer=batches)
+    lanes = side_by_side([runner])
+    dispatcher = Dispatcher(lanes, limits, clock=time.perf_counter, observer=batches)
     service = EmbeddingService(
         runner.card, tokenizer, dispatcher, batching, time.perf_counter, engines=[runner.engine]
     )
@@ -185,7 +186,7 @@ def _report(
     peak = measured_rate(card.encoder, threads) if comparable else None
     work = flops(card.encoder, np.array(answers.lengths)) / answers.took if peak else None
     # On one core each: what a token takes before the engine, of all that it takes.
-    engine_seconds = threads * batches.seconds / max(batches.tokens, 1)
+    engine_seconds = threads * batches.seconds / engine.at_once / max(batches.tokens, 1)
     tokenizing_share = (1 / tokenizing) / (1 / tokenizing + engine_seconds)
     marks = (
         statistics.quantiles(answers.seconds, n=100, method="inclusive") if len(answers.seconds) > 1 else None

@@ -171,6 +171,7 @@ class EngineFacts:
     attention: its implementation, None where the engine has but one.
     parity: least cosine of its vectors to those of the same engine in 16 or 32 bit, None where that was not measured.
     threads: that compute, of an engine that shares the cores with what goes on around it.
+    at_once: batches that are best run at once, each called from a thread of its own.
     """
 
     kind: str
@@ -179,10 +180,11 @@ class EngineFacts:
     attention: str | None = None
     parity: float | None = None
     threads: int | None = None
+    at_once: int = 1
 
 
 class Engine(Protocol):
-    """Runs an encoder. `forward` is called from one thread at a time."""
+    """Runs an encoder. `forward` is called from as many threads at a time as the facts say."""
 
     @property
     def facts(self) -> EngineFacts: ...

@@ -45,7 +45,8 @@ class Dispatcher:
     """Owns the queue and the lanes."""
 
     def __init__(self, engines: Sequence[Runs], limits: Limits, *, clock: Clock, observer: Observer) -> None:
-        """engines: of one model, each with a lane of its own; they take batches from one queue."""
+        """engines: of one model, each with a lane of its own; they take batches from one queue. One that runs several
+        batches at once is given as often."""
         self._engines = len(engines)
         self._clock = clock
         self._observer = observer
@@ -93,7 +94,7 @@ class Dispatcher:
         return self._policy.backlog
 
     def learn_rate(self, tokens_per_second: float) -> None:
-        """Take a rate of one engine that was measured before the first request."""
+        """Take a rate of one lane's engine that was measured before the first request."""
         with self._lock:
             self._policy.tokens_per_second = tokens_per_second * self._engines
 

@@ -24,9 +24,12 @@ from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
 
+# With several threads: while those of one batch wait for each other at the end of an operator, another batch goes on.
+AT_ONCE = 2
+
 
 class OnnxEngine:
-    """One ONNX Runtime session. `forward` may be called from any thread, one at a time."""
+    """One ONNX Runtime session. `forward` may be called from any thread, from several at a time."""
 
     # On a CPU the system ends a process that takes too much.
     out_of_memory = 0
@@ -43,7 +46,8 @@ class OnnxEngine:
     ) -> None:
         """session, hides_tokens: of a graph as `graph.build` writes it. precision, parity, threads: see
         `EngineFacts`."""
-        self.facts = EngineFacts("onnx", "cpu", precision, parity=parity, threads=threads)
+        at_once = 1 if threads == 1 else AT_ONCE
+        self.facts = EngineFacts("onnx", "cpu", precision, parity=parity, threads=threads, at_once=at_once)
         self._session = session
         self._hides_tokens = hides_tokens
         self._hidden_size = encoder.hidden_size
