@@ -12,7 +12,10 @@ import pytest
 
 from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
 
+pytestmark = pytest.mark.thorough
+
 FORMS = (
+    "three layers alike",
     "grouped heads, window, rotary",
     "learned bias, causal, window",
     "norms around",
@@ -37,8 +40,6 @@ from embedserve_runtime.engines.torch.parameters import Parameters
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from tests.runtime.engines.naive import Naive
 from tests.runtime.engines.test_forms import LAYERS, VOCABULARY, encoder_of, random_parameters
-
-pytestmark = pytest.mark.thorough
 
 source = np.random.default_rng(1)
 batch = PackedBatch.pack([source.integers(0, VOCABULARY, n).astype(np.int32) for n in (9, 1, 20, 2)])

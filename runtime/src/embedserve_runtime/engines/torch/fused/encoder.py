@@ -25,7 +25,8 @@ from embedserve_runtime.engines.torch.fused.operations import (
     product_of_few,
     turn_heads,
 )
-from embedserve_runtime.engines.torch.fused.support import flash_runs
+from embedserve_runtime.engines.torch.fused.stack import LayerStack, StackedLayer
+from embedserve_runtime.engines.torch.fused.support import flash_runs, stack_fits, stack_runs
 from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
 from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
 from embedserve_runtime.model.architecture import (
@@ -57,8 +58,14 @@ class FusedEncoder:
         self._final_norm = parameters.optional_norm(encoder.final_norm, "final_norm")
         placements = {layer.placement for layer in encoder.layers}
         self._norms_come_first = NormPlacement.POST not in placements
+        self._stack: LayerStack | None = None
+        if stack_runs(encoder) and stack_fits(parameters.device) and self._tables.norm is not None:
+            self._stack = LayerStack(encoder, self._tables.norm, [layer.stacked() for layer in self._layers])
 
     def __call__(self, batch: DeviceBatch) -> Tensor:
+        if self._stack is not None and batch.tokens <= MOST_TOKENS_OF_FEW:
+            sums = embedded(replace(self._tables, norm=None), batch, torch.float32)
+            return self._stack(sums, batch, self._tables.words.dtype)
         # Where nothing norms the residual, its sum grows over all layers: in 16 bit each step would lose digits of all
         # earlier ones. Behind a norm it starts anew in every layer.
         wide = torch.float32 if self._norms_come_first else self._tables.words.dtype
@@ -153,6 +160,19 @@ class FusedLayer:
         assert isinstance(layer.mlp, Mlp)  # `why_not_fused` names the others
         self._mlp = FusedMlp(layer.mlp, parameters, f"{name}.mlp")
         self.norms = LayerNorms.of(layer, parameters, name)
+        self._joint = joint
+
+    def stacked(self) -> StackedLayer:
+        """Its parameters, for a layer that `stack_runs` accepts."""
+        assert self.norms.attention is not None
+        return StackedLayer(
+            joint=self._joint,
+            output=self._attention.output,
+            up=self._mlp.inner.linear,
+            down=self._mlp.down,
+            attention_norm=self.norms.attention,
+            mlp_norm=self.norms.mlp,
+        )
 
     def with_norms_after(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
         """The layer's output; `hidden` is overwritten."""

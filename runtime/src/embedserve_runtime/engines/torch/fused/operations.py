@@ -235,7 +235,7 @@ class ActivatedProduct:
     """activation(x W^T + b), or activation(gate) * up with both in one product."""
 
     def __init__(self, linear: Linear, activation: Activation, gated: bool) -> None:
-        self._linear = linear
+        self.linear = linear
         self._kind = ACTIVATION_KINDS[activation]
         self._gated = gated
         weight = linear.weight
@@ -249,13 +249,13 @@ class ActivatedProduct:
 
     def __call__(self, value: Tensor) -> Tensor:
         if not self._gated and len(value) <= MOST_TOKENS_OF_FEW:
-            return product_of_few(value, self._linear.weight, self._linear.bias, kind=self._kind)
+            return product_of_few(value, self.linear.weight, self.linear.bias, kind=self._kind)
         if self._descriptor is None or len(value) < LEAST_TOKENS_OF_FUSED_PRODUCT:
             return self._in_two(value)
         return self._fused(value, self._descriptor)
 
     def _in_two(self, value: Tensor) -> Tensor:
-        inner = functional.linear(value, self._linear.weight, self._linear.bias)
+        inner = functional.linear(value, self.linear.weight, self.linear.bias)
         width = inner.shape[1] // 2 if self._gated else inner.shape[1]
         out = inner.new_empty((len(inner), width)) if self._gated else inner
         block = 1024
@@ -271,8 +271,8 @@ class ActivatedProduct:
         return out
 
     def _fused(self, value: Tensor, right: TensorDescriptor) -> Tensor:
-        (count, depth), bias = value.shape, self._linear.bias
-        width = len(self._linear.weight) // 2 if self._gated else len(self._linear.weight)
+        (count, depth), bias = value.shape, self.linear.bias
+        width = len(self.linear.weight) // 2 if self._gated else len(self.linear.weight)
         out = value.new_empty((count, width))
         kernel: Callable[..., object] = products.product_activated[(self._programs,)]
         kernel(
