@@ -16,17 +16,20 @@ from embedserve_runtime.engines.torch.attention import Turn, relative_embeddings
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.disentangled import disentangled_term
 from embedserve_runtime.engines.torch.fused.attention import FusedAttention
+from embedserve_runtime.engines.torch.fused.few import (
+    MOST_TOKENS_OF_FEW,
+    Sums,
+    product_of_few,
+    sums_of_few,
+)
 from embedserve_runtime.engines.torch.fused.flash import FlashAttention
 from embedserve_runtime.engines.torch.fused.operations import (
-    MOST_TOKENS_OF_FEW,
     ActivatedProduct,
     embed,
     normed,
-    product_of_few,
     turn_heads,
 )
-from embedserve_runtime.engines.torch.fused.stack import LayerStack, StackedLayer
-from embedserve_runtime.engines.torch.fused.support import flash_runs, stack_fits, stack_runs
+from embedserve_runtime.engines.torch.fused.support import few_run, flash_runs
 from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
 from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
 from embedserve_runtime.model.architecture import (
@@ -58,23 +61,28 @@ class FusedEncoder:
         self._final_norm = parameters.optional_norm(encoder.final_norm, "final_norm")
         placements = {layer.placement for layer in encoder.layers}
         self._norms_come_first = NormPlacement.POST not in placements
-        self._stack: LayerStack | None = None
-        if stack_runs(encoder) and stack_fits(parameters.device) and self._tables.norm is not None:
-            self._stack = LayerStack(encoder, self._tables.norm, [layer.stacked() for layer in self._layers])
+        self._few_run = all(few_run(layer) for layer in encoder.layers) and encoder.final_norm is None
 
     def __call__(self, batch: DeviceBatch) -> Tensor:
-        if self._stack is not None and batch.tokens <= MOST_TOKENS_OF_FEW:
-            sums = embedded(replace(self._tables, norm=None), batch, torch.float32)
-            return self._stack(sums, batch, self._tables.words.dtype)
         # Where nothing norms the residual, its sum grows over all layers: in 16 bit each step would lose digits of all
         # earlier ones. Behind a norm it starts anew in every layer.
         wide = torch.float32 if self._norms_come_first else self._tables.words.dtype
         hidden = embedded(self._tables, batch, wide)
         if self._norms_come_first:
             return self._with_norms_first(hidden, batch)
+        if self._few_run and batch.tokens <= MOST_TOKENS_OF_FEW:
+            return self._of_few(hidden, batch)
         for layer in self._layers:
             hidden = layer.with_norms_after(hidden, batch)
         return hidden if self._final_norm is None else normed(hidden, self._final_norm)
+
+    def _of_few(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
+        given: Tensor | Sums = hidden
+        for layer in self._layers:
+            given = layer.of_few(given, batch)
+        if not isinstance(given, Sums):
+            return given
+        return normed(given.values, given.norm, dtype=hidden.dtype)
 
     def _with_norms_first(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
         """hidden: float32. Each layer ends with the norm that the next one begins with."""
@@ -154,25 +162,24 @@ class FusedLayer:
         attention = f"{name}.attention"
         names = [f"{attention}.{part}" for part in ("query", "key", "value")]
         joint = parameters.linear(names, layer.attention.qkv_bias)
-        self._attention: FusedSelfAttention[Tensor] = FusedSelfAttention(
-            layer.attention, parameters, shared, attention, joint
+        self._attention: FusedSelfAttention[Tensor | Sums] = FusedSelfAttention(
+            layer.attention,
+            parameters,
+            shared,
+            attention,
+            lambda value: product_of_few(value, joint) if isinstance(value, Sums) else joint(value),
         )
         assert isinstance(layer.mlp, Mlp)  # `why_not_fused` names the others
         self._mlp = FusedMlp(layer.mlp, parameters, f"{name}.mlp")
         self.norms = LayerNorms.of(layer, parameters, name)
-        self._joint = joint
 
-    def stacked(self) -> StackedLayer:
-        """Its parameters, for a layer that `stack_runs` accepts."""
-        assert self.norms.attention is not None
-        return StackedLayer(
-            joint=self._joint,
-            output=self._attention.output,
-            up=self._mlp.inner.linear,
-            down=self._mlp.down,
-            attention_norm=self.norms.attention,
-            mlp_norm=self.norms.mlp,
-        )
+    def of_few(self, given: Tensor | Sums, batch: DeviceBatch) -> Sums:
+        """As `with_norms_after`, for few tokens: each norm is computed by the products that read it."""
+        context = self._attention(given, batch)
+        assert self.norms.attention is not None  # `few_run` says so
+        between = sums_of_few(context, self._attention.output, given, self.norms.attention)
+        inner = product_of_few(between, self._mlp.inner.linear, kind=self._mlp.inner.kind)
+        return sums_of_few(inner, self._mlp.down, between, self.norms.mlp)
 
     def with_norms_after(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
         """The layer's output; `hidden` is overwritten."""
@@ -185,7 +192,7 @@ class FusedLayer:
             hidden = normed(branch, self.norms.attention, residual=hidden)
         down, inner = self._mlp.down, self._mlp.inner(hidden)
         if len(hidden) <= MOST_TOKENS_OF_FEW:
-            total = product_of_few(inner, down.weight, None, add=hidden)
+            total = product_of_few(inner, down, bias=False, add=hidden)
         else:
             total = hidden.addmm_(inner, down.weight.T)
         return normed(total, self.norms.mlp, bias=down.bias)

@@ -13,6 +13,7 @@ from embedserve_runtime.model.architecture import (
     Encoder,
     Experts,
     Layer,
+    Mlp,
     NormKind,
     NormPlacement,
 )
@@ -20,9 +21,6 @@ from embedserve_runtime.model.architecture import (
 # Triton's own floor; bfloat16 products, too, begin here.
 FIRST_CAPABILITY = (8, 0)
 LARGEST_HEAD = 256
-LARGEST_HEAD_OF_STACK = 128
-# It takes 164 KiB for 64 tokens.
-SHARED_BYTES_OF_STACK = 176 * 1024
 # Major numbers of compute capability: Hopper and Blackwell with its tensor memory.
 FLASH_MAJORS = (9, 10)
 
@@ -102,44 +100,17 @@ def flash_runs(attention: Attention) -> bool:
     return plain and attention.head_size in (64, 128)
 
 
-def stack_fits(device: torch.device) -> bool:
-    """Whether a program of the kernel that runs all layers has room: Hopper and Blackwell with its tensor memory.
-    (Triton's interpreter, on a CPU, always has.)"""
-    if device.type != "cuda":
-        return True
-    return bool(
-        torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= SHARED_BYTES_OF_STACK
-    )
-
-
-def stack_runs(encoder: Encoder) -> bool:
-    """Whether one kernel can run all layers for few tokens: layers of one form, with plain attention, norms after and
-    biases everywhere, as BERT, RoBERTa and XLM-R have them."""
-    first = encoder.layers[0] if encoder.layers else None
-    if first is None or any(layer != first for layer in encoder.layers) or isinstance(first.mlp, Experts):
-        return False
-    attention, mlp, norm = first.attention, first.mlp, first.norm
-    embeddings = encoder.embeddings
-    plain = (
-        not attention.causal
-        and attention.kv_heads == attention.heads
-        and attention.head_size <= LARGEST_HEAD_OF_STACK
-        and (attention.window, attention.qk_norm, attention.rotary) == (None, None, None)
-        and (attention.distance_bias, attention.disentangled) == (None, None)
-    )
-    biased = attention.qkv_bias and attention.output_bias and mlp.up_bias and mlp.down_bias and norm.bias
-    after = first.placement is NormPlacement.POST and first.attention_norm and not first.inner_norm
+def few_run(layer: Layer) -> bool:
+    """Whether for few tokens the layer's norms are computed by who reads their result: norms with a bias, after each
+    branch, and no gate."""
     return (
-        plain
-        and biased
-        and after
-        and not mlp.gated
-        and norm.kind is NormKind.LAYER
-        and not norm.unit_offset
-        and embeddings.norm == norm
-        and embeddings.width in (None, encoder.hidden_size)
-        and encoder.final_norm is None
-        and first.convolution is None
+        layer.placement is NormPlacement.POST
+        and layer.attention_norm
+        and not layer.inner_norm
+        and layer.norm.kind is NormKind.LAYER
+        and layer.norm.bias
+        and isinstance(layer.mlp, Mlp)
+        and not layer.mlp.gated
     )
 
 
