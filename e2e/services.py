@@ -40,14 +40,19 @@ class Service:
     namespace: str
     name: str
 
+    def manifest(self, spec: Mapping[str, Any]) -> str:
+        """JSON, which is YAML."""
+        return json.dumps(
+            {
+                "apiVersion": "embedserve.dev/v1alpha1",
+                "kind": "EmbeddingService",
+                "metadata": {"name": self.name, "namespace": self.namespace},
+                "spec": spec,
+            }
+        )
+
     def apply(self, spec: Mapping[str, Any]) -> None:
-        manifest = {
-            "apiVersion": "embedserve.dev/v1alpha1",
-            "kind": "EmbeddingService",
-            "metadata": {"name": self.name, "namespace": self.namespace},
-            "spec": spec,
-        }
-        self.kubectl("apply", "--filename", "-", stdin=json.dumps(manifest))
+        self.kubectl("apply", "--filename", "-", stdin=self.manifest(spec))
 
     def get(self) -> Object:
         found = self.kubectl.get("embeddingservice", self.name, "--namespace", self.namespace)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
-from e2e.demo.partners import hub_token
+from e2e.demo.partners import ClientPod, hub_token
 from e2e.hub import samples
 from e2e.services import PATIENCE_S, Service, condition, hub_spec
 
@@ -39,13 +38,7 @@ BROKEN = {
     "no-revision": Broken(
         hub_spec(hub={"revision": "v99"}), "RevisionNotFound", (samples.MINILM, "v99"), stalls=True
     ),
-    "gated": Broken(
-        hub_spec(samples.GATED),
-        "ModelAccessDenied",
-        (samples.GATED,),
-        stalls=True,
-        repaired=hub_spec(samples.GATED, hub=TOKEN),
-    ),
+    "gated": Broken(hub_spec(samples.GATED), "ModelAccessDenied", (samples.GATED,), stalls=True),
     "no-tokenizer": Broken(
         hub_spec(samples.NO_TOKENIZER), "ModelFileMissing", ("tokenizer.json",), stalls=True
     ),
@@ -78,36 +71,60 @@ def secret(kubectl: Kubectl, namespace: str) -> None:
     )
 
 
-@pytest.fixture
-def good(service: MakeService) -> Iterator[Service]:
+@pytest.fixture(scope="module")
+def good(kubectl: Kubectl, client: ClientPod, namespace: str) -> Service:
     """A service beside the broken ones; it must not notice them."""
-    found = service("good")
+    found = Service(kubectl, client, namespace, "good")
     found.apply(hub_spec())
     found.wait_serving()
-    yield found
-    assert found.get()["status"]["readyReplicas"] == 1
-    assert len(found.embed("still here")) == 1
+    return found
+
+
+@pytest.fixture(scope="module")
+def broken(
+    kubectl: Kubectl, client: ClientPod, namespace: str, secret: None, good: Service
+) -> dict[str, Service]:
+    """All of them at once, so that they wait together."""
+    services = {name: Service(kubectl, client, namespace, name) for name in BROKEN}
+    for name, found in services.items():
+        found.apply(BROKEN[name].spec)
+    return services
+
+
+# What is stuck, what waits for a Secret, and what waits for room: the others go one of these ways.
+REPAIRED = ("no-repo", "no-secret", "no-room")
+
+
+@pytest.fixture(scope="module")
+def repaired(broken: dict[str, Service]) -> dict[str, Service]:
+    """Some of them after their manifests were put right."""
+    for name in REPAIRED:
+        broken[name].apply(BROKEN[name].repaired)
+    return broken
 
 
 @pytest.mark.parametrize("name", list(BROKEN))
-def test_a_broken_service_says_why_and_is_repaired_by_its_manifest(
-    service: MakeService, good: Service, secret: None, name: str
-) -> None:
-    case = BROKEN[name]
-    broken = service(name)
-    broken.apply(case.spec)
-    ready = broken.wait_condition("Ready", "False", case.reason)
+def test_a_broken_service_says_why(broken: dict[str, Service], name: str) -> None:
+    case, service = BROKEN[name], broken[name]
+    ready = service.wait_condition("Ready", "False", case.reason)
     for word in case.names:
         assert word in ready["message"]
     way = "Stalled" if case.stalls else "Reconciling"
-    assert broken.wait_condition(way, "True", case.reason)["message"] == ready["message"]
-    found = broken.get()
+    assert service.wait_condition(way, "True", case.reason)["message"] == ready["message"]
+    found = service.get()
     assert condition(found, "Reconciling" if case.stalls else "Stalled") is None
     assert "vectorSpace" not in found["status"]
-    broken.apply(case.repaired)
-    broken.wait_serving()
-    assert len(broken.embed("repaired")) == 1
-    broken.delete()
+
+
+def test_a_service_beside_them_does_not_notice(broken: dict[str, Service], good: Service) -> None:
+    assert good.get()["status"]["readyReplicas"] == 1
+    assert len(good.embed("still here")) == 1
+
+
+@pytest.mark.parametrize("name", REPAIRED)
+def test_its_manifest_repairs_it(repaired: dict[str, Service], name: str) -> None:
+    repaired[name].wait_serving()
+    assert len(repaired[name].embed("repaired")) == 1
 
 
 def test_a_token_is_nowhere_but_in_its_secret(

@@ -150,7 +150,7 @@ def test_a_variant_below_the_floor_is_not_served(
     status = strict.wait_serving()["status"]
     said = status["conversion"]
     assert said["chosen"] == "float32"
-    assert said["fallback"].startswith("float32 is served in the place of what did not pass: int8: ")
+    assert said["fallback"].startswith("float32 is served, not int8: ")
     assert precision_of(strict, client) == "float32"
     assert len(strict.embed(*TEXTS)) == 2
     strict.delete()

@@ -76,6 +76,15 @@ def test_the_users_resource_is_what_the_user_applied(life: Service) -> None:
     assert owners["embedserve-operator"] == {"status"}
 
 
+@pytest.mark.parametrize("by", [(), ("--server-side", "--field-manager=gitops")], ids=["client", "server"])
+def test_applying_it_again_makes_no_difference(life: Service, kubectl: Kubectl, by: tuple[str, ...]) -> None:
+    generation = life.get()["metadata"]["generation"]
+    # Fails with the difference, if there is one.
+    assert kubectl("diff", *by, "--filename", "-", stdin=life.manifest(SPEC)) == ""
+    kubectl("apply", *by, "--filename", "-", stdin=life.manifest(SPEC))
+    assert life.get()["metadata"]["generation"] == generation
+
+
 def _without_defaults(live: Any, applied: Any) -> Any:
     """What the API server filled in from the schema, taken out again."""
     if isinstance(live, dict) and isinstance(applied, dict):

@@ -16,7 +16,8 @@ class Containerd:
     socket: Path
 
     def answers(self) -> bool:
-        return attempt(self._ctr("version"), timeout_s=10).returncode == 0
+        # Its own bound, so that no answer is a "no": while it reads what it holds, it lets clients connect and wait.
+        return attempt(self._ctr("--timeout", "10s", "version"), timeout_s=30).returncode == 0
 
     def content_of(self, reference: str) -> str | None:
         """The digest of the inputs that an image was built from, or nothing when it is not loaded."""

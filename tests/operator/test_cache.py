@@ -243,10 +243,35 @@ class TestConversion:
         fetched = started(succeeded(started(Cluster(resource(cached(onnx=INT8))))))
         cluster = started(succeeded(fetched, {"conversion": refused}))
         said = conversion_of(cluster).fallback
-        assert said is not None
-        assert "float32 is served" in said
-        assert "least cosine 0.98 is below 0.99" in said
+        assert said == "float32 is served, not int8: least cosine 0.98 is below 0.99"
         assert len(cluster.names("Deployment")) == 1
+
+    @pytest.mark.parametrize(
+        ("spec", "said"),
+        [
+            pytest.param({"onnx": INT8}, None, id="the fastest that passed"),
+            pytest.param({"onnx": INT8, "model": {"precision": "int8"}}, None, id="that one by name"),
+            pytest.param(
+                {"onnx": INT8, "model": {"precision": "float16"}},
+                "float32 is served, not float16: it was not tried on this processor by onnx.precision: int8",
+                id="one that was not tried",
+            ),
+            pytest.param(
+                {"onnx": {"precision": "float16"}, "model": {"precision": "int8"}},
+                "int8 is served, not float16: it was not tried on this processor by onnx.precision: float16",
+                id="one of the two that are named",
+            ),
+        ],
+    )
+    def test_a_precision_that_is_named_and_not_served_is_said_with_the_cause(
+        self, spec: dict[str, Any], said: str | None
+    ) -> None:
+        assert conversion_of(serving(cached(**spec))).fallback == said
+
+    def test_it_is_said_of_a_precision_that_is_named_later_when_the_job_is_gone(self) -> None:
+        cluster = cleared(serving(cached(onnx=INT8)))
+        later = cluster.changed(cached(onnx=INT8, model={"precision": "float16"}))
+        assert str(conversion_of(later).fallback).startswith("float32 is served, not float16: ")
 
     def test_where_it_is_not_insisted_upon_a_failure_keeps_nobody_from_serving(self) -> None:
         fetched = started(succeeded(started(Cluster(resource(cached(onnx=INT8))))))

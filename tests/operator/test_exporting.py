@@ -86,6 +86,16 @@ def test_what_only_the_export_can_say_is_published_and_labels_the_pods() -> None
     assert SPACE in deployment["metadata"]["labels"].values()
 
 
+def test_that_an_export_has_no_other_precision_than_its_own_is_said_where_one_is_named() -> None:
+    named = started(succeeded(fetched(onnx={"precision": "int8"}), {"conversion": EXPORTED}))
+    plain = started(succeeded(fetched(), {"conversion": EXPORTED}))
+    said = [one.plan().status.conversion for one in (named, plain)]
+    assert [one and one.fallback for one in said] == [
+        "float32 is served, not int8: torch exports float32 alone",
+        None,
+    ]
+
+
 def test_a_service_with_an_exported_model_comes_to_rest_when_its_jobs_are_gone() -> None:
     cluster = started(succeeded(fetched(), {"conversion": EXPORTED})).rolled_out().applied().published()
     cluster = started(replace(cluster, jobs=(), job_pods=()))

@@ -54,6 +54,17 @@ def test_rendering_twice_gives_the_same_bytes(manifest: Path) -> None:
     assert render(content, SETTINGS) == render(content, SETTINGS)
 
 
+def test_marks_by_which_tools_track_the_resource_are_not_on_its_children() -> None:
+    """Argo CD and Flux take what carries their marks for something that they have applied, and prune it."""
+    plain = resource(hub_spec())
+    marked = {
+        "labels": {"app.kubernetes.io/instance": "apps", "kustomize.toolkit.fluxcd.io/name": "apps"},
+        "annotations": {"argocd.argoproj.io/tracking-id": "apps:embedserve.dev/EmbeddingService:search/docs"},
+    }
+    tracked = {**plain, "metadata": {**plain["metadata"], **marked}}
+    assert render(yaml.safe_dump(tracked), SETTINGS) == render(yaml.safe_dump(plain), SETTINGS)
+
+
 @pytest.mark.parametrize(
     ("content", "want"),
     [

@@ -75,6 +75,23 @@ def change_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(content))
 
 
+def add_dense(folder: Path) -> None:
+    module = folder / "3_Dense"
+    module.mkdir()
+    activation = "torch.nn.modules.linear.Identity"
+    sizes = {"in_features": 36, "out_features": 36, "bias": False, "activation_function": activation}
+    (module / "config.json").write_text(json.dumps(sizes))
+    save_file({"linear.weight": np.eye(36, dtype=np.float32)}, module / "model.safetensors")
+    encoder, pooling, normalize = json.loads((folder / "modules.json").read_text())
+    dense = {"idx": 2, "name": "2", "path": "3_Dense", "type": "sentence_transformers.models.Dense"}
+    (folder / "modules.json").write_text(json.dumps([encoder, pooling, dense, {**normalize, "idx": 3}]))
+
+
+def add_other_dense(folder: Path) -> None:
+    add_dense(folder)
+    save_file({"linear.weight": -np.eye(36, dtype=np.float32)}, folder / "3_Dense" / "model.safetensors")
+
+
 def drop_normalize(folder: Path) -> None:
     modules = json.loads((folder / "modules.json").read_text())
     (folder / "modules.json").write_text(json.dumps(modules[:2]))
@@ -99,6 +116,8 @@ OTHER: dict[str, tuple[Edit, dict[str, object]]] = {
     "a weight": (change_weight, {}),
     "the tokenizer": (change_tokenizer, {}),
     "not normalised": (drop_normalize, {}),
+    "a dense layer": (add_dense, {}),
+    "other weights of a dense layer": (add_other_dense, {}),
     "pooling": (nothing, {"pooling": "cls"}),
     "a cut": (nothing, {"dimensions": 12}),
     "a default prompt": (nothing, {**QUERY, "default_prompt": "query"}),

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from embedserve_operator.api.status import ConversionStatus, FetchStatus, JobStatus, VariantStatus
+from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.specs.job import job_template
 from embedserve_operator.wire import Manifest
 from embedserve_operator.world import (
-    ConversionReport,
     Failure,
     JobFacts,
     JobState,
@@ -26,6 +26,8 @@ from embedserve_operator.world import (
     Resource,
 )
 
+PLAIN = "float32"
+"""What is always there to be served."""
 _WORDS: dict[JobTask, str] = {"fetch": "fetching", "convert": "converting"}
 
 
@@ -141,33 +143,50 @@ def fetch_status(
 
 
 def conversion_status(
-    found: Step, job: JobFacts | None, before: ConversionStatus | None, resource: Resource
+    found: Step,
+    job: JobFacts | None,
+    before: ConversionStatus | None,
+    resource: Resource,
+    spec: EmbeddingServiceSpec,
+    *,
+    exported: bool,
 ) -> ConversionStatus:
-    """What to publish of a conversion."""
+    """What to publish of a conversion. exported: by torch, as the model is of no family."""
     report = job.conversion if job is not None else None
     common = _common(found, job, before, resource)
     if found.state != "Succeeded":
         return ConversionStatus(**common)
-    if report is None:
-        return before or ConversionStatus(**common)
-    return ConversionStatus(
-        **common,
-        artifact=report.artifact,
-        vector_space=report.vector_space,
-        dimensions=report.dimensions,
-        outputs=report.outputs,
-        chosen=report.chosen,
-        fallback=_fallback(report),
-        variants=tuple(VariantStatus.model_validate(asdict(variant)) for variant in report.variants),
-    )
+    if report is not None:
+        made = ConversionStatus(
+            **common,
+            artifact=report.artifact,
+            vector_space=report.vector_space,
+            dimensions=report.dimensions,
+            outputs=report.outputs,
+            chosen=report.chosen,
+            variants=tuple(VariantStatus.model_validate(asdict(variant)) for variant in report.variants),
+        )
+    else:
+        made = before or ConversionStatus(**common)
+    return made.model_copy(update={"fallback": _fallback(made, spec, exported=exported)})
 
 
-def _fallback(report: ConversionReport) -> str | None:
-    refused = [variant for variant in report.variants if not variant.published]
-    if not refused:
+def _fallback(made: ConversionStatus, spec: EmbeddingServiceSpec, *, exported: bool) -> str | None:
+    """What is served instead of what was tried or is named in the spec, and why."""
+    published = {one.precision for one in made.variants if one.published}
+    missing = {one.precision: one.reason or "not good enough" for one in made.variants if not one.published}
+    wanted, asked = spec.model.precision, spec.onnx.precision if spec.onnx is not None else "auto"
+    for named in {asked, wanted} - {"auto", PLAIN} - published:
+        missing.setdefault(
+            named,
+            "torch exports float32 alone"
+            if exported
+            else f"it was not tried on this processor by onnx.precision: {asked}",
+        )
+    if not missing:
         return None
-    words = "; ".join(f"{one.precision}: {one.reason or 'not good enough'}" for one in refused)
-    return f"{report.chosen or 'float32'} is served in the place of what did not pass: {words}"
+    served = wanted if wanted in published else (made.chosen or PLAIN) if wanted == "auto" else PLAIN
+    return f"{served} is served, not " + "; not ".join(f"{name}: {missing[name]}" for name in sorted(missing))
 
 
 def _common(

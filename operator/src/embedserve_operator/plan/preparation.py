@@ -87,7 +87,12 @@ def prepare(
         steps.append(_convert_step(world, spec, by, volume, (place, fetch)))
         made = steps[-1].step
         conversion = conversion_status(
-            made, world.job(made.name), world.resource.status.conversion, world.resource
+            made,
+            world.job(made.name),
+            world.resource.status.conversion,
+            world.resource,
+            spec,
+            exported=is_exported(report),
         )
     insisted = insists(spec) or is_exported(report)
     found = _put_together(world, steps, children, insisted=insisted)
