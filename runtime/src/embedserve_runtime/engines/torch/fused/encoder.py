@@ -6,7 +6,7 @@ Computes what `modules.PackedEncoder` computes, from the same description and pa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import torch
@@ -18,6 +18,7 @@ from embedserve_runtime.engines.torch.disentangled import disentangled_term
 from embedserve_runtime.engines.torch.fused.attention import FusedAttention
 from embedserve_runtime.engines.torch.fused.few import (
     MOST_TOKENS_OF_FEW,
+    OfNorm,
     Sums,
     product_of_few,
     sums_of_few,
@@ -30,7 +31,7 @@ from embedserve_runtime.engines.torch.fused.operations import (
     turn_heads,
 )
 from embedserve_runtime.engines.torch.fused.support import few_run, flash_runs
-from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
+from embedserve_runtime.engines.torch.parameters import Linear, Normalization, Parameters
 from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
 from embedserve_runtime.model.architecture import (
     Attention,
@@ -61,7 +62,10 @@ class FusedEncoder:
         self._final_norm = parameters.optional_norm(encoder.final_norm, "final_norm")
         placements = {layer.placement for layer in encoder.layers}
         self._norms_come_first = NormPlacement.POST not in placements
-        self._few_run = all(few_run(layer) for layer in encoder.layers) and encoder.final_norm is None
+        self._few: list[LayerOfFew] = []
+        if encoder.final_norm is None and all(few_run(layer) for layer in encoder.layers):
+            before = [None, *(layer.norms.mlp for layer in self._layers)]
+            self._few = [layer.for_few(norm) for layer, norm in zip(self._layers, before, strict=False)]
 
     def __call__(self, batch: DeviceBatch) -> Tensor:
         # Where nothing norms the residual, its sum grows over all layers: in 16 bit each step would lose digits of all
@@ -70,19 +74,18 @@ class FusedEncoder:
         hidden = embedded(self._tables, batch, wide)
         if self._norms_come_first:
             return self._with_norms_first(hidden, batch)
-        if self._few_run and batch.tokens <= MOST_TOKENS_OF_FEW:
+        if self._few and batch.tokens <= MOST_TOKENS_OF_FEW:
             return self._of_few(hidden, batch)
         for layer in self._layers:
             hidden = layer.with_norms_after(hidden, batch)
         return hidden if self._final_norm is None else normed(hidden, self._final_norm)
 
     def _of_few(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
-        given: Tensor | Sums = hidden
-        for layer in self._layers:
-            given = layer.of_few(given, batch)
-        if not isinstance(given, Sums):
-            return given
-        return normed(given.values, given.norm, dtype=hidden.dtype)
+        first, *others = self._few
+        sums = first(hidden, batch)
+        for layer in others:
+            sums = layer(sums, batch)
+        return normed(sums.values, sums.norm)
 
     def _with_norms_first(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
         """hidden: float32. Each layer ends with the norm that the next one begins with."""
@@ -162,24 +165,26 @@ class FusedLayer:
         attention = f"{name}.attention"
         names = [f"{attention}.{part}" for part in ("query", "key", "value")]
         joint = parameters.linear(names, layer.attention.qkv_bias)
-        self._attention: FusedSelfAttention[Tensor | Sums] = FusedSelfAttention(
-            layer.attention,
-            parameters,
-            shared,
-            attention,
-            lambda value: product_of_few(value, joint) if isinstance(value, Sums) else joint(value),
+        self._attention: FusedSelfAttention[Tensor] = FusedSelfAttention(
+            layer.attention, parameters, shared, attention, joint
         )
+        self._joint = joint
         assert isinstance(layer.mlp, Mlp)  # `why_not_fused` names the others
         self._mlp = FusedMlp(layer.mlp, parameters, f"{name}.mlp")
         self.norms = LayerNorms.of(layer, parameters, name)
 
-    def of_few(self, given: Tensor | Sums, batch: DeviceBatch) -> Sums:
-        """As `with_norms_after`, for few tokens: each norm is computed by the products that read it."""
-        context = self._attention(given, batch)
+    def for_few(self, before: Normalization | None) -> LayerOfFew:
+        """The same layer, of one that `few_run` accepts. before: the norm that ends the layer before it, if any."""
         assert self.norms.attention is not None  # `few_run` says so
-        between = sums_of_few(context, self._attention.output, given, self.norms.attention)
-        inner = product_of_few(between, self._mlp.inner.linear, kind=self._mlp.inner.kind)
-        return sums_of_few(inner, self._mlp.down, between, self.norms.mlp)
+        return LayerOfFew(
+            attention=self._attention,
+            joint=None if before is None else OfNorm.of(self._joint, before),
+            attention_norm=self.norms.attention,
+            up=OfNorm.of(self._mlp.inner.linear, self.norms.attention),
+            kind=self._mlp.inner.kind,
+            down=self._mlp.down,
+            norm=self.norms.mlp,
+        )
 
     def with_norms_after(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
         """The layer's output; `hidden` is overwritten."""
@@ -218,6 +223,31 @@ def joined(hidden: Tensor, branch: Tensor, post: Normalization | None, norm: Nor
     return normed(hidden, norm, dtype=branch.dtype)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerOfFew:
+    """A layer with norms after, for few tokens: each norm is computed by the products that read it.
+
+    joint: queries, keys and values of the norm before; None in the first layer, which gets hidden states.
+    """
+
+    attention: FusedSelfAttention[Tensor]
+    joint: OfNorm | None
+    attention_norm: Normalization
+    up: OfNorm
+    kind: int
+    down: Linear
+    norm: Normalization
+
+    def __call__(self, given: Tensor | Sums, batch: DeviceBatch) -> Sums:
+        if isinstance(given, Sums):
+            assert self.joint is not None  # it is not the first
+            context = self.attention.of_joint(self.joint(given), batch)
+        else:
+            context = self.attention(given, batch)
+        between = sums_of_few(context, self.attention.output, given, self.attention_norm)
+        return sums_of_few(self.up(between, self.kind), self.down, between, self.norm)
+
+
 class FusedSelfAttention(Generic[V]):
     """(tokens, hidden) to (tokens, heads * head size); `output` is the product that follows."""
 
@@ -247,7 +277,10 @@ class FusedSelfAttention(Generic[V]):
         self._key_end = self._query_width + description.kv_heads * description.head_size
 
     def __call__(self, value: V, batch: DeviceBatch) -> Tensor:
-        joint = self._joint(value)
+        return self.of_joint(self._joint(value), batch)
+
+    def of_joint(self, joint: Tensor, batch: DeviceBatch) -> Tensor:
+        """From the product of queries, keys and values, which is overwritten."""
         if self._norms is not None and not self._norm_per_head:
             queries, keys = joint[:, : self._query_width], joint[:, self._query_width : self._key_end]
             queries.copy_(self._norms[0](queries))

@@ -13,15 +13,16 @@ from embedserve_runtime.engines.torch.fused.kernels import few
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
 
 # Up to here a kernel of our own, whose epilogue saves one, is faster than the library's product and what follows it.
-MOST_TOKENS_OF_FEW = 64
+MOST_TOKENS_OF_FEW = 32
 # Shared memory that it may take: what every multiprocessor from Ampere on has.
 SHARED_BYTES = 96 * 1024
-WARPS = 8
+# Of the depth, a warp's part of a step.
+SPLIT_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sums:
-    """norm(values), not computed yet. values: float32 (tokens, width). moments: of tiles of each row."""
+    """norm(values), not computed yet. values: (tokens, width). moments: float32, of tiles of each row."""
 
     values: Tensor
     moments: Tensor
@@ -31,13 +32,36 @@ class Sums:
         return len(self.values)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OfNorm:
+    """linear(norm(x)), from x and its moments. of_scale: float32 (columns,), W times the norm's scale. bias: float32
+    (columns,), b and W times its shift."""
+
+    linear: Linear
+    norm: Normalization
+    of_scale: Tensor
+    bias: Tensor
+
+    @classmethod
+    def of(cls, linear: Linear, norm: Normalization) -> OfNorm:
+        wide = linear.weight.float()
+        bias = wide @ _shift(norm)
+        return cls(linear, norm, wide @ norm.weight, bias if linear.bias is None else bias + linear.bias)
+
+    def __call__(self, given: Sums, kind: int = -1) -> Tensor:
+        """activation(...), (tokens, columns). given: of this norm. kind: of the activation, -1 for none."""
+        out = given.values.new_empty((len(given), len(self.bias)))
+        _launch(given, self.linear.weight, self.bias, out, of_norm=self, kind=kind)
+        return out
+
+
 def product_of_few(
-    given: Tensor | Sums, linear: Linear, *, bias: bool = True, kind: int = -1, add: Tensor | None = None
+    given: Tensor, linear: Linear, *, bias: bool = True, kind: int = -1, add: Tensor | None = None
 ) -> Tensor:
     """activation(x W^T + b) (+ add), (tokens, columns); `add` is overwritten and given. bias: False leaves out b.
     kind: of the activation, -1 for none. For at most `MOST_TOKENS_OF_FEW` tokens."""
-    out = linear.weight.new_empty((len(given), len(linear.weight))) if add is None else add
-    _launch(given, linear, out, has_bias=bias, kind=kind, add=add)
+    out = given.new_empty((len(given), len(linear.weight))) if add is None else add
+    _launch(given, linear.weight, linear.bias if bias else None, out, kind=kind, add=add)
     return out
 
 
@@ -45,63 +69,62 @@ def sums_of_few(given: Tensor, linear: Linear, residual: Tensor | Sums, norm: No
     """norm(x W^T + b + residual)."""
     count, columns = len(given), len(linear.weight)
     tiles = triton.cdiv(columns, few.SUM_COLUMNS.value)
-    values = given.new_empty((count, columns), dtype=torch.float32)
-    sums = Sums(values, values.new_empty((2, tiles, _height(count))), norm)
-    _launch(given, linear, values, add=residual, moments=sums.moments)
+    moments = given.new_empty((2, tiles, _height(count)), dtype=torch.float32)
+    sums = Sums(given.new_empty((count, columns)), moments, norm)
+    _launch(given, linear.weight, linear.bias, sums.values, add=residual, moments=moments)
     return sums
 
 
 def _launch(
     given: Tensor | Sums,
-    linear: Linear,
+    weight: Tensor,
+    bias: Tensor | None,
     out: Tensor,
     *,
-    has_bias: bool = True,
+    of_norm: OfNorm | None = None,
     kind: int = -1,
     add: Tensor | Sums | None = None,
     moments: Tensor | None = None,
 ) -> None:
-    (columns, depth), count, weight = linear.weight.shape, len(given), linear.weight
-    height, width = _height(count), few.SUM_COLUMNS.value
+    (columns, depth), count = weight.shape, len(given)
+    height, width, warps = _height(count), int(few.SUM_COLUMNS.value), int(few.SPLITS.value)
     block = width if moments is not None or columns < 2048 else 2 * width
-    # A step's part of a warp: less where rows are many, so that two steps find room.
-    step = 16 if height > 32 else 32
-    size = (4 if isinstance(given, Sums) else 2) * height + 2 * block
-    stages = min(triton.cdiv(depth, step * WARPS), SHARED_BYTES // (step * WARPS * size))
+    # As many steps on their way at a time as there is room for: each waits for memory, and there are few.
+    room = SHARED_BYTES // (2 * SPLIT_DEPTH * warps * (height + block))
     kernel: Callable[..., object] = few.product_of_few[(triton.cdiv(columns, block),)]
     kernel(
-        *_of(given, out),
-        *(weight, weight if linear.bias is None else linear.bias),
-        *_of(out if add is None else add, out),
+        *((given.values, given.moments) if isinstance(given, Sums) else (given, out)),
+        *((out, out) if of_norm is None else (of_norm.norm.weight, of_norm.of_scale)),
+        *(weight, out if bias is None else bias),
+        *_added(add, out),
         *(out, out if moments is None else moments),
         *(count, columns, depth),
-        *(_eps(given), _eps(add)),
-        NORMED=isinstance(given, Sums),
-        HAS_BIAS=has_bias and linear.bias is not None,
+        *(0.0 if of_norm is None else of_norm.norm.eps, add.norm.eps if isinstance(add, Sums) else 0.0),
+        NORMED=of_norm is not None,
+        HAS_BIAS=bias is not None,
         ADD=0 if add is None else 2 if isinstance(add, Sums) else 1,
         SUMS=moments is not None,
         KIND=kind,
         BLOCK_M=height,
         BLOCK_N=block,
-        SPLIT_DEPTH=step,
+        SPLIT_DEPTH=SPLIT_DEPTH,
         BLOCK_TILES=int(triton.next_power_of_2(triton.cdiv(depth, width))),
         ADD_TILES=int(triton.next_power_of_2(triton.cdiv(columns, width))),
-        num_warps=WARPS,
-        num_stages=max(2, stages),
+        num_warps=warps,
+        num_stages=max(2, min(triton.cdiv(depth, SPLIT_DEPTH * warps), room)),
     )
 
 
-def _of(given: Tensor | Sums, placeholder: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Values, moments, weight and bias of the norm; `placeholder` stands where there is none, and is not read."""
-    if not isinstance(given, Sums):
-        return given, placeholder, placeholder, placeholder
-    bias = given.norm.bias
-    assert bias is not None  # `few_run` in support says so
-    return given.values, given.moments, given.norm.weight, bias
+def _added(add: Tensor | Sums | None, placeholder: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Values, moments, scale and shift; `placeholder` stands where there is none, and is not read."""
+    if isinstance(add, Sums):
+        return add.values, add.moments, add.norm.weight, _shift(add.norm)
+    return placeholder if add is None else add, placeholder, placeholder, placeholder
 
 
-def _eps(given: Tensor | Sums | None) -> float:
-    return given.norm.eps if isinstance(given, Sums) else 0.0
+def _shift(norm: Normalization) -> Tensor:
+    assert norm.bias is not None  # `few_run` says so
+    return norm.bias
 
 
 def _height(count: int) -> int:

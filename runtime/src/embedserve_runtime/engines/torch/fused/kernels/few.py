@@ -1,8 +1,10 @@
 """A matrix product of few rows, which is bound by reading the weights once and by what has to be waited for.
 
 Narrow tiles spread the weights over the card, and the warps of a program split the depth, since so few rows and columns
-would give each warp a long chain of steps. A norm is no kernel of its own: who writes sums in float32 also writes the
-moments of each of its tiles, and who reads the sums norms them on the way.
+would give each warp a long chain of steps. A norm is no kernel of its own: who writes sums also writes the moments of
+each of its tiles. Who multiplies their norm multiplies the sums, so that nothing waits for the moments, and norms the
+product: with the norm's scale g and shift h,
+    W (g (x - mean) factor + h) = factor (W (g x) - mean W g) + W h.
 """
 
 import triton
@@ -13,7 +15,7 @@ from embedserve_runtime.engines.torch.fused.kernels.rows import activated
 # Columns of a tile of sums, of which moments are kept.
 SUM_COLUMNS = tl.constexpr(16)
 # Parts of the depth, one a warp.
-SPLITS = tl.constexpr(8)
+SPLITS = tl.constexpr(4)
 
 
 @triton.jit
@@ -45,16 +47,16 @@ def _write_moments(values, inside, moments, tile, tiles, BLOCK_M: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows"])
 def product_of_few(
-    values,  # (rows, depth); where NORMED float32 sums, of which the norm is meant
+    values,  # (rows, depth); where NORMED sums, of which the norm is meant
     moments,  # float32 (2, tiles of values, BLOCK_M), read where NORMED
-    norm_weight,  # float32 (depth,), read where NORMED
-    norm_bias,
+    scale,  # float32 (depth,), of the norm, read where NORMED
+    of_scale,  # float32 (columns,), weight scale, read where NORMED
     weight,  # (columns, depth)
-    bias,
-    add,  # (rows, columns), read where ADD; 2: float32 sums, of which the norm is meant
+    bias,  # (columns,); where NORMED with weight shift in it
+    add,  # (rows, columns), read where ADD; 2: sums, of which the norm is meant
     add_moments,  # as above, of `add`
-    add_weight,
-    add_bias,
+    add_scale,
+    add_shift,
     out,  # (rows, columns); may be `add`
     out_moments,  # float32 (2, tiles of out, BLOCK_M), written where SUMS
     rows,
@@ -80,19 +82,6 @@ def product_of_few(
     real, inside = below < rows, places < columns
     shown = real[:, None] & inside[None, :]
     at = below[:, None] * columns + places[None, :]
-    # What is added is asked for first: everything here waits for memory.
-    rest = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    if ADD:
-        rest = tl.load(add + at, mask=shown, other=0.0).to(tl.float32)
-    if ADD == 2:
-        scales = tl.load(add_weight + places, mask=inside, other=0.0)
-        shifts = tl.load(add_bias + places, mask=inside, other=0.0)
-        add_mean, add_factor = _mean_and_factor(add_moments, columns, add_eps, BLOCK_M, ADD_TILES)
-        rest = (rest - add_mean[:, None]) * add_factor[:, None] * scales[None, :] + shifts[None, :]
-    if HAS_BIAS:
-        biases = tl.load(bias + places, mask=inside, other=0.0).to(tl.float32)
-    if NORMED:
-        mean, factor = _mean_and_factor(moments, depth, eps, BLOCK_M, BLOCK_TILES)
     parts = tl.zeros([SPLITS, BLOCK_M, BLOCK_N], tl.float32)
     depths = tl.arange(0, SPLITS)[:, None] * SPLIT_DEPTH + tl.arange(0, SPLIT_DEPTH)[None, :]
     for begin in range(0, depth, SPLITS * SPLIT_DEPTH):
@@ -103,18 +92,28 @@ def product_of_few(
         lefts = values + below[None, :, None] * depth + k[:, None, :]
         left = tl.load(lefts, mask=real[None, :, None] & within[:, None, :], other=0.0)
         if NORMED:
-            scales = tl.load(norm_weight + k, mask=within, other=0.0)
-            shifts = tl.load(norm_bias + k, mask=within, other=0.0)
-            left = (left - mean[None, :, None]) * factor[None, :, None]
-            left = left * scales[:, None, :] + shifts[:, None, :]
-        parts = tl.dot(left.to(right.dtype), right, parts)
+            scales = tl.load(scale + k, mask=within, other=0.0)
+            left = (left.to(tl.float32) * scales[:, None, :]).to(right.dtype)
+        parts = tl.dot(left, right, parts)
     sums = tl.sum(parts, 0)
+    if NORMED:
+        mean, factor = _mean_and_factor(moments, depth, eps, BLOCK_M, BLOCK_TILES)
+        all_of_scale = tl.load(of_scale + places, mask=inside, other=0.0)
+        sums = (sums - mean[:, None] * all_of_scale[None, :]) * factor[:, None]
     if HAS_BIAS:
-        sums += biases[None, :]
+        sums += tl.load(bias + places, mask=inside, other=0.0).to(tl.float32)[None, :]
     if KIND >= 0:
         sums = activated(sums, KIND)
     if ADD:
+        rest = tl.load(add + at, mask=shown, other=0.0).to(tl.float32)
+        if ADD == 2:
+            add_mean, add_factor = _mean_and_factor(add_moments, columns, add_eps, BLOCK_M, ADD_TILES)
+            rest = (rest - add_mean[:, None]) * add_factor[:, None]
+            rest *= tl.load(add_scale + places, mask=inside, other=0.0)[None, :]
+            rest += tl.load(add_shift + places, mask=inside, other=0.0)[None, :]
         sums += rest
-    tl.store(out + at, sums.to(out.dtype.element_ty), mask=shown)
+    kept = sums.to(out.dtype.element_ty)
+    tl.store(out + at, kept, mask=shown)
     if SUMS:
-        _write_moments(sums, inside, out_moments, tile, tl.cdiv(columns, BLOCK_N), BLOCK_M)
+        # Of what is kept, so that the norm does not see digits that the sums have lost.
+        _write_moments(kept.to(tl.float32), inside, out_moments, tile, tl.cdiv(columns, BLOCK_N), BLOCK_M)
