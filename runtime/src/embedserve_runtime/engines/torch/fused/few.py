@@ -111,7 +111,8 @@ def _launch(
         BLOCK_TILES=int(triton.next_power_of_2(triton.cdiv(depth, width))),
         ADD_TILES=int(triton.next_power_of_2(triton.cdiv(columns, width))),
         num_warps=warps,
-        num_stages=max(2, min(triton.cdiv(depth, SPLIT_DEPTH * warps), room)),
+        # One more than are on their way.
+        num_stages=1 + max(1, min(triton.cdiv(depth, SPLIT_DEPTH * warps), room)),
     )
 
 

@@ -19,15 +19,21 @@ SPLITS = tl.constexpr(4)
 
 
 @triton.jit
-def _mean_and_factor(moments, width, eps, BLOCK_M: tl.constexpr, BLOCK_TILES: tl.constexpr):
-    """Of whole rows of `width` columns, from the moments of their tiles (Chan, Golub and LeVeque 1983)."""
+def _moments_of_tiles(moments, width, BLOCK_M: tl.constexpr, BLOCK_TILES: tl.constexpr):
+    """Mean, and sum of squares about it, of each tile of each row, 0 where there is none."""
     tiles = tl.cdiv(width, SUM_COLUMNS)
     each = tl.arange(0, BLOCK_TILES)
     at = each[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
     real = (each < tiles)[:, None]
     means = tl.load(moments + at, mask=real, other=0.0)
-    squares = tl.load(moments + tiles * BLOCK_M + at, mask=real, other=0.0)
-    counts = tl.maximum(tl.minimum(width - each * SUM_COLUMNS, SUM_COLUMNS), 0).to(tl.float32)[:, None]
+    return means, tl.load(moments + tiles * BLOCK_M + at, mask=real, other=0.0)
+
+
+@triton.jit
+def _mean_and_factor(means, squares, width, eps, BLOCK_TILES: tl.constexpr):
+    """Of whole rows of `width` columns, from the moments of their tiles (Chan, Golub and LeVeque 1983)."""
+    left = width - tl.arange(0, BLOCK_TILES) * SUM_COLUMNS
+    counts = tl.maximum(tl.minimum(left, SUM_COLUMNS), 0).to(tl.float32)[:, None]
     mean = tl.sum(means * counts, 0) / width
     away = means - mean[None, :]
     variance = tl.sum(squares + counts * away * away, 0) / width
@@ -82,6 +88,18 @@ def product_of_few(
     real, inside = below < rows, places < columns
     shown = real[:, None] & inside[None, :]
     at = below[:, None] * columns + places[None, :]
+    # What the end needs is asked for first, and waited for there: a read takes as long as a step.
+    if HAS_BIAS:
+        biases = tl.load(bias + places, mask=inside, other=0.0).to(tl.float32)
+    if NORMED:
+        all_of_scale = tl.load(of_scale + places, mask=inside, other=0.0)
+        means, squares = _moments_of_tiles(moments, depth, BLOCK_M, BLOCK_TILES)
+    if ADD:
+        rest = tl.load(add + at, mask=shown, other=0.0).to(tl.float32)
+    if ADD == 2:
+        rest_scale = tl.load(add_scale + places, mask=inside, other=0.0)
+        rest_shift = tl.load(add_shift + places, mask=inside, other=0.0)
+        add_means, add_squares = _moments_of_tiles(add_moments, columns, BLOCK_M, ADD_TILES)
     parts = tl.zeros([SPLITS, BLOCK_M, BLOCK_N], tl.float32)
     depths = tl.arange(0, SPLITS)[:, None] * SPLIT_DEPTH + tl.arange(0, SPLIT_DEPTH)[None, :]
     for begin in range(0, depth, SPLITS * SPLIT_DEPTH):
@@ -97,20 +115,16 @@ def product_of_few(
         parts = tl.dot(left, right, parts)
     sums = tl.sum(parts, 0)
     if NORMED:
-        mean, factor = _mean_and_factor(moments, depth, eps, BLOCK_M, BLOCK_TILES)
-        all_of_scale = tl.load(of_scale + places, mask=inside, other=0.0)
+        mean, factor = _mean_and_factor(means, squares, depth, eps, BLOCK_TILES)
         sums = (sums - mean[:, None] * all_of_scale[None, :]) * factor[:, None]
     if HAS_BIAS:
-        sums += tl.load(bias + places, mask=inside, other=0.0).to(tl.float32)[None, :]
+        sums += biases[None, :]
     if KIND >= 0:
         sums = activated(sums, KIND)
+    if ADD == 2:
+        add_mean, add_factor = _mean_and_factor(add_means, add_squares, columns, add_eps, ADD_TILES)
+        rest = (rest - add_mean[:, None]) * add_factor[:, None] * rest_scale[None, :] + rest_shift[None, :]
     if ADD:
-        rest = tl.load(add + at, mask=shown, other=0.0).to(tl.float32)
-        if ADD == 2:
-            add_mean, add_factor = _mean_and_factor(add_moments, columns, add_eps, BLOCK_M, ADD_TILES)
-            rest = (rest - add_mean[:, None]) * add_factor[:, None]
-            rest *= tl.load(add_scale + places, mask=inside, other=0.0)[None, :]
-            rest += tl.load(add_shift + places, mask=inside, other=0.0)[None, :]
         sums += rest
     kept = sums.to(out.dtype.element_ty)
     tl.store(out + at, kept, mask=shown)
