@@ -9,7 +9,6 @@ before it; a question is a list of the pods, a request to each, and the answer a
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import multiprocessing
@@ -23,6 +22,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from urllib.parse import parse_qs, urlsplit
+
+from benchmarks.command_line import parser_of
 
 HISTOGRAMS = 36
 BUCKETS = 20
@@ -141,9 +142,7 @@ async def measure(rounds: int) -> tuple[list[float], list[float]]:
 
 def main() -> None:
     """Print times and memory."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args()

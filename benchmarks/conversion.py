@@ -11,7 +11,6 @@ counts, since a busy machine slows some of them. "of float32" is within a round,
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from benchmarks.command_line import parser_of
 from benchmarks.packing import log_uniform, random_batch
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu_features import instruction_set
@@ -158,9 +158,7 @@ def rates(store: Path, rounds: int) -> Mapping[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--large", action="store_true", help="the model of 24 x 1024 too")
     parser.add_argument("--json", type=Path, help="file that the figures are written to")

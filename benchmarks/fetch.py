@@ -8,7 +8,6 @@ makes the store's links. The bar is 80 % of the plain download's rate.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.command_line import parser_of
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.model.sources import fetch_model
 from embedserve_runtime.model.sources.progress import Progress
@@ -86,9 +86,7 @@ def fetch_with_profile(settings: ModelSettings) -> dict[str, float]:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument(
         "--folder", type=Path, help="on the disk that is measured (default: the one for temporary files)"

@@ -13,7 +13,6 @@ the roofline. Needs torch with CUDA.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import time
@@ -29,6 +28,7 @@ import torch
 import transformers
 import triton
 
+from benchmarks.command_line import add_selection, parser_of
 from benchmarks.gpu_shapes import BERT_BASE, BGE_M3, MINILM, MODERNBERT, QWEN3, Lengths, Shape, Trained, flops
 from benchmarks.packing import log_uniform, random_batch
 from benchmarks.roofline import draw
@@ -235,12 +235,9 @@ def _line(row: Row) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=2.0, help="of sustained load for each line")
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--only", default="", help="run models whose name has this word")
+    add_selection(parser, "models")
     arguments = parser.parse_args()
     peak = peak_flops()
     gpu = torch.cuda.get_device_name()

@@ -10,7 +10,6 @@ rows are on the host. Needs torch with CUDA.
 
 from __future__ import annotations
 
-import argparse
 import re
 import tempfile
 import time
@@ -24,6 +23,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.command_line import parser_of
 from benchmarks.gpu import Loaded
 from benchmarks.gpu_shapes import BERT_BASE, BGE_M3, MODERNBERT, QWEN3
 from benchmarks.packing import random_batch
@@ -95,9 +95,7 @@ def host(loaded: Loaded, batch: PackedBatch) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="BERT-base", choices=sorted(SHAPES))
     parser.add_argument("--precision", default="bfloat16", choices=("bfloat16", *EightBit))
     parser.add_argument("--work", nargs="+", default=["32x512", "1x512", "1x16"], help="texts x tokens")

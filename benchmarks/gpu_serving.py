@@ -9,7 +9,6 @@ the share of the engine's rate. The load generator is a process on the same mach
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import socket
@@ -28,6 +27,7 @@ import torch
 import uvloop
 from transformers import PreTrainedTokenizerFast
 
+from benchmarks.command_line import parser_of
 from benchmarks.gpu import Loaded, rate
 from benchmarks.gpu_peers import word_tokenizer
 from benchmarks.gpu_shapes import BERT_BASE, VOCABULARY
@@ -111,9 +111,7 @@ def body_of(length: int) -> bytes:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="of load for each line")
     parser.add_argument(
         "--workers",

@@ -10,7 +10,6 @@ Exits with 1 unless every step has ended with 0.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -20,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
+
+from benchmarks.command_line import add_selection, parser_of
 
 LEAST_SECONDS = 20
 
@@ -101,12 +102,9 @@ def _tell(line: str, log: TextIO) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--minutes", type=float, default=25.0, help="of all steps together")
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--only", default="", help="steps whose name has this word")
+    add_selection(parser, "steps")
     parser.add_argument("--again", action="store_true", help="steps that have ended too")
     options = parser.parse_args()
     options.results.mkdir(parents=True, exist_ok=True)

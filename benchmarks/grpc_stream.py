@@ -1,4 +1,4 @@
-"""A gRPC stream of 10,000 texts against batches over HTTP, without a model: the null engine of `http_layer`.
+"""A gRPC stream of 10,000 texts against batches over HTTP, without a model: the server of `null_server`.
 
     python -m benchmarks.grpc_stream [--texts 10000] [--batch 32]
 
@@ -8,38 +8,25 @@ first line. Four calls or connections at a time, so that no way waits for its cl
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import http.client
-import multiprocessing
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 import grpc
 import numpy as np
 import orjson
-import uvloop
 
-from benchmarks.http_layer import Null
-from embedserve_runtime.frontends.setup import Watches, prepare_process
-from embedserve_runtime.httpd.server import Server
+from benchmarks.command_line import parser_of
+from benchmarks.null_server import NullServer, null_server
 from embedserve_runtime.rpc.generated import embedserve_pb2, tei_pb2
-from embedserve_runtime.rpc.server import RpcPorts, RpcServer
 from tests.runtime.serve_kit import WORDS
 
 PARALLEL = 4
 JSON = {"content-type": "application/json"}
 BYTES = JSON | {"accept": "application/octet-stream"}
-
-
-class Ports(NamedTuple):
-    http: int
-    grpc: str
 
 
 class Rate(NamedTuple):
@@ -48,27 +35,7 @@ class Rate(NamedTuple):
 
 
 # Has one share of the texts embedded; returns how many vectors came back.
-Way = Callable[[Ports, Sequence[str]], int]
-
-
-def serve(sock: socket.socket, control: Connection) -> None:
-    prepare_process()
-    uvloop.run(_serve(sock, control))
-
-
-async def _serve(sock: socket.socket, control: Connection) -> None:
-    null = Null()
-    sock.setblocking(False)
-    server = Server(null.app, sock, Watches(null.metrics), null.app.quick)
-    async with RpcServer(null.around, "null", RpcPorts("127.0.0.1", 0)) as rpc:
-        control.send(rpc.address)
-        loop = asyncio.get_running_loop()
-        while await loop.run_in_executor(None, control.recv) == "cpu":
-            control.send(time.process_time())
-    server.abort()
-    await server.finished()
-    server.close()
-    null.dispatcher.close("done")
+Way = Callable[[NullServer, Sequence[str]], int]
 
 
 def batches(texts: Sequence[str], size: int) -> Iterator[Sequence[str]]:
@@ -76,8 +43,8 @@ def batches(texts: Sequence[str], size: int) -> Iterator[Sequence[str]]:
         yield texts[start : start + size]
 
 
-def by_http(path: str, headers: dict[str, str], batch: int, ports: Ports, texts: Sequence[str]) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", ports.http)
+def by_http(path: str, headers: dict[str, str], batch: int, server: NullServer, texts: Sequence[str]) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
     count = 0
     for part in batches(texts, batch):
         connection.request("POST", path, orjson.dumps({"inputs": part}), headers)
@@ -92,8 +59,8 @@ def by_http(path: str, headers: dict[str, str], batch: int, ports: Ports, texts:
     return count
 
 
-def by_tei_stream(ports: Ports, texts: Sequence[str]) -> int:
-    with grpc.insecure_channel(ports.grpc) as channel:
+def by_tei_stream(server: NullServer, texts: Sequence[str]) -> int:
+    with grpc.insecure_channel(server.grpc_address) as channel:
         embed = channel.stream_stream(
             "/tei.v1.Embed/EmbedStream",
             tei_pb2.EmbedRequest.SerializeToString,
@@ -104,8 +71,8 @@ def by_tei_stream(ports: Ports, texts: Sequence[str]) -> int:
         )
 
 
-def by_own_stream(batch: int, ports: Ports, texts: Sequence[str]) -> int:
-    with grpc.insecure_channel(ports.grpc) as channel:
+def by_own_stream(batch: int, server: NullServer, texts: Sequence[str]) -> int:
+    with grpc.insecure_channel(server.grpc_address) as channel:
         encode = channel.stream_stream(
             "/embedserve.v1.Embeddings/EncodeStream",
             embedserve_pb2.EncodeRequest.SerializeToString,
@@ -115,26 +82,19 @@ def by_own_stream(batch: int, ports: Ports, texts: Sequence[str]) -> int:
         return sum(answer.dense.rows for answer in encode(requests))
 
 
-def measure(way: Way, ports: Ports, texts: Sequence[str], control: Connection) -> Rate:
-    def cpu() -> float:
-        control.send("cpu")
-        seconds: float = control.recv()
-        return seconds
-
+def measure(way: Way, server: NullServer, texts: Sequence[str]) -> Rate:
     shares = [texts[place::PARALLEL] for place in range(PARALLEL)]
-    way(ports, texts[:200])
-    before, started = cpu(), time.perf_counter()
+    way(server, texts[:200])
+    before, started = server.cpu_seconds(), time.perf_counter()
     with ThreadPoolExecutor(PARALLEL) as threads:
-        answered = sum(threads.map(partial(way, ports), shares))
+        answered = sum(threads.map(partial(way, server), shares))
     took = time.perf_counter() - started
     assert answered == len(texts), "every text has its vector"
-    return Rate(answered / took, cpu() - before)
+    return Rate(answered / took, server.cpu_seconds() - before)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--texts", type=int, default=10_000)
     parser.add_argument(
         "--batch", type=int, default=32, help="texts of a request, and of a message of our own"
@@ -149,22 +109,17 @@ def main() -> None:
         "gRPC tei.v1 EmbedStream, one text a message": by_tei_stream,
         f"gRPC embedserve.v1 EncodeStream, {batch} texts a message": partial(by_own_stream, batch),
     }
-    sock = socket.create_server(("127.0.0.1", 0), backlog=64)
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(sock, theirs), daemon=True)
-    process.start()
-    ports = Ports(sock.getsockname()[1], ours.recv())
     first: Rate | None = None
-    for name, way in ways.items():
-        rate = measure(way, ports, texts, ours)
-        first = first or rate
-        print(
-            f"{name:58}{rate.texts_per_second:9,.0f} texts/s ({rate.texts_per_second / first.texts_per_second:5.2f}), "
-            f"{rate.cpu_seconds / len(texts) * 1e6:6.0f} us of CPU a text ({rate.cpu_seconds / first.cpu_seconds:5.2f})"
-        )
-    ours.send("stop")
-    process.join()
+    with null_server(with_grpc=True) as server:
+        for name, way in ways.items():
+            rate = measure(way, server, texts)
+            first = first or rate
+            faster = rate.texts_per_second / first.texts_per_second
+            dearer = rate.cpu_seconds / first.cpu_seconds
+            print(
+                f"{name:58}{rate.texts_per_second:9,.0f} texts/s ({faster:5.2f}), "
+                f"{rate.cpu_seconds / len(texts) * 1e6:6.0f} us of CPU a text ({dearer:5.2f})"
+            )
 
 
 if __name__ == "__main__":

@@ -9,103 +9,34 @@ takes to build.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import multiprocessing
-import socket
 import statistics
 import time
 import timeit
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import uvloop
 
+from benchmarks.command_line import parser_of
 from benchmarks.load import load
-from embedserve_runtime.api.app import serving_app
+from benchmarks.null_server import DIMENSIONS, NullApplication, null_server
 from embedserve_runtime.api.asgi import Exchange
-from embedserve_runtime.api.body import Intake
 from embedserve_runtime.api.encoding import number_arrays, openai_base64, openai_numbers
-from embedserve_runtime.api.endpoint import Surroundings
 from embedserve_runtime.api.schemas import BodyDecoder, EmbedBody
-from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.frontends.setup import Watches, prepare_process, request_series
+from embedserve_runtime.frontends.setup import prepare_process, request_series
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.httpd.server import Server
-from embedserve_runtime.readiness import Readiness
-from embedserve_runtime.scheduling.dispatcher import Dispatcher
-from embedserve_runtime.scheduling.policy import Limits
-from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.requests import RequestFacts
 from embedserve_runtime.tokenizing import CutRules
-from tests.runtime.serve_kit import TinyRunner, card_of, page_of, tiny_tokenizer
+from tests.runtime.serve_kit import tiny_tokenizer
 
 TEXT = "What is deep learning, and what is it good for?"
 BODY = b'{"inputs":"%b"}' % TEXT.encode()
-DIMENSIONS = 384
-
-
-class Null:
-    """A server without a model: everything but the engine is real."""
-
-    def __init__(self) -> None:
-        rows = np.random.default_rng(0).standard_normal((4096, DIMENSIONS), dtype=np.float32)
-
-        def run(batch: PackedBatch) -> FloatArray:
-            return rows[: len(batch.cu_seqlens) - 1]
-
-        metrics = Metrics(request_series())
-        limits = Limits(16_384, 1_000_000, 20_000)
-        runner = TinyRunner(run)
-        self.dispatcher = Dispatcher([runner], limits, clock=time.perf_counter, observer=metrics)
-        self.metrics = metrics.requests
-        self.tokenizer = tiny_tokenizer()
-        readiness = Readiness()
-        card = card_of(dimensions=DIMENSIONS)
-        readiness.open(
-            EmbeddingService(
-                card,
-                self.tokenizer,
-                self.dispatcher,
-                BatchingSettings(),
-                time.perf_counter,
-                engines=[runner.engine],
-            )
-        )
-        self.around = Surroundings(readiness, self.metrics, page_of(metrics), Intake(2**24, 2**28))
-        self.app = serving_app(self.around, "null", with_probes=True)
-
-
-def serve(sock: socket.socket, control: Connection) -> None:
-    """The server's process: serves until told to stop, and reports its CPU seconds."""
-    prepare_process()
-    uvloop.run(_serve(sock, control))
-
-
-async def _serve(sock: socket.socket, control: Connection) -> None:
-    null = Null()
-    sock.setblocking(False)
-    server = Server(null.app, sock, Watches(null.metrics), null.app.quick)
-    loop = asyncio.get_running_loop()
-    while await loop.run_in_executor(None, control.recv) == "cpu":
-        control.send(time.process_time())
-    server.abort()
-    await server.finished()
-    server.close()
-    null.dispatcher.close("done")
 
 
 def measure_requests(seconds: float, connections: int) -> None:
-    sock = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(sock, theirs), daemon=True)
-    process.start()
-    port = sock.getsockname()[1]
     cases = (
         ("/embed, one text", b"/embed", BODY),
         (
@@ -114,22 +45,18 @@ def measure_requests(seconds: float, connections: int) -> None:
             b'{"input":"What is it?","encoding_format":"base64"}',
         ),
     )
-    for name, path, body in cases:
-        uvloop.run(load(port, path, body, connections, min(1.0, seconds)))
-        ours.send("cpu")
-        before = ours.recv()
-        started = time.perf_counter()
-        latencies = uvloop.run(load(port, path, body, connections, seconds))
-        took = time.perf_counter() - started
-        ours.send("cpu")
-        cpu = ours.recv() - before
-        marks = statistics.quantiles(latencies, n=100)
-        print(
-            f"{name}: {len(latencies) / cpu:,.0f} requests/s per core ({len(latencies) / took:,.0f}/s here), "
-            f"p50 {marks[49] * 1e3:.2f} ms, p99 {marks[98] * 1e3:.2f} ms"
-        )
-    ours.send("stop")
-    process.join()
+    with null_server() as server:
+        for name, path, body in cases:
+            uvloop.run(load(server.port, path, body, connections, min(1.0, seconds)))
+            before, started = server.cpu_seconds(), time.perf_counter()
+            latencies = uvloop.run(load(server.port, path, body, connections, seconds))
+            took = time.perf_counter() - started
+            cpu = server.cpu_seconds() - before
+            marks = statistics.quantiles(latencies, n=100)
+            print(
+                f"{name}: {len(latencies) / cpu:,.0f} requests/s per core ({len(latencies) / took:,.0f}/s here), "
+                f"p50 {marks[49] * 1e3:.2f} ms, p99 {marks[98] * 1e3:.2f} ms"
+            )
 
 
 def measure_parts() -> None:
@@ -160,7 +87,7 @@ def measure_parts() -> None:
 
 async def _application_seconds(count: int) -> float:
     """CPU seconds of one request, from 64 clients that call the application directly."""
-    null = Null()
+    null = NullApplication()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))]
 
     async def receive() -> dict[str, Any]:
@@ -200,9 +127,7 @@ def measure_answers() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="seconds of load for each route")
     parser.add_argument("--connections", type=int, default=64)
     options = parser.parse_args()

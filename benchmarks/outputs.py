@@ -14,7 +14,6 @@ answers is not part of it.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,7 @@ import torch
 from sentence_transformers import SparseEncoder
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
+from benchmarks.command_line import parser_of
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
@@ -168,9 +168,7 @@ def report(ways: Mapping[str, Callable[[], object]], rounds: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--size", choices=SIZES, help="base on a CPU, BGE-M3 on a GPU")
     parser.add_argument("--rounds", type=int, default=5)

@@ -11,7 +11,6 @@ server does that pads in arrival order.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +19,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.command_line import parser_of
 from embedserve_runtime.benching.products import flops, products
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu_quota import usable_cpus
@@ -60,9 +60,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=usable_cpus())
     arguments = parser.parse_args()

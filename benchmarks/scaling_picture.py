@@ -8,7 +8,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.scaling import HOUR, Outcome
+from benchmarks.autoscaler_model import HOUR, Outcome
 
 _WIDTH, _HEIGHT, _MARGIN, _GAP = 720, 130, 44, 44
 _COLOURS = ("#0b6fb8", "#c2410c", "#15803d")

@@ -11,7 +11,6 @@ tokens, and the ratio to the first peer; each case is written to the file when i
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.command_line import parser_of
 from benchmarks.cpu import LEAST_ANSWERS, cpu_name, free_port, running
 from benchmarks.cpu_cases import Case, Counter, cases
 from benchmarks.cpu_peers import OURS, Peer, Running, infinity, ours, sentence_transformers
@@ -133,9 +133,7 @@ def line(row: Measured) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=8.0, help="of load, for each case, server and round")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=5.0, help="after which no further round begins")

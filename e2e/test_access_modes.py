@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from e2e.cluster.lifecycle import Cluster
 from e2e.conftest import MakeService
 from e2e.services import Object, Service, hub_spec, is_serving
 from e2e.volumes import NodeVolume, writable_folder
+from tests.support.mounts import memory_volume, remount
 
 MakeVolume = Callable[..., NodeVolume]
 FAKE = ("fake-a", "fake-b")
@@ -167,11 +167,9 @@ def test_one_pod_on_a_volume_for_one_pod_is_replaced_and_not_rolled(
 @pytest.fixture
 def small(folder: Path, volume: MakeVolume) -> Iterator[Path]:
     """A volume `small` of 60 MB."""
-    path = writable_folder(folder / "small")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m,mode=777", "tmpfs", str(path)], check=True)
-    volume("small", "ReadWriteOnce")
-    yield path
-    subprocess.run(["umount", "--lazy", str(path)], check=True)
+    with memory_volume(writable_folder(folder / "small"), "size=60m,mode=777") as path:
+        volume("small", "ReadWriteOnce")
+        yield path
 
 
 def test_a_volume_that_is_full_is_named_and_the_fetch_goes_on_once_there_is_room(
@@ -181,7 +179,7 @@ def test_a_volume_that_is_full_is_named_and_the_fetch_goes_on_once_there_is_room
     found.apply(on("small"))
     said = found.wait_condition("Reconciling", "True", "VolumeFull")["message"]
     assert "MB free; enlarge the volume" in said
-    subprocess.run(["mount", "-o", "remount,size=300m", str(small)], check=True)
+    remount(small, "size=300m")
     found.wait_serving()
     assert len(found.embed("there is room now")) == 1
     found.delete()
@@ -190,11 +188,9 @@ def test_a_volume_that_is_full_is_named_and_the_fetch_goes_on_once_there_is_room
 @pytest.fixture
 def read_only(folder: Path, volume: MakeVolume) -> Iterator[str]:
     """A volume whose file system is mounted read-only, which its access mode does not tell."""
-    path = writable_folder(folder / "frozen")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,mode=777", "tmpfs", str(path)], check=True)
-    volume("frozen", "ReadWriteOnce", of=path)
-    yield "frozen"
-    subprocess.run(["umount", "--lazy", str(path)], check=True)
+    with memory_volume(writable_folder(folder / "frozen"), "ro,mode=777") as path:
+        volume("frozen", "ReadWriteOnce", of=path)
+        yield "frozen"
 
 
 @pytest.fixture

@@ -17,9 +17,6 @@ from e2e.fault_proxy import FaultProxy
 from e2e.outside import Operator, operators
 from e2e.services import PATIENCE_S, hub_spec
 
-LEASE_S = 15
-"""After so long without a renewal others may take over."""
-
 
 @pytest.fixture
 def pair(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.loading import load_runner
 from embedserve_runtime.runner import Runner
 from tests.support.models import minilm_folder
+from tests.support.mounts import memory_volume
 
 
 @pytest.fixture(scope="session")
@@ -35,15 +37,9 @@ def small_volume(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting a file system needs root")
     volume = tmp_path / "volume"
     volume.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(volume)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode != 0:
-        pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
-    try:
+    with ExitStack() as mounted:
+        try:
+            mounted.enter_context(memory_volume(volume, "size=40m"))
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"no file system can be mounted here: {error.stderr.strip()}")
         yield volume
-    finally:
-        subprocess.run(["umount", "-l", str(volume)], check=True)

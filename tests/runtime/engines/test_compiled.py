@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from embedserve_runtime.engines.torch.compiled import FOLDER, filled_from
 from embedserve_runtime.model.store.kernels import Compiled
+from tests.support.mounts import bound_to, remount
 
 
 def load(store: Path, folder: Path, *compiles: str) -> list[str]:
@@ -46,7 +46,7 @@ def test_a_read_only_store_is_read_and_new_kernels_stay_in_the_process_s_own_fol
     tmp_path: Path, small_volume: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     load(small_volume, tmp_path / "first", "a.cubin")
-    subprocess.run(["mount", "-o", "remount,ro", str(small_volume)], check=True)
+    remount(small_volume, "ro")
     assert load(small_volume, tmp_path / "second", "b.cubin") == ["a.cubin"]
     assert sorted(path.name for path in (tmp_path / "second").iterdir()) == ["a.cubin", "b.cubin"]
     (said,) = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -63,10 +63,7 @@ def test_a_store_whose_kernels_alone_can_be_written_keeps_them(tmp_path: Path, s
     kernels, outside = small_volume / "kernels", tmp_path / "kernels"
     kernels.mkdir()
     outside.mkdir()
-    subprocess.run(["mount", "-o", "remount,ro", str(small_volume)], check=True)
-    subprocess.run(["mount", "--bind", str(outside), str(kernels)], check=True)
-    try:
+    remount(small_volume, "ro")
+    with bound_to(kernels, outside):
         load(small_volume, tmp_path / "first", "a.cubin")
         assert load(small_volume, tmp_path / "second") == ["a.cubin"]
-    finally:
-        subprocess.run(["umount", "-l", str(kernels)], check=True)

@@ -18,6 +18,7 @@ from e2e.hub import Fault, FaultKind, HubServer
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.model.store.checking import find_damage
 from tests.runtime.model.fetch_kit import WEIGHTS, assert_fetched, is_good, write_repository
+from tests.support.mounts import remount
 
 pytestmark = pytest.mark.thorough
 SIZE = 24_000_000
@@ -169,7 +170,7 @@ def test_from_a_read_only_volume_a_model_is_taken_and_a_missing_one_is_named(
 ) -> None:
     settings = settings.model_copy(update={"store": small_volume})
     assert finish(start(settings))[0] == 0
-    subprocess.run(["mount", "-o", "remount,ro", str(small_volume)], check=True)
+    remount(small_volume, "ro")
     assert finish(start(settings)) == (0, "")
     assert is_good(settings, files)
     code, said = finish(start(settings.model_copy(update={"refresh": "1"})))

@@ -24,7 +24,6 @@ from embedserve_runtime.scheduling.work import Completed, Order
 from tests.runtime.serve_kit import DIMENSIONS, GatedRun, OverlappingRunner, Run, TinyRunner, mean_of_ids
 
 LATER = 3_600.0
-INTERRUPTED = {"cancel": "cancelled", "expire": "DeadlineExceeded"}
 
 
 @dataclass

@@ -16,7 +16,6 @@ _NOISE = frozenset({"title", "$defs"})
 _NOT_STRUCTURAL = frozenset(
     {"$ref", "const", "discriminator", "prefixItems", "patternProperties", "exclusiveMinimum", "uniqueItems"}
 )
-_LENGTHS_OF_MAPS = {"minLength": "minProperties", "maxLength": "maxProperties"}
 
 
 def structural(model: type[BaseModel]) -> Schema:

@@ -25,7 +25,6 @@ from embedserve_operator.world import JobTask, Resource
 CONFIG_VOLUME = "config"
 CONFIG_PATH = "/etc/embedserve"
 FETCH: JobTask = "fetch"
-CONVERT: JobTask = "convert"
 RUNTIME = "runtime"
 _AWS_NEEDED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _AWS_OPTIONAL = ("AWS_SESSION_TOKEN", "AWS_REGION")

@@ -73,7 +73,6 @@ class TorchFile:
 
     def __init__(self, path: Path) -> None:
         """Raises ModelFileMissing or ModelInvalid, naming the file and what it has."""
-        self._path = path
         try:
             if path.stat().st_size > MAX_FILE_BYTES:
                 raise _Refused(f"it has more than {MAX_FILE_BYTES} bytes")

@@ -5,6 +5,9 @@
     templates  a written prompt around query and document, for models that answer yes or no
     reader     the library behind calls that are safe from several threads and bounded in memory
     layout     what tokenizer.json says, read once
+    words      texts word by word, out of a table, where words do not depend on each other
+    spelling   what happens to a word of ASCII around the tokenizer's model
+    bulk       many texts of ASCII at a time by array operations; memory, spellers and tries are its parts
     cutting    which tokens stay
     ways       which of these a query or a document takes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -106,8 +106,8 @@ def read_special_tokens(tokenizer: Tokenizer) -> tuple[Int32Array, Int32Array]:
     return ids[:head], ids[tail:]
 
 
-def read_boundaries(tokenizer: Tokenizer) -> Boundaries:
-    layout = json.loads(tokenizer.to_str())
+def read_boundaries(layout: Mapping[str, Any]) -> Boundaries:
+    """layout: tokenizer.json."""
     return Boundaries(_boundary(layout), _words_are_alike_everywhere(layout))
 
 
@@ -146,7 +146,7 @@ def _probe(tokenizer: Tokenizer) -> str:
     return found
 
 
-def _boundary(layout: dict[str, Any]) -> re.Pattern[str] | None:
+def _boundary(layout: Mapping[str, Any]) -> re.Pattern[str] | None:
     if not any(_splits_at_blanks(part) for part in flat(layout["pre_tokenizer"], "pretokenizers")):
         return None
     if any(re.search(r"\S\s", token["content"]) for token in layout["added_tokens"]):
@@ -175,7 +175,7 @@ def _splits_at_blanks(pre_tokenizer: dict[str, Any]) -> bool:
             return False
 
 
-def _words_are_alike_everywhere(layout: dict[str, Any]) -> bool:
+def _words_are_alike_everywhere(layout: Mapping[str, Any]) -> bool:
     """Whether a text that begins with a blank has the ids that it has behind a word."""
     if any(token["rstrip"] and token["content"][-1:].isalnum() for token in layout["added_tokens"]):
         return False
@@ -195,7 +195,7 @@ def _words_are_alike_everywhere(layout: dict[str, Any]) -> bool:
     )
 
 
-def _is_bert(layout: dict[str, Any]) -> bool:
+def _is_bert(layout: Mapping[str, Any]) -> bool:
     return (layout["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
 
 

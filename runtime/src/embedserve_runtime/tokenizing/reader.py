@@ -7,6 +7,7 @@ instead.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -131,15 +132,17 @@ class Body(Struct, frozen=True, eq=False):
 
 
 class Reader:
-    def __init__(self, tokenizer: Tokenizer, max_length: int) -> None:
-        """Takes the tokenizer over: nobody else may change it afterwards. Raises ModelInvalid."""
+    def __init__(self, tokenizer: Tokenizer, max_length: int, *, bulk: bool) -> None:
+        """Takes the tokenizer over: nobody else may change it afterwards. bulk: whether many texts at a time shall be
+        fast. Raises ModelInvalid."""
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self.tokenizer = tokenizer
         self.head, self.tail = read_special_tokens(tokenizer)
         self._frame = self.head.tobytes(), self.tail.tobytes()
-        self._words = Words.of(tokenizer)
-        self._boundaries = read_boundaries(tokenizer)
+        layout = json.loads(tokenizer.to_str())
+        self._words = Words.of(tokenizer, layout, bulk=bulk)
+        self._boundaries = read_boundaries(layout)
         self._window = max(max_length * WINDOW_CHARACTERS_PER_TOKEN, FEW_CHARACTERS)
 
     def parts(self, texts: Sequence[str], need: Need) -> Iterator[Part]:
@@ -163,11 +166,13 @@ class Reader:
             else:
                 yield Part(next(near)) if len(text) <= self._window else self._far(text, need)
 
-    def by_words(self, text: str) -> Int32Array | None:
-        """All ids of a text, with special tokens; None where its words are not looked up."""
-        if self._words is None or len(text) > self._window:
-            return None
-        return self._words.ids(text, *self._frame)
+    def by_words(self, texts: Sequence[str]) -> list[Int32Array | None]:
+        """All ids of each text, with special tokens; None where its words are not looked up."""
+        if self._words is None:
+            return [None] * len(texts)
+        near = [text for text in texts if len(text) <= self._window]
+        known = iter([ids for piece in pieces(near, len) for ids in self._words.ids_of(piece, *self._frame)])
+        return [next(known) if len(text) <= self._window else None for text in texts]
 
     def bodies(self, texts: Sequence[str], room: int, side: Side) -> list[Body]:
         """The tokens of each text that may stay where `room` tokens fit. Raises InvalidInput."""

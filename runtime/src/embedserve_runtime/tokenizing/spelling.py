@@ -1,13 +1,12 @@
-"""Ids of one word of ASCII, by the tokenizer's model alone: most of what the library does for a word is around it.
-
-The library looks for added tokens, normalizes, splits and builds an encoding with places: several times the work of the
-model for a single word. Where tokenizer.json says what those steps make of ASCII, the model is asked directly.
-"""
+"""What happens to a word of ASCII before and around the tokenizer's model, where tokenizer.json says it: then the
+model's pieces can be found without the library, or by its model alone."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -17,25 +16,45 @@ from embedserve_runtime.tokenizing.layout import WORD_NORMALIZERS, flat
 Spell = Callable[[str], list[int]]
 
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
-# What pre-tokenizers make of a word of ASCII.
-_PIECES = {
-    "BertPreTokenizer": re.compile(r"[0-9A-Za-z]+|[^0-9A-Za-z]"),
-    "Whitespace": re.compile(r"[0-9A-Z_a-z]+|[^0-9A-Z_a-z]+"),
-}
 # More added tokens than this are not looked for in every new word.
 _MOST_ADDED = 256
 
 
-def spell_by_model(tokenizer: Tokenizer, layout: Mapping[str, Any]) -> Spell | None:
-    """Ids of a word of printable ASCII, without special tokens, as `tokenizer.encode` gives them; other words are
-    given to it. None where it cannot be known what happens around the model. layout: tokenizer.json.
-    """
+class Split(Enum):
+    """Which pieces of a word of ASCII are words of the model."""
+
+    LETTERS_AND_SIGNS = re.compile(r"[0-9A-Za-z]+|[^0-9A-Za-z]")
+    LETTERS_AND_RUNS = re.compile(r"[0-9A-Z_a-z]+|[^0-9A-Z_a-z]+")
+    WHOLE = re.compile(r".+")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """lower: whether letters become small. mark: what is put before each word. added: what may be an added token, in
+    small letters."""
+
+    lower: bool
+    split: Split
+    mark: str
+    added: frozenset[str]
+
+
+def read_surroundings(tokenizer: Tokenizer, layout: Mapping[str, Any]) -> Surroundings | None:
+    """None where it cannot be known what happens around the model. layout: tokenizer.json."""
     lower, pieces = _letters(tokenizer, layout), _splitter(layout)
     added = _added(tokenizer, layout)
     if lower is None or pieces is None or added is None:
         return None
+    return Surroundings(lower, *pieces, added)
+
+
+def spell_by_model(tokenizer: Tokenizer, layout: Mapping[str, Any], around: Surroundings) -> Spell:
+    """Ids of a word of printable ASCII, without special tokens, as `tokenizer.encode` gives them, by its model alone;
+    other words are given to it."""
     model = tokenizer.model
     longest = layout["model"].get("max_input_chars_per_word", 0)
+    added = re.compile("|".join(map(re.escape, sorted(around.added))) or r"(?!)")
+    pieces = around.split.value.findall
 
     def of_piece(piece: str) -> list[int]:
         # WordPiece takes the longest token that fits, and so a whole one; 0 for the other models, which may not.
@@ -47,7 +66,8 @@ def spell_by_model(tokenizer: Tokenizer, layout: Mapping[str, Any]) -> Spell | N
         if not (word.isascii() and word.isprintable()) or added.search(small := word.lower()):
             ids: list[int] = tokenizer.encode(word, add_special_tokens=False).ids
             return ids
-        return [number for piece in pieces(small if lower else word) for number in of_piece(piece)]
+        found: Sequence[str] = pieces(small if around.lower else word)
+        return [number for piece in found for number in of_piece(around.mark + piece)]
 
     return spell
 
@@ -73,29 +93,28 @@ def _is_by_character(step: Mapping[str, Any]) -> bool:
             return step["type"] in WORD_NORMALIZERS
 
 
-def _splitter(layout: Mapping[str, Any]) -> Callable[[str], Sequence[str]] | None:
-    """What the model is asked for, of a word."""
+def _splitter(layout: Mapping[str, Any]) -> tuple[Split, str] | None:
+    """How a word is split, and the mark before it."""
     match flat(layout["pre_tokenizer"], "pretokenizers"):
-        case [{"type": "BertPreTokenizer" | "Whitespace" as kind}]:
-            return _PIECES[kind].findall
+        case [{"type": "BertPreTokenizer"}]:
+            return Split.LETTERS_AND_SIGNS, ""
+        case [{"type": "Whitespace"}]:
+            return Split.LETTERS_AND_RUNS, ""
         case [{"type": "WhitespaceSplit"}]:
-            return lambda word: (word,)
+            return Split.WHOLE, ""
         case [{"type": "WhitespaceSplit"}, {"type": "Metaspace", "prepend_scheme": "always", **rest}]:
             mark = str(rest["replacement"])
-            return None if mark.isascii() else lambda word: (mark + word,)
+            return None if mark.isascii() else (Split.WHOLE, mark)
         case _:
             return None
 
 
-def _added(tokenizer: Tokenizer, layout: Mapping[str, Any]) -> re.Pattern[str] | None:
-    """Finds, in small letters, what may be an added token; None where they cannot be looked for."""
+def _added(tokenizer: Tokenizer, layout: Mapping[str, Any]) -> frozenset[str] | None:
+    """None where added tokens cannot be looked for."""
     if len(layout["added_tokens"]) > _MOST_ADDED:
         return None
     normalizer = tokenizer.normalizer
     names = {token["content"] for token in layout["added_tokens"]}
     if normalizer is not None:
         names |= {normalizer.normalize_str(name) for name in names}
-    if "" in names:
-        return None
-    found = "|".join(sorted(re.escape(name.lower()) for name in names))
-    return re.compile(found or r"(?!)")
+    return None if "" in names else frozenset(name.lower() for name in names)

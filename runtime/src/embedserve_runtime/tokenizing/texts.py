@@ -50,6 +50,7 @@ class TextTokenizer:
         pair_types: bool = False,
         blank: int | None = None,
         characters: int | None = None,
+        bulk: bool = False,
     ) -> None:
         """Takes the tokenizer over: nobody else may change it afterwards.
 
@@ -57,10 +58,11 @@ class TextTokenizer:
         pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
         blank: id that stands for a text without tokens; None: such a text is refused.
         characters: of a text with its prompt that is cut on the right, no more than these are looked at.
+        bulk: whether many texts at a time shall be fast, which takes time at start and some memory.
         """
         self._blank = blank
         self._characters = characters
-        self._reader = Reader(tokenizer, max_length)
+        self._reader = Reader(tokenizer, max_length, bulk=bulk)
         self._tokenizer = tokenizer
         self.queries = self
         self._pair_types = pair_types
@@ -101,6 +103,7 @@ class TextTokenizer:
                 vocabulary,
                 blank=vocabulary,
                 characters=None if per_token is None else card.max_length * per_token,
+                bulk=True,
             )
         if card.late_interaction is not None:
             register_markers(tokenizer, card.late_interaction.markers)
@@ -128,7 +131,8 @@ class TextTokenizer:
         for index, item in enumerate(inputs):
             if not item:
                 raise EmptyInput(f"input {index} is empty")
-        known = [self._by_words(prompt + item) if isinstance(item, str) else None for item in inputs]
+        read = iter(self._by_words([prompt + item for item in inputs if isinstance(item, str)]))
+        known = [next(read) if isinstance(item, str) else None for item in inputs]
         others = [(index, inputs[index]) for index, ids in enumerate(known) if ids is None]
         fitted = self._fit(others, prompt, rules)
         return [next(fitted)[0] if ids is None else ids for ids in known]
@@ -240,12 +244,13 @@ class TextTokenizer:
         """The vocabulary's own strings; empty for rows of the model that the tokenizer has no token for."""
         return [self._tokenizer.id_to_token(number) or "" for number in ids.tolist()]
 
-    def _by_words(self, text: str) -> Int32Array | None:
-        """Ids of a text whose words are looked up and that needs no cut, as most do; else None."""
-        if self._characters is not None and len(text) > self._characters:
-            return None
-        ids = self._reader.by_words(text)
-        return ids if ids is not None and 0 < len(ids) <= self.max_length else None
+    def _by_words(self, texts: Sequence[str]) -> list[Int32Array | None]:
+        """Ids of each text whose words are looked up and that needs no cut, as most do; else None."""
+        limit = self._characters
+        near = [text for text in texts if limit is None or len(text) <= limit]
+        known = iter(self._reader.by_words(near))
+        found = [next(known) if limit is None or len(text) <= limit else None for text in texts]
+        return [ids if ids is not None and 0 < len(ids) <= self.max_length else None for ids in found]
 
     def _fit(
         self, inputs: Sequence[tuple[int, Input]], prompt: str, rules: CutRules, *, offsets: bool = False

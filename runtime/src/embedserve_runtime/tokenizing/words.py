@@ -7,23 +7,26 @@ for being the first. The tokenizer is asked for one word that is not in the tabl
 
 from __future__ import annotations
 
-import json
 import re
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from embedserve_runtime.engines.base import Int32Array
+from embedserve_runtime.tokenizing.bulk import Bulk
 from embedserve_runtime.tokenizing.layout import WORD_NORMALIZERS, flat
-from embedserve_runtime.tokenizing.spelling import spell_by_model
+from embedserve_runtime.tokenizing.spelling import read_surroundings, spell_by_model
 
 # Some 200 bytes each. When so many have been met, those that are not met again among the next so many are forgotten.
 MOST_WORDS = 32_768
 # Longer ones come once, and one may be a whole text of a language without blanks.
 LONGEST_WORD = 48
+# Of texts of ASCII: from here on reading them together takes no longer than looking up each word, where all words are
+# known, and half as long where none is.
+BULK_CHARACTERS = 12_288
 # Characters that never join with a neighbour: no marks, no joiners, no halves of surrogate pairs. Texts with others
 # are left to the library.
 _PLAIN = re.compile(
@@ -42,15 +45,21 @@ class Words:
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
         """encode: ids of one word, without special tokens."""
         self._table = _Table(encode)
+        self.bulk: Bulk | None = None
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Words | None:
-        """None for a tokenizer whose words are not known to be independent."""
-        layout = json.loads(tokenizer.to_str())
+    def of(cls, tokenizer: Tokenizer, layout: Mapping[str, Any], *, bulk: bool) -> Words | None:
+        """None for a tokenizer whose words are not known to be independent. layout: its tokenizer.json. bulk: whether
+        to make ready for many texts at a time."""
         if not (words_are_independent(layout) and _blanks_stay(tokenizer)):
             return None
-        spell = spell_by_model(tokenizer, layout)
-        return cls(spell or (lambda word: tokenizer.encode(word, add_special_tokens=False).ids))
+        around = read_surroundings(tokenizer, layout)
+        if around is None:
+            return cls(lambda word: tokenizer.encode(word, add_special_tokens=False).ids)
+        words = cls(spell_by_model(tokenizer, layout, around))
+        if bulk:
+            words.bulk = Bulk.of(layout, around, words._table.__getitem__)
+        return words
 
     def ids(self, text: str, head: bytes = b"", tail: bytes = b"") -> Int32Array | None:
         """Of the text, between `head` and `tail`, ids as int32; None where the library must read it whole."""
@@ -61,6 +70,14 @@ class Words:
         return np.frombuffer(
             b"".join((head, *map(table.__getitem__, spaced.split(" ")), tail)), dtype=np.int32
         )
+
+    def ids_of(self, texts: Sequence[str], head: bytes = b"", tail: bytes = b"") -> list[Int32Array | None]:
+        """`ids` of each. texts: of `bulk.MOST_CHARACTERS` together at most."""
+        plain = [text for text in texts if text.isascii()] if self.bulk is not None else []
+        if self.bulk is None or sum(map(len, plain)) < BULK_CHARACTERS:
+            return [self.ids(text, head, tail) for text in texts]
+        read = iter(self.bulk.ids(plain, head, tail))
+        return [next(read) if text.isascii() else self.ids(text, head, tail) for text in texts]
 
 
 class _Table(dict[str, bytes]):

@@ -1,0 +1,111 @@
+"""A server without a model: everything but the engine is real, in a process whose CPU seconds can be asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from multiprocessing.connection import Connection
+
+import numpy as np
+import uvloop
+
+from embedserve_runtime.api.app import serving_app
+from embedserve_runtime.api.body import Intake
+from embedserve_runtime.api.endpoint import Surroundings
+from embedserve_runtime.config import BatchingSettings
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.frontends.setup import Watches, prepare_process, request_series
+from embedserve_runtime.httpd.server import Server
+from embedserve_runtime.readiness import Readiness
+from embedserve_runtime.rpc.server import RpcPorts, RpcServer
+from embedserve_runtime.scheduling.dispatcher import Dispatcher
+from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.telemetry.metrics import Metrics
+from tests.runtime.serve_kit import TinyRunner, card_of, page_of, tiny_tokenizer
+
+DIMENSIONS = 384
+
+
+class NullApplication:
+    """The application over an engine that has its rows ready. Made inside a running loop."""
+
+    def __init__(self) -> None:
+        rows = np.random.default_rng(0).standard_normal((4096, DIMENSIONS), dtype=np.float32)
+
+        def run(batch: PackedBatch) -> FloatArray:
+            return rows[: len(batch.cu_seqlens) - 1]
+
+        metrics = Metrics(request_series())
+        limits = Limits(16_384, 1_000_000, 20_000)
+        runner = TinyRunner(run)
+        self.dispatcher = Dispatcher([runner], limits, clock=time.perf_counter, observer=metrics)
+        self.metrics = metrics.requests
+        readiness = Readiness()
+        readiness.open(
+            EmbeddingService(
+                card_of(dimensions=DIMENSIONS),
+                tiny_tokenizer(),
+                self.dispatcher,
+                BatchingSettings(),
+                time.perf_counter,
+                engines=[runner.engine],
+            )
+        )
+        self.around = Surroundings(readiness, self.metrics, page_of(metrics), Intake(2**24, 2**28))
+        self.app = serving_app(self.around, "null", with_probes=True)
+
+
+class NullServer:
+    """A running one, as the load sees it. grpc_address: empty where it speaks HTTP alone."""
+
+    def __init__(self, port: int, grpc_address: str, control: Connection) -> None:
+        self.port = port
+        self.grpc_address = grpc_address
+        self._control = control
+
+    def cpu_seconds(self) -> float:
+        """That the process has taken so far."""
+        self._control.send("cpu")
+        seconds: float = self._control.recv()
+        return seconds
+
+
+@contextmanager
+def null_server(*, with_grpc: bool = False) -> Iterator[NullServer]:
+    sock = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_process, args=(sock, theirs, with_grpc), daemon=True)
+    process.start()
+    yield NullServer(sock.getsockname()[1], ours.recv(), ours)
+    ours.send("stop")
+    process.join()
+
+
+def _process(sock: socket.socket, control: Connection, with_grpc: bool) -> None:
+    prepare_process()
+    uvloop.run(_serve(sock, control, with_grpc))
+
+
+async def _serve(sock: socket.socket, control: Connection, with_grpc: bool) -> None:
+    null = NullApplication()
+    sock.setblocking(False)
+    server = Server(null.app, sock, Watches(null.metrics), null.app.quick)
+    async with AsyncExitStack() as stack:
+        address = ""
+        if with_grpc:
+            rpc = RpcServer(null.around, "null", RpcPorts("127.0.0.1", 0))
+            address = (await stack.enter_async_context(rpc)).address
+        control.send(address)
+        loop = asyncio.get_running_loop()
+        while await loop.run_in_executor(None, control.recv) == "cpu":
+            control.send(time.process_time())
+    server.abort()
+    await server.finished()
+    server.close()
+    null.dispatcher.close("done")
