@@ -15,7 +15,7 @@ import argparse
 import json
 import multiprocessing
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -145,22 +145,23 @@ def main() -> None:
         work += [(dtype, partial(of_heads, model, dtype)) for model in ("BGE-M3's form", "SPLADE")]
         work += [(dtype, partial(of_routes, name, dtype)) for name in CHAINS]
         work += [(dtype, partial(of_encoder, number, dtype)) for number in range(len(CASES))]
+    facts = {"gpu": gpu, "date": datetime.now(UTC).date().isoformat(), "torch": torch.__version__}
+    options.results.mkdir(parents=True, exist_ok=True)
+    file = options.results / f"{gpu.replace(' ', '-')}-cosines.json"
     found: dict[str, Cosines] = {}
-    pool = ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn"))
-    with pool:
-        jobs = [(dtype, pool.submit(one)) for dtype, one in work]
-        for dtype, job in jobs:
+    with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
+        jobs = {pool.submit(one): _name(dtype) for dtype, one in work}
+        for job in as_completed(jobs):
             for name, cosine in job.result().items():
-                found.setdefault(name, {})[_name(dtype)] = round(cosine, 6)
-    for name, cosines in sorted(found.items(), key=lambda item: min(item[1].values())):
-        told = "  ".join(f"{dtype} {cosine:.6f}" for dtype, cosine in cosines.items())
-        print(f"{name:60} {told}{'' if min(cosines.values()) >= FLOOR else '  BELOW THE FLOOR'}")
+                found.setdefault(name, {})[jobs[job]] = round(cosine, 6)
+                print(
+                    f"{name:60} {jobs[job]} {cosine:.6f}{'' if cosine >= FLOOR else ' BELOW THE FLOOR'}",
+                    flush=True,
+                )
+            # At once: a run that is cut keeps what it has.
+            file.write_text(json.dumps({**facts, "floor": FLOOR, "least_cosines": found}, indent=1) + "\n")
     below = sum(min(cosines.values()) < FLOOR for cosines in found.values())
     print(f"{gpu}: {len(found)} rows, {below} below {FLOOR}")
-    options.results.mkdir(parents=True, exist_ok=True)
-    facts = {"gpu": gpu, "date": datetime.now(UTC).date().isoformat(), "torch": torch.__version__}
-    file = options.results / f"{gpu.replace(' ', '-')}-cosines.json"
-    file.write_text(json.dumps({**facts, "floor": FLOOR, "least_cosines": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
