@@ -24,9 +24,9 @@ from embedserve_runtime.tokenizing.spelling import read_surroundings, spell_by_m
 MOST_WORDS = 32_768
 # Longer ones come once, and one may be a whole text of a language without blanks.
 LONGEST_WORD = 48
-# Of texts of ASCII: from here on reading them together takes no longer than looking up each word, where all words are
-# known, and half as long where none is.
-BULK_CHARACTERS = 12_288
+# Of texts of ASCII: from here on they are read together. Where each word is known, looking up is faster up to 14,000,
+# by a third at this many; where a word in eleven is new, reading together is faster from 6,000 on.
+BULK_CHARACTERS = 8_192
 # Characters that never join with a neighbour: no marks, no joiners, no halves of surrogate pairs. Texts with others
 # are left to the library.
 _PLAIN = re.compile(
