@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from embedserve_runtime.engines.base import Int32Array
-from embedserve_runtime.tokenizing.bulk import Bulk
+from embedserve_runtime.tokenizing.bulk import MOST_CHARACTERS, Bulk
 from embedserve_runtime.tokenizing.layout import WORD_NORMALIZERS, flat
 from embedserve_runtime.tokenizing.spelling import read_surroundings, spell_by_model
 
@@ -72,9 +72,9 @@ class Words:
         )
 
     def ids_of(self, texts: Sequence[str], head: bytes = b"", tail: bytes = b"") -> list[Int32Array | None]:
-        """`ids` of each. texts: of `bulk.MOST_CHARACTERS` together at most."""
+        """`ids` of each."""
         plain = [text for text in texts if text.isascii()] if self.bulk is not None else []
-        if self.bulk is None or sum(map(len, plain)) < BULK_CHARACTERS:
+        if self.bulk is None or not BULK_CHARACTERS <= sum(map(len, plain)) <= MOST_CHARACTERS:
             return [self.ids(text, head, tail) for text in texts]
         read = iter(self.bulk.ids(plain, head, tail))
         return [next(read) if text.isascii() else self.ids(text, head, tail) for text in texts]
