@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from subprocess import CompletedProcess
 
 import pytest
@@ -12,9 +13,9 @@ import pytest
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
-from e2e.cluster.shell import attempt
+from e2e.cluster.shell import attempt, run
 from e2e.conftest import MakeService
-from e2e.demo.release import OPERATOR_NAMESPACE, RELEASE
+from e2e.demo.release import CHART, OPERATOR_NAMESPACE, RELEASE
 from e2e.scaled import scaled_spec, somebody_elses_api
 from e2e.services import OPERATOR, PATIENCE_S
 
@@ -71,9 +72,7 @@ def test_rights_that_an_account_lacks_are_named(cluster: Cluster) -> None:
     assert "may not list embeddingservices.embedserve.dev" in finding(said, "rights")
 
 
-def test_a_service_that_scales_where_nobody_measures_fails_and_who_else_has_the_api_is_named(
-    cluster: Cluster, kubectl: Kubectl, service: MakeService
-) -> None:
+def test_a_service_that_scales_where_nobody_measures_fails(cluster: Cluster, service: MakeService) -> None:
     lonely = service("lonely")
     lonely.apply(scaled_spec())
     try:
@@ -82,12 +81,34 @@ def test_a_service_that_scales_where_nobody_measures_fails_and_who_else_has_the_
         assert finding(said, "autoscaling").startswith("MISSING")
     finally:
         lonely.delete()
-    foreign = somebody_elses_api()
-    name = foreign["metadata"]["name"]
-    kubectl("create", "--filename", "-", stdin=json.dumps(foreign))
-    try:
-        said = preflight(cluster, "--metrics", "adapter")
-        assert said.returncode == 1
-        assert f"Service monitoring/prometheus-adapter (APIService {name})" in finding(said, "autoscaling")
-    finally:
-        kubectl("delete", "apiservice", name)
+
+
+@pytest.fixture
+def foreign(kubectl: Kubectl) -> Iterator[str]:
+    """Name of an APIService of somebody else."""
+    found = somebody_elses_api()
+    name = str(found["metadata"]["name"])
+    kubectl("create", "--filename", "-", stdin=json.dumps(found))
+    yield name
+    kubectl("delete", "apiservice", name)
+
+
+def test_who_else_has_the_api_of_metrics_is_named(cluster: Cluster, foreign: str) -> None:
+    said = preflight(cluster, "--metrics", "adapter")
+    assert said.returncode == 1
+    assert f"Service monitoring/prometheus-adapter (APIService {foreign})" in finding(said, "autoscaling")
+
+
+@pytest.mark.parametrize(
+    ("enabled", "want"),
+    [
+        ("true", "The metrics adapter stays off: custom.metrics.k8s.io is served by {}.\n"),
+        ("false", "This cluster has {} (docs/autoscaling.md says what it has to know).\n"),
+    ],
+)
+def test_the_notes_of_the_chart_name_it(cluster: Cluster, foreign: str, enabled: str, want: str) -> None:
+    words = ["upgrade", RELEASE, str(CHART), "--namespace", OPERATOR_NAMESPACE, "--reuse-values"]
+    options = ["--dry-run=server", "--set", f"metricsAdapter.enabled={enabled}"]
+    environment = {**os.environ, "KUBECONFIG": str(cluster.layout.admin_kubeconfig)}
+    notes = run([cluster.helm, *words, *options], environment=environment)
+    assert want.format(f"monitoring/prometheus-adapter ({foreign})") in notes

@@ -86,12 +86,14 @@ capabilities:
 
 {{- /* Who has versions of the custom metrics API beside us, as far as helm can see the cluster. */ -}}
 {{- define "embedserve.foreignMetrics" -}}
+{{- $found := list }}
 {{- range (lookup "apiregistration.k8s.io/v1" "APIService" "" "").items }}
 {{- if eq .spec.group "custom.metrics.k8s.io" }}
 {{- $service := default dict .spec.service }}
 {{- if not (and (eq (default "" $service.namespace) $.Release.Namespace) (eq (default "" $service.name) (include "embedserve.adapterName" $))) }}
-{{- printf "%s/%s (%s) " (default "-" $service.namespace) (default "-" $service.name) .metadata.name }}
+{{- $found = append $found (printf "%s/%s (%s)" (default "-" $service.namespace) (default "-" $service.name) .metadata.name) }}
 {{- end }}
 {{- end }}
 {{- end }}
+{{- join ", " $found }}
 {{- end }}
