@@ -1,9 +1,9 @@
 """The CPU engine over HTTP against the best servers that can be run beside it: MiniLM on one machine.
 
-    python -m benchmarks.cpu [--parts NAME ...] [--peers NAME ...] [--rounds 3] [--seconds 8] [--requests 100000]
+    python -m benchmarks.cpu [--parts NAME ...] [--peers NAME ...] [--rounds 2] [--seconds 5] [--requests 100000]
                              [--quick]
 
-Parts are the cases of load, `starts` and `memory`; all unless some are named. Each is written into
+Parts are the cases of load, `starts`, `first` and `memory`; all unless some are named. Each is written into
 benchmarks/results/<cpu>.json when it is done, in the place of the same part of an earlier run, so that a run may be cut
 into several. In a case all servers run and are asked in turn, round by round, so that a busy machine slows all of them
 alike; its figure is the median of the rounds. The load generator runs on the same cores. At the end the table of the
@@ -24,6 +24,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
+from benchmarks import cpu_first
 from benchmarks import cpu_results as kept
 from benchmarks.cpu_cases import Case, Counter, cases, words
 from benchmarks.cpu_peers import (
@@ -51,7 +52,7 @@ PEERS: Mapping[str, Callable[[Path, int], Peer]] = {
     "sentence-transformers": sentence_transformers,
     "infinity": infinity,
 }
-STARTS, MEMORY = "starts", "memory"
+STARTS, FIRST, MEMORY = "starts", "first", "memory"
 RESULTS = Path(__file__).parent / "results"
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "pictures" / "cpu.svg"
 
@@ -120,6 +121,19 @@ def start_part(peers: Sequence[Peer], rounds: int) -> kept.StartPart:
     return kept.StartPart(kept.Taken.now(load), starts)
 
 
+def first_part(peers: Sequence[Peer], starts: int) -> kept.FirstPart:
+    """peers: ours. A server is started for each kind of request, so often."""
+    load, rows = os.getloadavg()[0], []
+    for peer in peers:
+        for kind, requests in cpu_first.kinds().items():
+            found = [cpu_first.asked(peer, requests) for _ in range(starts)]
+            wall, cpu = (
+                cpu_first.ratios(found, of) for of in (lambda took: took.wall, lambda took: took.cpu)
+            )
+            rows.append(kept.First(peer.name, kind, cpu_first.later_seconds(found) * 1e3, wall, cpu))
+    return kept.FirstPart(kept.Taken.now(load), starts, rows)
+
+
 def memory_part(peer: Peer, requests: int) -> kept.MemoryPart:
     """Ten marks, under single texts of mixed length and then words, which are soon answered."""
     load, answered = os.getloadavg()[0], 0
@@ -166,11 +180,11 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parts = [*cases(), STARTS, MEMORY]
+    parts = [*cases(), STARTS, FIRST, MEMORY]
     parser.add_argument("--parts", nargs="*", choices=parts, default=parts)
     parser.add_argument("--quick", action="store_true", help="one short round, nothing is written")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of load, for each case, server and round")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of load, for each case, server and round")
     parser.add_argument("--requests", type=int, default=100_000, help="of the memory test")
     parser.add_argument("--peers", nargs="*", choices=list(PEERS), default=list(PEERS))
     chosen = parser.parse_args()
@@ -193,6 +207,9 @@ def main() -> None:
 
     if STARTS in chosen.parts:
         results.starts = start_part(peers, chosen.rounds)
+        keep()
+    if FIRST in chosen.parts:
+        results.first = first_part([one for one in peers if one.name.startswith(OURS)], chosen.rounds)
         keep()
     wanted = [part for part in chosen.parts if part in cases()]
     if wanted:

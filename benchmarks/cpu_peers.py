@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 
 import uvloop
@@ -109,21 +110,29 @@ class Running:
     def wait(self) -> float:
         """Seconds from the start to the first vector. Raises RuntimeError where none comes."""
         while not self.answers():
-            if self.process.poll() is not None:
-                raise RuntimeError(f"{self.peer.name} ended with {self.process.returncode}")
-            if time.perf_counter() - self._started > START_SECONDS:
-                raise RuntimeError(f"{self.peer.name} gives no vector within {START_SECONDS} s")
+            self.check()
             time.sleep(0.02)
         return time.perf_counter() - self._started
 
+    def check(self) -> None:
+        """Raises RuntimeError where the server has ended, or has been starting for too long."""
+        if self.process.poll() is not None:
+            raise RuntimeError(f"{self.peer.name} ended with {self.process.returncode}")
+        if time.perf_counter() - self._started > START_SECONDS:
+            raise RuntimeError(f"{self.peer.name} gives no vector within {START_SECONDS} s")
+
     def answers(self) -> bool:
+        return self.status(self.peer.path, self.peer.body(["a"])) == HTTPStatus.OK
+
+    def status(self, path: bytes, body: bytes | None = None) -> int | None:
+        """Of the answer; None where there is none."""
         # Not a client that takes as much of the cores as the server that it waits for.
         connection = http.client.HTTPConnection("127.0.0.1", self.peer.port, timeout=START_SECONDS)
         try:
-            connection.request("POST", self.peer.path.decode(), self.peer.body(["a"]), JSON)
-            return connection.getresponse().status == 200
+            connection.request("GET" if body is None else "POST", path.decode(), body, JSON)
+            return connection.getresponse().status
         except (OSError, http.client.HTTPException):
-            return False
+            return None
         finally:
             connection.close()
 
@@ -139,6 +148,11 @@ class Running:
         own = Path(f"/proc/{self.process.pid}")
         started = [pid for one in own.glob("task/*/children") for pid in one.read_text().split()]
         return sum(_cpu_seconds(path) for path in (own, *(own.parent / pid for pid in started)))
+
+    def running_seconds(self) -> float:
+        """CPU seconds of its own threads, to the microsecond, without those that have ended."""
+        own = Path(f"/proc/{self.process.pid}/task")
+        return sum(int(file.read_text().split()[0]) for file in own.glob("*/schedstat")) / 1e9
 
     def close(self) -> None:
         self.process.terminate()

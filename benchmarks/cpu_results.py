@@ -13,7 +13,7 @@ import msgspec
 
 from benchmarks.cpu_cases import cases
 from benchmarks.cpu_peers import EIGHT_BIT, INFINITY_LOCK, OURS
-from embedserve_runtime.benching.picture import Bar, bars
+from embedserve_runtime.benching.picture import Bar, Group, bars
 
 PACKAGES = ("onnxruntime", "tokenizers", "sentence-transformers", "torch")
 
@@ -72,6 +72,23 @@ class StartPart(msgspec.Struct, frozen=True):
     starts: list[Start]
 
 
+class First(msgspec.Struct, frozen=True):
+    """later_ms: median latency of the requests when they are asked again. Ratios as `cpu_first.ratios` has them, of
+    latency and of the server's CPU time."""
+
+    server: str
+    kind: str
+    later_ms: float
+    wall: tuple[float, float, float]
+    cpu: tuple[float, float, float]
+
+
+class FirstPart(msgspec.Struct, frozen=True):
+    taken: Taken
+    starts: int
+    rows: list[First]
+
+
 class MemoryPart(msgspec.Struct, frozen=True):
     """series: requests answered, MiB then."""
 
@@ -84,6 +101,7 @@ class Results(msgspec.Struct):
     cases: dict[str, CasePart] = msgspec.field(default_factory=dict)
     starts: StartPart | None = None
     memory: MemoryPart | None = None
+    first: FirstPart | None = None
 
 
 def read(file: Path, cpu: str) -> Results:
@@ -120,6 +138,14 @@ def table(results: Results) -> str:
         lines += [
             f"{'first vector':44}{row.server:34}{row.seconds:8.2f} s, {row.cpu_seconds:.2f} CPU s, {row.memory:.0f} MiB"
             for row in results.starts.starts
+        ]
+    if results.first:
+        heads = "".join(f"{words:>16}" for words in ("first", "after a pause", "2nd on"))
+        lines.append(f"{'first requests: x of the same later (of CPU time)':60}{heads}")
+        lines += [
+            f"{f'{row.kind}, {row.later_ms:.1f} ms':26}{row.server:34}"
+            + "".join(f"{f'{wall:.2f} ({cpu:.2f})':>16}" for wall, cpu in zip(row.wall, row.cpu, strict=True))
+            for row in results.first.rows
         ]
     if results.memory:
         lines.append(
@@ -172,13 +198,16 @@ def _against_peers(name: str, part: CasePart, plain: float, eight: float) -> Ite
 
 
 def picture(results: Results) -> str:
-    drawn = [
-        Bar(f"{name}: {row.server[:18]}", row.tokens_rate, colour)
+    titles = {name: case.title for name, case in cases().items()}
+    groups = [
+        Group(
+            titles[name],
+            [Bar(row.server, row.tokens_rate, colour) for colour, row in enumerate(part.measured)],
+        )
         for name, part in results.cases.items()
         if name != "alone"
-        for colour, row in enumerate(part.measured)
     ]
-    return bars(f"all-MiniLM-L6-v2 over HTTP, tokens/s ({results.cpu})", drawn)
+    return bars(f"all-MiniLM-L6-v2 over HTTP, tokens/s ({results.cpu})", groups)
 
 
 def by_server(rows: Mapping[str, Sequence[tuple[float, float, float]]], tokens: float) -> list[Measured]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.benching.bench import Report, Suggestion
-from embedserve_runtime.benching.picture import Bar, bars
+from embedserve_runtime.benching.picture import Bar, Group, bars
 from embedserve_runtime.benching.products import flops
 from embedserve_runtime.benching.report import table
 from embedserve_runtime.benching.texts import built_in_mix
@@ -128,7 +128,10 @@ def test_the_built_in_mix_is_the_same_at_every_call_and_has_short_and_long_texts
 
 
 def test_bars_are_as_long_as_their_values_and_labels_are_escaped() -> None:
-    root = ElementTree.fromstring(bars("a & b", [Bar("<x>", 10), Bar("y", 5)]))
+    root = ElementTree.fromstring(
+        bars("a & b", [Group("c < d", [Bar("<x>", 10)]), Group("e", [Bar("y", 5)])])
+    )
     _background, first, second = root.findall(f"{SVG}rect")
     assert float(first.attrib["width"]) == 2 * float(second.attrib["width"])
-    assert "<x>" in [text.text for text in root.findall(f"{SVG}text")]
+    texts = [text.text for text in root.findall(f"{SVG}text")]
+    assert texts == ["a & b", "c < d", "<x>", "10", "e", "y", "5"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -26,3 +27,9 @@ def test_seconds_of_a_token_are_measured_whatever_the_model_makes(card: Callable
 def test_longer_texts_cost_less_a_token() -> None:
     short, long = (around_seconds(card_of(), tiny_tokenizer(), ["hello " * words] * 48) for words in (1, 30))
     assert long < short
+
+
+def test_requests_that_only_measure_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "embedserve_runtime"):
+        around_seconds(card_of(), tiny_tokenizer(), TEXTS)
+    assert not caplog.records

@@ -93,7 +93,7 @@ async def until(client: httpx.AsyncClient, metric: str, holds: object) -> None:
             return
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)])
 async def test_a_signal_under_load_fails_no_accepted_request(
     minilm: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -148,6 +148,7 @@ async def test_a_killed_front_end_is_replaced_and_costs_the_others_nothing(serve
         assert (await client.post("/embed", json={"inputs": "a"})).status_code == 200
 
 
+@pytest.mark.thorough
 async def test_sigterm_under_load_fails_no_accepted_request(minilm: Path, tmp_path: Path) -> None:
     settings = {"server": {"http_workers": WORKERS, "endpoint_drain_seconds": 0.3}}
     with live(minilm, tmp_path, settings) as server:

@@ -61,7 +61,7 @@ _numbers = itertools.count(1)
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all endpoints of the process share. page: the text of `/metrics`. http_workers: the processes that speak
-    HTTP, this one included."""
+    HTTP, this one included. log: gets a line a request."""
 
     readiness: Readiness
     metrics: RequestMetrics
@@ -71,6 +71,7 @@ class Surroundings:
     watcher: Watcher = field(default_factory=Watcher)
     tracer: RequestTracer | None = None
     http_workers: int = 1
+    log: logging.Logger = log
 
 
 class Visit:
@@ -160,6 +161,7 @@ class Visit:
         # Probes, scrapes and scanners that find nothing are no news.
         quiet = not self._is_work
         level = logging.DEBUG if quiet else logging.INFO if status < 500 else logging.WARNING
+        log = self._around.log
         if log.isEnabledFor(level):
             fields = {
                 "route": self._route,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embedserve_runtime.benching.bench import Report
-from embedserve_runtime.benching.picture import Bar, bars
+from embedserve_runtime.benching.picture import Bar, Group, bars
 
 
 def table(report: Report) -> str:
@@ -12,7 +12,7 @@ def table(report: Report) -> str:
     rows = [
         ("model", f"{report.model}, engine {report.engine}"),
         ("texts", f"{report.texts}, {report.mean_tokens:.0f} tokens on average"),
-        ("requests", f"{report.requests} of {report.batch} from {report.clients} clients"),
+        ("load", f"{report.clients} clients, {_requests(report)}, {report.requests} requests answered"),
         ("tokens/s", f"{report.tokens_per_second:,.0f}"),
         ("texts/s", f"{report.texts_per_second:,.1f}"),
         ("latency", f"p50 {report.p50_ms:.1f} ms, p99 {report.p99_ms:.1f} ms"),
@@ -39,6 +39,10 @@ def table(report: Report) -> str:
     return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
 
 
+def _requests(report: Report) -> str:
+    return "one text a request" if report.batch == 1 else f"{report.batch} texts a request"
+
+
 def _precisions(report: Report) -> str:
     measured = report.suggestion.precision
     if report.variants:
@@ -51,6 +55,16 @@ def _precisions(report: Report) -> str:
 
 def picture(report: Report) -> str:
     """Tokens/s by token budget, and under load, as SVG."""
-    found = [Bar(f"budget {budget}", rate) for budget, rate in report.budgets.items()]
-    load = Bar(f"{report.clients} clients x {report.batch}", report.tokens_per_second)
-    return bars(f"{report.model}: tokens/s on this machine", [*found, load])
+    chosen = report.suggestion.max_batch_tokens
+    budgets = [
+        Bar(f"{budget:,} tokens", rate, note=", suggested" if budget == chosen else "")
+        for budget, rate in report.budgets.items()
+    ]
+    load = Bar(f"{report.clients} clients, {_requests(report)}", report.tokens_per_second, 1)
+    return bars(
+        f"tokens/s on this machine: {report.model}",
+        [
+            Group("the engine alone, by token budget (batching.max_batch_tokens)", budgets),
+            Group("under load", [load]),
+        ],
+    )

@@ -30,6 +30,7 @@ from embedserve_runtime.results import Output, Results
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.telemetry.logs import unread_log
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.tokenizing import TextTokenizer
 
@@ -61,7 +62,8 @@ async def _measured(card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[s
     async def page() -> bytes:
         return metrics.page()
 
-    around = Surroundings(readiness, metrics.requests, page, Intake(BODY_BYTES, CONNECTIONS * BODY_BYTES))
+    intake = Intake(BODY_BYTES, CONNECTIONS * BODY_BYTES)
+    around = Surroundings(readiness, metrics.requests, page, intake, log=unread_log(__name__))
     app = serving_app(around, card.source, with_probes=False)
     (sock,) = bind(HOST, 0)
     server = Server(app, sock, Watches(metrics.requests), app.quick)

@@ -5,6 +5,7 @@ Fields given with `extra=` come out as they are; settings with secrets are pydan
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from datetime import UTC, datetime
@@ -38,3 +39,17 @@ def configure_logs(level: str) -> None:
     root.handlers = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("embedserve_runtime").setLevel(level.upper())
+
+
+def unread_log(name: str) -> logging.Logger:
+    """Its lines cost what those of others cost, and nobody reads them."""
+    log = logging.Logger(name, logging.INFO)
+    handler = logging.StreamHandler(_Unread())
+    handler.setFormatter(JsonFormatter())
+    log.addHandler(handler)
+    return log
+
+
+class _Unread(io.TextIOBase):
+    def write(self, text: str, /) -> int:
+        return len(text)
