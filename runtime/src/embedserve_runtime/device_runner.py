@@ -9,7 +9,6 @@ from itertools import chain
 from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import BoolArray, FloatArray, PackedBatch
@@ -114,7 +113,13 @@ class DeviceRunner(EngineRunner[TorchEngine]):
                 heads.sparse, TokenLayers(host_layers(heads.sparse.layers), device)
             )
         if isinstance(heads.multi_vectors, MultiVectors):
-            self._takes[Output.MULTI_VECTOR] = _vectors(heads.multi_vectors, device)
+            head = heads.multi_vectors
+            layers = TokenLayers(
+                host_layers(head.layers),
+                device,
+                normalize_from=float(NORMALIZE_EPS) if head.head.normalize else None,
+            )
+            self._takes[Output.MULTI_VECTOR] = _vectors(head, layers)
         self._engine.prepare(pooled)
 
     @property
@@ -190,11 +195,8 @@ def _lexical(head: Lexical, layers: TokenLayers) -> Callable[[Forward, PackedBat
     return take
 
 
-def _vectors(head: MultiVectors, device: torch.device) -> Callable[[Forward, PackedBatch], _Part]:
+def _vectors(head: MultiVectors, layers: TokenLayers) -> Callable[[Forward, PackedBatch], _Part]:
     """All but the choice of tokens on the device: on the host it would take longer than the encoder."""
-    layers = TokenLayers(
-        host_layers(head.layers), device, normalize_from=float(NORMALIZE_EPS) if head.head.normalize else None
-    )
     rest = MultiVectors(replace(head.head, normalize=False), ())
 
     def take(done: Forward, batch: PackedBatch) -> _Part:
