@@ -114,12 +114,12 @@ class DeviceRunner(EngineRunner[TorchEngine]):
             )
         if isinstance(heads.multi_vectors, MultiVectors):
             head = heads.multi_vectors
-            layers = TokenLayers(
+            finish = TokenLayers(
                 host_layers(head.layers),
                 device,
                 normalize_from=float(NORMALIZE_EPS) if head.head.normalize else None,
             )
-            self._takes[Output.MULTI_VECTOR] = _vectors(head, layers)
+            self._takes[Output.MULTI_VECTOR] = _vectors(head, finish)
         self._engine.prepare(pooled)
 
     @property
