@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays, so the collector need not walk through it again in each of its rounds."""
+    """Spares each test what grows with the libraries that all of them together import."""
+    # What was imported stays: the garbage collector need not walk through it again in each of its rounds.
     gc.collect()
     gc.freeze()
+    # pytest hangs its handlers onto every logger that does not propagate, six times a test, and torch has sixty.
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            logger.propagate = True

@@ -15,7 +15,7 @@ from embedserve_runtime import cli, errors
 from embedserve_runtime.telemetry.termination import write_termination_message
 from tests.operator.builders import pod
 from tests.runtime.model.test_card import edit
-from tests.support.models import copy_of_minilm
+from tests.support.models import small_minilm
 
 
 def kinds(
@@ -65,7 +65,7 @@ def test_an_error_with_endless_words_still_has_its_reason(log: Path) -> None:
 def test_a_model_that_is_yet_to_be_exported_is_understood(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = copy_of_minilm(tmp_path / "model")
+    folder = small_minilm(tmp_path / "model")
     edit(folder / "config.json", model_type="novel")
     monkeypatch.setenv("EMBEDSERVE_TERMINATION_LOG", str(log))
     words = ["fetch", "--model", str(folder), "--store", str(tmp_path / "store")]

@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedserve_operator.drift import first_difference, quantity, reason_to_apply
@@ -141,6 +141,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(JSON)
 def test_nothing_differs_from_itself(value: Any) -> None:
     assert first_difference(value, value) is None

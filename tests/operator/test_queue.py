@@ -30,6 +30,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.add(key)
         self.owed.add(key)
 
+    @rule(key=KEYS)
+    def all_are_looked_over(self, key: str) -> None:
+        self.queue.add_behind(key)
+        self.owed.add(key)
+
     @rule()
     def a_worker_asks(self) -> None:
         key = self.queue.take(self.now)
@@ -115,6 +120,35 @@ def test_a_hundred_events_during_a_pass_are_one_more_pass() -> None:
     assert queue.take(0.0) == "a"
     queue.done("a", 0.0, succeeded=True)
     assert queue.take(0.0) is None
+
+
+def test_what_something_happened_to_comes_before_what_is_only_looked_over() -> None:
+    queue: KeyQueue[str] = KeyQueue(first=1.0, limit=1.0)
+    for key in ("a", "b", "c"):
+        queue.add_behind(key)
+    queue.add("c")
+    queue.add("d")
+    assert [queue.take(0.0) for _ in range(5)] == ["c", "d", "a", "b", None]
+
+
+async def test_between_two_keys_everybody_else_has_a_turn() -> None:
+    """Passes that change nothing never wait, and the Lease has to be renewed among thousands of them."""
+    queue: WorkQueue[int] = WorkQueue(first=1.0, limit=1.0)
+    for key in range(100):
+        queue.add_behind(key)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    while (number := await queue.get(0.0)) is not None:
+        queue.done(number, succeeded=True)
+    task.cancel()
+    assert turns >= 100
 
 
 def test_endless_failure_does_not_overflow() -> None:

@@ -8,7 +8,7 @@ import pytest
 from e2e.hub import HubServer
 from embedserve_runtime.cli import main
 from embedserve_runtime.model.store import publish_folder
-from tests.support.models import copy_of_minilm
+from tests.support.models import small_minilm
 
 REPOSITORY = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -27,7 +27,7 @@ def config(tmp_path: Path) -> Path:
 def test_fetch_prints_and_leaves_what_it_fetched(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    copy_of_minilm(tmp_path / "repositories" / REPOSITORY / "main")
+    small_minilm(tmp_path / "repositories" / REPOSITORY / "main")
     with HubServer(tmp_path / "repositories") as hub:
         monkeypatch.setenv("EMBEDSERVE_MODEL__ENDPOINT", hub.url)
         assert main(["fetch", "--config", str(config)]) == 0
@@ -45,7 +45,7 @@ def test_fetch_prints_and_leaves_what_it_fetched(
 def test_a_fetch_makes_the_folder_that_servers_keep_compiled_kernels_in(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy_of_minilm(tmp_path / "repositories" / REPOSITORY / "main")
+    small_minilm(tmp_path / "repositories" / REPOSITORY / "main")
     with HubServer(tmp_path / "repositories") as hub:
         monkeypatch.setenv("EMBEDSERVE_MODEL__ENDPOINT", hub.url)
         assert main(["fetch", "--config", str(config)]) == 0

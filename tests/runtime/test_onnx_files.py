@@ -35,7 +35,7 @@ from embedserve_runtime.results import Output, Results
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer
 from tests.runtime.heads.head_runner import sequences
-from tests.support.models import minilm_folder, tiny, tiny_bert
+from tests.support.models import minilm_folder, small_tokenizer, tiny, tiny_bert
 from tests.support.onnx_files import export, table_graph, unknown_family
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
@@ -67,7 +67,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = tiny_bert(folder)
     export(model, folder / "onnx" / "model.onnx")
     export(model, folder / "onnx" / "whole.onnx", ("token_embeddings", "sentence_embedding"))
-    shutil.copy(minilm_folder() / "tokenizer.json", folder)
+    small_tokenizer(folder)
     return folder
 
 
@@ -104,7 +104,7 @@ def test_logits_and_token_types_are_those_of_the_family(tmp_path: Path, labels: 
     model = tiny(tmp_path, BertForSequenceClassification, config)
     assert isinstance(model, BertForSequenceClassification)
     export(model, tmp_path / "model.onnx", ("logits",))
-    shutil.copy(minilm_folder() / "tokenizer.json", tmp_path)
+    small_tokenizer(tmp_path)
     family, shipped = runner_of(tmp_path), runner_of(tmp_path, onnx_file="model.onnx")
     pairs = PackedBatch.pack(
         [TokenSequence(ids, (np.arange(len(ids)) > len(ids) // 2).astype(np.int32)) for ids in sequences()]

@@ -72,6 +72,7 @@ def test_neighbours_in_the_batch_do_not_change_a_vector(
     assert np.abs(batched - want_vectors).max() <= FP32_MAX_ABS_DIFF
 
 
+@pytest.mark.thorough
 def test_other_neighbours_in_another_order_do_not_change_a_vector(
     embed: Embed, texts: list[str], alone: FloatArray, want_vectors: NDArray[np.float32]
 ) -> None:

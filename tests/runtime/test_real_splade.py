@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from sentence_transformers import SparseEncoder
 
 from embedserve_runtime.config import RuntimeConfig
@@ -15,6 +16,7 @@ from tests.support.models import splade_folder
 from tests.support.texts import parity_texts
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
+pytestmark = pytest.mark.thorough
 TEXTS = parity_texts(40)
 
 

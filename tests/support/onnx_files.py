@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from transformers import BertForSequenceClassification, BertForTokenClassification, BertModel
 
-from tests.support.models import minilm_folder
+from tests.support.models import small_tokenizer
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 OPSET, IR_VERSION = 17, 8
@@ -142,6 +141,6 @@ def table_graph(
 def unknown_family(folder: Path, **config: object) -> Path:
     """A folder that only an ONNX file can serve."""
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(minilm_folder() / "tokenizer.json", folder)
+    small_tokenizer(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "novel", "hidden_size": 4} | config))
     return folder

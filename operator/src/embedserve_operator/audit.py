@@ -112,7 +112,7 @@ class Audit:
 
     def _look_at_all(self) -> None:
         for key in self._store.resources():
-            self._queue.add(key)
+            self._queue.add_behind(key)
 
     async def _check(self, kind: str, *, regular: bool) -> None:
         known = self._store.uids(kind)

@@ -1,7 +1,8 @@
 """Which resource is worked on next.
 
 A key is worked on by one worker at a time; what happens meanwhile leads to one more pass, not to one pass for
-each event. A failed pass is repeated after a pause that doubles up to a limit; a new event ends the pause.
+each event. A failed pass is repeated after a pause that doubles up to a limit; a new event ends the pause. Keys that
+are only to be looked over come when there is nothing else.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class KeyQueue(Generic[K]):
         self._first = first
         self._limit = limit
         self._ready: dict[K, None] = {}
+        self._behind: dict[K, None] = {}
         self._working: set[K] = set()
         self._again: set[K] = set()
         self._later: dict[K, float] = {}
@@ -31,7 +33,14 @@ class KeyQueue(Generic[K]):
             self._again.add(key)
             return
         self._later.pop(key, None)
-        self._ready.setdefault(key)
+        self._make_ready(key)
+
+    def add_behind(self, key: K) -> None:
+        """A key is to be looked over, after all to which something happened."""
+        if key in self._working:
+            self._again.add(key)
+        elif key not in self._ready:
+            self._behind.setdefault(key)
 
     def add_later(self, key: K, due: float) -> None:
         """Something is to happen to a key at a time; an earlier one that is known stays."""
@@ -41,10 +50,12 @@ class KeyQueue(Generic[K]):
         """The key that has waited longest; it counts as worked on until `done`."""
         for waited in [key for key, due in self._later.items() if due <= now]:
             del self._later[waited]
-            self._ready.setdefault(waited)
-        key = next(iter(self._ready), None)
+            self._make_ready(waited)
+        queue = self._ready or self._behind
+        key = next(iter(queue), None)
         if key is not None:
-            del self._ready[key]
+            del queue[key]
+            self._later.pop(key, None)
             self._working.add(key)
         return key
 
@@ -63,6 +74,10 @@ class KeyQueue(Generic[K]):
         if happened:
             self._ready.setdefault(key)
 
+    def _make_ready(self, key: K) -> None:
+        self._behind.pop(key, None)
+        self._ready.setdefault(key)
+
     def next_due(self) -> float | None:
         """When the earliest pause ends."""
         return min(self._later.values(), default=None)
@@ -80,12 +95,19 @@ class WorkQueue(Generic[K]):
         self._keys.add(key)
         self._changed.set()
 
+    def add_behind(self, key: K) -> None:
+        """A key is to be looked over, after all to which something happened."""
+        self._keys.add_behind(key)
+        self._changed.set()
+
     def add_later(self, key: K, seconds: float) -> None:
         """Something is to happen to a key so much later."""
         self._keys.add_later(key, asyncio.get_running_loop().time() + seconds)
 
     async def get(self, longest: float) -> K | None:
-        """The next key, or None when there was none for `longest` seconds."""
+        """The next key, or None when there was none for `longest` seconds. Everybody else has a turn first: a pass that
+        changes nothing waits for nothing, and thousands of them would keep the Lease from being renewed."""
+        await asyncio.sleep(0)
         clock = asyncio.get_running_loop().time
         end = clock() + longest
         while True:

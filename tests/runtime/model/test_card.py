@@ -19,12 +19,12 @@ from embedserve_runtime.errors import (
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
 from embedserve_runtime.model.reading import read_card
-from tests.support.models import copy_of_minilm
+from tests.support.models import small_minilm
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return copy_of_minilm(tmp_path / "model")
+    return small_minilm(tmp_path / "model")
 
 
 def card_of(folder: Path, **settings: object) -> ModelCard:
@@ -46,8 +46,8 @@ def add_module(folder: Path, kind: str, path: str) -> None:
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
-def test_the_card_of_minilm(folder: Path) -> None:
-    card = card_of(folder)
+def test_the_card_of_minilm(minilm: Path) -> None:
+    card = card_of(minilm)
     assert (card.encoder.family, len(card.encoder.layers), card.encoder.hidden_size) == ("bert", 6, 384)
     assert (card.pipeline.pooling, card.pipeline.normalize, card.pipeline.dense) == (
         (Pooling.MEAN,),
@@ -144,7 +144,7 @@ def change(name: str, **changes: object) -> Any:
 def drop_tensor(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    del tensors["encoder.layer.3.output.dense.bias"]
+    del tensors["encoder.layer.0.output.dense.bias"]
     save_file(tensors, folder / "model.safetensors")
 
 
@@ -190,7 +190,7 @@ BROKEN: dict[str, tuple[Any, type[EmbedserveError], str]] = {
     "a tensor is missing": (
         drop_tensor,
         ModelInvalid,
-        "lacks 1 tensors of a bert encoder: encoder.layer.3.output",
+        "lacks 1 tensors of a bert encoder: encoder.layer.0.output",
     ),
     "only a broken pickle": (
         pickle_only,

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.model.reading import read_card
-from tests.support.models import minilm_folder, tiny_bert
+from tests.support.models import minilm_folder, small_tokenizer, tiny_bert
 
 Edit = Callable[[Path], None]
 
@@ -24,7 +24,8 @@ def folder(tmp_path: Path) -> Path:
     """A tiny model in the full sentence-transformers layout, with MiniLM's own small files."""
     target = tmp_path / "model"
     tiny_bert(target)
-    for name in ("tokenizer.json", "modules.json", "1_Pooling", "sentence_bert_config.json"):
+    small_tokenizer(target)
+    for name in ("modules.json", "1_Pooling", "sentence_bert_config.json"):
         source = minilm_folder() / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, target / name)
     return target

@@ -20,7 +20,7 @@ from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import fetch_model
-from tests.support.models import copy_of_minilm
+from tests.support.models import copy_of_minilm, small_minilm
 
 
 def card_of(folder: Path) -> ModelCard:
@@ -46,13 +46,16 @@ def test_a_pickle_is_the_same_model(pickled: Path, minilm: Path) -> None:
 
 
 def test_without_torch_a_pickle_is_refused_with_advice(
-    pickled: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = small_minilm(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    torch.save({"a": torch.zeros(1)}, folder / "pytorch_model.bin")
     without_torch(monkeypatch)
     with pytest.raises(
         ModelFileMissing, match=r"pytorch_model.bin: a pickle is read only where torch .* safetensors"
     ):
-        card_of(pickled)
+        card_of(folder)
 
 
 def test_bfloat16_survives(tmp_path: Path) -> None:
@@ -78,7 +81,7 @@ def test_code_in_a_pickle_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_pickle_is_fetched_only_where_it_is_needed_and_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repository = copy_of_minilm(tmp_path / "repositories" / "lab" / "old" / "main")
+    repository = small_minilm(tmp_path / "repositories" / "lab" / "old" / "main")
     (repository / "model.safetensors").unlink()
     torch.save({"a": torch.zeros(1)}, repository / "pytorch_model.bin")
     with HubServer(tmp_path / "repositories") as hub:

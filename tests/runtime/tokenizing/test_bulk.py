@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.docstrings import paragraphs
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer, memory, words
-from embedserve_runtime.tokenizing.bulk import Bulk
+from embedserve_runtime.tokenizing.bulk import MOST_CHARACTERS, Bulk
 from embedserve_runtime.tokenizing.memory import LONGEST, Memory, keys_of
 from embedserve_runtime.tokenizing.reader import pieces
 from embedserve_runtime.tokenizing.spellers import Spelled
@@ -108,6 +108,11 @@ def test_texts_of_a_request_that_are_long_or_not_of_ascii_are_read_as_they_are_a
     rules = CutRules(truncate=True)
     got, want = (made.encode(texts, "a ", rules) for made in (many, one))
     assert list(map(list, got)) == list(map(list, want))
+
+
+def test_a_text_with_more_characters_than_are_read_at_a_time_is_read_too() -> None:
+    tokenizer = KINDS["whole words"]()
+    check(read(tokenizer), tokenizer, [" ".join(map(str, range(MOST_CHARACTERS // 5)))])
 
 
 class Lengths:

@@ -19,7 +19,7 @@ from embedserve_operator.settings import RenderSettings
 from embedserve_operator.specs.placement import demand
 from embedserve_operator.specs.runtime_config import source_words
 from embedserve_operator.specs.service import url as service_url
-from embedserve_operator.world import Fetcher, World
+from embedserve_operator.world import Failure, Fetcher, PodFacts, World
 
 
 def statement(
@@ -40,13 +40,6 @@ def statement(
         for pod in world.pods_of(wanted.revision)
         if pod.template == wanted.template and pod.phase != "Ending"
     )
-    failure = prepared.failure
-    if failure is None and prepared.ready and not rollout.complete and wanted.replicas > 0:
-        unplaced = placement_failure(spec, settings, world.cluster, pods)
-        failure = mixed(world, rollout) or worst(world.deployment(rollout.wanted), pods, unplaced)
-        failure = beside_another(failure, rollout)
-    elif rollout.state == "Checking":
-        failure = unproved(pods)
     situation = words.Situation(
         rollout=rollout,
         refused=refused,
@@ -55,7 +48,7 @@ def statement(
         autoscaled=spec.autoscaling is not None,
         serving=world.deployment(rollout.serving),
         pods=pods,
-        failure=failure,
+        failure=_failure(world, spec, settings, rollout=rollout, made=made, pods=pods),
         preparing=prepared.words,
         held_at=service_url(world.resource, rollout.wanted_space) if rollout.state == "Held" else "",
     )
@@ -76,3 +69,21 @@ def statement(
         autoscaling=autoscaling_status(world, spec, rollout.serving),
         at_maximum=at_maximum(world, rollout.serving),
     )
+
+
+def _failure(
+    world: World,
+    spec: EmbeddingServiceSpec,
+    settings: RenderSettings,
+    *,
+    rollout: Rollout,
+    made: Made,
+    pods: tuple[PodFacts, ...],
+) -> Failure | None:
+    """What keeps the wanted revision from serving. pods: of its present template."""
+    prepared = made.prepared
+    if prepared.failure is None and prepared.ready and not rollout.complete and made.wanted.replicas > 0:
+        unplaced = placement_failure(spec, settings, world.cluster, pods)
+        found = mixed(world, rollout) or worst(world.deployment(rollout.wanted), pods, unplaced)
+        return beside_another(found, rollout)
+    return unproved(pods) if rollout.state == "Checking" else prepared.failure

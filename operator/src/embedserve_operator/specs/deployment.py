@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.hardware import HardwareClass
 from embedserve_operator.nodes import ClusterFacts
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.specs.containers import (
@@ -76,11 +77,8 @@ def deployment(
     restart the pods. report: what a Job has found out about the model on the volume. model_bytes: size of the model's
     files, if the pods are to be made for it.
     """
-    hardware = hardware_of(spec, settings)
     meta = metadata(resource, deployment_name(resource, revision), revision)
     replicas = fixed_replicas(spec)
-    # A pod more than the volume takes would wait for one that waits for it.
-    alone = volume is not None and volume.one_pod
     meta["annotations"] = {
         DECLARATION: declaration(spec),
         **({SCALED_BY: "autoscaler"} if replicas is None else {}),
@@ -97,13 +95,7 @@ def deployment(
                 # An older ReplicaSet could not be rolled back to: its ConfigMap goes with its last pod.
                 "revisionHistoryLimit": 0,
                 "selector": {"matchLabels": selector(resource, revision)},
-                "strategy": {
-                    "type": "RollingUpdate",
-                    "rollingUpdate": {
-                        "maxSurge": 0 if alone else hardware.max_surge,
-                        "maxUnavailable": 1 if alone else hardware.max_unavailable,
-                    },
-                },
+                "strategy": _strategy(hardware_of(spec, settings), volume),
                 "template": pod_template(
                     resource,
                     spec,
@@ -122,6 +114,16 @@ def deployment(
         # Not in the fingerprint: learning what the pods make does not change what runs.
         made["metadata"]["labels"] = {**made["metadata"]["labels"], SPACE_LABEL: space}
     return made
+
+
+def _strategy(hardware: HardwareClass, volume: ModelVolume | None) -> Manifest:
+    # A pod more than the volume takes would wait for one that waits for it.
+    alone = volume is not None and volume.one_pod
+    surge, unavailable = (0, 1) if alone else (hardware.max_surge, hardware.max_unavailable)
+    return {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable},
+    }
 
 
 def declaration(spec: EmbeddingServiceSpec) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -15,9 +16,15 @@ T = TypeVar("T")
 
 class FileModel(BaseModel):
     """Base of the models of foreign JSON files: keys that we do not read are ignored. A validator is made when a
-    file of its kind is read: a model folder has few of them."""
+    first file of its kind is read: a model folder has few of them."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
+
+
+@cache
+def _validator_of(shape: Any) -> TypeAdapter[Any]:
+    """As many as there are shapes in the code."""
+    return TypeAdapter(shape)
 
 
 def read_json(path: Path, shape: type[T]) -> T:
@@ -29,7 +36,7 @@ def read_json(path: Path, shape: type[T]) -> T:
     except OSError as error:
         raise ModelInvalid(f"{path} cannot be read: {error.strerror}") from error
     try:
-        return TypeAdapter(shape).validate_python(json.loads(content))
+        read: T = _validator_of(shape).validate_python(json.loads(content))  # type: ignore[arg-type]  # T has a hash
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ModelInvalid(f"{path} is not valid JSON: {error}") from error
     except ValidationError as error:
@@ -38,6 +45,7 @@ def read_json(path: Path, shape: type[T]) -> T:
             for problem in error.errors(include_url=False, include_input=False)
         )
         raise ModelInvalid(f"{path}: {problems}") from error
+    return read
 
 
 def read_json_if_there(path: Path, shape: type[T], otherwise: T) -> T:

@@ -84,10 +84,10 @@ class Bulk:
         change, sign, filled = classes[1:] != classes[:-1], classes == _SIGN, classes != _BLANK
         places = np.flatnonzero((change | sign[1:]) & filled[1:]) + 1
         lengths = np.flatnonzero((change | sign[:-1]) & filled[:-1]) + 1 - places
-        own = classes.take(places, mode="clip") == _ODD
+        odd = classes.take(places, mode="clip") == _ODD
         if self._marked:
-            return _Units(data, text, places, lengths, own, places - 1, lengths + 1)
-        return _Units(data, text, places, lengths, own, places, lengths)
+            return _Units(data, text, places, lengths, odd, places - 1, lengths + 1)
+        return _Units(data, text, places, lengths, odd, places, lengths)
 
     def _suspicious(self, data: bytes) -> list[int]:
         """Where, in `data` with a byte before it, an added token may stand."""

@@ -43,7 +43,7 @@ class Memory:
     def __init__(self) -> None:
         self._keys: Keys = [np.zeros(self.size, dtype=np.uint64) for _ in range(_PARTS)]
         self._owners = np.zeros(self.size, dtype=np.int64)
-        # Drawn anew by each process, lest a client find words that all want one slot.
+        # Drawn anew each time, lest a client find words that all want one slot.
         self._factors = tuple(
             np.random.default_rng().integers(0, 1 << 63, _PARTS + 1, dtype=np.uint64) * 2 + 1
         )

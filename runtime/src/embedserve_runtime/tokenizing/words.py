@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from embedserve_runtime.engines.base import Int32Array
-from embedserve_runtime.tokenizing.bulk import Bulk
+from embedserve_runtime.tokenizing.bulk import MOST_CHARACTERS, Bulk
 from embedserve_runtime.tokenizing.layout import WORD_NORMALIZERS, flat
 from embedserve_runtime.tokenizing.spelling import read_surroundings, spell_by_model
 
@@ -24,9 +24,9 @@ from embedserve_runtime.tokenizing.spelling import read_surroundings, spell_by_m
 MOST_WORDS = 32_768
 # Longer ones come once, and one may be a whole text of a language without blanks.
 LONGEST_WORD = 48
-# Of texts of ASCII: from here on reading them together takes no longer than looking up each word, where all words are
-# known, and half as long where none is.
-BULK_CHARACTERS = 12_288
+# Of texts of ASCII: from here on they are read together. Where each word is known, looking up is faster up to 14,000,
+# by a third at this many; where a word in eleven is new, reading together is faster from 6,000 on.
+BULK_CHARACTERS = 8_192
 # Characters that never join with a neighbour: no marks, no joiners, no halves of surrogate pairs. Texts with others
 # are left to the library.
 _PLAIN = re.compile(
@@ -72,9 +72,9 @@ class Words:
         )
 
     def ids_of(self, texts: Sequence[str], head: bytes = b"", tail: bytes = b"") -> list[Int32Array | None]:
-        """`ids` of each. texts: of `bulk.MOST_CHARACTERS` together at most."""
+        """`ids` of each."""
         plain = [text for text in texts if text.isascii()] if self.bulk is not None else []
-        if self.bulk is None or sum(map(len, plain)) < BULK_CHARACTERS:
+        if self.bulk is None or not BULK_CHARACTERS <= sum(map(len, plain)) <= MOST_CHARACTERS:
             return [self.ids(text, head, tail) for text in texts]
         read = iter(self.bulk.ids(plain, head, tail))
         return [next(read) if text.isascii() else self.ids(text, head, tail) for text in texts]
