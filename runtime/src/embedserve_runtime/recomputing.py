@@ -132,7 +132,10 @@ def not_finite(results: Results, count: int) -> BoolArray:
         if rows is not None and not np.isfinite(rows).all():
             wrong |= ~np.isfinite(rows).all(axis=1)
     sparse = None if results.sparse is None else [vector.values for vector in results.sparse]
-    for arrays in (sparse, results.multi_vectors, results.hidden):
+    if results.sound is not None:
+        wrong |= ~results.sound
+    by_token = (results.multi_vectors, results.hidden) if results.sound is None else ()
+    for arrays in (sparse, *by_token):
         if arrays is not None:
             wrong |= np.array([not np.isfinite(array).all() for array in arrays], dtype=np.bool_)
     return wrong

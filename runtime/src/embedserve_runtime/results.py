@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 from msgspec import Struct
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array
+from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array
 
 T = TypeVar("T")
 
@@ -51,6 +51,8 @@ class Results(Struct, frozen=True, eq=False):
     dense: (sequences, full dimensions). logits: (sequences, labels).
     multi_vectors, hidden: an array (tokens, size) for each sequence.
     padding: positions that the forward pass computed beside the real tokens; of a whole batch only.
+    sound: bool (sequences,), whether multi_vectors and hidden are finite, of a whole batch of who could look where they
+        are made; None: nobody has looked.
     """
 
     dense: FloatArray | None = None
@@ -59,6 +61,7 @@ class Results(Struct, frozen=True, eq=False):
     multi_vectors: Sequence[FloatArray] | None = None
     hidden: Sequence[FloatArray] | None = None
     padding: int = 0
+    sound: BoolArray | None = None
 
     def of(self, start: int, stop: int, wanted: Output) -> Results:
         """What `wanted` asks for, of the sequences from `start` to `stop`.

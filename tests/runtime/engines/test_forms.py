@@ -88,6 +88,7 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "causal window": (with_attention(ATTENTION, causal=True, window=WINDOW),),
     "window in every second layer": (LAYER, with_attention(ATTENTION, window=WINDOW), LAYER),
     "no biases in the products": (with_attention(ATTENTION, qkv_bias=False, output_bias=False),),
+    "three layers alike": (LAYER, LAYER, LAYER),
     "a scale of its own": (with_attention(ATTENTION, scale=0.7),),
     "grouped heads": (with_attention(GROUPED),),
     "one key head": (with_attention(GROUPED, kv_heads=1, causal=True),),

@@ -12,7 +12,10 @@ import pytest
 
 from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
 
+pytestmark = pytest.mark.thorough
+
 FORMS = (
+    "three layers alike",
     "grouped heads, window, rotary",
     "learned bias, causal, window",
     "norms around",
@@ -38,10 +41,8 @@ from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from tests.runtime.engines.naive import Naive
 from tests.runtime.engines.test_forms import LAYERS, VOCABULARY, encoder_of, random_parameters
 
-pytestmark = pytest.mark.thorough
-
 source = np.random.default_rng(1)
-batch = PackedBatch.pack([source.integers(0, VOCABULARY, n).astype(np.int32) for n in (9, 1, 20, 2)])
+batch = PackedBatch.pack([source.integers(0, VOCABULARY, n).astype(np.int32) for n in (9, 1, 16, 2)])
 capacity = Capacity(batch.tokens + 3, len(batch.lengths) + 1)
 for form in sys.argv[1:]:
     encoder = encoder_of(LAYERS[form])

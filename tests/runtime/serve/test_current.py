@@ -10,13 +10,14 @@ import httpx
 import pytest
 
 from tests.runtime.serve.live import live
+from tests.support.models import small_minilm
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nX-Embedserve-Vector-Space: %b\r\n\r\n[[1]]"
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.thorough), 2])
 async def test_a_connection_of_before_gets_no_vectors_of_before_and_the_own_name_goes_on_getting_them(
-    minilm: Path, tmp_path: Path, workers: int
+    tmp_path: Path, workers: int
 ) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -33,7 +34,7 @@ async def test_a_connection_of_before_gets_no_vectors_of_before_and_the_own_name
             "pinned_port": 0,
             "space_url": "http://127.0.0.1:{space8}",
         }
-        server = stack.enter_context(live(minilm, tmp_path, {"server": settings}))
+        server = stack.enter_context(live(small_minilm(tmp_path / "model"), tmp_path, {"server": settings}))
         await asyncio.to_thread(server.wait_until_ready)
 
         async def spaces(client: httpx.AsyncClient, count: int) -> list[tuple[str, str | None]]:

@@ -17,7 +17,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from tests.runtime.serve.live import Live, live, statuses_under_signal
-from tests.support.models import copy_of_minilm
+from tests.support.models import small_minilm
 from tests.support.texts import parity_texts
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
@@ -106,8 +106,9 @@ async def test_a_signal_under_load_fails_no_accepted_request(
     assert server.lines[-1]["message"] == "stopped"
 
 
-def test_while_draining_probes_say_no_and_requests_are_served(minilm: Path, tmp_path: Path) -> None:
-    with live(minilm, tmp_path, {"server": {"endpoint_drain_seconds": 600.0}}) as server:
+def test_while_draining_probes_say_no_and_requests_are_served(tmp_path: Path) -> None:
+    model = small_minilm(tmp_path / "model")
+    with live(model, tmp_path, {"server": {"endpoint_drain_seconds": 600.0}}) as server:
         server.wait_until_ready()
         server.stop(signal.SIGTERM)
         server.wait_for("stopping")
@@ -139,7 +140,7 @@ def test_a_model_that_cannot_be_served_ends_with_the_reason_left_behind(tmp_path
 
 
 def test_a_reranker_ranks(tmp_path: Path) -> None:
-    folder = copy_of_minilm(tmp_path / "reranker")
+    folder = small_minilm(tmp_path / "reranker")
     for name in ("modules.json", "model.safetensors"):
         (folder / name).unlink()
     torch.manual_seed(0)

@@ -19,6 +19,7 @@ from embedserve_runtime.results import Output
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer
 from tests.runtime.serve.live import Live, live, statuses_under_signal, workers_of
+from tests.support.models import small_minilm
 from tests.support.texts import parity_texts
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
@@ -159,8 +160,9 @@ async def test_sigterm_under_load_fails_no_accepted_request(minilm: Path, tmp_pa
     assert server.lines[-1]["message"] == "stopped"
 
 
-def test_front_ends_end_with_the_process_that_started_them(minilm: Path, tmp_path: Path) -> None:
-    with live(minilm, tmp_path, {"server": {"http_workers": WORKERS, "management_port": None}}) as server:
+def test_front_ends_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    settings = {"server": {"http_workers": WORKERS, "management_port": None}}
+    with live(small_minilm(tmp_path / "model"), tmp_path, settings) as server:
         server.wait_until_ready()
         page = httpx.get(f"{server.address}/metrics").text
         assert f"embedserve_http_workers {WORKERS}.0" in page

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.heads.dense import normalize
@@ -26,14 +27,9 @@ class Lexical:
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> list[SparseVector]:
         weights = np.maximum(run(self.layers, hidden)[:, 0], np.float32(0))
-        dropped = np.isin(batch.token_ids, self.head.dropped)
-        return [
-            _largest_by_id(ids[~without], values[~without])
-            for ids, values, without in zip(
-                *(np.split(array, batch.cu_seqlens[1:-1]) for array in (batch.token_ids, weights, dropped)),
-                strict=True,
-            )
-        ]
+        kept = ~np.isin(batch.token_ids, self.head.dropped)
+        sequences = np.repeat(np.arange(len(batch.lengths)), batch.lengths)
+        return _largest_by_id(sequences[kept], batch.token_ids[kept], weights[kept], len(batch.lengths))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,29 +43,38 @@ class MultiVectors:
         vectors = run(self.layers, hidden)
         if self.head.normalize:
             vectors = normalize(vectors)
-        counted = np.split(self._counted(batch), batch.cu_seqlens[1:-1])
-        return [
-            one[counts][self.head.skipped :]
-            for one, counts in zip(np.split(vectors, batch.cu_seqlens[1:-1]), counted, strict=True)
-        ]
+        each = np.split(vectors, batch.cu_seqlens[1:-1])
+        counted = self._counted(batch)
+        if counted is not None:
+            parts = np.split(counted, batch.cu_seqlens[1:-1])
+            each = [one[counts] for one, counts in zip(each, parts, strict=True)]
+        return [one[self.head.skipped :] for one in each]
 
-    def _counted(self, batch: PackedBatch) -> BoolArray:
-        """(tokens,), which of them are not to be skipped for their id."""
+    def _counted(self, batch: PackedBatch) -> BoolArray | None:
+        """(tokens,), which of them are not to be skipped for their id; None where no id is."""
         late = self.head.interaction
         if late is None or not late.skipped:
-            return np.ones(batch.tokens, dtype=np.bool_)
+            return None
         queries = np.zeros(len(batch.lengths), np.bool_) if batch.queries is None else batch.queries
         skips = np.where(queries, "query" in late.skipped_roles, "document" in late.skipped_roles)
         skipped: BoolArray = np.isin(batch.token_ids, late.skipped) & np.repeat(skips, batch.lengths)
         return ~skipped
 
 
-def _largest_by_id(ids: Int32Array, weights: FloatArray) -> SparseVector:
-    """What is not a number stays, for others to see."""
+def _largest_by_id(
+    sequences: NDArray[np.int64], ids: Int32Array, weights: FloatArray, count: int
+) -> list[SparseVector]:
+    """Of `count` sequences. What is not a number stays, for others to see."""
     if not len(ids):
-        return SparseVector(ids.astype(np.int32), weights)
-    order = np.argsort(ids, kind="stable")
-    indices, starts = np.unique(ids[order], return_index=True)
+        return [SparseVector(ids, weights)] * count
+    # One sort of all tokens of a batch: a sort a sequence takes ten times as long.
+    keys = sequences << 32 | ids
+    order = np.argsort(keys)
+    keys = keys[order]
+    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     largest = np.maximum.reduceat(weights[order], starts)
     kept = ~(largest <= 0)
-    return SparseVector(indices[kept].astype(np.int32), largest[kept])
+    keys, largest = keys[starts][kept], largest[kept]
+    cuts = np.searchsorted(keys, np.arange(1, count) << 32)
+    indices = (keys & 0xFFFFFFFF).astype(np.int32)
+    return [SparseVector(*one) for one in zip(np.split(indices, cuts), np.split(largest, cuts), strict=True)]

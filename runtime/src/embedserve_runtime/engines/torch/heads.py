@@ -118,14 +118,20 @@ class SideBySide:
 class TokenLayers:
     """Layers on every token, float32: (tokens, hidden) to (tokens, out features)."""
 
-    def __init__(self, layers: Sequence[HostLayer], device: torch.device) -> None:
+    def __init__(
+        self, layers: Sequence[HostLayer], device: torch.device, *, normalize_from: float | None = None
+    ) -> None:
+        """normalize_from: rows are scaled to L2 norm 1, shorter ones divided by this; None leaves them."""
         self._layers = [DeviceLayer.of(layer, device, torch.float32) for layer in layers]
+        self._normalize_from = normalize_from
 
     def __call__(self, hidden: Tensor) -> Tensor:
         values = hidden.float()
         for layer in self._layers:
             values = layer(values)
-        return values
+        if self._normalize_from is None:
+            return values
+        return functional.normalize(values, dim=1, eps=self._normalize_from)
 
 
 class VocabularyHead:

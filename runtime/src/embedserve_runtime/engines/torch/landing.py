@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array
+from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array
 
 # Elements from which on a copy takes longer than the changes of streams: pooled rows of a batch have fewer, hidden
 # states of most batches more.
@@ -61,9 +61,29 @@ class Landing:
         return cls(pinned, arrived)
 
     def array(self) -> FloatArray:
-        """Waits. A copy, so that the pinned block goes back to its pool."""
+        """Waits. Small values are copied, so that their pinned block goes back to its pool; large ones stay in it until
+        nobody has a view of them: to copy them takes longer than to compute them."""
         self.arrived.synchronize()
-        return np.array(self.pinned.numpy(), dtype=np.float32)
+        values: FloatArray = self.pinned.numpy()
+        return values if values.size >= LARGE else values.copy()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenLanding:
+    """A row for each token, and whether all its numbers are finite, which the device sees faster than the host."""
+
+    rows: Landing
+    finite: Landing
+
+    @classmethod
+    def of(cls, rows: Tensor) -> TokenLanding:
+        """rows: (tokens, size)."""
+        return cls(Landing.of(rows), Landing.of(rows.isfinite().all(dim=1)))
+
+    def sound(self, starts: Int32Array) -> BoolArray:
+        """(sequences,), whether all tokens of each are finite. starts: of the sequences, none of which is empty."""
+        sound: BoolArray = np.minimum.reduceat(self.finite.array(), starts) > 0
+        return sound
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,7 @@ Computes what `modules.PackedEncoder` computes, from the same description and pa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import torch
@@ -16,17 +16,22 @@ from embedserve_runtime.engines.torch.attention import Turn, relative_embeddings
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.disentangled import disentangled_term
 from embedserve_runtime.engines.torch.fused.attention import FusedAttention
+from embedserve_runtime.engines.torch.fused.few import (
+    MOST_TOKENS_OF_FEW,
+    OfNorm,
+    Sums,
+    product_of_few,
+    sums_of_few,
+)
 from embedserve_runtime.engines.torch.fused.flash import FlashAttention
 from embedserve_runtime.engines.torch.fused.operations import (
-    MOST_TOKENS_OF_FEW,
     ActivatedProduct,
     embed,
     normed,
-    product_of_few,
     turn_heads,
 )
-from embedserve_runtime.engines.torch.fused.support import flash_runs
-from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
+from embedserve_runtime.engines.torch.fused.support import few_run, flash_runs
+from embedserve_runtime.engines.torch.parameters import Linear, Normalization, Parameters
 from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
 from embedserve_runtime.model.architecture import (
     Attention,
@@ -57,6 +62,10 @@ class FusedEncoder:
         self._final_norm = parameters.optional_norm(encoder.final_norm, "final_norm")
         placements = {layer.placement for layer in encoder.layers}
         self._norms_come_first = NormPlacement.POST not in placements
+        self._few: list[LayerOfFew] = []
+        if encoder.final_norm is None and all(few_run(layer) for layer in encoder.layers):
+            before = [None, *(layer.norms.mlp for layer in self._layers)]
+            self._few = [layer.for_few(norm) for layer, norm in zip(self._layers, before, strict=False)]
 
     def __call__(self, batch: DeviceBatch) -> Tensor:
         # Where nothing norms the residual, its sum grows over all layers: in 16 bit each step would lose digits of all
@@ -65,9 +74,18 @@ class FusedEncoder:
         hidden = embedded(self._tables, batch, wide)
         if self._norms_come_first:
             return self._with_norms_first(hidden, batch)
+        if self._few and batch.tokens <= MOST_TOKENS_OF_FEW:
+            return self._of_few(hidden, batch)
         for layer in self._layers:
             hidden = layer.with_norms_after(hidden, batch)
         return hidden if self._final_norm is None else normed(hidden, self._final_norm)
+
+    def _of_few(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
+        first, *others = self._few
+        sums = first(hidden, batch)
+        for layer in others:
+            sums = layer(sums, batch)
+        return normed(sums.values, sums.norm)
 
     def _with_norms_first(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
         """hidden: float32. Each layer ends with the norm that the next one begins with."""
@@ -150,9 +168,23 @@ class FusedLayer:
         self._attention: FusedSelfAttention[Tensor] = FusedSelfAttention(
             layer.attention, parameters, shared, attention, joint
         )
+        self._joint = joint
         assert isinstance(layer.mlp, Mlp)  # `why_not_fused` names the others
         self._mlp = FusedMlp(layer.mlp, parameters, f"{name}.mlp")
         self.norms = LayerNorms.of(layer, parameters, name)
+
+    def for_few(self, before: Normalization | None) -> LayerOfFew:
+        """The same layer, of one that `few_run` accepts. before: the norm that ends the layer before it, if any."""
+        assert self.norms.attention is not None  # `few_run` says so
+        return LayerOfFew(
+            attention=self._attention,
+            joint=None if before is None else OfNorm.of(self._joint, before),
+            attention_norm=self.norms.attention,
+            up=OfNorm.of(self._mlp.inner.linear, self.norms.attention),
+            kind=self._mlp.inner.kind,
+            down=self._mlp.down,
+            norm=self.norms.mlp,
+        )
 
     def with_norms_after(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
         """The layer's output; `hidden` is overwritten."""
@@ -165,7 +197,7 @@ class FusedLayer:
             hidden = normed(branch, self.norms.attention, residual=hidden)
         down, inner = self._mlp.down, self._mlp.inner(hidden)
         if len(hidden) <= MOST_TOKENS_OF_FEW:
-            total = product_of_few(inner, down.weight, None, add=hidden)
+            total = product_of_few(inner, down, bias=False, add=hidden)
         else:
             total = hidden.addmm_(inner, down.weight.T)
         return normed(total, self.norms.mlp, bias=down.bias)
@@ -189,6 +221,31 @@ def joined(hidden: Tensor, branch: Tensor, post: Normalization | None, norm: Nor
         return result.to(branch.dtype) if norm is None else result
     normed(branch, None, residual=hidden, post=post, keep=hidden)
     return normed(hidden, norm, dtype=branch.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerOfFew:
+    """A layer with norms after, for few tokens: each norm is computed by the products that read it.
+
+    joint: queries, keys and values of the norm before; None in the first layer, which gets hidden states.
+    """
+
+    attention: FusedSelfAttention[Tensor]
+    joint: OfNorm | None
+    attention_norm: Normalization
+    up: OfNorm
+    kind: int
+    down: Linear
+    norm: Normalization
+
+    def __call__(self, given: Tensor | Sums, batch: DeviceBatch) -> Sums:
+        if isinstance(given, Sums):
+            assert self.joint is not None  # it is not the first
+            context = self.attention.of_joint(self.joint(given), batch)
+        else:
+            context = self.attention(given, batch)
+        between = sums_of_few(context, self.attention.output, given, self.attention_norm)
+        return sums_of_few(self.up(between, self.kind), self.down, between, self.norm)
 
 
 class FusedSelfAttention(Generic[V]):
@@ -220,7 +277,10 @@ class FusedSelfAttention(Generic[V]):
         self._key_end = self._query_width + description.kv_heads * description.head_size
 
     def __call__(self, value: V, batch: DeviceBatch) -> Tensor:
-        joint = self._joint(value)
+        return self.of_joint(self._joint(value), batch)
+
+    def of_joint(self, joint: Tensor, batch: DeviceBatch) -> Tensor:
+        """From the product of queries, keys and values, which is overwritten."""
         if self._norms is not None and not self._norm_per_head:
             queries, keys = joint[:, : self._query_width], joint[:, self._query_width : self._key_end]
             queries.copy_(self._norms[0](queries))

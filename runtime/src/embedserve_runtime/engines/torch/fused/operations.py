@@ -13,6 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from embedserve_runtime.engines.torch.attention import Turn
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
+from embedserve_runtime.engines.torch.fused.few import MOST_TOKENS_OF_FEW, product_of_few
 from embedserve_runtime.engines.torch.fused.kernels import products, rows
 from embedserve_runtime.engines.torch.fused.kernels.vocabulary import pool_vocabulary
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
@@ -33,10 +34,6 @@ FIRST_WITH_ACCELERATOR = (9, 0)
 # Below, the library's product and a kernel for the activation are faster (measured on an H100).
 LEAST_TOKENS_OF_FUSED_PRODUCT = 4096
 FEW_ROWS = 1024
-# Up to here a kernel of our own, whose epilogue saves one, is faster than the library's product and what follows it.
-MOST_TOKENS_OF_FEW = 64
-# Shared memory that it may take: what every multiprocessor from Ampere on has.
-FEW_SHARED_BYTES = 96 * 1024
 
 
 class EightBitRows(Protocol):
@@ -199,44 +196,12 @@ def vocabulary_pooled(
     return out
 
 
-def product_of_few(
-    values: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    *,
-    kind: int = -1,
-    add: Tensor | None = None,
-) -> Tensor:
-    """activation(x W^T + b) (+ add), (tokens, columns); `add` is overwritten and given. kind: of the activation, -1 for
-    none. For at most `MOST_TOKENS_OF_FEW` tokens."""
-    (count, depth), columns = values.shape, len(weight)
-    out = values.new_empty((count, columns)) if add is None else add
-    height, block, step = max(16, int(triton.next_power_of_2(count))), 16 if columns < 2048 else 32, 128
-    if depth >= 2048:
-        step = 256
-    # As many steps on their way at a time as there is room for: each waits for memory, and there are few.
-    stages = min(-(-depth // step), FEW_SHARED_BYTES // (2 * step * (height + block)))
-    kernel: Callable[..., object] = products.product_few[(triton.cdiv(columns, block),)]
-    kernel(
-        *(values, weight, out if bias is None else bias, out, out, count, columns, depth),
-        HAS_BIAS=bias is not None,
-        ADD=add is not None,
-        KIND=kind,
-        BLOCK_M=height,
-        BLOCK_N=block,
-        BLOCK_K=step,
-        num_warps=4,
-        num_stages=max(2, stages),
-    )
-    return out
-
-
 class ActivatedProduct:
     """activation(x W^T + b), or activation(gate) * up with both in one product."""
 
     def __init__(self, linear: Linear, activation: Activation, gated: bool) -> None:
-        self._linear = linear
-        self._kind = ACTIVATION_KINDS[activation]
+        self.linear = linear
+        self.kind = ACTIVATION_KINDS[activation]
         self._gated = gated
         weight = linear.weight
         self._descriptor: TensorDescriptor | None = None
@@ -249,13 +214,13 @@ class ActivatedProduct:
 
     def __call__(self, value: Tensor) -> Tensor:
         if not self._gated and len(value) <= MOST_TOKENS_OF_FEW:
-            return product_of_few(value, self._linear.weight, self._linear.bias, kind=self._kind)
+            return product_of_few(value, self.linear, kind=self.kind)
         if self._descriptor is None or len(value) < LEAST_TOKENS_OF_FUSED_PRODUCT:
             return self._in_two(value)
         return self._fused(value, self._descriptor)
 
     def _in_two(self, value: Tensor) -> Tensor:
-        inner = functional.linear(value, self._linear.weight, self._linear.bias)
+        inner = functional.linear(value, self.linear.weight, self.linear.bias)
         width = inner.shape[1] // 2 if self._gated else inner.shape[1]
         out = inner.new_empty((len(inner), width)) if self._gated else inner
         block = 1024
@@ -264,15 +229,15 @@ class ActivatedProduct:
             *(inner, inner, out, out.numel(), width),
             GATED=self._gated,
             HAS_BIAS=False,
-            KIND=self._kind,
+            KIND=self.kind,
             BLOCK=block,
             num_warps=4,
         )
         return out
 
     def _fused(self, value: Tensor, right: TensorDescriptor) -> Tensor:
-        (count, depth), bias = value.shape, self._linear.bias
-        width = len(self._linear.weight) // 2 if self._gated else len(self._linear.weight)
+        (count, depth), bias = value.shape, self.linear.bias
+        width = len(self.linear.weight) // 2 if self._gated else len(self.linear.weight)
         out = value.new_empty((count, width))
         kernel: Callable[..., object] = products.product_activated[(self._programs,)]
         kernel(
@@ -282,7 +247,7 @@ class ActivatedProduct:
             *(out, count, width, depth),
             GATED=self._gated,
             HAS_BIAS=bias is not None,
-            KIND=self._kind,
+            KIND=self.kind,
             BLOCK_M=128,
             BLOCK_N=128,
             BLOCK_K=64,

@@ -13,6 +13,8 @@ from embedserve_runtime.model.architecture import (
     Encoder,
     Experts,
     Layer,
+    Mlp,
+    NormKind,
     NormPlacement,
 )
 
@@ -96,6 +98,20 @@ def flash_runs(attention: Attention) -> bool:
     """Whether flash-attn-4 has the form. Windows it has too, and is slower at them."""
     plain = attention.window is None and attention.distance_bias is None and attention.disentangled is None
     return plain and attention.head_size in (64, 128)
+
+
+def few_run(layer: Layer) -> bool:
+    """Whether for few tokens the layer's norms are computed by who reads their result: norms with a bias, after each
+    branch, and no gate."""
+    return (
+        layer.placement is NormPlacement.POST
+        and layer.attention_norm
+        and not layer.inner_norm
+        and layer.norm.kind is NormKind.LAYER
+        and layer.norm.bias
+        and isinstance(layer.mlp, Mlp)
+        and not layer.mlp.gated
+    )
 
 
 def _why_not_layer(layer: Layer) -> str | None:

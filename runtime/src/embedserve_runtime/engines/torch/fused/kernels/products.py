@@ -1,8 +1,5 @@
-"""Matrix products with bias and activation in their epilogue: of many rows on the tensor memory accelerator (Hopper and
-later), and of few.
-
-That of many is persistent: a program walks over tiles, so that the epilogue of one tile runs beside the loads of the
-next. That of few is bound by reading the weights once, which narrow tiles spread over the card.
+"""A matrix product of many rows with bias and activation in its epilogue, on the tensor memory accelerator (Hopper and
+later). It is persistent: a program walks over tiles, so that the epilogue of one runs beside the loads of the next.
 """
 
 import triton
@@ -59,44 +56,3 @@ def product_activated(
         below = row + tl.arange(0, BLOCK_M)
         at = below[:, None].to(tl.int64) * columns + places[None, :]
         tl.store(out + at, sums.to(out.dtype.element_ty), mask=(below < rows)[:, None] & inside[None, :])
-
-
-@triton.jit
-def product_few(
-    values,  # (rows, depth)
-    weight,  # (columns, depth)
-    bias,
-    add,  # (rows, columns)
-    out,  # (rows, columns); may be `add`
-    rows,
-    columns,
-    depth,
-    HAS_BIAS: tl.constexpr,
-    ADD: tl.constexpr,
-    KIND: tl.constexpr,  # of `activated`; -1 for none
-    BLOCK_M: tl.constexpr,  # all rows
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
-    """out = activation(values weight^T + bias) (+ add)."""
-    places = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    below = tl.arange(0, BLOCK_M)
-    depths = tl.arange(0, BLOCK_K)
-    real, inside = below < rows, places < columns
-    lefts = values + below[:, None] * depth + depths[None, :]
-    rights = weight + places[None, :].to(tl.int64) * depth + depths[:, None]
-    sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for begin in range(0, depth, BLOCK_K):
-        within = begin + depths < depth
-        left = tl.load(lefts + begin, mask=real[:, None] & within[None, :], other=0.0)
-        right = tl.load(rights + begin, mask=within[:, None] & inside[None, :], other=0.0)
-        sums = tl.dot(left, right, sums)
-    if HAS_BIAS:
-        sums += tl.load(bias + places, mask=inside, other=0.0).to(tl.float32)[None, :]
-    if KIND >= 0:
-        sums = activated(sums, KIND)
-    at = below[:, None].to(tl.int64) * columns + places[None, :]
-    shown = real[:, None] & inside[None, :]
-    if ADD:
-        sums += tl.load(add + at, mask=shown, other=0.0).to(tl.float32)
-    tl.store(out + at, sums.to(out.dtype.element_ty), mask=shown)

@@ -1,0 +1,168 @@
+"""How far 16 bit on a GPU is from float32, for every encoder of the table, for every kind of asymmetric model, and for
+the heads that give more than one vector a text.
+
+    python -m benchmarks.gpu_cosines [--results FOLDER] [--processes 8]
+
+The tables are those of the tests: tiny random models of unusual shapes against transformers (encoders) and against
+sentence-transformers (asymmetric models); a model of BGE-M3's form, and the real SPLADE, against the same heads in
+float32 on the CPU. The least cosine of all rows in bfloat16 and in float16; the floor is 0.9995. Writes
+`<results>/<gpu>-cosines.json`. Needs torch with CUDA; processes since most of the time goes to compiling.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+
+from benchmarks.outputs import ALL, Place, Size, runner_of, save_like_bge_m3
+from embedserve_runtime.assembling import runners_of
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.torch.engine import TorchEngine
+from embedserve_runtime.heads import dense
+from embedserve_runtime.model import families
+from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.pipeline import Pooling
+from embedserve_runtime.results import Output, Results
+from embedserve_runtime.runner import Runner
+from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from tests.runtime.engines.cases import CASES
+from tests.runtime.heads.head_runner import card_of
+from tests.runtime.pipelines.folders import TEXTS, finished, tokens_of
+from tests.runtime.pipelines.test_dense_routes import OWN, PROMPTS, SHARED, Bare
+from tests.runtime.pipelines.test_dense_routes import saved as saved_pipeline
+from tests.support.models import splade_folder
+from tests.support.texts import parity_texts
+
+FLOOR = 0.9995
+DTYPES = (torch.bfloat16, torch.float16)
+CHAINS = {**SHARED, **OWN}
+Cosines = dict[str, float]
+
+
+def least_cosine(values: FloatArray, want: FloatArray) -> float:
+    norms = np.linalg.norm(want, axis=1) * np.linalg.norm(values, axis=1)
+    return float(((want * values).sum(axis=1) / norms).min())
+
+
+def of_encoder(number: int, dtype: torch.dtype) -> Cosines:
+    """Mean-pooled vectors against transformers'."""
+    case = CASES[number]
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        reference = case.build(folder)
+        encoder = families.describe(folder)
+        engine = TorchEngine(encoder, Weights(encoder, Checkpoint.open(folder)), _device(), dtype)
+        batch = case.batch()
+        got, want = (
+            dense.pool(hidden, batch.cu_seqlens, Pooling.MEAN)
+            for hidden in (engine.forward(batch), reference(batch))
+        )
+    return {case.name: least_cosine(got, want)}
+
+
+def of_routes(name: str, dtype: torch.dtype) -> Cosines:
+    """Vectors of queries and of documents against sentence-transformers'."""
+    with TemporaryDirectory() as place:
+        folder = Path(place) / "model"
+        torch.manual_seed(1)
+        model = saved_pipeline(folder, *CHAINS[name](Bare(Path(place))), **PROMPTS)
+        (runner,) = runners_of(
+            card_of(folder), lambda encoder, weights: [TorchEngine(encoder, weights, _device(), dtype)]
+        )
+        card = runner.card
+        assert card.query is not None  # the table has nothing else
+        found = []
+        for way, query, want in (
+            (card.query.card, True, model.encode_query(TEXTS)),
+            (card, False, model.encode_document(TEXTS)),
+        ):
+            batch = PackedBatch.pack(tokens_of(card, TEXTS, "query" if query else "document", query=query))
+            rows = runner.run(batch, Output.DENSE).dense
+            assert rows is not None  # they were asked for
+            found.append(least_cosine(finished(way, rows), want))
+    return {f"asymmetric, {name}": min(found)}
+
+
+def of_heads(model: str, dtype: torch.dtype) -> Cosines:
+    """Each output of the two models against the same on the CPU in float32."""
+    with TemporaryDirectory() as place:
+        folder, wanted, settings = splade_folder(), Output.SPARSE, {"task": "sparse"}
+        if model != "SPLADE":
+            folder, wanted, settings = Path(place), ALL, {}
+            save_like_bge_m3(folder, Size(layers=4, width=192, heads=3))
+        exact = runner_of(folder, Place("cpu", 1), **settings)
+        reduced = runner_of(folder, Place("cuda", 1), precision=_name(dtype), **settings)
+        ids = TextTokenizer.from_card(exact.card).encode(parity_texts(24), "", CutRules(truncate=True))
+        got, want = (_rows(runner, PackedBatch.pack(ids), wanted) for runner in (reduced, exact))
+    return {f"{model}, {name}": least_cosine(got[name], rows) for name, rows in want.items()}
+
+
+def _rows(runner: Runner, batch: PackedBatch, wanted: Output) -> dict[str, FloatArray]:
+    """Every output as rows, sparse vectors with all their zeros."""
+    results: Results = runner.run(batch, wanted)
+    rows: dict[str, FloatArray] = {}
+    if results.dense is not None:
+        rows["dense"] = results.dense
+    if results.multi_vectors is not None:
+        rows["multi-vector"] = np.concatenate(results.multi_vectors)
+    if results.sparse is not None:
+        rows["sparse"] = np.zeros(
+            (len(results.sparse), runner.card.encoder.embeddings.vocabulary), np.float32
+        )
+        for row, vector in zip(rows["sparse"], results.sparse, strict=True):
+            row[vector.indices] = vector.values
+    return rows
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _device() -> torch.device:
+    return torch.device("cuda", 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--processes", type=int, default=8)
+    options = parser.parse_args()
+    gpu = torch.cuda.get_device_name()
+    work: list[tuple[torch.dtype, Callable[[], Cosines]]] = []
+    for dtype in DTYPES:
+        work += [(dtype, partial(of_heads, model, dtype)) for model in ("BGE-M3's form", "SPLADE")]
+        work += [(dtype, partial(of_routes, name, dtype)) for name in CHAINS]
+        work += [(dtype, partial(of_encoder, number, dtype)) for number in range(len(CASES))]
+    facts = {"gpu": gpu, "date": datetime.now(UTC).date().isoformat(), "torch": torch.__version__}
+    options.results.mkdir(parents=True, exist_ok=True)
+    file = options.results / f"{gpu.replace(' ', '-')}-cosines.json"
+    found: dict[str, Cosines] = {}
+    with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
+        jobs = {pool.submit(one): _name(dtype) for dtype, one in work}
+        for job in as_completed(jobs):
+            for name, cosine in job.result().items():
+                found.setdefault(name, {})[jobs[job]] = round(cosine, 6)
+                print(
+                    f"{name:60} {jobs[job]} {cosine:.6f}{'' if cosine >= FLOOR else ' BELOW THE FLOOR'}",
+                    flush=True,
+                )
+            # At once: a run that is cut keeps what it has.
+            file.write_text(json.dumps({**facts, "floor": FLOOR, "least_cosines": found}, indent=1) + "\n")
+    below = sum(min(cosines.values()) < FLOOR for cosines in found.values())
+    print(f"{gpu}: {len(found)} rows, {below} below {FLOOR}")
+
+
+if __name__ == "__main__":
+    main()

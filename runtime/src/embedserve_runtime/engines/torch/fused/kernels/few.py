@@ -1,0 +1,133 @@
+"""A matrix product of few rows, which is bound by reading the weights once and by what has to be waited for.
+
+Narrow tiles spread the weights over the card, and the warps of a program split the depth, since so few rows and columns
+would give each warp a long chain of steps. A norm is no kernel of its own: who writes sums also writes the moments of
+each of its tiles. Who multiplies their norm multiplies the sums, so that nothing waits for the moments, and norms the
+product: with the norm's scale g and shift h,
+    W (g (x - mean) factor + h) = factor (W (g x) - mean W g) + W h.
+"""
+
+import triton
+import triton.language as tl
+
+from embedserve_runtime.engines.torch.fused.kernels.rows import activated
+
+# Columns of a tile of sums, of which moments are kept.
+SUM_COLUMNS = tl.constexpr(16)
+# Parts of the depth, one a warp.
+SPLITS = tl.constexpr(4)
+
+
+@triton.jit
+def _moments_of_tiles(moments, width, BLOCK_M: tl.constexpr, BLOCK_TILES: tl.constexpr):
+    """Mean, and sum of squares about it, of each tile of each row, 0 where there is none."""
+    tiles = tl.cdiv(width, SUM_COLUMNS)
+    each = tl.arange(0, BLOCK_TILES)
+    at = each[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
+    real = (each < tiles)[:, None]
+    means = tl.load(moments + at, mask=real, other=0.0)
+    return means, tl.load(moments + tiles * BLOCK_M + at, mask=real, other=0.0)
+
+
+@triton.jit
+def _mean_and_factor(means, squares, width, eps, BLOCK_TILES: tl.constexpr):
+    """Of whole rows of `width` columns, from the moments of their tiles (Chan, Golub and LeVeque 1983)."""
+    left = width - tl.arange(0, BLOCK_TILES) * SUM_COLUMNS
+    counts = tl.maximum(tl.minimum(left, SUM_COLUMNS), 0).to(tl.float32)[:, None]
+    mean = tl.sum(means * counts, 0) / width
+    away = means - mean[None, :]
+    variance = tl.sum(squares + counts * away * away, 0) / width
+    return mean, 1.0 / tl.sqrt(variance + eps)
+
+
+@triton.jit
+def _write_moments(values, inside, moments, tile, tiles, BLOCK_M: tl.constexpr):
+    """Of a tile (BLOCK_M, columns): mean, and sum of squares about it, of each row."""
+    count = tl.sum(inside.to(tl.float32), 0)
+    mean = tl.sum(tl.where(inside[None, :], values, 0.0), 1) / count
+    away = tl.where(inside[None, :], values - mean[:, None], 0.0)
+    at = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    tl.store(moments + at, mean)
+    tl.store(moments + tiles * BLOCK_M + at, tl.sum(away * away, 1))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def product_of_few(
+    values,  # (rows, depth); where NORMED sums, of which the norm is meant
+    moments,  # float32 (2, tiles of values, BLOCK_M), read where NORMED
+    scale,  # float32 (depth,), of the norm, read where NORMED
+    of_scale,  # float32 (columns,), weight scale, read where NORMED
+    weight,  # (columns, depth)
+    bias,  # (columns,); where NORMED with weight shift in it
+    add,  # (rows, columns), read where ADD; 2: sums, of which the norm is meant
+    add_moments,  # as above, of `add`
+    add_scale,
+    add_shift,
+    out,  # (rows, columns); may be `add`
+    out_moments,  # float32 (2, tiles of out, BLOCK_M), written where SUMS
+    rows,
+    columns,
+    depth,
+    eps,
+    add_eps,
+    NORMED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ADD: tl.constexpr,
+    SUMS: tl.constexpr,  # then BLOCK_N is SUM_COLUMNS
+    KIND: tl.constexpr,  # of `activated`; -1 for none
+    BLOCK_M: tl.constexpr,  # all rows
+    BLOCK_N: tl.constexpr,
+    SPLIT_DEPTH: tl.constexpr,  # of a warp's part of a step
+    BLOCK_TILES: tl.constexpr,  # of a row of values, or the next power of 2
+    ADD_TILES: tl.constexpr,
+):
+    """out = activation(values weight^T + bias) (+ add)."""
+    tile = tl.program_id(0)
+    places = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    below = tl.arange(0, BLOCK_M)
+    real, inside = below < rows, places < columns
+    shown = real[:, None] & inside[None, :]
+    at = below[:, None] * columns + places[None, :]
+    # What the end needs is asked for first, and waited for there: a read takes as long as a step.
+    if HAS_BIAS:
+        biases = tl.load(bias + places, mask=inside, other=0.0).to(tl.float32)
+    if NORMED:
+        all_of_scale = tl.load(of_scale + places, mask=inside, other=0.0)
+        means, squares = _moments_of_tiles(moments, depth, BLOCK_M, BLOCK_TILES)
+    if ADD:
+        rest = tl.load(add + at, mask=shown, other=0.0).to(tl.float32)
+    if ADD == 2:
+        rest_scale = tl.load(add_scale + places, mask=inside, other=0.0)
+        rest_shift = tl.load(add_shift + places, mask=inside, other=0.0)
+        add_means, add_squares = _moments_of_tiles(add_moments, columns, BLOCK_M, ADD_TILES)
+    parts = tl.zeros([SPLITS, BLOCK_M, BLOCK_N], tl.float32)
+    depths = tl.arange(0, SPLITS)[:, None] * SPLIT_DEPTH + tl.arange(0, SPLIT_DEPTH)[None, :]
+    for begin in range(0, depth, SPLITS * SPLIT_DEPTH):
+        k = begin + depths
+        within = k < depth
+        rights = weight + places[None, None, :].to(tl.int64) * depth + k[:, :, None]
+        right = tl.load(rights, mask=within[:, :, None] & inside[None, None, :], other=0.0)
+        lefts = values + below[None, :, None] * depth + k[:, None, :]
+        left = tl.load(lefts, mask=real[None, :, None] & within[:, None, :], other=0.0)
+        if NORMED:
+            scales = tl.load(scale + k, mask=within, other=0.0)
+            left = (left.to(tl.float32) * scales[:, None, :]).to(right.dtype)
+        parts = tl.dot(left, right, parts)
+    sums = tl.sum(parts, 0)
+    if NORMED:
+        mean, factor = _mean_and_factor(means, squares, depth, eps, BLOCK_TILES)
+        sums = (sums - mean[:, None] * all_of_scale[None, :]) * factor[:, None]
+    if HAS_BIAS:
+        sums += biases[None, :]
+    if KIND >= 0:
+        sums = activated(sums, KIND)
+    if ADD == 2:
+        add_mean, add_factor = _mean_and_factor(add_means, add_squares, columns, add_eps, ADD_TILES)
+        rest = (rest - add_mean[:, None]) * add_factor[:, None] * rest_scale[None, :] + rest_shift[None, :]
+    if ADD:
+        sums += rest
+    kept = sums.to(out.dtype.element_ty)
+    tl.store(out + at, kept, mask=shown)
+    if SUMS:
+        # Of what is kept, so that the norm does not see digits that the sums have lost.
+        _write_moments(kept.to(tl.float32), inside, out_moments, tile, tl.cdiv(columns, BLOCK_N), BLOCK_M)
