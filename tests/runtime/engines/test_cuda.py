@@ -79,6 +79,20 @@ def test_every_attention_that_can_run_a_form_gives_the_hidden_states_of_the_cpu(
     assert least_cosine(engine.forward(random_batch()), forward(encoder, weights)) >= SIXTEEN_BIT_MIN_COSINE
 
 
+@pytest.mark.parametrize("form", LAYERS)
+@pytest.mark.parametrize("lengths", [(16,), (9, 1, 16, 2)], ids=["one text", "several"])
+def test_for_few_tokens_every_form_gives_the_hidden_states_of_the_cpu(
+    tmp_path: Path, form: str, lengths: tuple[int, ...]
+) -> None:
+    encoder = encoder_of(LAYERS[form])
+    weights = saved(tmp_path, encoder)
+    source = np.random.default_rng(2)
+    batch = PackedBatch.pack([source.integers(0, VOCABULARY, count).astype(np.int32) for count in lengths])
+    engine = TorchEngine(encoder, weights, CUDA, torch.bfloat16)
+    exact = TorchEngine(encoder, weights, torch.device("cpu"), torch.float32)
+    assert least_cosine(engine.forward(batch), exact.forward(batch)) >= SIXTEEN_BIT_MIN_COSINE
+
+
 @pytest.mark.parametrize("form", OUTER)
 def test_fused_embeddings_and_final_norm_give_the_hidden_states_of_the_cpu(tmp_path: Path, form: str) -> None:
     embeddings, final_norm = OUTER[form]
