@@ -15,14 +15,14 @@ from safetensors.numpy import save_file
 from embedserve_runtime.model import families
 from tests.support.models import minilm_folder
 
+pytestmark = pytest.mark.thorough
+
 # Prints by how many bytes the greatest resident size while loading is above that of the libraries alone.
 PROGRAM = """
 import re, sys
 from pathlib import Path
 from embedserve_runtime import loading
 from embedserve_runtime.config import load_config
-
-pytestmark = pytest.mark.thorough
 
 engine, precision, folder = sys.argv[1:]
 if engine == "torch":
