@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,19 @@ class Service:
     def wait_serving(self) -> Object:
         """The resource once exactly what its spec asks for is served."""
         return self.wait_for("serves what is asked for", is_serving)
+
+    def wait_serving_by_others(self, before: Set[str]) -> Object:
+        """The resource once all its replicas are ready pods that are none of `before`, and none of those is left.
+
+        What the status says is not enough: until the operator has seen the old pods end it tells of them.
+        """
+
+        def by_others(found: Object) -> bool:
+            pods = {pod["metadata"]["name"]: is_ready(pod) for pod in self.pods()}
+            ready = sum(pods.values())
+            return is_serving(found) and not before & set(pods) and ready == found["status"]["replicas"]
+
+        return self.wait_for("serves by other pods", by_others)
 
     def wait_condition(self, kind: str, status: str, reason: str) -> Object:
         """That condition of the resource, once it is so."""
@@ -146,6 +159,11 @@ def is_serving(found: Object) -> bool:
     return conditions.get("Ready", {}).get("status") == "True" and not {"Reconciling", "Stalled"} & set(
         conditions
     )
+
+
+def is_ready(pod: Object) -> bool:
+    found = condition(pod, "Ready")
+    return found is not None and found["status"] == "True"
 
 
 def condition(found: Object, kind: str) -> Object | None:

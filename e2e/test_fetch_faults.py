@@ -21,7 +21,7 @@ from e2e.conftest import MakeService
 from e2e.hub import samples
 from e2e.hub.faults import FaultKind
 from e2e.node_hub import NodeHub
-from e2e.services import PATIENCE_S, Object, Service, is_serving
+from e2e.services import PATIENCE_S, Object, Service
 from e2e.volumes import NodeVolume, bytes_in, writable_folder
 from embedserve_runtime.model.store.checking import find_damage
 
@@ -214,10 +214,7 @@ def test_a_model_that_is_damaged_on_the_volume_is_fetched_again_and_not_served(
         shorter.write_bytes(path.read_bytes()[:-1])
         shorter.replace(path)
     kubectl("delete", "pods", "--namespace", namespace, "--selector", found.selector, "--wait=false")
-    served = found.wait_for(
-        "a new pod serves",
-        lambda one: is_serving(one) and not before & {pod["metadata"]["name"] for pod in found.pods()},
-    )
+    served = found.wait_serving_by_others(before)
     assert served["status"]["vectorSpace"]["id"] == MINILM_SPACE
     assert hub.sent(WEIGHTS) == 2 * SIZE
     assert list(find_damage(volume.folder)) == []

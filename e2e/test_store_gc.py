@@ -93,10 +93,7 @@ def restart(kubectl: Kubectl, namespace: str, found: Service) -> None:
     """New pods, which find what they need in the store."""
     before = {pod["metadata"]["name"] for pod in found.pods()}
     kubectl("delete", "pods", "--namespace", namespace, "--selector", found.selector)
-    found.wait_for(
-        "new pods serve",
-        lambda one: is_serving(one) and not before & {pod["metadata"]["name"] for pod in found.pods()},
-    )
+    found.wait_serving_by_others(before)
 
 
 def test_what_is_served_or_kept_stays_and_the_rest_goes(
