@@ -75,7 +75,7 @@ class Service:
         return self.wait_for("serves what is asked for", is_serving)
 
     def wait_serving_by_others(self, before: Set[str]) -> Object:
-        """The resource once all its replicas are ready pods that are none of `before`, and none of those is left.
+        """The resource once none of the pods `before` is left and as many others as it has replicas are ready.
 
         What the status says is not enough: until the operator has seen the old pods end it tells of them.
         """
@@ -83,7 +83,7 @@ class Service:
         def by_others(found: Object) -> bool:
             pods = {pod["metadata"]["name"]: is_ready(pod) for pod in self.pods()}
             ready = sum(pods.values())
-            return is_serving(found) and not before & set(pods) and ready == found["status"]["replicas"]
+            return is_serving(found) and not before & set(pods) and ready >= found["status"]["replicas"]
 
         return self.wait_for("serves by other pods", by_others)
 
