@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from benchmarks.cpu_cases import MOST_TOKENS, words
 from benchmarks.cpu_peers import JSON, Peer, Running
+from benchmarks.taken import Taken, median_of
 from embedserve_runtime.benching.texts import built_in_mix
 
 AGAIN = 3
@@ -23,21 +24,16 @@ POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
-    """Of one request: seconds, and CPU seconds of the server."""
-
-    wall: float
-    cpu: float
-
-
-@dataclass(frozen=True, slots=True)
 class Asked:
-    """first: of each request when it is asked for the first time. again: medians of the same requests later. paused:
-    the first request, after a pause."""
+    """Wall time, and the server's CPU time.
 
-    first: Sequence[Took]
-    again: Sequence[Took]
-    paused: Took
+    first: of each request when it is asked for the first time. again: medians of the same requests later. paused: the
+    first request, after a pause.
+    """
+
+    first: Sequence[Taken]
+    again: Sequence[Taken]
+    paused: Taken
 
 
 def kinds() -> Mapping[str, Sequence[Sequence[str]]]:
@@ -68,10 +64,10 @@ def asked(peer: Peer, requests: Sequence[Sequence[str]]) -> Asked:
         connection.close()
     finally:
         server.close()
-    return Asked(first, [_median(column) for column in zip(*again, strict=True)], _median(paused))
+    return Asked(first, [median_of(column) for column in zip(*again, strict=True)], median_of(paused))
 
 
-def ratios(found: Sequence[Asked], of: Callable[[Took], float]) -> tuple[float, float, float]:
+def ratios(found: Sequence[Asked], of: Callable[[Taken], float]) -> tuple[float, float, float]:
     """Medians over the starts: of the first request to itself later, and to itself after a pause; of the second and
     all that follow to themselves later."""
     return (
@@ -96,7 +92,7 @@ def _wait_until_ready(server: Running) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _ask(server: Running, connection: http.client.HTTPConnection, body: bytes) -> Took:
+def _ask(server: Running, connection: http.client.HTTPConnection, body: bytes) -> Taken:
     cpu, begun = server.running_seconds(), time.perf_counter()
     connection.request("POST", server.peer.path.decode(), body, JSON)
     answer = connection.getresponse()
@@ -104,8 +100,4 @@ def _ask(server: Running, connection: http.client.HTTPConnection, body: bytes) -
     wall = time.perf_counter() - begun
     if answer.status != http.HTTPStatus.OK:
         raise RuntimeError(f"{server.peer.name} answered {answer.status}")
-    return Took(wall, server.running_seconds() - cpu)
-
-
-def _median(rows: Sequence[Took]) -> Took:
-    return Took(statistics.median(row.wall for row in rows), statistics.median(row.cpu for row in rows))
+    return Taken(wall, server.running_seconds() - cpu)

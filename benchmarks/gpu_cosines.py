@@ -11,7 +11,6 @@ float32 on the CPU. The least cosine of all rows in bfloat16 and in float16; the
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 from collections.abc import Callable
@@ -24,8 +23,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
+from benchmarks.command_line import RESULTS, parser_of
 from benchmarks.outputs import ALL, Place, Size, runner_of, save_like_bge_m3
 from embedserve_runtime.assembling import runners_of
+from embedserve_runtime.comparing import cosines
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.heads import dense
@@ -49,11 +50,6 @@ CHAINS = {**SHARED, **OWN}
 Cosines = dict[str, float]
 
 
-def least_cosine(values: FloatArray, want: FloatArray) -> float:
-    norms = np.linalg.norm(want, axis=1) * np.linalg.norm(values, axis=1)
-    return float(((want * values).sum(axis=1) / norms).min())
-
-
 def of_encoder(number: int, dtype: torch.dtype) -> Cosines:
     """Mean-pooled vectors against transformers'."""
     case = CASES[number]
@@ -67,7 +63,7 @@ def of_encoder(number: int, dtype: torch.dtype) -> Cosines:
             dense.pool(hidden, batch.cu_seqlens, Pooling.MEAN)
             for hidden in (engine.forward(batch), reference(batch))
         )
-    return {case.name: least_cosine(got, want)}
+    return {case.name: float(cosines(got, want).min())}
 
 
 def of_routes(name: str, dtype: torch.dtype) -> Cosines:
@@ -89,7 +85,7 @@ def of_routes(name: str, dtype: torch.dtype) -> Cosines:
             batch = PackedBatch.pack(tokens_of(card, TEXTS, "query" if query else "document", query=query))
             rows = runner.run(batch, Output.DENSE).dense
             assert rows is not None  # they were asked for
-            found.append(least_cosine(finished(way, rows), want))
+            found.append(float(cosines(finished(way, rows), want).min()))
     return {f"asymmetric, {name}": min(found)}
 
 
@@ -104,7 +100,7 @@ def of_heads(model: str, dtype: torch.dtype) -> Cosines:
         reduced = runner_of(folder, Place("cuda", 1), precision=_name(dtype), **settings)
         ids = TextTokenizer.from_card(exact.card).encode(parity_texts(24), "", CutRules(truncate=True))
         got, want = (_rows(runner, PackedBatch.pack(ids), wanted) for runner in (reduced, exact))
-    return {f"{model}, {name}": least_cosine(got[name], rows) for name, rows in want.items()}
+    return {f"{model}, {name}": float(cosines(got[name], rows).min()) for name, rows in want.items()}
 
 
 def _rows(runner: Runner, batch: PackedBatch, wanted: Output) -> dict[str, FloatArray]:
@@ -133,10 +129,8 @@ def _device() -> torch.device:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results"))
+    parser = parser_of(__doc__)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--processes", type=int, default=8)
     options = parser.parse_args()
     gpu = torch.cuda.get_device_name()

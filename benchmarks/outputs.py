@@ -14,14 +14,11 @@ answers is not part of it.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +26,7 @@ from sentence_transformers import SparseEncoder
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
 from benchmarks.command_line import parser_of
+from benchmarks.taken import Taken, median_of, taken
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
@@ -139,17 +137,6 @@ def of_splade(place: Place, texts: int) -> Mapping[str, Callable[[], object]]:
     return {"SPLADE": ours, "SPLADE, sentence-transformers": theirs}
 
 
-class Taken(NamedTuple):
-    wall: float
-    cpu: float
-
-
-def taken(work: Callable[[], object]) -> Taken:
-    wall, cpu = time.perf_counter(), time.process_time()
-    work()
-    return Taken(time.perf_counter() - wall, time.process_time() - cpu)
-
-
 def report(ways: Mapping[str, Callable[[], object]], rounds: int) -> None:
     for work in ways.values():
         work()
@@ -157,10 +144,7 @@ def report(ways: Mapping[str, Callable[[], object]], rounds: int) -> None:
     for _ in range(rounds):
         for name, work in ways.items():
             rows[name].append(taken(work))
-    medians = {
-        name: Taken(median(one.wall for one in of), median(one.cpu for one in of))
-        for name, of in rows.items()
-    }
+    medians = {name: median_of(of) for name, of in rows.items()}
     first = next(iter(medians.values()))
     for name, (wall, cpu) in medians.items():
         times = f"{wall * 1000:8.0f} ms {wall / first.wall:6.2f} x"

@@ -11,10 +11,8 @@ is taken from the benchmarks' own store (`python -m benchmarks.cpu` fills it).
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -22,6 +20,7 @@ import numpy as np
 from benchmarks.command_line import parser_of
 from benchmarks.cpu_peers import store
 from benchmarks.packing import log_uniform, random_batch
+from benchmarks.taken import Taken, taken
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu_quota import usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
@@ -42,12 +41,6 @@ WORK = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Took:
-    wall: float
-    cpu: float
-
-
 def loaded(precision: str, threads: int) -> Runner:
     engine = {"threads": threads, "precision": precision}
     return load_runner(
@@ -57,7 +50,7 @@ def loaded(precision: str, threads: int) -> Runner:
     )
 
 
-def run(runners: Sequence[Runner], batches: Sequence[PackedBatch]) -> Took:
+def run(runners: Sequence[Runner], batches: Sequence[PackedBatch]) -> Taken:
     """Each runner takes the next batch when it is free."""
     waiting = iter(batches)
 
@@ -65,18 +58,19 @@ def run(runners: Sequence[Runner], batches: Sequence[PackedBatch]) -> Took:
         for batch in waiting:
             runner.run(batch, Output.DENSE)
 
-    wall, cpu = time.perf_counter(), time.process_time()
-    if len(runners) == 1:
-        work(runners[0])
-    else:
+    def all_at_once() -> None:
+        if len(runners) == 1:
+            work(runners[0])
+            return
         with ThreadPoolExecutor(len(runners)) as pool:
             list(pool.map(work, runners))
-    return Took(time.perf_counter() - wall, time.process_time() - cpu)
+
+    return taken(all_at_once)
 
 
 def compared(ways: Mapping[str, Sequence[Runner]], count: int, batch: PackedBatch, rounds: int) -> str:
     """ways: their runners, the first of which is what the others are compared with."""
-    took: dict[str, list[tuple[Took, Took]]] = {name: [] for name in ways}
+    took: dict[str, list[tuple[Taken, Taken]]] = {name: [] for name in ways}
     for number in range(WARM_UPS + rounds):
         for name, runners in ways.items():
             both = run(runners, [batch] * count), run(runners[:1], [batch])
@@ -86,7 +80,7 @@ def compared(ways: Mapping[str, Sequence[Runner]], count: int, batch: PackedBatc
     return "".join(_beside(other, first) for other in others)
 
 
-def _beside(found: Sequence[tuple[Took, Took]], base: Sequence[tuple[Took, Took]]) -> str:
+def _beside(found: Sequence[tuple[Taken, Taken]], base: Sequence[tuple[Taken, Taken]]) -> str:
     pairs = [*zip(found, base, strict=True)]
     figures = (
         median(own.wall / other.wall for (own, _), (other, _) in pairs),

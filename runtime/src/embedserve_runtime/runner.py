@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from dataclasses import replace as replace_facts
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -162,7 +162,7 @@ class RoutedRunner:
     @property
     def engine(self) -> EngineFacts:
         """Of the documents' way; batches are for both, and not every engine runs some at once."""
-        return replace_facts(self._documents.engine, at_once=1)
+        return dataclasses.replace(self._documents.engine, at_once=1)
 
     @property
     def out_of_memory(self) -> int:
