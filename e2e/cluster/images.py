@@ -152,12 +152,14 @@ def _project_image(
 ) -> ImageBuild:
     folder = REPOSITORY / package
     version = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["version"]
+    # A local base has one architecture, and the runtime's packages are unpacked by this machine's own.
+    build_base = {} if architecture is None else {"BUILD_BASE": loader.base()}
     return ImageBuild(
         reference=f"{PREFIX}{name}:{version}{suffix}",
         containerfile=folder / "Containerfile",
         context=REPOSITORY,
         inputs=(REPOSITORY / "requirements" / f"{package}.txt", folder / "pyproject.toml", folder / "src"),
-        arguments={"BASE": loader.base(architecture)},
+        arguments={"BASE": loader.base(architecture), **build_base},
         architecture=architecture,
     )
 
