@@ -152,16 +152,22 @@ def _project_image(
 ) -> ImageBuild:
     folder = REPOSITORY / package
     version = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["version"]
-    # A local base has one architecture, and the runtime's packages are unpacked by this machine's own.
-    build_base = {} if architecture is None else {"BUILD_BASE": loader.base()}
     return ImageBuild(
         reference=f"{PREFIX}{name}:{version}{suffix}",
         containerfile=folder / "Containerfile",
         context=REPOSITORY,
         inputs=(REPOSITORY / "requirements" / f"{package}.txt", folder / "pyproject.toml", folder / "src"),
-        arguments={"BASE": loader.base(architecture), **build_base},
+        arguments={"BASE": loader.base(architecture), **_of_the_builder(loader, architecture)},
         architecture=architecture,
     )
+
+
+def _of_the_builder(loader: ImageLoader, architecture: str | None) -> dict[str, str]:
+    """For another architecture: what this machine unpacks the packages in, since a local base has one architecture."""
+    if architecture is None:
+        return {}
+    own = run(["dpkg", "--print-architecture"]).strip()
+    return {"BUILD_BASE": loader.base(), "BUILDPLATFORM": f"linux/{own}"}
 
 
 def _pause_folder(layout: Layout) -> Path:

@@ -32,16 +32,16 @@ from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
 # The token that a layer answers with numbers beyond float16, and texts with and without it.
 WORD = "quick"
 OVERFLOWS, FITS = f"{WORD} {WORD} {WORD}", "some other words"
-HIDDEN = 24
 # In float16 the first product stays below 65,504 and the second does not; beyond float32 with the other one.
 LARGE, TOO_LARGE = 1e2, 1e36
 
 
-def overflowing(folder: Path, second: float = LARGE) -> Path:
+def overflowing(folder: Path, second: float = LARGE, **settings: object) -> Path:
     """A BERT whose one layer multiplies what it sees of `WORD` by 1e4 and by `second`."""
-    bert(folder, BertModel)
+    bert(folder, BertModel, **settings)
     model = BertModel.from_pretrained(folder)
-    direction = torch.linspace(-1, 1, HIDDEN)
+    hidden = model.config.hidden_size
+    direction = torch.linspace(-1, 1, hidden)
     direction /= direction.norm()
     embeddings, layer = model.embeddings, model.encoder.layer[0]
     with torch.no_grad():
@@ -53,10 +53,10 @@ def overflowing(folder: Path, second: float = LARGE) -> Path:
         for dense in (layer.attention.output.dense, layer.intermediate.dense, layer.output.dense):
             dense.weight.zero_()
             dense.bias.zero_()
-        # A state whose part along the direction is above 4 of at most 4.9: of no token but this one.
+        # A state whose part along the direction is above 4, of at most 4.9 in 24 dimensions: of no token but this one.
         layer.intermediate.dense.weight[0] = 1e4 * direction
         layer.intermediate.dense.bias[0] = -4e4
-        layer.output.dense.weight[:, 0] = second * torch.linspace(0.5, 1, HIDDEN).flip(0)
+        layer.output.dense.weight[:, 0] = second * torch.linspace(0.5, 1, hidden).flip(0)
         embeddings.word_embeddings.weight[word_id(folder)] = 10 * direction
     model.save_pretrained(folder)
     return folder
