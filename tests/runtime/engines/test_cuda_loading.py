@@ -20,8 +20,8 @@ from embedserve_runtime.parity.eight_bit import LEAST_COSINE, sample
 from embedserve_runtime.recomputing import OverlappingRecomputing
 from embedserve_runtime.results import Output
 from embedserve_runtime.runner import Runner
+from tests.runtime.overflowing import FITS, OVERFLOWS, overflowing, runners
 from tests.runtime.pipelines.folders import tokens_of
-from tests.runtime.test_recomputing import FITS, OVERFLOWS, overflowing, runners
 from tests.support.models import tiny
 from tests.support.tiny_tokenizers import xlm_roberta_tokenizer
 from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
