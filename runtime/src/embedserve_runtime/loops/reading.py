@@ -47,7 +47,9 @@ def _decoded(data: Bytes, place: int, stop: int) -> tuple[int, int]:
     if lead < 0xE0 and place + 1 < stop:
         return (lead & 0x1F) << 6 | (int(data[place + 1]) & 0x3F), place + 2
     if lead < 0xF0 and place + 2 < stop:
-        return (lead & 0xF) << 12 | (int(data[place + 1]) & 0x3F) << 6 | (int(data[place + 2]) & 0x3F), place + 3
+        return (lead & 0xF) << 12 | (int(data[place + 1]) & 0x3F) << 6 | (
+            int(data[place + 2]) & 0x3F
+        ), place + 3
     return PLANE - 1, place + 4
 
 
@@ -99,10 +101,10 @@ def read(
     """Fills in `ids`; how many there are.
 
     data: texts in UTF-8, one byte between two. lengths: characters of each.
-    bytes_: shape (2, 256): the class of each byte of ASCII and what is made of it, MANY for the others; with NAMED where
-    a name may begin.
-    starts: shape (PLANE + 1,): where the characters that are made of a code point begin in `normalized`, whose shape is
-    (characters, CHARACTER).
+    bytes_: shape (2, 256): the class of each byte of ASCII and what is made of it, MANY for the others; with NAMED
+    where a name may begin.
+    starts: shape (PLANE + 1,): where the characters that are made of a code point begin in `normalized`.
+    normalized: shape (characters, CHARACTER).
     names: what no text may contain, in small letters, one after the other; name_starts: shape (names + 1,).
     nodes: trie of the pieces. scores: of a Unigram, by id; unknown_score: of a character that is no piece.
     unknown: its id. most: characters of a word of a WordPiece; 0 for a Unigram. inside: node of INSIDE.
@@ -125,7 +127,11 @@ def read(
             # The next normalized character: of those made of a code point, from `made` to before `last`, or of a byte.
             width = 1
             if made < last:
-                class_, width, byte = int(normalized[made, 0]), int(normalized[made, 1]), int(normalized[made, 2])
+                class_, width, byte = (
+                    int(normalized[made, 0]),
+                    int(normalized[made, 1]),
+                    int(normalized[made, 2]),
+                )
                 made += 1
             elif place >= stop:
                 class_, byte = BLANK, 0

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from embedserve_runtime.loops.compiling import loop
 from embedserve_runtime.loops.tries import BASE, NONE, PARENT, ROOT, STRING, Bytes, Nodes
 
-# In strings of tries, and no bytes of UTF-8. MARK: what stands before each word. INSIDE: before pieces that go on a word.
+# In strings of tries, and no bytes of UTF-8. MARK: what stands before each word. INSIDE: before pieces that go on a
+# word.
 MARK, INSIDE = 0xFF, 0xFE
 
 Int32s = NDArray[np.int32]

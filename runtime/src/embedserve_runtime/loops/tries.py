@@ -31,7 +31,7 @@ def trie_of(strings: Mapping[bytes, int]) -> Nodes:
     ordered = sorted(strings)
     pool = np.frombuffer(b"".join(ordered), dtype=np.uint8)
     ends = np.cumsum([0, *map(len, ordered)])
-    numbers = np.array([strings[string] for string in ordered], dtype=np.int32)
+    numbers = np.fromiter(map(strings.__getitem__, ordered), dtype=np.int32, count=len(ordered))
     todo = np.zeros((len(pool) + 1, 4), dtype=np.int64)
     size = len(pool) + 4 * _BYTES
     while True:
@@ -47,9 +47,7 @@ def child(nodes: Nodes, node: int, byte: int) -> int:
     return place if nodes[place, PARENT] == node else NONE
 
 
-@loop(
-    "int64(Array(uint8, 1, 'C', readonly=True), int64[::1], int32[::1], int64[:, ::1], int32[:, ::1])"
-)
+@loop("int64(Array(uint8, 1, 'C', readonly=True), int64[::1], int32[::1], int64[:, ::1], int32[:, ::1])")
 def _built(pool: Bytes, ends: Places, numbers: NDArray[np.int32], todo: Places, nodes: Nodes) -> int:
     """How many rows of `nodes` are used; 0 where there are too few.
 

@@ -86,12 +86,14 @@ def pieces_of(model: Mapping[str, Any], mark: str) -> Pieces | None:
 
 def _wordpiece(model: Mapping[str, Any], mark: str) -> Pieces:
     vocabulary, prefix = model["vocab"], model["continuing_subword_prefix"]
-    strings = {
-        bytes([INSIDE]) + _written(piece[len(prefix) :], mark): number
-        for piece, number in vocabulary.items()
-        if len(piece) > len(prefix) and piece.startswith(prefix)
+    strings = dict(zip(_written([*vocabulary], mark), vocabulary.values(), strict=True))
+    start = prefix.encode()
+    strings |= {
+        bytes([INSIDE]) + piece[len(start) :]: number
+        for piece, number in strings.items()
+        if len(piece) > len(start) and piece.startswith(start)
     }
-    strings |= {_written(piece, mark): number for piece, number in vocabulary.items() if piece}
+    strings.pop(b"", None)
     nodes = trie_of(strings)
     return Pieces(
         nodes,
@@ -106,14 +108,17 @@ def _wordpiece(model: Mapping[str, Any], mark: str) -> Pieces:
 
 def _unigram(model: Mapping[str, Any], mark: str) -> Pieces:
     # Of pieces that are listed twice the library takes the last.
-    strings = {_written(piece, mark): number for number, (piece, _) in enumerate(model["vocab"]) if piece}
+    pieces = _written([piece for piece, _ in model["vocab"]], mark)
+    strings = dict(zip(pieces, range(len(pieces)), strict=True))
+    strings.pop(b"", None)
     scores = np.array([score for _, score in model["vocab"]], dtype=np.float64)
     unknown_score = float(scores.min()) - _UNKNOWN_PENALTY
     return Pieces(trie_of(strings), scores, model["unk_id"], 0, ROOT, bool(mark), unknown_score)
 
 
-def _written(piece: str, mark: str) -> bytes:
-    """With one byte in the place of the mark."""
+def _written(pieces: Sequence[str], mark: str) -> list[bytes]:
+    """Each with one byte in the place of the mark."""
     if not mark:
-        return piece.encode()
-    return bytes([MARK]).join(part.encode() for part in piece.split(mark))
+        return [piece.encode() for piece in pieces]
+    before, after = mark.encode(), bytes([MARK])
+    return [piece.encode().replace(before, after) for piece in pieces]

@@ -1,4 +1,4 @@
-"""What a tokenizer makes of each character, as tables for `loops.reading`: the library is asked for every one of them."""
+"""What a tokenizer makes of each character, as tables for `loops.reading`: the library is asked for every one."""
 
 from __future__ import annotations
 
@@ -41,26 +41,24 @@ def read_characters(tokenizer: Tokenizer, layout: Mapping[str, Any], around: Sur
     """layout: tokenizer.json. A character is ODD that may join with another, that may be part of an added token once it
     is normalized, or that would be taken for the mark."""
     plain = PLAIN.findall("".join(map(chr, range(PLANE))))
-    made = _normalized(tokenizer, plain)
-    classes = _classes(sorted(set("".join(made))), around.split)
     raw, normal = _names(tokenizer, layout)
     hidden = frozenset("".join(normal))
-
-    def characters_of(character: str, made: str) -> list[bytes]:
+    made: list[str | None] = [None] * PLANE
+    for character, normalized in zip(plain, _normalized(tokenizer, plain), strict=True):
         # Added tokens that are looked for in normalized texts are found in texts of ASCII as they are written.
-        joins = bool(normal) and (not made or (character >= "\x80" and not hidden.isdisjoint(made.lower())))
-        if joins or (around.mark and around.mark in made):
-            return [_written(ODD, "")]
-        return [_written(classes[one], one) for one in made]
-
-    rows = dict(zip(plain, map(characters_of, plain, made), strict=True))
-    odd = [_written(ODD, "")]
-    table = [rows.get(chr(code), odd) for code in range(PLANE)]
+        hides = bool(normal) and (
+            not normalized or (not character.isascii() and not hidden.isdisjoint(normalized.lower()))
+        )
+        if not (hides or (around.mark and around.mark in normalized)):
+            made[ord(character)] = normalized
+    starts = _starts(["\0" if one is None else one for one in made])
+    rows = _rows("".join(["\0" if one is None else one for one in made]), around.split)
+    rows[starts[[code for code, one in enumerate(made) if one is None]], 0] = ODD
     names = [_small(name) for name in sorted({*raw, *normal})]
     return Characters(
-        _of_bytes(table[:_ASCII], {byte for name in names for byte in (name[0], name[:1].upper()[0])}),
-        _starts(table),
-        np.frombuffer(b"".join(map(b"".join, table)), dtype=np.uint8).reshape(-1, CHARACTER).copy(),
+        _of_bytes(rows, starts, {byte for name in names for byte in (name[0], name[:1].upper()[0])}),
+        starts,
+        rows,
         np.frombuffer(b"".join(names), dtype=np.uint8),
         _starts(names),
     )
@@ -74,18 +72,24 @@ def _normalized(tokenizer: Tokenizer, characters: Sequence[str]) -> list[str]:
     return [normalizer.normalize_str(f"a{character}a")[1:-1] for character in characters]
 
 
-def _classes(characters: Sequence[str], split: Split) -> dict[str, int]:
-    """What the pre-tokenizer does to a character between two letters: it lets them be one word, takes it away, or
-    makes it a word, alone or with others like it."""
-    text = " ".join(f"a{character}a" for character in characters)
-    starts = [start for _, (start, _) in split.library.pre_tokenize_str(text)]
-    words = np.bincount(np.array(starts) // len("aaa "), minlength=len(characters))
+def _rows(characters: str, split: Split) -> Bytes:
+    """uint8, shape (characters, CHARACTER). What the pre-tokenizer does to a character between two letters: it lets
+    them be one word, takes it away, or makes it a word, alone or with others like it."""
+    different, which = np.unique(
+        np.frombuffer(characters.encode("utf-32-le"), dtype=np.uint32), return_inverse=True
+    )
+    known = [chr(code) for code in different.tolist()]
+    text = " ".join([f"a{character}a" for character in known])
+    begins = [start for _, (start, _) in split.library.pre_tokenize_str(text)]
+    words = np.bincount(np.array(begins) // len("aaa "), minlength=len(known))
     alone = SIGN if split is Split.LETTERS_AND_SIGNS else RUN
-    kinds = [ODD, LETTER, BLANK, alone]
-    return {
-        character: kinds[count] if count < len(kinds) else ODD
-        for character, count in zip(characters, words.tolist(), strict=True)
-    }
+    rows = np.zeros((len(known), CHARACTER), dtype=np.uint8)
+    rows[:, 0] = np.array([ODD, LETTER, BLANK, alone])[words]
+    written = [character.encode() for character in known]
+    rows[:, 1] = [len(letters) for letters in written]
+    padded = b"".join([letters.ljust(CHARACTER - 2, b"\0") for letters in written])
+    rows[:, 2:] = np.frombuffer(padded, dtype=np.uint8).reshape(-1, CHARACTER - 2)
+    return rows[which]
 
 
 def _names(tokenizer: Tokenizer, layout: Mapping[str, Any]) -> tuple[set[str], set[str]]:
@@ -106,26 +110,21 @@ def _small(name: str) -> bytes:
     return name.encode().lower()
 
 
-def _written(class_: int, character: str) -> bytes:
-    letters = character.encode("utf-8")
-    return bytes((class_, len(letters))) + letters.ljust(CHARACTER - 2, b"\0")
-
-
 def _starts(parts: Sequence[Sequence[object]]) -> Int32Array:
     starts = np.zeros(len(parts) + 1, dtype=np.int32)
     np.cumsum([len(part) for part in parts], out=starts[1:])
     return starts
 
 
-def _of_bytes(table: Sequence[Sequence[bytes]], firsts: set[int]) -> Bytes:
-    """table: characters that are made of each of ASCII. firsts: bytes with which a name begins."""
+def _of_bytes(rows: Bytes, starts: Int32Array, firsts: set[int]) -> Bytes:
+    """firsts: bytes with which a name begins."""
     found = np.full((2, 256), MANY, dtype=np.uint8)
-    for byte, characters in enumerate(table):
-        match characters:
+    for byte in range(_ASCII):
+        match rows[starts[byte] : starts[byte + 1]].tolist():
             case []:
                 found[:, byte] = NOTHING, 0
-            case [one] if one[1] <= 1:
-                found[:, byte] = one[0], one[2]
+            case [[class_, 1, letter, *_]]:
+                found[:, byte] = class_, letter
             case _:
                 found[:, byte] = ODD, 0
     found[0, sorted(firsts)] += NAMED

@@ -43,9 +43,7 @@ class Words:
         self.bulk = bulk
 
     @classmethod
-    def of(
-        cls, tokenizer: Tokenizer, layout: Mapping[str, Any], *, bulk: bool
-    ) -> Words | None:
+    def of(cls, tokenizer: Tokenizer, layout: Mapping[str, Any], *, bulk: bool) -> Words | None:
         """None for a tokenizer whose words are not known to be independent. layout: its tokenizer.json. bulk: whether
         texts shall be read by compiled loops, which take memory and a longer start."""
         if not (words_are_independent(layout) and _blanks_stay(tokenizer)):
