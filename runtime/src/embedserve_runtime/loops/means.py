@@ -24,8 +24,7 @@ _PAIRS = (
     ("uint16", "float64"),
 )
 _SIGNATURES = [
-    "int64(Array(int32, 1, 'C', readonly=True), Array(int32, 1, 'C', readonly=True), "
-    f"Array({table}, 2, 'C', readonly=True), Array(int64, 1, 'C', readonly=True), "
+    f"int64(int32[::1], int32[::1], Array({table}, 2, 'C', readonly=True), Array(int64, 1, 'C', readonly=True), "
     f"Array({added}, 1, 'C', readonly=True), int64, int64, float32[:, ::1])"
     for table, added in _PAIRS
 ]
@@ -61,9 +60,7 @@ def _add(table: NDArray[Any], row: int, factor: Any, sums: NDArray[Any]) -> None
 
 
 @loop()
-def _add_all(
-    table: NDArray[Any], rows: NDArray[np.int64], factors: NDArray[Any], sums: NDArray[Any]
-) -> None:
+def _add_all(table: NDArray[Any], rows: NDArray[np.int64], factors: NDArray[Any], sums: NDArray[Any]) -> None:
     """ABREAST rows, one after the other in each column: sums are read and written once for all of them."""
     a, b, c, d = rows[0], rows[1], rows[2], rows[3]
     times_a, times_b, times_c, times_d = factors[0], factors[1], factors[2], factors[3]
