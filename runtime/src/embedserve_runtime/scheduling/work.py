@@ -89,14 +89,12 @@ class Job:
         self.settle = settle
         self.admitted = now
         self.remaining = len(order.sequences)
-        self._parts: list[tuple[tuple[int, ...], Results]] = []
+        self._parts: list[tuple[Sequence[int], Results]] = []
         self._bytes = 0
         self._queue_seconds = 0.0
         self._engine_seconds = 0.0
 
-    def take(
-        self, inputs: tuple[int, ...], outcome: Outcome, start: int
-    ) -> Completed | EmbedserveError | None:
+    def take(self, inputs: Sequence[int], outcome: Outcome, start: int) -> Completed | EmbedserveError | None:
         """Take what is its own out of an outcome, from place `start` on; the answer when it was the last, or failed."""
         end = start + len(inputs)
         if outcome.failed:
@@ -130,7 +128,7 @@ class Job:
 class Cut:
     """A batch that has been cut: its jobs with the inputs of each, in the order of its rows."""
 
-    parts: tuple[tuple[Job, tuple[int, ...]], ...]
+    parts: tuple[tuple[Job, Sequence[int]], ...]
     tokens: int
     inputs: int
 
@@ -139,7 +137,11 @@ class Cut:
         return PackedBatch.pack(self.sequences)
 
     @property
-    def sequences(self) -> list[Tokens]:
+    def sequences(self) -> Sequence[Tokens]:
+        if len(self.parts) == 1:
+            (job, inputs), *_ = self.parts
+            if inputs == range(len(job.order.sequences)):
+                return job.order.sequences
         return [job.order.sequences[index] for job, inputs in self.parts for index in inputs]
 
     @property
