@@ -80,7 +80,7 @@ def _rows(characters: str, split: Split) -> Bytes:
     )
     known = [chr(code) for code in different.tolist()]
     text = " ".join([f"a{character}a" for character in known])
-    begins = [start for _, (start, _) in split.library.pre_tokenize_str(text)]
+    begins = [start for _, (start, _) in split.pre_tokenizer.pre_tokenize_str(text)]
     words = np.bincount(np.array(begins) // len("aaa "), minlength=len(known))
     alone = SIGN if split is Split.LETTERS_AND_SIGNS else RUN
     rows = np.zeros((len(known), CHARACTER), dtype=np.uint8)

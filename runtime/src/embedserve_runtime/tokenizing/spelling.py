@@ -33,7 +33,7 @@ class Split(Enum):
     WHOLE = re.compile(r".+")
 
     @property
-    def library(self) -> pre_tokenizers.PreTokenizer:
+    def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
         """What splits words that are not of ASCII alike."""
         match self:
             case Split.LETTERS_AND_SIGNS:
