@@ -10,13 +10,12 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from embedserve_runtime.engines.base import Int32Array
+from embedserve_runtime.engines.base import FlatTokens, Int32Array
 from embedserve_runtime.tokenizing.layout import WORD_NORMALIZERS, flat
 from embedserve_runtime.tokenizing.spelling import PLAIN, read_surroundings, spell_by_model
 
@@ -29,6 +28,7 @@ MOST_WORDS = 32_768
 LONGEST_WORD = 48
 _PLAIN = re.compile(f"{PLAIN.pattern}*")
 _BLANKS = " \t\n\r"
+_START = np.zeros(1, dtype=np.int32)
 
 _SPLIT_FIRST = {"BertPreTokenizer", "WhitespaceSplit", "Whitespace"}
 _SPLIT_FURTHER = {*_SPLIT_FIRST, "Punctuation", "Digits"}
@@ -64,14 +64,16 @@ class Words:
             return self.ids_of([text], head, tail)[0]
         return self._looked_up(text, head, tail)
 
-    def ids_of(self, texts: Sequence[str], head: bytes = b"", tail: bytes = b"") -> list[Int32Array | None]:
-        """`ids` of each."""
+    def ids_of(
+        self, texts: Sequence[str], head: bytes = b"", tail: bytes = b""
+    ) -> Sequence[Int32Array | None]:
+        """`ids` of each; FlatTokens where all were read together."""
         if self.bulk is None or not texts:
             return [self._looked_up(text, head, tail) for text in texts]
         flat = self.bulk.read(texts, head, tail)
-        read = [flat.ids[start:stop] for start, stop in pairwise([0, *flat.ends.tolist()])]
+        read = FlatTokens(flat.ids, np.concatenate((_START, flat.ends)))
         if not flat.odd.any():
-            return [*read]
+            return read
         return [
             self._looked_up(text, head, tail) if odd else ids
             for text, ids, odd in zip(texts, read, flat.odd.tolist(), strict=True)
