@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,13 +67,12 @@ class Words:
         """`ids` of each."""
         if self.bulk is None or not texts:
             return [self._looked_up(text, head, tail) for text in texts]
-        flat = self.bulk.read(texts, head, tail)
-        read = [flat.ids[start:stop] for start, stop in pairwise([0, *flat.ends.tolist()])]
-        if not flat.odd.any():
+        read, odd = self.bulk.read(texts, head, tail)
+        if odd is None:
             return [*read]
         return [
-            self._looked_up(text, head, tail) if odd else ids
-            for text, ids, odd in zip(texts, read, flat.odd.tolist(), strict=True)
+            self._looked_up(text, head, tail) if left_out else ids
+            for text, ids, left_out in zip(texts, read, odd.tolist(), strict=True)
         ]
 
     def _looked_up(self, text: str, head: bytes, tail: bytes) -> Int32Array | None:
