@@ -63,13 +63,15 @@ class Words:
             return self.ids_of([text], head, tail)[0]
         return self._looked_up(text, head, tail)
 
-    def ids_of(self, texts: Sequence[str], head: bytes = b"", tail: bytes = b"") -> list[Int32Array | None]:
-        """`ids` of each."""
+    def ids_of(
+        self, texts: Sequence[str], head: bytes = b"", tail: bytes = b""
+    ) -> Sequence[Int32Array | None]:
+        """`ids` of each; FlatTokens where all were read together."""
         if self.bulk is None or not texts:
             return [self._looked_up(text, head, tail) for text in texts]
         read, odd = self.bulk.read(texts, head, tail)
         if odd is None:
-            return [*read]
+            return read
         return [
             self._looked_up(text, head, tail) if left_out else ids
             for text, ids, left_out in zip(texts, read, odd.tolist(), strict=True)
