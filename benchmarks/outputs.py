@@ -28,7 +28,7 @@ from transformers import XLMRobertaConfig, XLMRobertaModel
 from benchmarks.command_line import parser_of
 from benchmarks.taken import Taken, median_of, taken
 from embedserve_runtime.config import load_config
-from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.loading import load_runner
 from embedserve_runtime.results import Output

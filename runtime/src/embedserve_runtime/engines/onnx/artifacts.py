@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from embedserve_runtime.config import OnnxSettings, ParitySettings
-from embedserve_runtime.cpu_features import has_bfloat16_products, instruction_set
+from embedserve_runtime.cpu.features import has_bfloat16_products, instruction_set
 from embedserve_runtime.engines.onnx.graph import OPSET, OUTPUT
 from embedserve_runtime.engines.onnx.nodes import FUSED
 from embedserve_runtime.model.card import ModelCard
