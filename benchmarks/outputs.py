@@ -124,8 +124,7 @@ def of_splade(place: Place, texts: int) -> Mapping[str, Callable[[], object]]:
     oracle.max_seq_length = runner.card.max_length
 
     def ours() -> None:
-        ids = tokenizer.encode(given, "", CutRules(truncate=True))
-        ids.sort(key=len, reverse=True)
+        ids = sorted(tokenizer.encode(given, "", CutRules(truncate=True)), key=len, reverse=True)
         for start in range(0, len(ids), 32):
             runner.run(PackedBatch.pack(ids[start : start + 32]), Output.SPARSE)
 

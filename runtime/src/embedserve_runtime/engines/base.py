@@ -71,6 +71,8 @@ class FlatTokens(Sequence[Int32Array]):
         places = range(len(self))[index]
         if isinstance(places, int):
             return self.token_ids[self.cu_seqlens[places] : self.cu_seqlens[places + 1]]
+        if len(places) == len(self) and places.step == 1:
+            return self
         if places.step != 1:
             return [self[place] for place in places]
         bounds = self.cu_seqlens[places.start : max(places.start, places.stop) + 1]

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from typing import Protocol
 
 from msgspec import Struct
@@ -138,11 +139,8 @@ class Cut:
 
     @property
     def sequences(self) -> Sequence[Tokens]:
-        if len(self.parts) == 1:
-            (job, inputs), *_ = self.parts
-            if inputs == range(len(job.order.sequences)):
-                return job.order.sequences
-        return [job.order.sequences[index] for job, inputs in self.parts for index in inputs]
+        parts = [_taken(job.order.sequences, inputs) for job, inputs in self.parts]
+        return parts[0] if len(parts) == 1 else [*chain.from_iterable(parts)]
 
     @property
     def wanted(self) -> Output:
@@ -153,6 +151,10 @@ class Cut:
             ):  # a union of flags takes longer than all else of a short request
                 wanted |= job.order.wanted
         return wanted
+
+
+def _taken(sequences: Sequence[Tokens], places: Sequence[int]) -> Sequence[Tokens]:
+    return sequences if places == range(len(sequences)) else [sequences[place] for place in places]
 
 
 class Ran(Struct, frozen=True):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,17 +63,18 @@ class Words:
             return self.ids_of([text], head, tail)[0]
         return self._looked_up(text, head, tail)
 
-    def ids_of(self, texts: Sequence[str], head: bytes = b"", tail: bytes = b"") -> list[Int32Array | None]:
-        """`ids` of each."""
+    def ids_of(
+        self, texts: Sequence[str], head: bytes = b"", tail: bytes = b""
+    ) -> Sequence[Int32Array | None]:
+        """`ids` of each; FlatTokens where all were read together."""
         if self.bulk is None or not texts:
             return [self._looked_up(text, head, tail) for text in texts]
-        flat = self.bulk.read(texts, head, tail)
-        read = [flat.ids[start:stop] for start, stop in pairwise([0, *flat.ends.tolist()])]
-        if not flat.odd.any():
-            return [*read]
+        read, odd = self.bulk.read(texts, head, tail)
+        if odd is None:
+            return read
         return [
-            self._looked_up(text, head, tail) if odd else ids
-            for text, ids, odd in zip(texts, read, flat.odd.tolist(), strict=True)
+            self._looked_up(text, head, tail) if left_out else ids
+            for text, ids, left_out in zip(texts, read, odd.tolist(), strict=True)
         ]
 
     def _looked_up(self, text: str, head: bytes, tail: bytes) -> Int32Array | None:
