@@ -28,7 +28,7 @@ _BYTES, _IDS = (f"Array({number}, 1, 'C', readonly=True)" for number in ("uint8"
 
 
 @loop()
-def _end(data: Bytes, place: int, characters: int) -> int:
+def _end(data: bytes, place: int, characters: int) -> int:
     """Where so many characters end that begin at `place`."""
     while place < len(data):
         if data[place] & 0xC0 != 0x80:
@@ -40,7 +40,7 @@ def _end(data: Bytes, place: int, characters: int) -> int:
 
 
 @loop()
-def _decoded(data: Bytes, place: int, stop: int) -> tuple[int, int]:
+def _decoded(data: bytes, place: int, stop: int) -> tuple[int, int]:
     """The code point that begins at `place`, and where the next one does; for those beyond the first plane its last
     one, which is no character."""
     lead = int(data[place])
@@ -54,7 +54,7 @@ def _decoded(data: Bytes, place: int, stop: int) -> tuple[int, int]:
 
 
 @loop()
-def _is_name(data: Bytes, place: int, stop: int, names: Bytes, starts: Int32s) -> bool:
+def _is_name(data: bytes, place: int, stop: int, names: Bytes, starts: Int32s) -> bool:
     for name in range(len(starts) - 1):
         begin, size, same = int(starts[name]), int(starts[name + 1] - starts[name]), 0
         while same < size and place + same < stop:
@@ -75,11 +75,12 @@ def _copied(from_: Int32s, ids: Int32s, at: int) -> int:
 
 
 @loop(
-    f"int64({_BYTES}, int64[::1], uint8[:, ::1], int32[::1], uint8[:, ::1], {_BYTES}, int32[::1], int32[:, ::1],"
-    f"float64[::1], int64, int64, int64, boolean, float64, {_IDS}, {_IDS}, int32[::1], int32[:, ::1])"
+    f"UniTuple(int64, 2)(Bytes(uint8, 1, 'C'), int64[::1], uint8[:, ::1], int32[::1], uint8[:, ::1], {_BYTES},"
+    f"int32[::1], int32[:, ::1], float64[::1], int64, int64, int64, boolean, float64, {_IDS}, {_IDS},"
+    "int32[::1], int32[::1], uint8[::1])"
 )
 def read(
-    data: Bytes,
+    data: bytes,
     lengths: Places,
     bytes_: Bytes,
     starts: Int32s,
@@ -96,9 +97,10 @@ def read(
     head: Int32s,
     tail: Int32s,
     ids: Int32s,
-    ends: Int32s,
-) -> int:
-    """Fills in `ids`; how many there are.
+    cu_seqlens: Int32s,
+    odd: Bytes,
+) -> tuple[int, int]:
+    """Fills in the last three; how many ids there are, and how many texts were left out.
 
     data: texts in UTF-8, one byte between two. lengths: characters of each.
     bytes_: shape (2, 256): the class of each byte of ASCII and what is made of it, MANY for the others; with NAMED
@@ -110,29 +112,26 @@ def read(
     unknown: its id. most: characters of a word of a WordPiece; 0 for a Unigram. inside: node of INSIDE.
     marked: whether MARK stands before each word.
     head, tail: ids around each text.
-    ends: shape (2, texts): where each text's ids end, and whether it was left out, which has none.
+    cu_seqlens: shape (texts + 1,): where the ids of each text begin and end. odd: shape (texts,): 1 for texts that were
+    left out, which have none.
     """
     ascii_only = len(data) == lengths.sum() + max(len(lengths) - 1, 0)
     word = np.empty(LONGEST + CHARACTER, dtype=np.uint8)
     room = 1 if most else LONGEST + CHARACTER + 1
     sums, ways = np.empty(room, dtype=np.float64), np.empty((room, 2), dtype=np.int32)
-    at = place = 0
+    at = place = cu_seqlens[0] = left_out = 0
     for text in range(len(lengths)):
         stop = min(place + lengths[text], len(data)) if ascii_only else _end(data, place, lengths[text])
-        begun, odd = at, at + len(head) + len(tail) > len(ids)
-        if not odd:
+        begun, fits = at, at + len(head) + len(tail) <= len(ids)
+        if fits:
             at = _copied(head, ids, at)
         kind, size, characters, made, last = NOTHING, 0, 0, 0, 0
-        while not odd:
+        while fits:
             # The next normalized character: of those made of a code point, from `made` to before `last`, or of a byte.
             width = 1
             if made < last:
-                class_, width, byte = (
-                    int(normalized[made, 0]),
-                    int(normalized[made, 1]),
-                    int(normalized[made, 2]),
-                )
-                made += 1
+                class_, width = int(normalized[made, 0]), int(normalized[made, 1])
+                byte, made = int(normalized[made, 2]), made + 1
             elif place >= stop:
                 class_, byte = BLANK, 0
             else:
@@ -145,9 +144,10 @@ def read(
                     continue
                 place += 1
             if size > 0 and (class_ != kind or class_ == SIGN) and class_ != NOTHING:
-                if at + size + len(tail) > len(ids):
-                    odd = True
-                elif most == 0:
+                fits = at + size + len(tail) <= len(ids)
+                if not fits:
+                    break
+                if most == 0:
                     at = best_sum(nodes, word, size, scores, unknown, unknown_score, sums, ways, ids, at)
                 elif characters <= most:
                     at = longest_first(nodes, word, size, inside, unknown, ids, at)
@@ -159,7 +159,7 @@ def read(
                 if place >= stop and made >= last:
                     break
             elif class_ == ODD or size > LONGEST:
-                odd = True
+                fits = False
             elif class_ != NOTHING:
                 if size == 0:
                     kind, characters = class_, 0
@@ -170,7 +170,8 @@ def read(
                 for number in range(1, width):
                     word[size + number] = normalized[made - 1, 2 + number]
                 size, characters = size + width, characters + 1
-        at = begun if odd else _copied(tail, ids, at)
-        ends[0, text], ends[1, text] = at, odd
+        at = _copied(tail, ids, at) if fits else begun
+        cu_seqlens[text + 1], odd[text] = at, not fits
+        left_out += not fits
         place = stop + 1
-    return at
+    return at, left_out

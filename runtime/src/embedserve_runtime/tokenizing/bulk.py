@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from embedserve_runtime.engines.base import BoolArray, Int32Array
+from embedserve_runtime.engines.base import FlatTokens, Int32Array
 from embedserve_runtime.loops.reading import read
 from embedserve_runtime.loops.spelling import INSIDE, MARK
-from embedserve_runtime.loops.tries import ROOT, Nodes, child, trie_of
+from embedserve_runtime.loops.tries import ROOT, Bytes, Nodes, child, trie_of
 from embedserve_runtime.tokenizing.characters import Characters, read_characters
 from embedserve_runtime.tokenizing.spelling import Surroundings
 
@@ -22,16 +23,11 @@ _MOST_NAMES = 64
 _UNKNOWN_PENALTY = 10.0
 
 
-class Flat(NamedTuple):
-    """Ids of texts, one after the other.
+class Read(NamedTuple):
+    """odd: uint8, shape (texts,), 1 for texts that could not be read, which have no ids; None where all could."""
 
-    ids: int32. ends: int32, shape (texts,), where those of each end. odd: shape (texts,), which texts could not be
-    read; they have none.
-    """
-
-    ids: Int32Array
-    ends: Int32Array
-    odd: BoolArray
+    sequences: FlatTokens
+    odd: Bytes | None
 
 
 class Pieces(NamedTuple):
@@ -60,16 +56,22 @@ class Bulk:
             return None
         return cls(read_characters(tokenizer, layout, around), pieces)
 
-    def read(self, texts: Sequence[str], head: bytes, tail: bytes) -> Flat:
+    def read(self, texts: Sequence[str], head: bytes, tail: bytes) -> Read:
         """texts: at least one. head, tail: ids around each, int32."""
         data = "\n".join(texts).encode("utf-8", "surrogatepass")
-        lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-        frame = np.frombuffer(head, dtype=np.int32), np.frombuffer(tail, dtype=np.int32)
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         # No word of ASCII has more pieces than letters and, where there is one, its mark.
-        ids = np.empty(len(data) + 1 + len(texts) * sum(map(len, frame)), dtype=np.int32)
-        ends = np.empty((2, len(texts)), dtype=np.int32)
-        count = read(np.frombuffer(data, dtype=np.uint8), lengths, *self._tables, *frame, ids, ends)
-        return Flat(ids[:count].copy(), ends[0], ends[1] != 0)
+        ids = np.empty(len(data) + 1 + len(texts) * ((len(head) + len(tail)) // 4), np.int32)
+        cu_seqlens, odd = np.empty(len(texts) + 1, np.int32), np.empty(len(texts), np.uint8)
+        count, left_out = read(
+            data, lengths, *self._tables, _numbers(head), _numbers(tail), ids, cu_seqlens, odd
+        )
+        return Read(FlatTokens(ids[:count].copy(), cu_seqlens), odd if left_out else None)
+
+
+@lru_cache(maxsize=8)
+def _numbers(ids: bytes) -> Int32Array:
+    return np.frombuffer(ids, np.int32)
 
 
 def pieces_of(model: Mapping[str, Any], mark: str) -> Pieces | None:

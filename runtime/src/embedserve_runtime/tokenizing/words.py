@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from embedserve_runtime.engines.base import FlatTokens, Int32Array
+from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.tokenizing.layout import WORD_NORMALIZERS, flat
 from embedserve_runtime.tokenizing.spelling import PLAIN, read_surroundings, spell_by_model
 
@@ -28,7 +28,6 @@ MOST_WORDS = 32_768
 LONGEST_WORD = 48
 _PLAIN = re.compile(f"{PLAIN.pattern}*")
 _BLANKS = " \t\n\r"
-_START = np.zeros(1, dtype=np.int32)
 
 _SPLIT_FIRST = {"BertPreTokenizer", "WhitespaceSplit", "Whitespace"}
 _SPLIT_FURTHER = {*_SPLIT_FIRST, "Punctuation", "Digits"}
@@ -70,13 +69,12 @@ class Words:
         """`ids` of each; FlatTokens where all were read together."""
         if self.bulk is None or not texts:
             return [self._looked_up(text, head, tail) for text in texts]
-        flat = self.bulk.read(texts, head, tail)
-        read = FlatTokens(flat.ids, np.concatenate((_START, flat.ends)))
-        if not flat.odd.any():
+        read, odd = self.bulk.read(texts, head, tail)
+        if odd is None:
             return read
         return [
-            self._looked_up(text, head, tail) if odd else ids
-            for text, ids, odd in zip(texts, read, flat.odd.tolist(), strict=True)
+            self._looked_up(text, head, tail) if left_out else ids
+            for text, ids, left_out in zip(texts, read, odd.tolist(), strict=True)
         ]
 
     def _looked_up(self, text: str, head: bytes, tail: bytes) -> Int32Array | None:
