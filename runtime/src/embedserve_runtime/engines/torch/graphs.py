@@ -224,6 +224,8 @@ class Graphs:
         """
         among = sorted(capacities, key=lambda one: one.tokens)
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        # What torch holds for nobody would count as the graphs' own.
+        torch.cuda.empty_cache()
         most = torch.cuda.memory_reserved() + int(MEMORY_SHARE * total)
         beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._lanes = [Lane(among[-1], max_tokens, stream) for stream in (None, beside)]
