@@ -10,7 +10,7 @@ from functools import partial
 from embedserve_runtime.assembling import graph_runner, heads_of, runners_of
 from embedserve_runtime.choosing import check_graph, check_static, choose_engine, is_table
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
-from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.base import Engine
 from embedserve_runtime.engines.onnx.artifacts import Artifact, Variant, find_artifact, inputs_of
 from embedserve_runtime.engines.onnx.engine import OnnxEngine

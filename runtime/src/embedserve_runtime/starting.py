@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.cpu_nodes import read_nodes, usable_nodes
-from embedserve_runtime.cpu_quota import allowed_cpus, usable_cpus
-from embedserve_runtime.cpu_split import CpuSplit, front_ends, split_cpus
+from embedserve_runtime.cpu.nodes import read_nodes, usable_nodes
+from embedserve_runtime.cpu.quota import allowed_cpus, usable_cpus
+from embedserve_runtime.cpu.split import CpuSplit, front_ends, split_cpus
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.frontends.measuring import around_seconds
 from embedserve_runtime.loading import load_runners

@@ -15,7 +15,7 @@ import numpy as np
 from numba.core import config
 from numba.core.caching import _CacheLocator
 
-from embedserve_runtime.cpu_features import cpu_flags
+from embedserve_runtime.cpu.features import cpu_flags
 from embedserve_runtime.loops.targets import folder_of, stamp, target_of
 
 P = ParamSpec("P")

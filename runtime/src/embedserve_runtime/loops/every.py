@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from embedserve_runtime.loops import means
+from embedserve_runtime.loops import means, reading, tries
 from embedserve_runtime.loops.compiling import Made, made
 
-MODULES = (means,)
+MODULES = (means, reading, tries)
 
 
 def compiled() -> Made:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.loops.compiling import loop
 
+# Rows that are added at a time.
+ABREAST = 4
 # Tables as they are stored, float16 as uint16; and what rows are added in, which weights have, too.
 _PAIRS = (
     ("float32", "float32"),
@@ -51,6 +53,24 @@ def _widen_as(value: Any) -> Any:
     return half
 
 
+@loop()
+def _add(table: NDArray[Any], row: int, factor: Any, sums: NDArray[Any]) -> None:
+    for column in range(len(sums)):
+        sums[column] += sums.dtype.type(_widen(table[row, column])) * factor
+
+
+@loop()
+def _add_all(table: NDArray[Any], rows: NDArray[np.int64], factors: NDArray[Any], sums: NDArray[Any]) -> None:
+    """ABREAST rows, one after the other in each column: sums are read and written once for all of them."""
+    a, b, c, d = rows[0], rows[1], rows[2], rows[3]
+    times_a, times_b, times_c, times_d = factors[0], factors[1], factors[2], factors[3]
+    for column in range(len(sums)):
+        total = sums[column] + sums.dtype.type(_widen(table[a, column])) * times_a
+        total += sums.dtype.type(_widen(table[b, column])) * times_b
+        total += sums.dtype.type(_widen(table[c, column])) * times_c
+        sums[column] = total + sums.dtype.type(_widen(table[d, column])) * times_d
+
+
 @loop(*_SIGNATURES)
 def means(
     ids: NDArray[np.int32],
@@ -68,27 +88,30 @@ def means(
     factor of each id, empty where there is none. Ids from `vocabulary` on, and `unknown`, do not count.
     into: (texts, dimensions). Returns where the first negative id is, with which it stops, or -1.
     """
-    dimensions = table.shape[1]
-    sums = np.empty(dimensions, dtype=weights.dtype)
-    one = weights.dtype.type(1)
+    sums = np.empty(table.shape[1], dtype=weights.dtype)
+    # Rows and factors that have not been added yet.
+    rows, factors = np.empty(ABREAST, dtype=np.int64), np.empty(ABREAST, dtype=weights.dtype)
     for text in range(len(bounds) - 1):
         # Less than zero, since adding that leaves a first row as it is, also its zeros of either sign.
         sums[:] = -0.0
-        count = 0
+        count = waiting = 0
         for place in range(bounds[text], bounds[text + 1]):
             token = ids[place]
             if token < 0:
                 return place
             if token >= vocabulary or token == unknown:
                 continue
-            row = mapping[token] if len(mapping) else token
-            weight = weights[token] if len(weights) else one
-            for column in range(dimensions):
-                sums[column] += weights.dtype.type(_widen(table[row, column])) * weight
-            count += 1
+            rows[waiting] = mapping[token] if len(mapping) else token
+            factors[waiting] = weights[token] if len(weights) else 1
+            count, waiting = count + 1, waiting + 1
+            if waiting == ABREAST:
+                _add_all(table, rows, factors, sums)
+                waiting = 0
+        for one in range(waiting):
+            _add(table, rows[one], factors[one], sums)
         if count == 0:
             into[text] = 0.0
         else:
-            for column in range(dimensions):
-                into[text, column] = sums[column] / weights.dtype.type(count)
+            for column in range(len(sums)):
+                into[text, column] = sums[column] / sums.dtype.type(count)
     return -1

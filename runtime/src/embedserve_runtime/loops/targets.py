@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 
 
 def target_of(machine: str, flags: AbstractSet[str]) -> str:
-    """The best that the machine has. flags: as `cpu_features.flags_in` reads them."""
+    """The best that the machine has. flags: as `cpu.features.flags_in` reads them."""
     if machine not in X86_MACHINES:
         return GENERIC
     return next(name for name, needed in X86 if needed <= flags)
