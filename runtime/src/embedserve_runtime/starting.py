@@ -88,6 +88,7 @@ def _measured(
     first = runners[0]
     return calibrate(
         _main_run(first),
+        at_once=first.engine.at_once,
         max_length=first.card.max_length,
         vocabulary_size=size,
         seconds=CALIBRATION_SECONDS,
@@ -143,6 +144,7 @@ def _rate(runner: Runner, tokenizer: TextTokenizer, calibration: Calibration | N
         return calibration.tokens_per_second
     return rate(
         _main_run(runner),
+        at_once=runner.engine.at_once,
         max_length=runner.card.max_length,
         vocabulary_size=tokenizer.vocabulary_size,
         clock=time.perf_counter,

@@ -150,6 +150,7 @@ def _calibration(runner: Runner, tokenizer: TextTokenizer) -> Calibration:
     warm_up(run, max_length=max_length, vocabulary_size=vocabulary_size)
     return calibrate(
         run,
+        at_once=runner.engine.at_once,
         max_length=max_length,
         vocabulary_size=vocabulary_size,
         seconds=CALIBRATION_SECONDS,

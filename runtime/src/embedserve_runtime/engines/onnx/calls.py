@@ -93,21 +93,21 @@ def _one_group(graph: GraphWriter, heads: Heads, call: Call) -> onnx.GraphProto:
 def _all_groups(graph: GraphWriter, heads: Heads, call: Call) -> onnx.GraphProto:
     """The branch for any batch."""
     branch = graph.subgraph()
-    body = _group_of_many(graph, branch, heads, call)
+    body = _group_of_many(branch, heads, call)
     collected = branch.add("Loop", "groups", "", branch.add("SequenceEmpty"), body=body)
     found = branch.add("ConcatFromSequence", collected, axis=0)
     output = helper.make_tensor_value_info(found, TensorProto.FLOAT, None)
     return helper.make_graph(branch.nodes, "all_groups", [], [output])
 
 
-def _group_of_many(graph: GraphWriter, branch: GraphWriter, heads: Heads, call: Call) -> onnx.GraphProto:
+def _group_of_many(branch: GraphWriter, heads: Heads, call: Call) -> onnx.GraphProto:
     """The loop's body: (number, keep going, results so far) to (keep going, results and this group's)."""
     body = branch.subgraph()
     number, keep_going, collected = body.fresh("number"), body.fresh("keep_going"), body.fresh("collected")
     shape = body.add("Gather", "shapes", number)
 
     def block(value: str, first: int = 0, end: int | None = None) -> str:
-        bounds = [body.add("Gather", name, number) for name in _bounds(graph, first, end)]
+        bounds = [body.add("Gather", name, number) for name in _bounds(branch, first, end)]
         return body.add("Reshape", body.add("Slice", value, *bounds), shape)
 
     if isinstance(heads, Joint):
@@ -140,8 +140,7 @@ def _group_of_many(graph: GraphWriter, branch: GraphWriter, heads: Heads, call: 
 
 
 def _bounds(graph: GraphWriter, first: int, end: int | None) -> tuple[str, str]:
-    """Where the groups start and end, with the columns unless all are meant: int64 (groups, 1 or 2). Equal ones are one
-    after ONNX Runtime's own clean-up."""
+    """Where the groups start and end, with the columns unless all are meant: int64 (groups, 1 or 2)."""
     if end is None:
         return "starts", "ends"
     behind = graph.integers(0, 0, 0, 1)
