@@ -126,15 +126,16 @@ def test_graphs_of_all_sizes_take_little_more_memory_than_the_largest_alone(grap
 def test_what_takes_more_than_the_share_of_memory_has_no_graph(graphs: partial[Graphs]) -> None:
     """Graphs whose forward pass takes so much memory as to leave room for small ones alone."""
     fused, head = graphs.args
-    total = torch.cuda.get_device_properties(CUDA).total_memory
-    share = total // 10
+    share = torch.cuda.get_device_properties(CUDA).total_memory // 10
 
     def greedy(batch: DeviceBatch) -> torch.Tensor:
-        bytes_needed = share * batch.tokens // 1000
-        torch.empty(bytes_needed, dtype=torch.uint8, device=CUDA)
+        # First: the library's workspace, which stays, must not come to lie in the memory taken here.
         hidden: torch.Tensor = fused(batch)
+        torch.empty(share * batch.tokens // 1000, dtype=torch.uint8, device=CUDA)
         return hidden
 
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
     made = Graphs(greedy, head, buckets(2000), MAX_TOKENS, least_of_second=512)
-    assert max(one.tokens for one in made.capacities) < 1000
-    assert min(one.tokens for one in made.capacities) == buckets(2000)[0].tokens
+    assert made.capacities == tuple(one for one in buckets(2000) if one.tokens < 1000)
+    assert torch.cuda.memory_reserved() - before <= share

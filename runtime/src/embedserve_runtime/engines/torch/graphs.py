@@ -40,8 +40,8 @@ TOKENS_A_SEQUENCE_WHEN_LARGE = 32
 # Up to here a bucket has a second graph with the copies in it: of larger batches the copies are a small part.
 MOST_TOKENS_OF_DIRECT = 256
 # From here on there is a second lane: while the last tiles of one batch's product, its norms or the start of its next
-# kernel leave multiprocessors idle, another batch has work for them. Smaller ones do not fill the card alone.
-LEAST_TOKENS_OF_SECOND_LANE = 4096
+# kernel leave multiprocessors idle, another batch has work for them. What is smaller has a graph with its copies in it.
+LEAST_TOKENS_OF_SECOND_LANE = 512
 # Share of the card's memory that all graphs together may take.
 MEMORY_SHARE = 0.1
 
