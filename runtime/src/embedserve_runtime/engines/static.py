@@ -43,24 +43,27 @@ class Rows:
         product = table.dtype if weights is None else np.result_type(table, weights)
         added = np.dtype(np.float64 if product.kind in "iu" or product == np.float64 else np.float32)
         if table.dtype.name not in STORED or (weights is not None and product != added):
-            every = np.arange(len(table if mapping is None else mapping))
-            table, mapping, weights = rows_of(every, tensors).astype(added), None, None
+            table = table if mapping is None else table[mapping]
+            table = (table if weights is None else table * weights[:, None]).astype(added)
+            mapping = weights = None
         return cls(
             _fixed(table.view(np.uint16) if table.dtype == np.float16 else table),
             _fixed(np.zeros(0, dtype=np.int64) if mapping is None else mapping.astype(np.int64)),
             _fixed(np.zeros(0, dtype=added) if weights is None else weights.astype(added)),
         )
 
-
-def rows_of(ids: NDArray[Any], tensors: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-    """Rows of ids, weighted: (ids, dimensions)."""
-    table, mapping, weights = tensors["embeddings"], tensors.get("mapping"), tensors.get("weights")
-    rows: NDArray[Any] = table[ids if mapping is None else mapping[ids]]
-    return rows if weights is None else rows * weights[ids][:, None]
+    def of_tokens(self, ids: Int32Array) -> FloatArray:
+        """A row for each, weighted: (tokens, dimensions)."""
+        table = self.table.view(np.float16) if self.table.dtype == np.uint16 else self.table
+        rows = table[self.mapping[ids] if len(self.mapping) else ids]
+        if len(self.weights):
+            rows = rows.astype(self.weights.dtype) * self.weights[ids][:, None]
+        return rows.astype(np.float32)
 
 
 def _fixed(array: NDArray[Any]) -> NDArray[Any]:
-    fixed = np.ascontiguousarray(array).view()
+    """A copy, since numpy has large arrays lie in large pages, which rows at random places are found in faster."""
+    fixed = np.array(array, order="C")
     fixed.flags.writeable = False
     return fixed
 
@@ -91,7 +94,6 @@ class StaticRunner:
         self._finish = finish
         self._vocabulary = table.vocabulary
         self._unknown = -1 if table.unknown is None else table.unknown
-        self._tensors = tensors
         self._rows = Rows.of(tensors)
 
     @property
@@ -122,7 +124,7 @@ class StaticRunner:
     def _spread(self, batch: PackedBatch) -> list[FloatArray]:
         counts = (batch.token_ids < self._vocabulary) & (batch.token_ids != self._unknown)
         hidden = np.zeros((batch.tokens, self._rows.table.shape[1]), dtype=np.float32)
-        hidden[counts] = rows_of(batch.token_ids[counts], self._tensors)
+        hidden[counts] = self._rows.of_tokens(batch.token_ids[counts])
         return np.split(hidden, batch.cu_seqlens[1:-1])
 
 
