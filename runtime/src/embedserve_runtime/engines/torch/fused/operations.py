@@ -14,6 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from embedserve_runtime.engines.torch.attention import Turn
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.fused.few import MOST_TOKENS_OF_FEW, product_of_few
+from embedserve_runtime.engines.torch.fused.hopper import HopperProduct, why_not_hopper
 from embedserve_runtime.engines.torch.fused.kernels import products, rows
 from embedserve_runtime.engines.torch.fused.kernels.vocabulary import pool_vocabulary
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
@@ -204,8 +205,11 @@ class ActivatedProduct:
         self.kind = ACTIVATION_KINDS[activation]
         self._gated = gated
         weight = linear.weight
+        self._hopper: HopperProduct | None = None
         self._descriptor: TensorDescriptor | None = None
-        if can_be_fused(weight, gated):
+        if why_not_hopper(weight) is None:
+            self._hopper = HopperProduct(weight, linear.bias, kind=self.kind, gated=gated)
+        elif can_be_fused(weight, gated):
             self._descriptor = TensorDescriptor.from_tensor(weight, [128, 64])
             # Without a gate two programs share a multiprocessor: one multiplies while the other is at its activations.
             together = 1 if gated else 2
@@ -215,9 +219,12 @@ class ActivatedProduct:
     def __call__(self, value: Tensor) -> Tensor:
         if not self._gated and len(value) <= MOST_TOKENS_OF_FEW:
             return product_of_few(value, self.linear, kind=self.kind)
-        if self._descriptor is None or len(value) < LEAST_TOKENS_OF_FUSED_PRODUCT:
-            return self._in_two(value)
-        return self._fused(value, self._descriptor)
+        if len(value) >= LEAST_TOKENS_OF_FUSED_PRODUCT:
+            if self._hopper is not None:
+                return self._hopper(value, value.new_empty((len(value), self._hopper.columns)))
+            if self._descriptor is not None:
+                return self._fused(value, self._descriptor)
+        return self._in_two(value)
 
     def _in_two(self, value: Tensor) -> Tensor:
         inner = functional.linear(value, self.linear.weight, self.linear.bias)
