@@ -73,9 +73,8 @@ def sums_layout(columns, left):
 @gluon.jit
 def halves(values):
     """Left and right columns."""
-    rows: gl.constexpr = values.shape[0]
-    columns: gl.constexpr = values.shape[1]
-    return values.reshape([rows, 2, columns // 2]).permute((0, 2, 1)).split()
+    split = values.reshape([values.shape[0], 2, values.shape[1] // 2])
+    return split.permute((0, 2, 1)).split()
 
 
 @gluon.jit
