@@ -50,8 +50,8 @@ class EightBitSides:
 
 
 def why_not_hopper(weight: Tensor) -> str | None:
-    """What keeps the products of `weight` (channels, depth) from the kernel, or None."""
-    if not weight.is_cuda or torch.cuda.get_device_capability(weight.device)[0] != HOPPER:
+    """What keeps the products of `weight` (channels, depth), on a CUDA device, from the kernel, or None."""
+    if torch.cuda.get_device_capability(weight.device)[0] != HOPPER:
         return "the kernel is for Hopper"
     if not has_gluon():
         return "the kernel is written in the Gluon of Triton 3.6"

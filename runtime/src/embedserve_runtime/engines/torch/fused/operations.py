@@ -207,7 +207,7 @@ class ActivatedProduct:
         weight = linear.weight
         self._hopper: HopperProduct | None = None
         self._descriptor: TensorDescriptor | None = None
-        if why_not_hopper(weight) is None:
+        if weight.is_cuda and why_not_hopper(weight) is None:
             self._hopper = HopperProduct(weight, linear.bias, kind=self.kind, gated=gated)
         elif can_be_fused(weight, gated):
             self._descriptor = TensorDescriptor.from_tensor(weight, [128, 64])

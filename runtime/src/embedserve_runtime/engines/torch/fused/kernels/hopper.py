@@ -87,6 +87,11 @@ def place(tile, tiles_m, tiles_n, TOGETHER: gl.constexpr):
 
 
 @gluon.jit
+def previous(at, places: gl.constexpr):
+    return gl.where(at == 0, places - 1, at - 1)
+
+
+@gluon.jit
 def produce(left, right, blocks, sizes, GATED: gl.constexpr, TOGETHER: gl.constexpr):
     """Fills places with blocks of both operands."""
     lefts, rights, filled, free = blocks
@@ -167,21 +172,19 @@ def consume(
         taken = (turn * GROUPS + which) * steps
         at = taken % places
         phase = taken // places & 1
-        before = at
         for step in range(steps):
             mbarrier.wait(filled.index(at), phase)
             rights_here = rights.index(at).permute((1, 0))
             sums = warpgroup_mma(lefts.index(at), rights_here, sums, use_acc=step > 0, is_async=True)
             # The one before is done, and what it read may be overwritten.
             sums = warpgroup_mma_wait(1, deps=(sums,))
-            mbarrier.arrive(free.index(before), count=1, pred=step > 0)
-            before = at
+            mbarrier.arrive(free.index(previous(at, places)), count=1, pred=step > 0)
             last = at == places - 1
             at = gl.where(last, 0, at + 1)
             phase = gl.where(last, phase ^ 1, phase)
         mbarrier.arrive(turns.index(1 - which), count=1)
         done = warpgroup_mma_wait(0, deps=(sums,))
-        mbarrier.arrive(free.index(before), count=1)
+        mbarrier.arrive(free.index(previous(at, places)), count=1)
 
         below = m * ROWS + gl.arange(0, ROWS, along)
         real = below < rows
