@@ -84,7 +84,7 @@ test-gpu: setup ## the tests that need a CUDA device; they skip with a reason wi
 
 # ARCH=arm64: for 64-bit ARM, on another machine by emulation.
 .PHONY: image-cuda
-image-cuda: setup ## the runtime's image with torch (some 14 GB on disk while it is built), and its self-test
+image-cuda: setup ## the runtime's image with torch (some 26 GB of disk while it is built), and its self-test
 	$(BIN)/python -m e2e.cluster image-cuda $(if $(ARCH),--architecture $(ARCH))
 
 .PHONY: bench-gpu

@@ -28,8 +28,8 @@ from safetensors.numpy import save_file
 from benchmarks.command_line import parser_of
 from benchmarks.packing import log_uniform, random_batch
 from embedserve_runtime.config import load_config
-from embedserve_runtime.cpu_features import instruction_set
-from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.cpu.features import instruction_set
+from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.loading import load_runner
 from embedserve_runtime.model import families
 from embedserve_runtime.results import Output

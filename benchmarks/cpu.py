@@ -39,7 +39,7 @@ from benchmarks.cpu_peers import (
 )
 from embedserve_runtime.benching.products import flops, measured_rate
 from embedserve_runtime.config import load_config
-from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import open_model

@@ -6,15 +6,18 @@ the heads that give more than one vector a text.
 The tables are those of the tests: tiny random models of unusual shapes against transformers (encoders) and against
 sentence-transformers (asymmetric models); a model of BGE-M3's form, and the real SPLADE, against the same heads in
 float32 on the CPU. The least cosine of all rows in bfloat16 and in float16; the floor is 0.9995. Writes
-`<results>/<gpu>-cosines.json`. Needs torch with CUDA; processes since most of the time goes to compiling.
+`<results>/<gpu>-cosines.json`, and goes on where a run with this torch was cut; delete the file to begin anew. Needs
+torch with CUDA; processes since most of the time goes to compiling.
 """
 
 from __future__ import annotations
 
 import json
 import multiprocessing
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -128,35 +131,77 @@ def _device() -> torch.device:
     return torch.device("cuda", 0)
 
 
-def main() -> None:
+@dataclass(frozen=True)
+class Job:
+    """Rows of the table in one of the types: the one of that name, or all whose names begin with it and a comma."""
+
+    name: str
+    dtype: torch.dtype
+    measure: Callable[[torch.dtype], Cosines]
+
+    def run(self) -> Cosines:
+        return self.measure(self.dtype)
+
+    def is_in(self, found: Mapping[str, Cosines]) -> bool:
+        return any(
+            _name(self.dtype) in cosines and (name == self.name or name.startswith(f"{self.name},"))
+            for name, cosines in found.items()
+        )
+
+
+def all_jobs() -> list[Job]:
+    """Longest first."""
+    measures: dict[str, Callable[[torch.dtype], Cosines]] = {
+        model: partial(of_heads, model) for model in ("BGE-M3's form", "SPLADE")
+    }
+    measures |= {f"asymmetric, {name}": partial(of_routes, name) for name in CHAINS}
+    measures |= {case.name: partial(of_encoder, number) for number, case in enumerate(CASES)}
+    return [Job(name, dtype, measure) for name, measure in measures.items() for dtype in DTYPES]
+
+
+def kept(file: Path, facts: Mapping[str, str]) -> dict[str, Cosines]:
+    """The rows of a run that was cut, with the same device and torch."""
+    if not file.exists():
+        return {}
+    content = json.loads(file.read_text())
+    if any(content[name] != facts[name] for name in ("gpu", "torch")):
+        return {}
+    rows: dict[str, Cosines] = content["least_cosines"]
+    return rows
+
+
+def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--processes", type=int, default=8)
     options = parser.parse_args()
     gpu = torch.cuda.get_device_name()
-    work: list[tuple[torch.dtype, Callable[[], Cosines]]] = []
-    for dtype in DTYPES:
-        work += [(dtype, partial(of_heads, model, dtype)) for model in ("BGE-M3's form", "SPLADE")]
-        work += [(dtype, partial(of_routes, name, dtype)) for name in CHAINS]
-        work += [(dtype, partial(of_encoder, number, dtype)) for number in range(len(CASES))]
     facts = {"gpu": gpu, "date": datetime.now(UTC).date().isoformat(), "torch": torch.__version__}
     options.results.mkdir(parents=True, exist_ok=True)
     file = options.results / f"{gpu.replace(' ', '-')}-cosines.json"
-    found: dict[str, Cosines] = {}
+    found = kept(file, facts)
+    left = [job for job in all_jobs() if not job.is_in(found)]
+    failed: list[Job] = []
+    print(f"{len(found)} rows are there, {len(left)} jobs are left", flush=True)
     with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
-        jobs = {pool.submit(one): _name(dtype) for dtype, one in work}
-        for job in as_completed(jobs):
-            for name, cosine in job.result().items():
-                found.setdefault(name, {})[jobs[job]] = round(cosine, 6)
-                print(
-                    f"{name:60} {jobs[job]} {cosine:.6f}{'' if cosine >= FLOOR else ' BELOW THE FLOOR'}",
-                    flush=True,
-                )
+        jobs = {pool.submit(job.run): job for job in left}
+        for done in as_completed(jobs):
+            job, failure = jobs[done], done.exception()
+            if failure is not None:
+                failed.append(job)
+                print(f"{job.name:60} {_name(job.dtype)} FAILED: {failure}", flush=True)
+                continue
+            for name, cosine in done.result().items():
+                found.setdefault(name, {})[_name(job.dtype)] = round(cosine, 6)
+                below = "" if cosine >= FLOOR else " BELOW THE FLOOR"
+                print(f"{name:60} {_name(job.dtype)} {cosine:.6f}{below}", flush=True)
             # At once: a run that is cut keeps what it has.
-            file.write_text(json.dumps({**facts, "floor": FLOOR, "least_cosines": found}, indent=1) + "\n")
-    below = sum(min(cosines.values()) < FLOOR for cosines in found.values())
-    print(f"{gpu}: {len(found)} rows, {below} below {FLOOR}")
+            rows = dict(sorted(found.items()))
+            file.write_text(json.dumps({**facts, "floor": FLOOR, "least_cosines": rows}, indent=1) + "\n")
+    too_far = sum(min(cosines.values()) < FLOOR for cosines in found.values())
+    print(f"{gpu}: {len(found)} rows, {too_far} below {FLOOR}; {len(failed)} jobs failed")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -17,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -74,21 +75,32 @@ def engine_rates(folder: Path, seconds: float) -> dict[str, float]:
     return rates
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that has answered. ready: seconds that took. log: its lines so far."""
+
+    ready: float
+    log: list[str]
+
+
 @contextmanager
-def served(folder: Path, port: int, workers: str) -> Iterator[float]:
-    """Gives the seconds until it answered."""
+def served(
+    folder: Path, port: int, workers: str, environment: Mapping[str, str] = os.environ
+) -> Iterator[Served]:
     command = [sys.executable, "-c", SERVER, "serve", "--model", str(folder), "--port", str(port)]
-    environment = {**os.environ, "EMBEDSERVE_ENGINE__KIND": "torch"}
+    environment = {**environment, "EMBEDSERVE_ENGINE__KIND": "torch"}
     started = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen([*command, "--http-workers", workers], env=environment, stderr=log)
+    with tempfile.NamedTemporaryFile("w+") as file:
+        log = Path(file.name)
+        process = subprocess.Popen([*command, "--http-workers", workers], env=environment, stderr=file)
         try:
             while not _is_ready(port):
                 if process.poll() is not None:
-                    log.seek(0)
-                    raise RuntimeError(f"the server ended with {process.returncode}: {log.read()[-2000:]}")
+                    raise RuntimeError(
+                        f"the server ended with {process.returncode}: {log.read_text()[-2000:]}"
+                    )
                 time.sleep(0.1)
-            yield time.perf_counter() - started
+            yield Served(time.perf_counter() - started, log.read_text().splitlines())
         finally:
             process.terminate()
             process.wait()
@@ -131,8 +143,8 @@ def main() -> None:
         )
         torch.cuda.empty_cache()
         for workers in arguments.workers:
-            with served(folder, port, workers) as start:
-                print(f"{workers} workers, ready after {start:.1f} s; {_info(port)}", flush=True)
+            with served(folder, port, workers) as server:
+                print(f"{workers} workers, ready after {server.ready:.1f} s; {info(port)}", flush=True)
                 for case, (length, connections, bar) in CASES.items():
                     body = body_of(length)
                     uvloop.run(load(port, b"/v1/embeddings", body, connections, 1.0))
@@ -152,10 +164,10 @@ def main() -> None:
                     )
 
 
-def _info(port: int) -> object:
-    info = httpx.get(f"http://127.0.0.1:{port}/info").json()
+def info(port: int) -> object:
+    told = httpx.get(f"http://127.0.0.1:{port}/info").json()
     shown = ("max_batch_tokens", "http_workers")
-    return {**{name: info[name] for name in shown}, **info["engine"]}
+    return {**{name: told[name] for name in shown}, **told["engine"]}
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from transformers import XLMRobertaConfig, XLMRobertaModel
 from benchmarks.command_line import parser_of
 from benchmarks.taken import Taken, median_of, taken
 from embedserve_runtime.config import load_config
-from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.loading import load_runner
 from embedserve_runtime.results import Output
@@ -124,8 +124,7 @@ def of_splade(place: Place, texts: int) -> Mapping[str, Callable[[], object]]:
     oracle.max_seq_length = runner.card.max_length
 
     def ours() -> None:
-        ids = tokenizer.encode(given, "", CutRules(truncate=True))
-        ids.sort(key=len, reverse=True)
+        ids = sorted(tokenizer.encode(given, "", CutRules(truncate=True)), key=len, reverse=True)
         for start in range(0, len(ids), 32):
             runner.run(PackedBatch.pack(ids[start : start + 32]), Output.SPARSE)
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from benchmarks.command_line import parser_of
 from embedserve_runtime.benching.products import flops, products
 from embedserve_runtime.config import load_config
-from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.loading import load_runner
 from embedserve_runtime.results import Output

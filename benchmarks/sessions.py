@@ -22,7 +22,7 @@ from benchmarks.cpu_peers import store
 from benchmarks.packing import log_uniform, random_batch
 from benchmarks.taken import Taken, taken
 from embedserve_runtime.config import load_config
-from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.loading import load_runner
 from embedserve_runtime.results import Output

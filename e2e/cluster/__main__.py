@@ -10,7 +10,7 @@ from pathlib import Path
 from e2e.cluster.binaries import build_helm
 from e2e.cluster.emulation import ARM64
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.images import build_cuda, load_project_images, write_manifest
+from e2e.cluster.images import build_cuda, load_project_images, self_test, write_manifest
 from e2e.cluster.layout import Layout
 from e2e.cluster.lifecycle import PROCESS_NAMES, Cluster
 from e2e.cluster.progress import Progress
@@ -68,7 +68,7 @@ def _run(cluster: Cluster, options: argparse.Namespace) -> int:
             print(write_manifest(cluster.images, options.folder))
         case "image-cuda":
             reference = build_cuda(cluster.images, options.architecture)
-            print(cluster.images.buildah.printed(reference, "embedserve", "self-test"), end="")
+            print(self_test(cluster.images, reference, options.architecture), end="")
             print(f"{reference} in {cluster.layout.buildah / 'storage'}")
         case "kubeconfig":
             print(cluster.layout.admin_kubeconfig)

@@ -63,7 +63,7 @@ class Buildah:
                 image.reference,
             ]
             if image.architecture is not None:
-                words += ["--arch", image.architecture]
+                words += ["--platform", f"linux/{image.architecture}"]
             if image.target is not None:
                 words += ["--target", image.target]
             for name, value in image.arguments.items():

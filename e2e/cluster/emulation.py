@@ -17,16 +17,29 @@ PACKAGES = ("binfmt-support", "debootstrap", "buildah", "ca-certificates", "qemu
 REGISTRY = Path("/proc/sys/fs/binfmt_misc")
 
 
+def own_architecture() -> str:
+    """Of this machine, by Debian's name."""
+    return {"x86_64": "amd64", "aarch64": ARM64}[platform.machine()]
+
+
 def ensure_arm64(progress: Progress) -> None:
     """Nothing is left to do where the machine is one. The emulator is opened when it is registered, so that it is
     found in a container too."""
-    if platform.machine() == "aarch64":
+    if own_architecture() == ARM64:
         return
     install_missing_packages(progress, PACKAGES)
     if not (REGISTRY / "register").exists():
         run(["mount", "-t", "binfmt_misc", "binfmt_misc", REGISTRY])
     if not (REGISTRY / "qemu-aarch64").exists():
         run(["update-binfmts", "--enable", "qemu-aarch64"])
+
+
+def printed(system: Path, words: Sequence[str], search: str) -> str:
+    """What a command in the file system `system` prints, as the images' user and with `search` as PATH. Raises
+    ClusterError unless it exits 0. It sees no /sys, as in `running`."""
+    inside = 'mount -t proc proc "$0/proc" && exec chroot --userspec=65532:65532 "$0" env PATH="$1" "${@:2}"'
+    command = ["unshare", "--mount", "bash", "-c", inside, str(system), search, *words]
+    return run(command, timeout_s=1800)
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from e2e.cluster.base_image import ensure_base_image
 from e2e.cluster.buildah import Buildah, ImageBuild
 from e2e.cluster.containerd import Containerd
 from e2e.cluster.contents import build_once, digest
-from e2e.cluster.emulation import ARM64, ensure_arm64
+from e2e.cluster.emulation import ARM64, ensure_arm64, own_architecture
+from e2e.cluster.emulation import printed as emulated
 from e2e.cluster.layout import Layout
 from e2e.cluster.locking import only_one
 from e2e.cluster.progress import Progress
@@ -142,9 +143,20 @@ def build_cuda(loader: ImageLoader, architecture: str | None = None) -> str:
         arguments={**image.arguments, "REQUIREMENTS": "cuda.txt"},
         target="cuda",
     )
-    with loader.progress.step(f"building image {image.reference.removeprefix(PREFIX)}", "some 14 GB of disk"):
+    with loader.progress.step(f"building image {image.reference.removeprefix(PREFIX)}", "some 26 GB of disk"):
         loader.buildah.build(image)
     return image.reference
+
+
+def self_test(loader: ImageLoader, reference: str, architecture: str | None = None) -> str:
+    """What the image of the runtime says of itself. Raises ClusterError when a check fails."""
+    if architecture is None or architecture == own_architecture():
+        return loader.buildah.printed(reference, "embedserve", "self-test")
+    with (
+        loader.progress.step(f"self-test of {reference.removeprefix(PREFIX)}", "by emulation: minutes"),
+        loader.buildah.unpacked(reference) as system,
+    ):
+        return emulated(system, ["embedserve", "self-test"], "/opt/embedserve/bin:/usr/bin:/bin")
 
 
 def _project_image(
@@ -157,9 +169,16 @@ def _project_image(
         containerfile=folder / "Containerfile",
         context=REPOSITORY,
         inputs=(REPOSITORY / "requirements" / f"{package}.txt", folder / "pyproject.toml", folder / "src"),
-        arguments={"BASE": loader.base(architecture)},
+        arguments={"BASE": loader.base(architecture), **_of_the_builder(loader, architecture)},
         architecture=architecture,
     )
+
+
+def _of_the_builder(loader: ImageLoader, architecture: str | None) -> dict[str, str]:
+    """For another architecture: what this machine unpacks the packages in, since a local base has one architecture."""
+    if architecture is None:
+        return {}
+    return {"BUILD_BASE": loader.base(), "BUILDPLATFORM": f"linux/{own_architecture()}"}
 
 
 def _pause_folder(layout: Layout) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embedserve_operator.apply import Refusal
-from embedserve_operator.status import stamped, with_refusal
+from embedserve_operator.status import stamped, tells_only_progress, with_refusal
 from tests.operator.builders import OTHER_REPO, Cluster, failed, hub_spec
 from tests.operator.moments import LATER, NOON
 
@@ -48,3 +48,20 @@ def test_a_status_that_somebody_spoilt_is_replaced() -> None:
     cluster = Cluster()
     spoilt = {**cluster.resource, "status": {"conditions": "nonsense"}}
     assert Cluster(spoilt).world().resource.status.observed_generation == -1
+
+
+def test_counts_and_words_are_progress_and_whatever_else_is_new_is_not() -> None:
+    before = stamped(Cluster().applied().plan().status, Cluster().world().resource, NOON)
+    waiting = before.conditions[0]
+    words = waiting.model_copy(update={"message": "1 of 1 replicas are ready"})
+    reason = waiting.model_copy(update={"reason": "PreparingModel"})
+    rest = before.conditions[1:]
+    for change, want in (
+        ({"replicas": 3, "ready_replicas": 2}, True),
+        ({"conditions": (words, *rest)}, True),
+        ({"conditions": (reason, *rest)}, False),
+        ({"conditions": rest}, False),
+        ({"observed_generation": 7}, False),
+        ({"selector": "another"}, False),
+    ):
+        assert tells_only_progress(before, before.model_copy(update=change)) is want, change

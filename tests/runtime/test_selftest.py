@@ -10,6 +10,7 @@ import torch
 
 from embedserve_runtime import selftest
 from embedserve_runtime.engines.checks import State, near
+from embedserve_runtime.engines.torch import checks
 
 
 def test_everything_that_is_here_is_checked_and_the_rest_is_named() -> None:
@@ -33,3 +34,25 @@ def test_everything_that_is_here_is_checked_and_the_rest_is_named() -> None:
 def test_hidden_states_are_near_when_every_row_is(factors: list[float], state: State) -> None:
     want = np.array([[1.0, 2.0], [3.0, -1.0]], dtype=np.float32)
     assert near("x", want * np.array(factors, dtype=np.float32)[:, None], want, 0.999).state is state
+
+
+FROM_AMPERE_ON = "sm_80 sm_90 sm_100 sm_110 sm_120"
+
+
+@pytest.mark.parametrize(
+    ("machine", "built", "state", "words"),
+    [
+        pytest.param("aarch64", FROM_AMPERE_ON, State.OK, "8.0, 8.6, 8.9, 9.0, 10.0, 12.0", id="ARM's wheel"),
+        pytest.param("x86_64", f"sm_75 {FROM_AMPERE_ON}", State.OK, "7.5, 8.0", id="x86's wheel"),
+        pytest.param(
+            "x86_64", FROM_AMPERE_ON, State.FAILED, "no code for compute capability 7.5", id="too new"
+        ),
+        pytest.param("aarch64", "sm_90a", State.FAILED, "8.0, 8.6, 8.9, 10.0, 12.0", id="one generation"),
+        pytest.param("aarch64", "", State.NOT_CHECKED, "built without CUDA", id="a wheel for CPUs"),
+    ],
+)
+def test_what_torch_has_code_for_is_what_the_classes_of_the_architecture_need(
+    machine: str, built: str, state: State, words: str
+) -> None:
+    found = checks.generations(machine, built)
+    assert (found.state, words in found.words) == (state, True), found

@@ -22,7 +22,6 @@ from sentence_transformers.base.modules import Dense, Normalize
 
 from embedserve_runtime.api.app import EMBEDDING_ROUTES
 from embedserve_runtime.config import ModelSettings, load_config
-from embedserve_runtime.engines import static
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import (
     ConfigError,
@@ -105,16 +104,6 @@ def test_vectors_of_any_texts_are_those_of_model2vec_bit_for_bit(case: str, text
     assert dense is not None
     got = normalize(dense) if runner.card.pipeline.normalize else dense
     np.testing.assert_array_equal(got, model.encode(texts).astype(np.float32))
-
-
-@pytest.mark.parametrize("rows", [1, 5, 1_024])
-def test_sums_do_not_depend_on_how_many_rows_are_fetched_at_a_time(
-    rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = [" ".join(WORDS[: 1 + i % 9]) for i in range(40)]
-    model = Saved(dtype="int8", weights=True, shared=5).save(tmp_path)
-    monkeypatch.setattr(static, "ROWS", rows)
-    np.testing.assert_array_equal(vectors_of(runner_of(tmp_path), texts), model.encode(texts))
 
 
 def test_half_precision_tables_are_summed_in_float32(tmp_path: Path) -> None:

@@ -31,6 +31,11 @@ _PROGRESS_PAUSE_SECONDS = 5.0
 _PROGRESS_RATE = 5.0
 """Fetches under way are looked at so often a second, all together: each look may lead to a write of a status."""
 
+_WORDS_PAUSE_SECONDS = 2.0
+_WORDS_RATE = 100.0
+"""Statuses that only count pods anew are written so often a second, all together. A pod, its Deployment and what it
+says of itself become ready within a second or two, in three events: one write tells it."""
+
 
 class Controller:
     """Brings every resource that something happened to one pass further."""
@@ -45,6 +50,7 @@ class Controller:
         *,
         settings: RenderSettings,
         now: Callable[[], datetime],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
         self._store = store
@@ -54,7 +60,8 @@ class Controller:
         self._now = now
         self._calls = calls
         self._applier = Applier(kube, store)
-        self._pace = Pace(time.monotonic, pause=_PROGRESS_PAUSE_SECONDS, rate=_PROGRESS_RATE)
+        self._pace = Pace(clock, pause=_PROGRESS_PAUSE_SECONDS, rate=_PROGRESS_RATE)
+        self._words = Pace(clock, pause=_WORDS_PAUSE_SECONDS, rate=_WORDS_RATE)
 
     async def reconcile(self, key: Key) -> bool:
         """One pass: observe, plan, apply, status. False when it should be repeated after a pause."""
@@ -62,6 +69,7 @@ class Controller:
         if received is None or dig(received, "metadata", "deletionTimestamp") is not None:
             self._calls.forget(key)
             self._pace.forget(key)
+            self._words.forget(key)
             return True  # the children go by their owner references
         now = self._now()
         world = observe(
@@ -79,9 +87,17 @@ class Controller:
         if heard == "TooFew":
             return False
         refusal = await self._applier.apply(plan, world)
-        await publish(
-            plan.status, refusal, resource=world.resource, now=now, kube=self._kube, store=self._store
+        words_in = await publish(
+            plan.status,
+            refusal,
+            resource=world.resource,
+            now=now,
+            kube=self._kube,
+            store=self._store,
+            pace=self._words,
         )
+        if words_in > 0.0:
+            self._queue.add_later(key, words_in)
         # A pod that does not hear keeps nobody from proving its vectors.
         went_on = refusal is None and await self._go_on(key, plan)
         return went_on and heard == "All"

@@ -100,8 +100,8 @@ CLASSES: Mapping[str, HardwareClass] = MappingProxyType(
         # CPUs for the processes that parse, tokenise and encode for the card: at 50 tokens a text one of them feeds an
         # H100 to 45 %, six to 99 %. Slower cards need fewer, and common machines have 4 CPUs beside one of them, not
         # all of which pods can have.
-        # No bfloat16, and no FlashAttention.
-        "turing": _accelerator("T4, RTX 20", "7.5", cpus=2, precision="float16"),
+        # No bfloat16, and no FlashAttention; torch's wheels for ARM have no code for it.
+        "turing": _accelerator("T4, RTX 20", "7.5", cpus=2, precision="float16", architectures=("amd64",)),
         "ampere": _accelerator("A100, A30, A10, RTX 30, Orin", "8.0", "8.6", "8.7", cpus=3),
         "ada": _accelerator("L4, L40S, RTX 40", "8.9", cpus=3),
         "hopper": _accelerator("H100, H200, GH200", "9.0", cpus=8),

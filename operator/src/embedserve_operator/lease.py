@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -92,12 +93,18 @@ class Elector:
         *,
         now: Callable[[], datetime],
         on_attempt: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+        is_alive: Callable[[], bool] = lambda: True,
     ) -> None:
+        """clock: of this machine, never set. is_alive: whether who works under the Lease does; without it nothing is
+        renewed."""
         self._kube = kube
         self._settings = settings
         self._me = me
         self._now = now
         self._on_attempt = on_attempt
+        self._clock = clock
+        self._is_alive = is_alive
         self._seen: Sighting | None = None
         self._renewed = -math.inf
 
@@ -119,22 +126,25 @@ class Elector:
         """Seconds; shorter than otherwise when the Lease that another process holds is about to run out."""
         if self._seen is None:
             return self._settings.look
-        left = self._seen.since + number(self._seen.lease, "spec", "leaseDurationSeconds") - _monotonic()
+        left = self._seen.since + number(self._seen.lease, "spec", "leaseDurationSeconds") - self._clock()
         return min(max(left, _SHORTEST_PAUSE), self._settings.look)
 
     def leads(self) -> bool:
         """Whether this process holds the Lease, as far as its own clock tells."""
-        return _monotonic() < self._renewed + self._settings.deadline
+        return self._clock() < self._renewed + self._settings.deadline
 
     async def keep(self) -> None:
-        """Renew until that fails for too long; ends only with LeaseLostError."""
+        """Renew until that fails, or nobody works under the Lease, for too long; ends only with LeaseLostError."""
         while True:
             await asyncio.sleep(self._settings.retry)
             self._on_attempt()
-            left = self._renewed + self._settings.deadline - _monotonic()
+            left = self._renewed + self._settings.deadline - self._clock()
             if left <= 0:
                 raise LeaseLostError(f"the Lease could not be renewed for {self._settings.deadline:g} s")
-            await self._attempt(min(self._settings.retry, left))
+            if self._is_alive():
+                await self._attempt(min(self._settings.retry, left))
+            else:
+                log.error("the Lease is not renewed: the operator hangs")
             if self._seen is not None and self._seen.lease is not None and not self._holds(self._seen):
                 raise LeaseLostError(
                     f"{text(self._seen.lease, 'spec', 'holderIdentity')} has taken the Lease"
@@ -157,7 +167,7 @@ class Elector:
 
     async def _attempt(self, limit: float) -> bool:
         """Try once to hold the Lease; whatever fails, the next attempt reads it anew."""
-        began = _monotonic()
+        began = self._clock()
         try:
             async with asyncio.timeout(limit):
                 return await self._try(began)
@@ -182,7 +192,7 @@ class Elector:
         seen = self._seen
         if seen is None or not self._holds(seen):
             seen = await self._read()
-        step = next_step(seen, self._me, _monotonic())
+        step = next_step(seen, self._me, self._clock())
         if step == "wait":
             return False
         lease = written(seen.lease, self._settings, self._me, self._now(), step)
@@ -194,9 +204,5 @@ class Elector:
 
     async def _read(self) -> Sighting:
         lease = await self._kube.get_lease(self._settings.namespace, self._settings.name)
-        self._seen = sight(self._seen, lease, _monotonic())
+        self._seen = sight(self._seen, lease, self._clock())
         return self._seen
-
-
-def _monotonic() -> float:
-    return asyncio.get_running_loop().time()

@@ -20,7 +20,7 @@ from embedserve_operator.errors import ApiError, LeaseLostError, RefusedError, W
 from embedserve_operator.health import Pulse, serve_health
 from embedserve_operator.kinds import RESOURCE
 from embedserve_operator.kube import Kube
-from embedserve_operator.lease import Elector
+from embedserve_operator.leading import Leading, leading
 from embedserve_operator.pod_calls import PodCalls
 from embedserve_operator.queue import WorkQueue
 from embedserve_operator.settings import RegistrationSettings, RunSettings
@@ -58,10 +58,14 @@ async def run(settings: RunSettings) -> int:
         async with (
             Kube(request_timeout=settings.request_timeout, namespaces=settings.namespaces) as kube,
             PodCalls(tell_timeout=settings.tell_timeout, check_timeout=settings.check_timeout) as calls,
+            leading(
+                settings.lease,
+                settings.identity,
+                request_timeout=settings.request_timeout,
+                now=_now,
+                on_attempt=lambda: pulse.beat("lease"),
+            ) as elector,
         ):
-            elector = Elector(
-                kube, settings.lease, settings.identity, now=_now, on_attempt=lambda: pulse.beat("lease")
-            )
             kube.write_only_while(elector.leads)
             if not await _unless(stop, elector.win()):
                 return 0
@@ -74,7 +78,7 @@ async def run(settings: RunSettings) -> int:
 
 
 async def _lead(
-    settings: RunSettings, lines: Lines, elector: Elector, pulse: Pulse, stop: asyncio.Event
+    settings: RunSettings, lines: Lines, elector: Leading, pulse: Pulse, stop: asyncio.Event
 ) -> int:
     # Started before kopf: tasks that are younger than kopf are taken for its own and cancelled with it.
     tasks = [asyncio.create_task(elector.keep(), name="keep the Lease")]

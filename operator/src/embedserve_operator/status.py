@@ -12,6 +12,7 @@ from embedserve_operator.errors import ApiError
 from embedserve_operator.events import events_of
 from embedserve_operator.kinds import RESOURCE
 from embedserve_operator.kube import Kube
+from embedserve_operator.pace import Pace
 from embedserve_operator.plan import PlannedCondition, PlannedStatus
 from embedserve_operator.store import Store
 from embedserve_operator.world import Resource
@@ -30,11 +31,18 @@ async def publish(
     now: datetime,
     kube: Kube,
     store: Store,
-) -> None:
-    """Write the status unless it stands there already."""
+    pace: Pace,
+) -> float:
+    """Write the status unless it stands there already. Mere progress waits until the pace lets it: then nothing is
+    written, and after so many seconds it may be."""
     status = stamped(with_refusal(planned, refusal), resource, now)
     if status == resource.status:
-        return
+        return 0.0
+    if tells_only_progress(resource.status, status):
+        due_in = pace.due_in(resource.key)
+        if due_in > 0.0:
+            return due_in
+    pace.look(resource.key)
     store.put(RESOURCE, await kube.apply_status(resource.key, resource.uid, status.as_wire()))
     for event in events_of(resource, status, now):
         try:
@@ -42,6 +50,17 @@ async def publish(
         except ApiError as error:
             # An event is a courtesy; the conditions say the same.
             log.warning("%s: an event could not be recorded: %s", resource.key, error)
+    return 0.0
+
+
+def tells_only_progress(before: EmbeddingServiceStatus, after: EmbeddingServiceStatus) -> bool:
+    """Whether the same conditions hold for the same reasons, and only pods are counted and words are said anew."""
+    return _outline(before) == _outline(after)
+
+
+def _outline(status: EmbeddingServiceStatus) -> EmbeddingServiceStatus:
+    conditions = tuple(condition.model_copy(update={"message": ""}) for condition in status.conditions)
+    return status.model_copy(update={"replicas": 0, "ready_replicas": 0, "conditions": conditions})
 
 
 def with_refusal(planned: PlannedStatus, refusal: Refusal | None) -> PlannedStatus:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from embedserve_runtime.config import EngineSettings
-from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.base import Engine
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.shipped import GraphRunner, ShippedEngine

@@ -10,11 +10,12 @@ from functools import partial
 from embedserve_runtime.assembling import graph_runner, heads_of, runners_of
 from embedserve_runtime.choosing import check_graph, check_static, choose_engine, is_table
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
-from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.base import Engine
 from embedserve_runtime.engines.onnx.artifacts import Artifact, Variant, find_artifact, inputs_of
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.loops import ready_loops
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
@@ -41,6 +42,8 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
         return [graph_runner(card, card.body, config.engine)]
     if is_table(card):
         check_static(config.engine)
+    if any(isinstance(way.body, StaticTable) for way in _ways(card)):
+        ready_loops()
     hides, converted = card.hides_tokens, _converted(card, config)
     with _kept_kernels(card, config):
         settings, parity = _settled(card, config.engine)
@@ -57,10 +60,14 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
     return [recomputing(runner, exact) for runner in runners]
 
 
+def _ways(card: ModelCard) -> list[ModelCard]:
+    """Of documents, and of queries where those have an encoder of their own."""
+    return [card, *([] if card.query is None or card.shares_encoder else [card.query.card])]
+
+
 def _kept_kernels(card: ModelCard, config: RuntimeConfig) -> AbstractContextManager[None]:
     """In it, what the torch engine compiles is taken from the store and kept there."""
-    ways = [card, *([] if card.query is None or card.shares_encoder else [card.query.card])]
-    encoders = [way.encoder for way in ways if not isinstance(way.body, StaticTable | WordTable)]
+    encoders = [way.encoder for way in _ways(card) if not isinstance(way.body, StaticTable | WordTable)]
     if all(choose_engine(encoder, config.engine) != "torch" for encoder in encoders):
         return nullcontext()
     # Imported here, as the engine is.
@@ -82,12 +89,11 @@ def _exact_runner(card: ModelCard, settings: EngineSettings, kind: str) -> Runne
 def _settled(card: ModelCard, settings: EngineSettings) -> tuple[EngineSettings, float | None]:
     """Settings that ask for 8 bit ask for 16 where the vectors of a text set would be too far from those in 16; and how
     far they are, None where 8 bit is not asked for."""
-    ways = [card, *([] if card.query is None or card.shares_encoder else [card.query.card])]
     if settings.precision not in EIGHT_BIT:
         return settings, None
     encoders = [
         way
-        for way in ways
+        for way in _ways(card)
         if not isinstance(way.body, StaticTable | WordTable)
         and choose_engine(way.encoder, settings) == "torch"
     ]

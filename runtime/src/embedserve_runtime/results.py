@@ -101,7 +101,7 @@ class Results(Struct, frozen=True, eq=False):
     def placed(cls, count: int, parts: Sequence[tuple[Sequence[int], Results]]) -> Results:
         """Results of `count` sequences out of parts, each with the places of its sequences. Places that no part has
         hold zeros or nothing."""
-        if len(parts) == 1 and (count == 1 or list(parts[0][0]) == list(range(count))):
+        if len(parts) == 1 and (count == 1 or _are_all(parts[0][0], count)):
             return parts[0][1]
         return cls(
             _rows(count, [(places, part.dense) for places, part in parts]),
@@ -110,6 +110,12 @@ class Results(Struct, frozen=True, eq=False):
             _ragged(count, [(places, part.multi_vectors) for places, part in parts], _NO_VECTORS),
             _ragged(count, [(places, part.hidden) for places, part in parts], _NO_VECTORS),
         )
+
+
+def _are_all(places: Sequence[int], count: int) -> bool:
+    """In their order."""
+    every = range(count)
+    return places == every if isinstance(places, range) else list(places) == list(every)
 
 
 _NO_VECTORS: FloatArray = np.zeros((0, 0), dtype=np.float32)

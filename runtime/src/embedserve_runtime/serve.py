@@ -27,8 +27,8 @@ import uvloop
 from embedserve_runtime.api.app import management_app
 from embedserve_runtime.api.endpoint import Surroundings
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.cpu_nodes import stay_on_one_node
-from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.cpu.nodes import stay_on_one_node
+from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.errors import EmbedserveError, NotReady
 from embedserve_runtime.frontends.growing import GrowingFrontEnd
 from embedserve_runtime.frontends.listening import Ports, address_of, bind, ports_of

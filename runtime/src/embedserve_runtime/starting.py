@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.cpu_nodes import read_nodes, usable_nodes
-from embedserve_runtime.cpu_quota import allowed_cpus, usable_cpus
-from embedserve_runtime.cpu_split import CpuSplit, front_ends, split_cpus
+from embedserve_runtime.cpu.nodes import read_nodes, usable_nodes
+from embedserve_runtime.cpu.quota import allowed_cpus, usable_cpus
+from embedserve_runtime.cpu.split import CpuSplit, front_ends, split_cpus
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.frontends.measuring import around_seconds
 from embedserve_runtime.loading import load_runners
@@ -88,6 +88,7 @@ def _measured(
     first = runners[0]
     return calibrate(
         _main_run(first),
+        at_once=first.engine.at_once,
         max_length=first.card.max_length,
         vocabulary_size=size,
         seconds=CALIBRATION_SECONDS,
@@ -143,6 +144,7 @@ def _rate(runner: Runner, tokenizer: TextTokenizer, calibration: Calibration | N
         return calibration.tokens_per_second
     return rate(
         _main_run(runner),
+        at_once=runner.engine.at_once,
         max_length=runner.card.max_length,
         vocabulary_size=tokenizer.vocabulary_size,
         clock=time.perf_counter,

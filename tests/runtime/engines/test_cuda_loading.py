@@ -14,15 +14,26 @@ import torch
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
 from embedserve_runtime.config import EngineSettings, ModelSettings, RuntimeConfig
+from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.loading import load_runner
 from embedserve_runtime.parity.eight_bit import LEAST_COSINE, sample
+from embedserve_runtime.recomputing import OverlappingRecomputing
 from embedserve_runtime.results import Output
 from embedserve_runtime.runner import Runner
+from tests.runtime.overflowing import FITS, OVERFLOWS, overflowing, runners
+from tests.runtime.pipelines.folders import tokens_of
 from tests.support.models import tiny
 from tests.support.tiny_tokenizers import xlm_roberta_tokenizer
+from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
+
+# The second runs fused.
+WIDTHS = {
+    "24 wide": {},
+    "64 wide": {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128},
+}
 
 
 def model(folder: Path, branches: float) -> Path:
@@ -106,3 +117,27 @@ def test_a_second_process_compiles_nothing_that_the_first_one_kept_in_the_store(
     assert "compiled kernels kept in the store" in first
     assert "compiled kernels taken from the store" in second
     assert "compiled kernels kept in the store" not in second
+
+
+@pytest.mark.parametrize("others", [1, 900], ids=["few tokens", "many tokens"])
+@pytest.mark.parametrize("settings", WIDTHS.values(), ids=WIDTHS)
+def test_what_overflows_in_float16_on_the_device_is_computed_again_while_the_next_batch_runs(
+    tmp_path: Path, settings: dict[str, int], others: int
+) -> None:
+    folder = overflowing(tmp_path, **settings)
+    (reduced,), (exact,) = runners(folder, "float16"), runners(folder, "float32")
+    assert isinstance(reduced, OverlappingRecomputing)
+    texts = [FITS] * others + [OVERFLOWS]
+    batches = [PackedBatch.pack(tokens_of(reduced.card, one)) for one in (texts, texts[::-1])]
+    # Alone the runner looks through pooled rows, with hidden states the device does.
+    for times, wanted in ((1, Output.DENSE), (2, Output.DENSE | Output.HIDDEN)):
+        under_way = [reduced.submit(batch, wanted) for batch in batches]
+        for one, batch, place in zip(under_way, batches, (others, 0), strict=True):
+            got, want = one.results(), exact.run(batch, wanted)
+            assert got.dense is not None
+            assert want.dense is not None
+            assert np.abs(got.dense[place] - want.dense[place]).max() <= TINY_MODEL_MAX_ABS_DIFF
+            assert np.abs(got.dense - want.dense).max() <= 0.02
+            if got.hidden is not None and want.hidden is not None:
+                assert np.abs(got.hidden[place] - want.hidden[place]).max() <= TINY_MODEL_MAX_ABS_DIFF
+        assert reduced.recomputed == 2 * times

@@ -14,9 +14,20 @@ from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.errors import ConfigError
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
-from tests.runtime.engines.cases import BERT
+from tests.runtime.engines.case import Case
+from tests.runtime.engines.cases import BERT, CASES
 from tests.runtime.engines.engines import engine_of
-from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
+from tests.support.tolerances import NEIGHBOUR_MAX_ABS_DIFF, TINY_MODEL_MAX_ABS_DIFF
+
+# What attention adds to its scores: nothing, by distance for all layers, for some of them, by queries and keys too.
+ONE_OF_EACH_FORM = [
+    BERT[0],
+    *(
+        case
+        for case in CASES
+        if case.name in ("mpnet, odd heads", "modernbert, window of 5", "deberta, both terms")
+    ),
+]
 
 
 def test_the_weights_file_is_gone_once_the_session_is_made(
@@ -52,6 +63,19 @@ def test_batches_at_once_on_one_session_give_the_rows_of_batches_alone(tmp_path:
     with ThreadPoolExecutor(4) as pool:
         for rows, want in zip(pool.map(engine.forward, batches), want_rows, strict=True):
             np.testing.assert_array_equal(rows, want)
+
+
+@pytest.mark.parametrize("case", ONE_OF_EACH_FORM, ids=lambda case: case.name)
+def test_sequences_of_one_length_give_the_same_rows_as_among_others(tmp_path: Path, case: Case) -> None:
+    case.build(tmp_path)
+    engine = engine_of(tmp_path, "onnx")
+    random = np.random.default_rng(0)
+    equal, others = (
+        [random.integers(0, 20, length).astype(np.int32) for length in lengths]
+        for lengths in ([7, 7, 7], [3, 12, 3])
+    )
+    among_others = engine.forward(PackedBatch.pack([*equal, *others]))[:21]
+    assert np.abs(engine.forward(PackedBatch.pack(equal)) - among_others).max() <= NEIGHBOUR_MAX_ABS_DIFF
 
 
 @pytest.mark.parametrize(("threads", "want"), [(1, 1), (2, 2), (8, 2)])

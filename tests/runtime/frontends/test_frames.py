@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from embedserve_runtime import errors
-from embedserve_runtime.engines.base import Int32Array, PackedBatch, Tokens, TokenSequence
+from embedserve_runtime.engines.base import FlatTokens, Int32Array, PackedBatch, Tokens, TokenSequence
 from embedserve_runtime.errors import EmbedserveError, Overloaded, RequestError
 from embedserve_runtime.frontends.frames import (
     BrokenStream,
@@ -33,8 +33,9 @@ def ids(*values: int) -> Int32Array:
     return np.array(values, dtype=np.int32)
 
 
-SEQUENCES: dict[str, list[Tokens]] = {
+SEQUENCES: dict[str, Sequence[Tokens]] = {
     "one text": [ids(1, 2, 3)],
+    "texts that lie end to end": FlatTokens(ids(1, 2, 3, 4, 5), ids(0, 2, 3, 5)),
     "several of other lengths": [ids(1), ids(2, 3, 4, 5), ids(6, 7)],
     "pairs with token types": [TokenSequence(ids(1, 2), ids(0, 1)), TokenSequence(ids(3), ids(1))],
     "a typed one among plain ones": [ids(9), TokenSequence(ids(1, 2), ids(0, 1))],
@@ -50,7 +51,7 @@ SEQUENCES: dict[str, list[Tokens]] = {
 @pytest.mark.parametrize("sequences", SEQUENCES.values(), ids=SEQUENCES)
 @pytest.mark.parametrize("most_bytes", [None, 1_000], ids=["without bound", "bounded"])
 def test_an_order_makes_the_same_batch_on_the_other_side(
-    sequences: list[Tokens], most_bytes: int | None
+    sequences: Sequence[Tokens], most_bytes: int | None
 ) -> None:
     order = Order(sequences, Output.DENSE | Output.HIDDEN, most_bytes)
     got, deadline = unpack_order(b"".join(pack_order(order, 123.25)))
@@ -60,6 +61,7 @@ def test_an_order_makes_the_same_batch_on_the_other_side(
         value, want_value = getattr(batch, name), getattr(want_batch, name)
         assert (value is None) == (want_value is None), name
         if value is not None:
+            assert value.flags.writeable, name
             np.testing.assert_array_equal(value, want_value, name)
 
 

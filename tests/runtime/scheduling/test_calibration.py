@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Barrier
 
 import numpy as np
 import pytest
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.scheduling.calibration import SMALLEST_BUDGET, calibrate, warm_up
+from embedserve_runtime.scheduling.calibration import SMALLEST_BUDGET, calibrate, rate, warm_up
 
 
 class FakeEngine:
@@ -28,12 +29,26 @@ class FakeEngine:
         return self.now
 
 
+class TwoAtOnce(FakeEngine):
+    """Waits for a second batch, which costs nothing more."""
+
+    def __init__(self, seconds_of: Callable[[int], float]) -> None:
+        super().__init__(seconds_of)
+        self._both = Barrier(2)
+
+    def __call__(self, batch: PackedBatch) -> FloatArray:
+        if self._both.wait(60) == 0:
+            return super().__call__(batch)
+        return np.zeros((len(batch.cu_seqlens) - 1, 1), dtype=np.float32)
+
+
 RATES = [
     pytest.param(lambda tokens: tokens / 10_000, SMALLEST_BUDGET, id="a flat rate needs no large batch"),
     pytest.param(
         lambda tokens: 0.01 + tokens / 100_000, 16_384, id="a fixed cost a batch is spread thin enough"
     ),
     pytest.param(lambda tokens: max(tokens, 2_048) / 100_000, 2_048, id="the engine is full at one size"),
+    pytest.param(lambda tokens: tokens / 10_000_000, 16_384, id="a run takes less than handing a batch over"),
     pytest.param(
         lambda tokens: tokens / (100_000 if tokens <= 1_024 else 50_000), 256, id="larger batches are slower"
     ),
@@ -45,14 +60,27 @@ def test_the_smallest_budget_near_the_peak_is_taken(
     seconds_of: Callable[[int], float], want_budget: int
 ) -> None:
     engine = FakeEngine(seconds_of)
-    found = calibrate(engine, max_length=512, vocabulary_size=100, seconds=1_000.0, clock=engine.clock)
+    found = calibrate(
+        engine, at_once=1, max_length=512, vocabulary_size=100, seconds=1_000.0, clock=engine.clock
+    )
     assert found.budget == want_budget
     assert found.tokens_per_second == pytest.approx(want_budget / seconds_of(want_budget))
 
 
+def test_an_engine_that_runs_two_batches_at_once_is_measured_with_two() -> None:
+    engine = TwoAtOnce(lambda tokens: max(tokens, 1_024) / 100_000)
+    found = calibrate(
+        engine, at_once=2, max_length=512, vocabulary_size=100, seconds=1_000.0, clock=engine.clock
+    )
+    assert found.budget == 1_024
+    assert found.tokens_per_second == pytest.approx(200_000)
+    of_texts = rate(engine, at_once=2, max_length=512, vocabulary_size=100, clock=engine.clock)
+    assert of_texts == pytest.approx(2 * 128 / 1_024 * 100_000)
+
+
 def test_a_slow_engine_is_not_measured_for_longer_than_allowed() -> None:
     engine = FakeEngine(lambda tokens: 1.0 + tokens / 1_000)
-    found = calibrate(engine, max_length=512, vocabulary_size=100, seconds=5.0, clock=engine.clock)
+    found = calibrate(engine, at_once=1, max_length=512, vocabulary_size=100, seconds=5.0, clock=engine.clock)
     assert found.budget in {measurement.budget for measurement in found.measurements}
     assert engine.now <= 5.0 + 3 * (1.0 + 512 / 1_000)
 
@@ -61,7 +89,7 @@ def test_a_slow_engine_is_not_measured_for_longer_than_allowed() -> None:
 def test_samples_fit_the_model(max_length: int) -> None:
     engine = FakeEngine(lambda tokens: tokens / 1_000)
     warm_up(engine, max_length=max_length, vocabulary_size=100)
-    calibrate(engine, max_length=max_length, vocabulary_size=100, seconds=10.0, clock=engine.clock)
+    calibrate(engine, at_once=1, max_length=max_length, vocabulary_size=100, seconds=10.0, clock=engine.clock)
     assert engine.batches[0].lengths.tolist() == [max_length]
     for batch in engine.batches:
         assert batch.lengths.min() >= 1

@@ -35,7 +35,7 @@ def policy_with(*requests: list[int], batch_tokens: int = 100, queue_tokens: int
 def batches_of(policy: Policy) -> list[dict[int, tuple[int, ...]]]:
     found = []
     while batch := policy.cut(0.0):
-        found.append({part.request: part.inputs for part in batch.parts})
+        found.append({part.request: tuple(part.inputs) for part in batch.parts})
     return found
 
 
@@ -65,7 +65,13 @@ def test_batches(requests: list[list[int]], want_batches: list[dict[int, tuple[i
 
 
 def test_inside_a_request_the_longest_input_is_cut_first() -> None:
-    assert policy_with([5, 30, 10]).cut(0.0) == Batch((Part(1, (1, 2, 0)),), tokens=45, inputs=3)
+    first = policy_with([5, 60, 70]).cut(0.0)
+    assert first is not None
+    assert (list(first.parts[0].inputs), first.tokens) == ([2, 0], 75)
+
+
+def test_a_request_that_fits_as_a_whole_is_taken_as_it_came() -> None:
+    assert policy_with([5, 30, 10]).cut(0.0) == Batch((Part(1, range(3)),), tokens=45, inputs=3)
 
 
 def test_a_single_query_behind_ten_thousand_texts_is_in_the_next_batch() -> None:
@@ -75,7 +81,7 @@ def test_a_single_query_behind_ten_thousand_texts_is_in_the_next_batch() -> None
     policy.admit(2, [12], NEVER)
     batch = policy.cut(0.0)
     assert batch is not None
-    assert Part(2, (0,)) in batch.parts
+    assert Part(2, range(1)) in batch.parts
 
 
 def test_ten_thousand_texts_go_on_while_queries_fill_every_batch() -> None:
@@ -115,7 +121,7 @@ def test_a_request_past_its_deadline_is_dropped_by_the_cut() -> None:
     policy.admit(1, [10], deadline=5.0)
     policy.admit(2, [10], deadline=6.0)
     batch = policy.cut(now=5.0)
-    assert batch == Batch((Part(2, (0,)),), tokens=10, inputs=1)
+    assert batch == Batch((Part(2, range(1)),), tokens=10, inputs=1)
     assert policy.queued_inputs == 0
 
 
@@ -134,7 +140,7 @@ def test_a_full_queue_refuses_and_keeps_its_state(lengths: list[int], error: typ
     with pytest.raises(error):
         policy.admit(2, lengths, NEVER)
     assert (policy.queued_inputs, policy.queued_tokens) == (2, 50)
-    assert policy.cut(0.0) == Batch((Part(1, (1, 0)),), tokens=50, inputs=2)
+    assert policy.cut(0.0) == Batch((Part(1, range(2)),), tokens=50, inputs=2)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from embedserve_runtime.benching.load import Answers, Batches, run_load
 from embedserve_runtime.benching.products import flops, measured_rate
 from embedserve_runtime.benching.texts import built_in_mix, read_texts
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.cpu_quota import usable_cpus
-from embedserve_runtime.cpu_split import front_ends
+from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.cpu.split import front_ends
 from embedserve_runtime.errors import WrongModelKind
 from embedserve_runtime.frontends.measuring import around_seconds
 from embedserve_runtime.loading import chosen_variant, load_runner
@@ -150,6 +150,7 @@ def _calibration(runner: Runner, tokenizer: TextTokenizer) -> Calibration:
     warm_up(run, max_length=max_length, vocabulary_size=vocabulary_size)
     return calibrate(
         run,
+        at_once=runner.engine.at_once,
         max_length=max_length,
         vocabulary_size=vocabulary_size,
         seconds=CALIBRATION_SECONDS,

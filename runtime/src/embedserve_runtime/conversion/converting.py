@@ -31,8 +31,8 @@ from embedserve_runtime.conversion.rewriting import (
 )
 from embedserve_runtime.conversion.standard import check_outputs, standard_model
 from embedserve_runtime.conversion.trial import Limits, Trial, Tried, sequences_of, variant_of
-from embedserve_runtime.cpu_features import sums_exactly
-from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.cpu.features import sums_exactly
+from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.onnx.artifacts import (
     INPUTS_FILE,
     KIND,

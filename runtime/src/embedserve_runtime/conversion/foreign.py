@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from embedserve_runtime.config import ParitySettings, RuntimeConfig
 from embedserve_runtime.conversion.trial import variant_of
-from embedserve_runtime.cpu_quota import usable_cpus
+from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.onnx.artifacts import PLAIN, REPORT_FILE, Report, Variant
 from embedserve_runtime.engines.onnx.shipped import ShippedEngine

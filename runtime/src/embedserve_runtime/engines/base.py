@@ -5,9 +5,10 @@ Free of any engine library, so that the scheduler and the heads can be used with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import pairwise
+from typing import Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,53 @@ class TokenSequence:
 Tokens = Int32Array | TokenSequence
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FlatTokens(Sequence[Int32Array]):
+    """Plain sequences that lie end to end: no object for each, but where one is asked for.
+
+    token_ids: int32, shape (tokens,). cu_seqlens: int32, shape (sequences + 1,), from 0 on, as of `PackedBatch`.
+    """
+
+    token_ids: Int32Array
+    cu_seqlens: Int32Array
+
+    @classmethod
+    def of(cls, token_ids: Int32Array, lengths: Int32Array) -> FlatTokens:
+        cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
+        np.cumsum(lengths, out=cu_seqlens[1:])
+        return cls(token_ids, cu_seqlens)
+
+    def __len__(self) -> int:
+        return len(self.cu_seqlens) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Int32Array: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Int32Array]: ...
+    def __getitem__(self, index: int | slice) -> Int32Array | Sequence[Int32Array]:
+        places = range(len(self))[index]
+        if isinstance(places, int):
+            return self.token_ids[self.cu_seqlens[places] : self.cu_seqlens[places + 1]]
+        if len(places) == len(self) and places.step == 1:
+            return self
+        if places.step != 1:
+            return [self[place] for place in places]
+        bounds = self.cu_seqlens[places.start : max(places.start, places.stop) + 1]
+        return FlatTokens(self.token_ids[bounds[0] : bounds[-1]], bounds - bounds[0])
+
+    def __iter__(self) -> Iterator[Int32Array]:
+        for start, stop in pairwise(self.cu_seqlens.tolist()):
+            yield self.token_ids[start:stop]
+
+    @property
+    def lengths(self) -> Int32Array:
+        return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
+
+
+def lengths_of(sequences: Sequence[Tokens]) -> list[int]:
+    return sequences.lengths.tolist() if isinstance(sequences, FlatTokens) else [*map(len, sequences)]
+
+
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
     """Sequences end to end, without padding.
@@ -64,7 +112,9 @@ class PackedBatch:
 
     @classmethod
     def pack(cls, sequences: Sequence[Tokens]) -> PackedBatch:
-        """Join non-empty sequences, in the order given."""
+        """Join non-empty sequences, in the order given; those that are joined are not copied."""
+        if isinstance(sequences, FlatTokens):
+            return cls(sequences.token_ids, sequences.cu_seqlens)
         cu_seqlens = np.zeros(len(sequences) + 1, dtype=np.int32)
         np.cumsum([len(sequence) for sequence in sequences], out=cu_seqlens[1:])
         ids = np.concatenate([one.ids if isinstance(one, TokenSequence) else one for one in sequences])

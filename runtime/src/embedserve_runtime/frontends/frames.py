@@ -16,7 +16,14 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from embedserve_runtime import errors
-from embedserve_runtime.engines.base import FloatArray, Int32Array, Tokens, TokenSequence
+from embedserve_runtime.engines.base import (
+    FlatTokens,
+    FloatArray,
+    Int32Array,
+    Tokens,
+    TokenSequence,
+    lengths_of,
+)
 from embedserve_runtime.errors import EmbedserveError, EngineFailure, Overloaded, RequestError
 from embedserve_runtime.results import Output, Results, SparseVector
 from embedserve_runtime.scheduling.policy import Backlog
@@ -95,13 +102,16 @@ _ALL = -1
 def pack_order(order: Order, deadline: float) -> tuple[bytes, ...]:
     """deadline: of the monotonic clock, which all processes of a machine share."""
     sequences = order.sequences
-    written = [one for one in sequences if isinstance(one, TokenSequence)]
+    is_flat = isinstance(sequences, FlatTokens)
+    written = [] if is_flat else [one for one in sequences if isinstance(one, TokenSequence)]
     typed = any(one.types is not None for one in written)
     most = _NO_BOUND if order.most_bytes is None else order.most_bytes
     parts = [
         _ORDER.pack(deadline, most, len(sequences), order.wanted.value, typed, bool(written)),
-        np.array([len(one) for one in sequences], dtype=np.int32).tobytes(),
+        np.array(lengths_of(sequences), dtype=np.int32).tobytes(),
     ]
+    if isinstance(sequences, FlatTokens):
+        return *parts, sequences.token_ids.tobytes()
     parts += [(one.ids if isinstance(one, TokenSequence) else one).tobytes() for one in sequences]
     if written:
         marks = [_marks(one) for one in sequences]
@@ -117,8 +127,9 @@ def unpack_order(payload: bytes) -> tuple[Order, float]:
     cursor = _Cursor(payload, _ORDER.size)
     lengths = cursor.integers(count)
     total = int(lengths.sum())
-    ids = [*_split(cursor.integers(total), lengths)]
-    sequences: list[Tokens] = [*ids]
+    # A copy, lest the engine gets ids that cannot be written; torch warns of those.
+    ids = FlatTokens.of(cursor.integers(total).copy(), lengths)
+    sequences: Sequence[Tokens] = ids
     if written:
         marks = cursor.integers(3 * count).reshape(count, 3).tolist()
         types = [*_split(cursor.integers(total), lengths)] if typed else [None] * count

@@ -6,7 +6,9 @@ A larger budget than that only makes everybody wait longer for the batch in fron
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,10 +25,15 @@ SHARE_OF_PEAK = 0.95
 FLAT_DOUBLINGS = 2
 LEAST_GAIN = 1.02
 REPEATS = 3
+# What a batch takes beside its run: cut, handed to the engine's thread, its results handed back. Of a model that is a
+# table this is more than the run.
+HANDING_OVER_SECONDS = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
+    """tokens_per_second: of all batches that run at once."""
+
     budget: int
     tokens_per_second: float
 
@@ -41,44 +48,56 @@ class Calibration:
 def calibrate(
     run: Callable[[PackedBatch], object],
     *,
+    at_once: int,
     max_length: int,
     vocabulary_size: int,
     seconds: float,
     clock: Callable[[], float],
 ) -> Calibration:
     """Run growing batches until the rate is flat or `seconds` are over; the best of a few runs counts for
-    each.
+    each. at_once: as many of each, on threads of their own, as a server runs them. Rates are compared with what handing
+    batches over takes, and told without.
 
     The first batch is run once more beforehand, since an engine's first run prepares buffers; that is not counted.
     """
     length = min(SEQUENCE_TOKENS, max_length)
     measurements: list[Measurement] = []
     budget, flat, peak = SMALLEST_BUDGET, 0, 0.0
-    run(_sample(budget, length, vocabulary_size))
-    deadline = clock() + seconds
-    while budget <= LARGEST_BUDGET and flat < FLAT_DOUBLINGS:
-        rate, last_run = _best_rate(run, _sample(budget, length, vocabulary_size), deadline, clock)
-        measurements.append(Measurement(budget, rate))
-        flat = flat + 1 if rate < peak * LEAST_GAIN else 0
-        peak = max(peak, rate)
-        # The next batch takes about twice as long as this one.
-        if clock() + 2 * last_run > deadline:
-            break
-        budget *= 2
-    chosen = next(m for m in measurements if m.tokens_per_second >= SHARE_OF_PEAK * peak)
+    with _together(run, at_once, clock) as together:
+        together.run(_sample(budget, length, vocabulary_size))
+        deadline = clock() + seconds
+        while budget <= LARGEST_BUDGET and flat < FLAT_DOUBLINGS:
+            rate, last_run = together.best_rate(_sample(budget, length, vocabulary_size), deadline)
+            measurements.append(Measurement(budget, rate))
+            served = _served(measurements[-1], at_once)
+            flat = flat + 1 if served < peak * LEAST_GAIN else 0
+            peak = max(peak, served)
+            # The next batch takes about twice as long as this one.
+            if clock() + 2 * last_run > deadline:
+                break
+            budget *= 2
+    chosen = next(m for m in measurements if _served(m, at_once) >= SHARE_OF_PEAK * peak)
     return Calibration(chosen.budget, chosen.tokens_per_second, tuple(measurements))
+
+
+def _served(measured: Measurement, at_once: int) -> float:
+    """Tokens a second where such batches follow each other, so many at once."""
+    tokens = at_once * measured.budget
+    return tokens / (tokens / measured.tokens_per_second + HANDING_OVER_SECONDS)
 
 
 def rate(
     run: Callable[[PackedBatch], object],
     *,
+    at_once: int,
     max_length: int,
     vocabulary_size: int,
     clock: Callable[[], float],
 ) -> float:
-    """Tokens per second of one typical text, the best of a few runs."""
+    """Tokens per second of typical texts, as many at once as batches; the best of a few runs."""
     length = min(SEQUENCE_TOKENS, max_length)
-    return _best_rate(run, _sample(length, length, vocabulary_size), math.inf, clock)[0]
+    with _together(run, at_once, clock) as together:
+        return together.best_rate(_sample(length, length, vocabulary_size), math.inf)[0]
 
 
 def warm_up(run: Callable[[PackedBatch], object], *, max_length: int, vocabulary_size: int) -> None:
@@ -98,16 +117,33 @@ def _ids(tokens: int, vocabulary_size: int) -> Int32Array:
     return (np.arange(tokens, dtype=np.int64) * 7919 % vocabulary_size).astype(np.int32)
 
 
-def _best_rate(
-    run: Callable[[PackedBatch], object], batch: PackedBatch, deadline: float, clock: Callable[[], float]
-) -> tuple[float, float]:
-    """Tokens per second of the fastest run, and the seconds of the last one."""
-    best = 0.0
-    for _ in range(REPEATS):
-        started = clock()
-        run(batch)
-        took = clock() - started
-        best = max(best, batch.tokens / max(took, 1e-9))
-        if clock() + took > deadline:
-            break
-    return best, took
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """run: runs a batch `at_once` times at once, and comes back after the last."""
+
+    run: Callable[[PackedBatch], object]
+    at_once: int
+    clock: Callable[[], float]
+
+    def best_rate(self, batch: PackedBatch, deadline: float) -> tuple[float, float]:
+        """Tokens per second of the fastest run, and the seconds of the last one."""
+        best = 0.0
+        for _ in range(REPEATS):
+            started = self.clock()
+            self.run(batch)
+            took = self.clock() - started
+            best = max(best, self.at_once * batch.tokens / max(took, 1e-9))
+            if self.clock() + took > deadline:
+                break
+        return best, took
+
+
+@contextmanager
+def _together(
+    run: Callable[[PackedBatch], object], at_once: int, clock: Callable[[], float]
+) -> Iterator[_Together]:
+    if at_once == 1:
+        yield _Together(run, at_once, clock)
+        return
+    with ThreadPoolExecutor(at_once) as threads:
+        yield _Together(lambda batch: list(threads.map(run, [batch] * at_once)), at_once, clock)

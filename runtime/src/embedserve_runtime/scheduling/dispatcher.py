@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from embedserve_runtime.engines.base import lengths_of
 from embedserve_runtime.errors import DeadlineExceeded, EmbedserveError, NotReady
 from embedserve_runtime.running import Runs
 from embedserve_runtime.scheduling.deadlines import Deadlines
@@ -113,7 +114,7 @@ class Dispatcher:
         if self._closed:
             raise NotReady(self._closed)
         job = Job(next(self._numbers), order, settle, self._clock())
-        lengths = [len(sequence) for sequence in order.sequences]
+        lengths = lengths_of(order.sequences)
         with self._lock:
             self._policy.admit(job.number, lengths, deadline)
             self._jobs[job.number] = job

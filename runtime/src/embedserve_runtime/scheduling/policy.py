@@ -48,10 +48,10 @@ class Limits:
 
 
 class Part(Struct, frozen=True):
-    """Inputs of one request, by their index in it."""
+    """Inputs of one request, by their index in it; a range where they are all of it."""
 
     request: int
-    inputs: tuple[int, ...]
+    inputs: Sequence[int]
 
 
 class Batch(Struct, frozen=True):
@@ -94,28 +94,35 @@ class Backlog(Struct, frozen=True):
 
 
 class _Waiting:
-    """The inputs of one request that have not been cut yet, shortest first."""
+    """The inputs of one request that have not been cut yet: as they came until some of them are, then the shortest
+    first."""
 
     __slots__ = ("deadline", "lengths", "order", "request", "tokens")
+    order: list[int] | None
 
     def __init__(self, request: int, lengths: Sequence[int], tokens: int, deadline: float) -> None:
         """tokens: of all inputs."""
         self.request = request
         self.deadline = deadline
         self.tokens = tokens
-        if len(lengths) == 1:
-            self.order, self.lengths = [0], [*lengths]
-        else:
-            self.order = sorted(range(len(lengths)), key=lengths.__getitem__)
-            self.lengths = [lengths[index] for index in self.order]
+        self.order, self.lengths = None, [*lengths]
 
-    def take_turn(self, room: int, quantum: int, *, any_length: bool) -> tuple[list[int], int]:
-        """Take the longest inputs that fit, about a quantum of tokens; with `any_length` the first always fits."""
-        if len(self.lengths) == 1 and (any_length or self.lengths[0] <= room):
+    def take_turn(self, room: int, quantum: int, *, any_length: bool) -> tuple[Sequence[int], int]:
+        """Take the longest inputs that fit, about a quantum of tokens; with `any_length` the first always fits.
+
+        A request that fits as a whole is taken as it came.
+        """
+        tokens = self.tokens
+        if self.order is None and (
+            tokens <= min(room, quantum) or (len(self.lengths) == 1 and (any_length or tokens <= room))
+        ):
+            everything = range(len(self.lengths))
             self.tokens = 0
-            return [self.order.pop()], self.lengths.pop()
+            self.lengths.clear()
+            return everything, tokens
         taken: list[int] = []
         tokens = 0
+        order = self._sorted()
         while self.lengths and tokens < quantum:
             if any_length and not taken:
                 place = len(self.lengths) - 1
@@ -124,9 +131,16 @@ class _Waiting:
                 if place < 0:
                     break
             tokens += self.lengths.pop(place)
-            taken.append(self.order.pop(place))
+            taken.append(order.pop(place))
         self.tokens -= tokens
         return taken, tokens
+
+    def _sorted(self) -> list[int]:
+        if self.order is None:
+            lengths = self.lengths
+            self.order = sorted(range(len(lengths)), key=lengths.__getitem__)
+            self.lengths = [lengths[index] for index in self.order]
+        return self.order
 
 
 class Policy:
@@ -174,7 +188,7 @@ class Policy:
     def cut(self, now: float) -> Batch | None:
         """The next batch, or None when nothing waits. Requests whose deadline has passed are dropped."""
         room = self.limits.batch_tokens
-        taken: dict[int, list[int]] = {}
+        taken: dict[int, Sequence[int]] = {}
         passed: list[_Waiting] = []
         tokens = inputs = 0
         while self._ring and tokens < room and len(passed) < LOOK_AHEAD:
@@ -182,12 +196,14 @@ class Policy:
             if waiting.deadline <= now:
                 self._forget(waiting)
                 continue
-            turn, turn_tokens = waiting.take_turn(room - tokens, self._quantum, any_length=not taken)
+            # Who waits alone shares with nobody.
+            quantum = self._quantum if self._ring or passed else room
+            turn, turn_tokens = waiting.take_turn(room - tokens, quantum, any_length=not taken)
             if not turn:
                 passed.append(waiting)
                 continue
             if earlier := taken.get(waiting.request):
-                earlier += turn
+                taken[waiting.request] = [*earlier, *turn]
             else:
                 taken[waiting.request] = turn
             tokens += turn_tokens
@@ -199,7 +215,7 @@ class Policy:
             self._ring.move_to_end(waiting.request, last=False)
         self.queued_tokens -= tokens
         self.queued_inputs -= inputs
-        parts = tuple(Part(request, tuple(indices)) for request, indices in taken.items())
+        parts = tuple(Part(request, indices) for request, indices in taken.items())
         return Batch(parts, tokens, inputs) if parts else None
 
     def record(self, tokens: int, seconds: float) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from typing import Protocol
 
 from msgspec import Struct
@@ -89,14 +90,12 @@ class Job:
         self.settle = settle
         self.admitted = now
         self.remaining = len(order.sequences)
-        self._parts: list[tuple[tuple[int, ...], Results]] = []
+        self._parts: list[tuple[Sequence[int], Results]] = []
         self._bytes = 0
         self._queue_seconds = 0.0
         self._engine_seconds = 0.0
 
-    def take(
-        self, inputs: tuple[int, ...], outcome: Outcome, start: int
-    ) -> Completed | EmbedserveError | None:
+    def take(self, inputs: Sequence[int], outcome: Outcome, start: int) -> Completed | EmbedserveError | None:
         """Take what is its own out of an outcome, from place `start` on; the answer when it was the last, or failed."""
         end = start + len(inputs)
         if outcome.failed:
@@ -130,7 +129,7 @@ class Job:
 class Cut:
     """A batch that has been cut: its jobs with the inputs of each, in the order of its rows."""
 
-    parts: tuple[tuple[Job, tuple[int, ...]], ...]
+    parts: tuple[tuple[Job, Sequence[int]], ...]
     tokens: int
     inputs: int
 
@@ -139,8 +138,9 @@ class Cut:
         return PackedBatch.pack(self.sequences)
 
     @property
-    def sequences(self) -> list[Tokens]:
-        return [job.order.sequences[index] for job, inputs in self.parts for index in inputs]
+    def sequences(self) -> Sequence[Tokens]:
+        parts = [_taken(job.order.sequences, inputs) for job, inputs in self.parts]
+        return parts[0] if len(parts) == 1 else [*chain.from_iterable(parts)]
 
     @property
     def wanted(self) -> Output:
@@ -151,6 +151,10 @@ class Cut:
             ):  # a union of flags takes longer than all else of a short request
                 wanted |= job.order.wanted
         return wanted
+
+
+def _taken(sequences: Sequence[Tokens], places: Sequence[int]) -> Sequence[Tokens]:
+    return sequences if places == range(len(sequences)) else [sequences[place] for place in places]
 
 
 class Ran(Struct, frozen=True):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray, Tokens
+from embedserve_runtime.engines.base import FloatArray, Tokens, lengths_of
 from embedserve_runtime.errors import EmbedserveError, NotFinite
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.results import Output
@@ -227,4 +227,4 @@ def _effort(small: Small, now: float) -> Effort:
     timings = Timings(
         now - small.started, small.tokenized - small.started, done.queue_seconds, done.engine_seconds
     )
-    return Effort([*map(len, small.sequences)], small.characters, timings)
+    return Effort(lengths_of(small.sequences), small.characters, timings)

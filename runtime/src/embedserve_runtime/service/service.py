@@ -9,7 +9,7 @@ from functools import cache
 from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import EngineFacts, Int32Array, Tokens
+from embedserve_runtime.engines.base import EngineFacts, Int32Array, Tokens, lengths_of
 from embedserve_runtime.errors import (
     BatchTooLarge,
     EmptyInput,
@@ -321,7 +321,7 @@ class EmbeddingService:
             queue=done.queue_seconds,
             engine=done.engine_seconds,
         )
-        return _Ran(done.results, Effort(list(map(len, order.sequences)), characters, timings))
+        return _Ran(done.results, Effort(lengths_of(order.sequences), characters, timings))
 
     def _deadline(self, started: float, seconds: float | None) -> float:
         most = self.batching.request_timeout_seconds

@@ -7,7 +7,8 @@
     layout     what tokenizer.json says, read once
     words      texts word by word, out of a table, where words do not depend on each other
     spelling   what happens to a word of ASCII around the tokenizer's model
-    bulk       many texts of ASCII at a time by array operations; memory, spellers and tries are its parts
+    bulk       texts of static models by compiled loops
+    characters what the tokenizer makes of each character, for those
     cutting    which tokens stay
     ways       which of these a query or a document takes
 

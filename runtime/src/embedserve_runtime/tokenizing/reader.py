@@ -166,10 +166,18 @@ class Reader:
             else:
                 yield Part(next(near)) if len(text) <= self._window else self._far(text, need)
 
-    def by_words(self, texts: Sequence[str]) -> list[Int32Array | None]:
-        """All ids of each text, with special tokens; None where its words are not looked up."""
+    def by_words(self, texts: Sequence[str]) -> Sequence[Int32Array | None]:
+        """All ids of each text, with special tokens; None where its words are not looked up. FlatTokens where all were
+        read together."""
         if self._words is None:
             return [None] * len(texts)
+        lengths = [*map(len, texts)]
+        if (
+            len(texts) <= PIECE_TEXTS
+            and sum(lengths) <= PIECE_CHARACTERS
+            and max(lengths, default=0) <= self._window
+        ):
+            return self._words.ids_of(texts, *self._frame)
         near = [text for text in texts if len(text) <= self._window]
         known = iter([ids for piece in pieces(near, len) for ids in self._words.ids_of(piece, *self._frame)])
         return [next(known) if len(text) <= self._window else None for text in texts]

@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 
 from embedserve_runtime.tokenizing.layout import WORD_NORMALIZERS, flat
 
 Spell = Callable[[str], list[int]]
 
+# A character that never joins with a neighbour: no mark, no joiner, no half of a surrogate pair.
+PLAIN = re.compile(
+    "[\x00-\u02ff\u0370-\u0482\u048a-\u052f\u05d0-\u05ea\u1e00-\u1fff\u2010-\u2027\u2030-\u205e\u20a0-\u20bf"
+    "\u2100-\u214f\u2190-\u22ff\u3000-\u3029\u3041-\u3096\u30a1-\u30fe\u4e00-\u9fff\uac00-\ud7a3\uff01-\uff9d]"
+)
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 # More added tokens than this are not looked for in every new word.
 _MOST_ADDED = 256
@@ -26,6 +31,17 @@ class Split(Enum):
     LETTERS_AND_SIGNS = re.compile(r"[0-9A-Za-z]+|[^0-9A-Za-z]")
     LETTERS_AND_RUNS = re.compile(r"[0-9A-Z_a-z]+|[^0-9A-Z_a-z]+")
     WHOLE = re.compile(r".+")
+
+    @property
+    def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
+        """What splits words that are not of ASCII alike."""
+        match self:
+            case Split.LETTERS_AND_SIGNS:
+                return pre_tokenizers.BertPreTokenizer()
+            case Split.LETTERS_AND_RUNS:
+                return pre_tokenizers.Whitespace()
+            case Split.WHOLE:
+                return pre_tokenizers.WhitespaceSplit()
 
 
 @dataclass(frozen=True, slots=True)

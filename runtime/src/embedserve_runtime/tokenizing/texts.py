@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from tokenizers import Tokenizer, processors
 
-from embedserve_runtime.engines.base import Int32Array, Tokens
+from embedserve_runtime.engines.base import FlatTokens, Int32Array, Tokens
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, PromptTemplate, Task
@@ -122,16 +122,19 @@ class TextTokenizer:
         """Make pairs with a written prompt from now on. Raises ConfigError when it leaves no room."""
         self._written = (self.template(template.parts), template.instruction)
 
-    def encode(self, inputs: Sequence[Input], prompt: str, rules: CutRules) -> list[Int32Array]:
+    def encode(self, inputs: Sequence[Input], prompt: str, rules: CutRules) -> Sequence[Int32Array]:
         """Token ids of each input, in order. Texts get the prompt put before them; id arrays are used as they
         are.
 
         Raises EmptyInput, InputTooLong, InvalidInput, each naming the input.
         """
-        for index, item in enumerate(inputs):
-            if not item:
-                raise EmptyInput(f"input {index} is empty")
-        read = iter(self._by_words([prompt + item for item in inputs if isinstance(item, str)]))
+        if not all(inputs):
+            raise EmptyInput(f"input {[*map(bool, inputs)].index(False)} is empty")
+        texts = [item for item in inputs if isinstance(item, str)]
+        by_words = self._by_words([prompt + text for text in texts] if prompt else texts)
+        if isinstance(by_words, FlatTokens) and len(by_words) == len(inputs):
+            return by_words
+        read = iter(by_words)
         known = [next(read) if isinstance(item, str) else None for item in inputs]
         others = [(index, inputs[index]) for index, ids in enumerate(known) if ids is None]
         fitted = self._fit(others, prompt, rules)
@@ -244,13 +247,22 @@ class TextTokenizer:
         """The vocabulary's own strings; empty for rows of the model that the tokenizer has no token for."""
         return [self._tokenizer.id_to_token(number) or "" for number in ids.tolist()]
 
-    def _by_words(self, texts: Sequence[str]) -> list[Int32Array | None]:
-        """Ids of each text whose words are looked up and that needs no cut, as most do; else None."""
+    def _by_words(self, texts: Sequence[str]) -> Sequence[Int32Array | None]:
+        """Ids of each text whose words are looked up and that needs no cut, as most do; else None. FlatTokens where
+        all texts are such, read together."""
         limit = self._characters
-        near = [text for text in texts if limit is None or len(text) <= limit]
-        known = iter(self._reader.by_words(near))
-        found = [next(known) if limit is None or len(text) <= limit else None for text in texts]
+        if limit is None or max(map(len, texts), default=0) <= limit:
+            found = self._reader.by_words(texts)
+            if isinstance(found, FlatTokens) and self._fit_as_they_are(found):
+                return found
+        else:
+            known = iter(self._reader.by_words([text for text in texts if len(text) <= limit]))
+            found = [next(known) if len(text) <= limit else None for text in texts]
         return [ids if ids is not None and 0 < len(ids) <= self.max_length else None for ids in found]
+
+    def _fit_as_they_are(self, sequences: FlatTokens) -> bool:
+        lengths = sequences.lengths
+        return bool(lengths.min() > 0 and lengths.max() <= self.max_length)
 
     def _fit(
         self, inputs: Sequence[tuple[int, Input]], prompt: str, rules: CutRules, *, offsets: bool = False

@@ -10,29 +10,23 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from embedserve_runtime.engines.base import Int32Array
-from embedserve_runtime.tokenizing.bulk import MOST_CHARACTERS, Bulk
 from embedserve_runtime.tokenizing.layout import WORD_NORMALIZERS, flat
-from embedserve_runtime.tokenizing.spelling import read_surroundings, spell_by_model
+from embedserve_runtime.tokenizing.spelling import PLAIN, read_surroundings, spell_by_model
+
+if TYPE_CHECKING:
+    from embedserve_runtime.tokenizing.bulk import Bulk
 
 # Some 200 bytes each. When so many have been met, those that are not met again among the next so many are forgotten.
 MOST_WORDS = 32_768
 # Longer ones come once, and one may be a whole text of a language without blanks.
 LONGEST_WORD = 48
-# Of texts of ASCII: from here on they are read together. Where each word is known, looking up is faster up to 14,000,
-# by a third at this many; where a word in eleven is new, reading together is faster from 6,000 on.
-BULK_CHARACTERS = 8_192
-# Characters that never join with a neighbour: no marks, no joiners, no halves of surrogate pairs. Texts with others
-# are left to the library.
-_PLAIN = re.compile(
-    "[\x00-\u02ff\u0370-\u0482\u048a-\u052f\u05d0-\u05ea\u1e00-\u1fff\u2010-\u2027\u2030-\u205e\u20a0-\u20bf"
-    "\u2100-\u214f\u2190-\u22ff\u3000-\u3029\u3041-\u3096\u30a1-\u30fe\u4e00-\u9fff\uac00-\ud7a3\uff01-\uff9d]*"
-)
+_PLAIN = re.compile(f"{PLAIN.pattern}*")
 _BLANKS = " \t\n\r"
 
 _SPLIT_FIRST = {"BertPreTokenizer", "WhitespaceSplit", "Whitespace"}
@@ -42,27 +36,48 @@ _SPLIT_FURTHER = {*_SPLIT_FIRST, "Punctuation", "Digits"}
 class Words:
     """Safe from several threads: at worst two of them fill in the same word."""
 
-    def __init__(self, encode: Callable[[str], list[int]]) -> None:
-        """encode: ids of one word, without special tokens."""
+    def __init__(self, encode: Callable[[str], list[int]], bulk: Bulk | None = None) -> None:
+        """encode: ids of one word, without special tokens. bulk: what reads texts first, where it can."""
         self._table = _Table(encode)
-        self.bulk: Bulk | None = None
+        self.bulk = bulk
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, layout: Mapping[str, Any], *, bulk: bool) -> Words | None:
         """None for a tokenizer whose words are not known to be independent. layout: its tokenizer.json. bulk: whether
-        to make ready for many texts at a time."""
+        texts shall be read by compiled loops, which take memory and a longer start."""
         if not (words_are_independent(layout) and _blanks_stay(tokenizer)):
             return None
         around = read_surroundings(tokenizer, layout)
         if around is None:
             return cls(lambda word: tokenizer.encode(word, add_special_tokens=False).ids)
-        words = cls(spell_by_model(tokenizer, layout, around))
-        if bulk:
-            words.bulk = Bulk.of(layout, around, words._table.__getitem__)
-        return words
+        spell = spell_by_model(tokenizer, layout, around)
+        if not bulk:
+            return cls(spell)
+        from embedserve_runtime.tokenizing.bulk import Bulk
+
+        return cls(spell, Bulk.of(tokenizer, layout, around))
 
     def ids(self, text: str, head: bytes = b"", tail: bytes = b"") -> Int32Array | None:
         """Of the text, between `head` and `tail`, ids as int32; None where the library must read it whole."""
+        if self.bulk is not None:
+            return self.ids_of([text], head, tail)[0]
+        return self._looked_up(text, head, tail)
+
+    def ids_of(
+        self, texts: Sequence[str], head: bytes = b"", tail: bytes = b""
+    ) -> Sequence[Int32Array | None]:
+        """`ids` of each; FlatTokens where all were read together."""
+        if self.bulk is None or not texts:
+            return [self._looked_up(text, head, tail) for text in texts]
+        read, odd = self.bulk.read(texts, head, tail)
+        if odd is None:
+            return read
+        return [
+            self._looked_up(text, head, tail) if left_out else ids
+            for text, ids, left_out in zip(texts, read, odd.tolist(), strict=True)
+        ]
+
+    def _looked_up(self, text: str, head: bytes, tail: bytes) -> Int32Array | None:
         if not text.isascii() and _PLAIN.fullmatch(text) is None:
             return None
         spaced = text.replace("\n", " ").replace("\t", " ").replace("\r", " ")
@@ -70,14 +85,6 @@ class Words:
         return np.frombuffer(
             b"".join((head, *map(table.__getitem__, spaced.split(" ")), tail)), dtype=np.int32
         )
-
-    def ids_of(self, texts: Sequence[str], head: bytes = b"", tail: bytes = b"") -> list[Int32Array | None]:
-        """`ids` of each."""
-        plain = [text for text in texts if text.isascii()] if self.bulk is not None else []
-        if self.bulk is None or not BULK_CHARACTERS <= sum(map(len, plain)) <= MOST_CHARACTERS:
-            return [self.ids(text, head, tail) for text in texts]
-        read = iter(self.bulk.ids(plain, head, tail))
-        return [next(read) if text.isascii() else self.ids(text, head, tail) for text in texts]
 
 
 class _Table(dict[str, bytes]):

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from embedserve_runtime.config import OnnxSettings, ParitySettings
-from embedserve_runtime.cpu_features import has_bfloat16_products, instruction_set
+from embedserve_runtime.cpu.features import has_bfloat16_products, instruction_set
 from embedserve_runtime.engines.onnx.graph import OPSET, OUTPUT
 from embedserve_runtime.engines.onnx.nodes import FUSED
 from embedserve_runtime.model.card import ModelCard
@@ -36,7 +36,7 @@ INPUTS_FILE = "inputs.json"
 REPORT_FILE = "report.json"
 KIND: Final = "artifacts"
 # Raised with each change of what the same inputs give.
-CONVERTER_VERSION = "2"
+CONVERTER_VERSION = "3"
 PLAIN = "float32"
 # What `onnx.precision: auto` tries, the second where the processor has it. float16 weights take less room and are not
 # faster on any CPU.

@@ -122,8 +122,7 @@ class OnnxEngine:
         groups = EqualGroups.of(batch.lengths)
         feeds: dict[str, NDArray[np.generic]] = {
             "token_ids": batch.token_ids.astype(np.int64),
-            "positions": np.arange(batch.tokens, dtype=np.int64)
-            - np.repeat(batch.cu_seqlens[:-1], batch.lengths),
+            "positions": _positions(batch),
             "starts": groups.starts,
             "ends": groups.ends,
             "shapes": groups.shapes,
@@ -143,5 +142,13 @@ class OnnxEngine:
 
 def _by_length(batch: PackedBatch) -> Int32Array | None:
     """The order of the sequences in which those of one length stand side by side; None where they do."""
+    if len(batch.cu_seqlens) == 2:
+        return None
     order = np.argsort(batch.lengths, kind="stable").astype(np.int32)
     return None if np.array_equal(order, np.arange(len(order))) else order
+
+
+def _positions(batch: PackedBatch) -> NDArray[np.int64]:
+    """Of each token in its sequence."""
+    places = np.arange(batch.tokens, dtype=np.int64)
+    return places if len(batch.cu_seqlens) == 2 else places - np.repeat(batch.cu_seqlens[:-1], batch.lengths)

@@ -39,7 +39,7 @@ class GraphWriter:
     def constant(self, name: str, value: NDArray[np.generic]) -> str:
         """Keep `value` under `name`. A name stands for one value: asking again gives the same initialiser."""
         if name not in self.initializers:
-            self.initializers[name] = np.ascontiguousarray(value)
+            self.initializers[name] = np.asarray(value, order="C")
         return name
 
     def integers(self, *values: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -21,13 +22,15 @@ LEAST_COSINE = 0.9995
 LEAST_COSINE_OF_EIGHT_BIT = 0.99
 # From Turing to Blackwell, as the operator's hardware classes name them.
 GENERATIONS = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
+# torch's wheels for ARM begin with the next one, and so do the classes there.
+NOT_ON_ARM = ("7.5",)
 CPU = torch.device("cpu")
 
 
 def torch_checks(encoder: Encoder, weights: Weights, batch: PackedBatch, want: FloatArray) -> Iterator[Check]:
     """want: the hidden states of another engine."""
     yield near("torch engine on the CPU", _forward(encoder, weights, batch, CPU, None), want, LEAST_COSINE)
-    yield _generations()
+    yield generations(platform.machine(), (torch._C._cuda_getArchFlags() or "") if torch.version.cuda else "")
     yield _compiler()
     if not torch.cuda.is_available():
         for name in ("CUDA device", "fused kernels", "CUDA graphs", "fp8", "int8"):
@@ -37,18 +40,19 @@ def torch_checks(encoder: Encoder, weights: Weights, batch: PackedBatch, want: F
         yield from _device_checks(torch.device("cuda", number), encoder, weights, batch, want)
 
 
-def _generations() -> Check:
-    """Of GPUs, those that torch has code for; what is compiled for one runs on later ones of the same major number."""
+def generations(machine: str, flags: str) -> Check:
+    """Of GPUs, those that torch has code for, by its flags; what is compiled for one runs on later ones of the same
+    major number. machine: as the kernel names it."""
+    wanted = [one for one in GENERATIONS if machine != "aarch64" or one not in NOT_ON_ARM]
     name = "generations of GPUs"
-    flags = torch._C._cuda_getArchFlags() if torch.version.cuda else None
     if not flags:
         return Check(name, State.NOT_CHECKED, f"torch {torch.__version__} is built without CUDA")
     built = {flag.rpartition("_")[2].rstrip("af") for flag in flags.split()}
     pairs = {(int(one[:-1]), int(one[-1])) for one in built if one.isdigit()}
-    missing = [one for one in GENERATIONS if not _runs(one, pairs)]
+    missing = [one for one in wanted if not _runs(one, pairs)]
     if missing:
         return Check(name, State.FAILED, f"no code for compute capability {', '.join(missing)}")
-    return Check(name, State.OK, f"code for compute capability {', '.join(GENERATIONS)}")
+    return Check(name, State.OK, f"code for compute capability {', '.join(wanted)}")
 
 
 def _runs(generation: str, built: set[tuple[int, int]]) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_runtime.cpu_quota import cpu_limit, usable_cpus
+from embedserve_runtime.cpu.quota import cpu_limit, usable_cpus
 
 V1 = {"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}
 CASES: dict[str, tuple[dict[str, str], float | None]] = {

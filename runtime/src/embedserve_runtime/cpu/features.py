@@ -24,12 +24,17 @@ WIDE_SUMS = frozenset({"amx-int8", "avx512-vnni", "avx-vnni", "i8mm", "dotprod",
 
 def instruction_set() -> str:
     """Name of this machine's, `x86-64/avx512-vnni` for example."""
-    return name_of(platform.machine(), flags_in(_cpu_info()))
+    return name_of(platform.machine(), cpu_flags())
 
 
 def has_bfloat16_products() -> bool:
     """Whether ONNX Runtime makes products in bfloat16 on this machine: on ARM whose cores have them (BFMMLA)."""
-    return platform.machine() in ARM_MACHINES and "bf16" in flags_in(_cpu_info())
+    return platform.machine() in ARM_MACHINES and "bf16" in cpu_flags()
+
+
+def cpu_flags() -> frozenset[str]:
+    """Of this machine."""
+    return flags_in(_cpu_info())
 
 
 def flags_in(cpu_info: str) -> frozenset[str]:

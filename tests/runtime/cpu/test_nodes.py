@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_runtime.cpu_nodes import Place, cpus_in, home_of, read_nodes, read_place, usable_nodes
+from embedserve_runtime.cpu.nodes import Place, cpus_in, home_of, read_nodes, read_place, usable_nodes
 
 ONE = {0: "0-15"}
 # Two sockets of 16 cores with two threads each: the second threads have the upper numbers.
@@ -28,7 +28,7 @@ UNEVEN = {0: "0-3", 1: "4-15"}
 STAYING = """
 import json, os, sys, threading
 from pathlib import Path
-from embedserve_runtime.cpu_nodes import stay_on_one_node
+from embedserve_runtime.cpu.nodes import stay_on_one_node
 
 masks, moved = [], threading.Event()
 note = lambda: masks.append(sorted(os.sched_getaffinity(0)))

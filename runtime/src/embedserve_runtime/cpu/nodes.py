@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedserve_runtime.cpu_quota import allowed_cpus
+from embedserve_runtime.cpu.quota import allowed_cpus
 
 NODES_ROOT = Path("/sys/devices/system/node")
 PROCESS_ROOT = Path("/proc/self")

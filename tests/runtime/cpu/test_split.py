@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from embedserve_runtime.cpu_split import MOST_FRONT_ENDS, CpuSplit, front_ends, split_cpus
+from embedserve_runtime.cpu.split import MOST_FRONT_ENDS, CpuSplit, front_ends, split_cpus
 
 MICRO = 1e-6
 CASES = {

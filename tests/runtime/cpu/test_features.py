@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_runtime import cpu_features
-from embedserve_runtime.cpu_features import (
+from embedserve_runtime.cpu import features
+from embedserve_runtime.cpu.features import (
     flags_in,
     has_bfloat16_products,
     instruction_set,
@@ -65,7 +65,7 @@ def test_products_in_bfloat16_are_those_of_arm(
 ) -> None:
     (tmp_path / "cpuinfo").write_text(text)
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr(cpu_features, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(features, "CPU_INFO", tmp_path / "cpuinfo")
     assert has_bfloat16_products() is want
 
 

@@ -1,0 +1,117 @@
+"""How often a service is written while its pods come up: what is new at once, mere progress now and then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from embedserve_operator.controller import Controller
+from embedserve_operator.kinds import POD, RESOURCE
+from embedserve_operator.kube import Kube
+from embedserve_operator.pod_calls import PodCalls
+from embedserve_operator.queue import WorkQueue
+from embedserve_operator.store import ClusterStore, Store
+from embedserve_operator.world import Key
+from tests.operator.builders import NOW, SETTINGS, hub_spec
+from tests.operator.simulation import KEY, Simulation, simulated
+
+CHILDREN = 4
+PAUSE_S = 2.0
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Watching:
+    """One process of the operator that sees the simulation's cluster as its watches would."""
+
+    simulation: Simulation
+    controller: Controller
+    store: Store
+    queue: WorkQueue[Key]
+
+    async def see(self, *kinds: str) -> int:
+        """A pass after events about objects of these kinds; returns how many writes it made."""
+        before = self.simulation.writes
+        for kind in kinds:
+            for one in self.simulation.of_kind(kind):
+                self.store.put(kind, one)
+        assert await self.controller.reconcile(KEY)
+        return self.simulation.writes - before
+
+    def pods_come_up(self) -> None:
+        """Ready, and saying nothing of the model: what is made of that is not counted here."""
+        self.simulation.settle()
+        for one in self.simulation.of_kind(POD):
+            del one["status"]["initContainerStatuses"]
+
+    def said(self, condition: str) -> tuple[str, str]:
+        """Status and message."""
+        found = self.simulation.condition(condition)
+        assert found is not None
+        return found["status"], found["message"]
+
+
+@asynccontextmanager
+async def watching(folder: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterator[Watching]:
+    async with (
+        simulated(folder, monkeypatch) as (simulation, operator),
+        Kube(request_timeout=20) as kube,
+        PodCalls(tell_timeout=5, check_timeout=5, port=operator.pod_port) as calls,
+    ):
+        store, queue = Store(), WorkQueue[Key](first=1, limit=60)
+        controller = Controller(
+            kube,
+            store,
+            ClusterStore(watches_nodes=False),
+            queue,
+            calls,
+            settings=SETTINGS,
+            now=lambda: datetime.fromtimestamp(NOW, UTC),
+            clock=clock,
+        )
+        yield Watching(simulation, controller, store, queue)
+
+
+async def test_a_service_that_comes_up_is_written_six_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watching(tmp_path, monkeypatch, Clock()) as operator:
+        operator.simulation.user_applies(hub_spec())
+        assert await operator.see(RESOURCE) == CHILDREN + 1
+        operator.pods_come_up()
+        # The pod is ready before its Deployment counts it.
+        assert await operator.see(POD) == 0
+        assert await operator.see("Deployment", POD) == 1
+        assert operator.said("Ready") == ("True", "1 of 1 replicas are ready")
+        assert operator.simulation.writes == CHILDREN + 2
+
+
+async def test_progress_that_waited_is_written_when_the_pause_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    async with watching(tmp_path, monkeypatch, clock) as operator:
+        operator.simulation.user_applies(hub_spec())
+        await operator.see(RESOURCE)
+        operator.pods_come_up()
+        clock.now = PAUSE_S - 0.1
+        assert await operator.see(POD) == 0
+        assert operator.said("Reconciling") == ("True", "0 of 1 replicas are ready")
+        clock.now = PAUSE_S
+        async with asyncio.timeout(60):
+            assert await operator.queue.get(60) == KEY, "the pass that writes it is due"
+        assert await operator.see() == 1
+        assert operator.said("Reconciling") == ("True", "1 of 1 replicas are ready")
