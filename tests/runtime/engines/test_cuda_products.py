@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from embedserve_runtime.engines.torch.fused.hopper import Bounds, EightBitSides, HopperProduct, why_not_hopper
+from embedserve_runtime.engines.torch.parameters import Linear
+from embedserve_runtime.model.architecture import Activation
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
@@ -131,3 +133,19 @@ def test_a_result_in_e4m3_has_the_scale_of_its_bound_and_stays_within(
     assert bool((want.abs() <= bound[:, None]).all())
     # Numbers so far below the bound that e4m3 has few digits for them are most of what is lost.
     assert error(out.float() * scales[:, None], want) < MOST_ERROR_E4M3
+
+
+@pytest.mark.parametrize("more", [-1, 0, 5])
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+def test_few_rows_and_many_give_the_same_product(more: int, gated: bool) -> None:
+    from embedserve_runtime.engines.torch.fused import operations
+
+    right = Operand.random(256, 96, torch.bfloat16, 2)
+    linear = Linear(right.values, torch.randn(256, device=CUDA).to(torch.bfloat16))
+    left = Operand.random(operations.LEAST_TOKENS_ON_HOPPER + more, 96, torch.bfloat16, 1)
+    got = operations.ActivatedProduct(linear, Activation.GELU, gated)(left.values)
+    # The library rounds once more before its activation.
+    assert error(got, result(left, right, linear.bias, 0, gated)) < 2 * MOST_ERROR_16
+    left = Operand.random(operations.LEAST_TOKENS_WITHOUT_ACTIVATION + more, 96, torch.bfloat16, 1)
+    got = operations.PlainProduct(linear)(left.values)
+    assert error(got, result(left, right, linear.bias, -1, False)) < MOST_ERROR_16

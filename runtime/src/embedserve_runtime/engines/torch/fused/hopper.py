@@ -21,8 +21,9 @@ FIRST_TRITON = (3, 6)
 ROWS, COLUMNS = 128, 128
 # Bytes of a block along the depth: what the accelerator lays out without conflicts.
 STEP_BYTES = 128
-# Blocks of operands on their way or being read: with the tiles that wait to be written they fill the shared memory.
-PLACES = 4
+# For blocks of operands that are on their way or being read. The shared memory has room for five beside the tiles that
+# wait to be written; with a result in e4m3 four are no slower (measured on an H100).
+PLACES, PLACES_OF_NARROW = 5, 4
 # Rows of tiles that use the same weights one after the other, from the cache.
 TOGETHER = 8
 
@@ -107,7 +108,7 @@ class HopperProduct:
             SCALED=eight is not None,
             ADD=residual is not None,
             NARROW=narrow,
-            PLACES=PLACES,
+            PLACES=PLACES_OF_NARROW if narrow else PLACES,
             TOGETHER=TOGETHER,
             num_warps=4,
             maxnreg=168,
