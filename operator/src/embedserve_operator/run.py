@@ -49,6 +49,7 @@ class Lines(NamedTuple):
 async def run(settings: RunSettings) -> int:
     """Run until told to stop; returns the exit status."""
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(tell_error)
     stop = asyncio.Event()
     _on_signals(stop)
     pulse = Pulse(loop.time)
@@ -241,6 +242,15 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         with suppress(asyncio.CancelledError, Exception):
             await task
+
+
+def tell_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The loop's errors, in the log. kopf leaves the generators of its watches open, and at the end of the process the
+    loop closes outer and inner ones at once; that one then finds the other closed is no error of anybody's."""
+    if "asyncgen" in context:
+        log.debug("%s: %s", context["message"], context.get("exception"))
+    else:
+        loop.default_exception_handler(context)
 
 
 def _on_signals(stop: asyncio.Event) -> None:

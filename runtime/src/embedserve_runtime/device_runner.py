@@ -124,7 +124,7 @@ class DeviceRunner(EngineRunner[TorchEngine]):
 
     @property
     def most_under_way(self) -> int:
-        """One runs, the next is there when it ends."""
+        """Large ones run beside each other; of small ones the next is there when one ends."""
         return 2
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:

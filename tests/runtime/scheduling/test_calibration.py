@@ -48,6 +48,7 @@ RATES = [
         lambda tokens: 0.01 + tokens / 100_000, 16_384, id="a fixed cost a batch is spread thin enough"
     ),
     pytest.param(lambda tokens: max(tokens, 2_048) / 100_000, 2_048, id="the engine is full at one size"),
+    pytest.param(lambda tokens: tokens / 10_000_000, 16_384, id="a run takes less than handing a batch over"),
     pytest.param(
         lambda tokens: tokens / (100_000 if tokens <= 1_024 else 50_000), 256, id="larger batches are slower"
     ),

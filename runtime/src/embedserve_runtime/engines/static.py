@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.errors import EngineFailure, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import TENSOR, WordTable
@@ -38,29 +38,42 @@ class Rows:
         """tensors: as `StaticTable.tensors()` gives them.
 
         Products keep the dtype that numpy gives them; integers and float64 are added in float64, all others in float32.
+        Raises ModelInvalid for dtypes that have no product.
         """
         table, mapping, weights = tensors["embeddings"], tensors.get("mapping"), tensors.get("weights")
-        product = table.dtype if weights is None else np.result_type(table, weights)
+        product = table.dtype if weights is None else _product(table.dtype, weights.dtype)
         added = np.dtype(np.float64 if product.kind in "iu" or product == np.float64 else np.float32)
         if table.dtype.name not in STORED or (weights is not None and product != added):
-            every = np.arange(len(table if mapping is None else mapping))
-            table, mapping, weights = rows_of(every, tensors).astype(added), None, None
+            table = table if mapping is None else table[mapping]
+            table = (table if weights is None else table * weights[:, None]).astype(added)
+            mapping = weights = None
         return cls(
             _fixed(table.view(np.uint16) if table.dtype == np.float16 else table),
             _fixed(np.zeros(0, dtype=np.int64) if mapping is None else mapping.astype(np.int64)),
             _fixed(np.zeros(0, dtype=added) if weights is None else weights.astype(added)),
         )
 
+    def of_tokens(self, ids: Int32Array) -> FloatArray:
+        """A row for each, weighted: (tokens, dimensions)."""
+        table = self.table.view(np.float16) if self.table.dtype == np.uint16 else self.table
+        rows = table[self.mapping[ids] if len(self.mapping) else ids]
+        if len(self.weights):
+            rows = rows.astype(self.weights.dtype) * self.weights[ids][:, None]
+        return rows.astype(np.float32)
 
-def rows_of(ids: NDArray[Any], tensors: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-    """Rows of ids, weighted: (ids, dimensions)."""
-    table, mapping, weights = tensors["embeddings"], tensors.get("mapping"), tensors.get("weights")
-    rows: NDArray[Any] = table[ids if mapping is None else mapping[ids]]
-    return rows if weights is None else rows * weights[ids][:, None]
+
+def _product(table: np.dtype[Any], weights: np.dtype[Any]) -> np.dtype[Any]:
+    try:
+        return np.result_type(table, weights)
+    except TypeError as error:
+        raise ModelInvalid(
+            f"a table of {table} with weights of {weights}: no dtype holds both; store the weights as float32"
+        ) from error
 
 
 def _fixed(array: NDArray[Any]) -> NDArray[Any]:
-    fixed = np.ascontiguousarray(array).view()
+    """A copy, since numpy has large arrays lie in large pages, which rows at random places are found in faster."""
+    fixed = np.array(array, order="C")
     fixed.flags.writeable = False
     return fixed
 
@@ -91,7 +104,6 @@ class StaticRunner:
         self._finish = finish
         self._vocabulary = table.vocabulary
         self._unknown = -1 if table.unknown is None else table.unknown
-        self._tensors = tensors
         self._rows = Rows.of(tensors)
 
     @property
@@ -122,7 +134,7 @@ class StaticRunner:
     def _spread(self, batch: PackedBatch) -> list[FloatArray]:
         counts = (batch.token_ids < self._vocabulary) & (batch.token_ids != self._unknown)
         hidden = np.zeros((batch.tokens, self._rows.table.shape[1]), dtype=np.float32)
-        hidden[counts] = rows_of(batch.token_ids[counts], self._tensors)
+        hidden[counts] = self._rows.of_tokens(batch.token_ids[counts])
         return np.split(hidden, batch.cu_seqlens[1:-1])
 
 

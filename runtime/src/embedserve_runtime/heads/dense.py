@@ -129,6 +129,8 @@ def normalize(vectors: FloatArray) -> FloatArray:
 
     One sum a row, so that a row alone gets the same bits as in a batch; those of model2vec, too.
     """
-    norms = np.linalg.norm(vectors, axis=1)
-    scaled: FloatArray = vectors / np.maximum(norms, NORMALIZE_EPS)[:, None]
+    # As np.linalg.norm has it, which makes two more arrays of this size.
+    scaled: FloatArray = vectors * vectors
+    norms = np.sqrt(np.add.reduce(scaled, axis=1))
+    np.divide(vectors, np.maximum(norms, NORMALIZE_EPS)[:, None], out=scaled)
     return scaled

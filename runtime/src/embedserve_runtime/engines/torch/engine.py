@@ -159,7 +159,8 @@ class TorchEngine:
         """What `take` makes of the batch's results on the device: one value, or more where the batch did not fit into
         memory as one. It is given the results and the sequences that they are of. Raises EngineFailure.
 
-        `take` should queue copies and not wait for them. needs_hidden: whether it reads hidden states.
+        `take` should queue copies and not wait for them, on the stream that is torch's current one then. needs_hidden:
+        whether it reads hidden states.
         """
         self._check(batch)
         self.padding = 0
@@ -178,14 +179,19 @@ class TorchEngine:
     ) -> list[T]:
         """Run a batch, in halves where memory runs out."""
         try:
-            return [take(self._submit(batch, needs_hidden), batch)]
+            return [self._taken(batch, take, needs_hidden)]
         except torch.OutOfMemoryError as error:
             self.memory.lower(batch)
             # Its text only: who keeps the record would keep the error, whose traceback holds tensors of the failed run.
             logger.warning("out of memory with %d tokens, again in halves: %s", batch.tokens, str(error))
         # Not in the handler, for the same reason.
         torch.cuda.empty_cache()
-        return [take(self._submit(half, needs_hidden), half) for half in halves(batch)]
+        return [self._taken(half, take, needs_hidden) for half in halves(batch)]
+
+    def _taken(self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], needs_hidden: bool) -> T:
+        done = self._submit(batch, needs_hidden)
+        with done.here():
+            return take(done, batch)
 
     def _submit(self, batch: PackedBatch, needs_hidden: bool) -> Forward:
         """Queue the forward pass."""

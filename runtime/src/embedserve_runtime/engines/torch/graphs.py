@@ -2,14 +2,15 @@
 microseconds, and launching them one by one would take the host several times as long.
 
 In large batches they close the gaps between kernels: 7 % of the time of 16,384 tokens of BERT-base on an H100.
-All graphs are captured at start, share one memory pool, since only one runs at a time, and read the batch from one
-array.
+All graphs are captured at start, in lanes: those of a lane share the array that they read the batch from and a memory
+pool, since one of them runs at a time. Large batches alternate between two lanes and run beside each other.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -38,22 +39,31 @@ TOKENS_A_SEQUENCE = 4
 TOKENS_A_SEQUENCE_WHEN_LARGE = 32
 # Up to here a bucket has a second graph with the copies in it: of larger batches the copies are a small part.
 MOST_TOKENS_OF_DIRECT = 256
+# From here on there is a second lane: while the last tiles of one batch's product, its norms or the start of its next
+# kernel leave multiprocessors idle, another batch has work for them. What is smaller has a graph with its copies in it.
+LEAST_TOKENS_OF_SECOND_LANE = 512
 # Share of the card's memory that all graphs together may take.
 MEMORY_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward:
-    """Results on the device, valid until the next batch is submitted.
+    """Results on the device, valid until the next batch is submitted, and only to what is queued on their stream.
 
     hidden: (tokens, hidden size), None where a graph has not kept it and it was not asked for. rows: of the head that
-    was captured or run with it, (sequences, columns). arriving: the rows, where they are on their way already.
+    was captured or run with it, (sequences, columns). arriving: the rows, where they are on their way already. stream:
+    None for the caller's.
     """
 
     hidden: Tensor | None
     rows: Tensor | None
     batch: DeviceBatch
     arriving: Arriving | None = None
+    stream: torch.cuda.Stream | None = None
+
+    def here(self) -> AbstractContextManager[object]:
+        """Where the results are read."""
+        return on(self.stream)
 
     @property
     def states(self) -> Tensor:
@@ -69,6 +79,11 @@ class Forward:
         if self.rows is None:
             raise ValueError("there is no head whose rows could be sent")
         return Landing.of(self.rows)
+
+
+def on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """None: where the caller is."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 def buckets(longest_batch: int) -> tuple[Capacity, ...]:
@@ -114,41 +129,25 @@ class _Captured:
     direct: DirectGraph | None
 
 
-class Graphs:
-    """The captured graphs of one encoder and one head."""
+class Lane:
+    """Graphs of which one runs at a time."""
 
-    def __init__(
-        self,
-        run: Callable[[DeviceBatch], Tensor],
-        head: RowHead | None,
-        capacities: Sequence[Capacity],
-        max_tokens: int,
-    ) -> None:
-        """Capture, small ones first. max_tokens: of a sequence.
-
-        Stops where the share of memory is used up: what has no graph runs without.
-        """
-        device = torch.device("cuda", torch.cuda.current_device())
-        largest = max(capacity.integers for capacity in capacities)
-        self._storage = torch.zeros(largest, dtype=torch.int32, device=device)
-        self._pool = torch.cuda.graph_pool_handle()
+    def __init__(self, largest: Capacity, max_tokens: int, stream: torch.cuda.Stream | None) -> None:
+        """largest: of a graph. max_tokens: of a sequence. stream: on which they run, None for the caller's."""
+        self._storage = torch.zeros(largest.integers, dtype=torch.int32, device="cuda")
         self._max_tokens = max_tokens
-        # One for all: torch keeps the memory of each stream apart.
+        self._stream = stream
+        # For all graphs one, since torch keeps the memory of each stream apart; for each lane its own, since the
+        # library's products have a workspace for each stream.
         self._aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        captured: list[tuple[Capacity, _Captured]] = []
-        total = torch.cuda.get_device_properties(device).total_memory
-        before = torch.cuda.memory_reserved(device)
-        for capacity in sorted(capacities, key=lambda one: one.tokens):
-            captured.append((capacity, self._capture(run, head, capacity)))
-            if torch.cuda.memory_reserved(device) - before > MEMORY_SHARE * total:
-                break
-        torch.cuda.empty_cache()
-        self.capacities = tuple(capacity for capacity, _ in captured)
-        self._captured = tuple(one for _, one in captured)
+        self._pool = torch.cuda.graph_pool_handle()
+        self._captured: dict[Capacity, _Captured] = {}
 
-    def _capture(
-        self, run: Callable[[DeviceBatch], Tensor], head: RowHead | None, capacity: Capacity
-    ) -> _Captured:
+    def __contains__(self, capacity: Capacity) -> bool:
+        return capacity in self._captured
+
+    def capture(self, run: Callable[[DeviceBatch], Tensor], head: RowHead | None, capacity: Capacity) -> None:
+        """The graph of a capacity."""
         batch = DeviceBatch.over(self._storage, capacity)
         copy_in(_full(capacity, self._max_tokens), capacity, self._storage)
 
@@ -172,7 +171,13 @@ class Graphs:
                 rows.shape[1],
             )
         keep = rows is None or capacity.tokens <= LARGEST_WITH_HIDDEN
-        return _Captured(graph, batch, hidden if keep else None, rows, direct)
+        self._captured[capacity] = _Captured(graph, batch, hidden if keep else None, rows, direct)
+
+    def drop(self) -> None:
+        """All graphs and their memory."""
+        self._captured.clear()
+        self._pool = torch.cuda.graph_pool_handle()
+        torch.cuda.empty_cache()
 
     def _recorded(self, work: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
         graph = torch.cuda.CUDAGraph()
@@ -181,21 +186,84 @@ class Graphs:
             result = work()
         return graph, result
 
-    def __call__(self, batch: PackedBatch, needs_hidden: bool) -> Forward | None:
-        """Submit `batch`, or None where no graph can run it."""
-        number = bucket_for(batch, self.capacities)
-        if number is None or (needs_hidden and self._captured[number].hidden is None):
+    def submit(self, batch: PackedBatch, capacity: Capacity, needs_hidden: bool) -> Forward | None:
+        """None where hidden states are wanted that the graph has not kept."""
+        captured = self._captured[capacity]
+        if needs_hidden and captured.hidden is None:
             return None
-        direct = self._captured[number].direct
-        if direct is not None and not needs_hidden:
-            arriving = direct.submit(batch)
+        if captured.direct is not None and not needs_hidden:
+            arriving = captured.direct.submit(batch)
             if arriving is not None:
-                return Forward(None, None, self._captured[number].batch, arriving)
-        copy_in(batch, self.capacities[number], self._storage)
-        captured = self._captured[number]
-        captured.graph.replay()
+                return Forward(None, None, captured.batch, arriving)
+        with on(self._stream):
+            copy_in(batch, capacity, self._storage)
+            captured.graph.replay()
         tokens, sequences = batch.tokens, len(batch.cu_seqlens) - 1
         rows = None if captured.rows is None else captured.rows[:sequences]
         if not needs_hidden or captured.hidden is None:
-            return Forward(None, rows, captured.batch)
-        return Forward(captured.hidden[:tokens], rows, captured.batch.of(tokens, sequences))
+            return Forward(None, rows, captured.batch, stream=self._stream)
+        own = captured.batch.of(tokens, sequences)
+        return Forward(captured.hidden[:tokens], rows, own, stream=self._stream)
+
+
+class Graphs:
+    """The captured graphs of one encoder and one head."""
+
+    def __init__(
+        self,
+        run: Callable[[DeviceBatch], Tensor],
+        head: RowHead | None,
+        capacities: Sequence[Capacity],
+        max_tokens: int,
+        *,
+        least_of_second: int = LEAST_TOKENS_OF_SECOND_LANE,
+    ) -> None:
+        """Capture, within the share of memory: what has no graph runs without.
+
+        max_tokens: of a sequence. least_of_second: tokens from which on a graph is in the second lane as well.
+        """
+        among = sorted(capacities, key=lambda one: one.tokens)
+        total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        # What torch holds for nobody would count as the graphs' own.
+        torch.cuda.empty_cache()
+        most = torch.cuda.memory_reserved() + int(MEMORY_SHARE * total)
+        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._lanes = [Lane(among[-1], max_tokens, stream) for stream in (None, beside)]
+        first, second = self._lanes
+        _fill(first, run, head, among, most)
+        self.capacities = tuple(capacity for capacity in among if capacity in first)
+        _fill(second, run, head, [one for one in self.capacities if one.tokens >= least_of_second], most)
+        torch.cuda.empty_cache()
+        self._turn = 0
+
+    def __call__(self, batch: PackedBatch, needs_hidden: bool) -> Forward | None:
+        """Submit `batch`, or None where no graph can run it."""
+        number = bucket_for(batch, self.capacities)
+        if number is None:
+            return None
+        capacity = self.capacities[number]
+        lanes = [lane for lane in self._lanes if capacity in lane]
+        # The large batch before this one is in the other.
+        self._turn += len(lanes) > 1
+        return lanes[self._turn % len(lanes)].submit(batch, capacity, needs_hidden)
+
+
+def _fill(
+    lane: Lane,
+    run: Callable[[DeviceBatch], Tensor],
+    head: RowHead | None,
+    among: Sequence[Capacity],
+    most: int,
+) -> None:
+    """Capture graphs of ascending capacities until torch has reserved `most` bytes. The largest one that fits is the
+    first: all others run in its memory."""
+    left = list(among)
+    while left:
+        lane.capture(run, head, left.pop())
+        if torch.cuda.memory_reserved() <= most:
+            break
+        lane.drop()
+    for capacity in left:
+        lane.capture(run, head, capacity)
+        if torch.cuda.memory_reserved() > most:
+            return

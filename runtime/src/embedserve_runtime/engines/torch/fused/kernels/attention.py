@@ -49,7 +49,8 @@ def attend(
     log2e: tl.constexpr = 1.4426950408889634
     # Heads side by side: programs that run together read neighbouring memory.
     head = tl.program_id(0)
-    first = tl.program_id(1) * BLOCK_M
+    # From the last token on: the product before has just written it, and the cache still has it.
+    first = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M
     last = tl.minimum(first + BLOCK_M, tokens) - 1
     places = first + tl.arange(0, BLOCK_M)
     sizes = tl.arange(0, BLOCK_D)

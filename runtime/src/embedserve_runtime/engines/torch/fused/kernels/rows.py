@@ -117,13 +117,14 @@ def add_norm(
     inside = columns < width
     at = places[:, None].to(tl.int64) * width + columns[None, :]
     real = (places < rows)[:, None] & inside[None, :]
-    values = tl.load(branch + at, mask=real, other=0.0).to(tl.float32)
+    # Both are read for the last time: what they leave in the cache makes room first.
+    values = tl.load(branch + at, mask=real, other=0.0, eviction_policy="evict_first").to(tl.float32)
     if BRANCH_BIAS:
         values += tl.load(branch_bias + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
     if POST:
         values = _normed(values, post_weight, post_bias, columns, inside, width, eps, RMS, BIAS)
     if ADD:
-        values += tl.load(residual + at, mask=real, other=0.0).to(tl.float32)
+        values += tl.load(residual + at, mask=real, other=0.0, eviction_policy="evict_first").to(tl.float32)
     if KEEP:
         tl.store(total + at, values.to(total.dtype.element_ty), mask=real)
     if NORM:

@@ -1,0 +1,141 @@
+"""What only a CUDA device can show of large batches in two lanes: the same numbers as in one, whatever is under way in
+the other, and memory that does not grow with the number of graphs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch
+from embedserve_runtime.engines.torch.graphs import (
+    LEAST_TOKENS_OF_SECOND_LANE,
+    Graphs,
+    buckets,
+)
+from embedserve_runtime.engines.torch.heads import PooledHead
+from embedserve_runtime.engines.torch.landing import Arriving, Landing
+from embedserve_runtime.engines.torch.parameters import Parameters
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.pipeline import Pooling
+from tests.runtime.engines.test_forms import ATTENTION, LAYER, MAX_TOKENS, MLP, VOCABULARY, encoder_of
+from tests.runtime.engines.test_torch_engine import saved
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA device", allow_module_level=True)
+
+CUDA = torch.device("cuda", 0)
+# Texts of a batch: some are for the second lane, some are not, and two are alike in size.
+TEXTS = (300, 20, 400, 1, 900, 300, 5, 310)
+MOST_TOKENS = 32_768
+
+
+def encoder() -> Encoder:
+    """Wide enough for a batch to be at work when the next one is there."""
+    attention = replace(ATTENTION, heads=4, kv_heads=4, head_size=64, scale=0.125)
+    layer = replace(LAYER, attention=attention, mlp=replace(MLP, intermediate=1024))
+    return replace(encoder_of((layer,) * 6), hidden_size=256)
+
+
+@pytest.fixture
+def graphs(tmp_path: Path) -> partial[Graphs]:
+    """Of a head that pools means."""
+    from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
+
+    with torch.inference_mode():
+        fused = FusedEncoder(encoder(), Parameters(saved(tmp_path, encoder()), CUDA, torch.bfloat16))
+    head = PooledHead([Pooling.MEAN], [], CUDA)
+    return partial(Graphs, fused, head, max_tokens=MAX_TOKENS)
+
+
+def batches() -> list[PackedBatch]:
+    source = np.random.default_rng(3)
+    return [
+        PackedBatch.pack(
+            [
+                source.integers(0, VOCABULARY, length).astype(np.int32)
+                for length in source.integers(20, MAX_TOKENS + 1, texts)
+            ]
+        )
+        for texts in TEXTS
+    ]
+
+
+def land(graphs: Graphs, batch: PackedBatch, hidden: bool) -> Arriving:
+    """Its hidden states or its rows, on their way."""
+    done = graphs(batch, hidden)
+    assert done is not None
+    with done.here():
+        return Landing.of(done.states) if hidden else done.land()
+
+
+def in_turn(
+    graphs: Graphs, given: list[PackedBatch], hidden: list[bool], rounds: int
+) -> Iterator[FloatArray]:
+    """Of all batches so often, with three under way."""
+    under_way: deque[Arriving] = deque()
+    for batch, wanted in list(zip(given, hidden, strict=True)) * rounds:
+        under_way.append(land(graphs, batch, wanted))
+        if len(under_way) == 3:
+            yield under_way.popleft().array()
+    while under_way:
+        yield under_way.popleft().array()
+
+
+@torch.inference_mode()
+def test_two_lanes_give_the_numbers_of_one_whatever_is_under_way(graphs: partial[Graphs]) -> None:
+    given = batches()
+    assert sum(batch.tokens > LEAST_TOKENS_OF_SECOND_LANE for batch in given) > len(given) // 2
+    among = buckets(MOST_TOKENS)
+    one, two = graphs(among, least_of_second=MOST_TOKENS + 1), graphs(among)
+    assert one.capacities == two.capacities == among
+    # Of large batches no graph keeps hidden states.
+    for hidden in ([False] * len(given), [batch.tokens < 8000 for batch in given]):
+        alone = [land(one, batch, wanted).array() for batch, wanted in zip(given, hidden, strict=True)]
+        got = list(in_turn(two, given, hidden, rounds=7))
+        assert len(got) == 7 * len(given)
+        for number, array in enumerate(got):
+            np.testing.assert_array_equal(array, alone[number % len(given)])
+
+
+@torch.inference_mode()
+def test_graphs_of_all_sizes_take_little_more_memory_than_the_largest_alone(graphs: partial[Graphs]) -> None:
+    def taken(among: Sequence[Capacity], least_of_second: int) -> int:
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        made = graphs(among, least_of_second=least_of_second)
+        assert made.capacities == among
+        return torch.cuda.memory_reserved() - before
+
+    among, none = buckets(MOST_TOKENS), MOST_TOKENS + 1
+    graphs(among)
+    of_largest = taken(among[-1:], none)
+    of_all, of_both = taken(among, none), taken(among, LEAST_TOKENS_OF_SECOND_LANE)
+    assert of_largest <= of_all <= 2 * of_largest
+    assert of_all < of_both <= of_all + 2 * of_largest
+
+
+@torch.inference_mode()
+def test_what_takes_more_than_the_share_of_memory_has_no_graph(graphs: partial[Graphs]) -> None:
+    """Graphs whose forward pass takes so much memory as to leave room for small ones alone."""
+    fused, head = graphs.args
+    share = torch.cuda.get_device_properties(CUDA).total_memory // 10
+
+    def greedy(batch: DeviceBatch) -> torch.Tensor:
+        # First: the library's workspace, which stays, must not come to lie in the memory taken here.
+        hidden: torch.Tensor = fused(batch)
+        torch.empty(share * batch.tokens // 1000, dtype=torch.uint8, device=CUDA)
+        return hidden
+
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    made = Graphs(greedy, head, buckets(2000), MAX_TOKENS, least_of_second=512)
+    assert made.capacities == tuple(one for one in buckets(2000) if one.tokens < 1000)
+    assert torch.cuda.memory_reserved() - before <= share
