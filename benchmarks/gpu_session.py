@@ -45,7 +45,11 @@ STEPS: tuple[Step, ...] = (
     Step("outputs", ("benchmarks.outputs", "--device", "cuda", "--texts", "256"), 100),
     Step("peers", ("benchmarks.gpu_peers",), 120),
     Step("profile", ("benchmarks.gpu_profile",), 60),
-    Step("tests", ("pytest", "-q", "--maxfail=20", f"{TESTS}/test_cuda.py"), 420),
+    Step(
+        "tests",
+        ("pytest", "-q", "--maxfail=20", f"{TESTS}/test_cuda_products.py", f"{TESTS}/test_cuda.py"),
+        420,
+    ),
 )
 
 

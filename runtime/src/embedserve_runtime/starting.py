@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from embedserve_runtime.config import RuntimeConfig
+from embedserve_runtime.cpu.huge_pages import use_huge_pages
 from embedserve_runtime.cpu.nodes import read_nodes, usable_nodes
 from embedserve_runtime.cpu.quota import allowed_cpus, usable_cpus
 from embedserve_runtime.cpu.split import CpuSplit, front_ends, split_cpus
@@ -73,6 +74,8 @@ def start(config: RuntimeConfig, loaded: Callable[[], object]) -> Started:
     gc.collect()
     gc.freeze()
     gc.enable()
+    if runners[0].engine.device == "cpu":
+        use_huge_pages()
     return Started(runners, tokenizer, budget, calibration, split, found.http_workers)
 
 

@@ -6,6 +6,7 @@ says that it is done.
 
 from __future__ import annotations
 
+import subprocess
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -71,6 +72,27 @@ class Hopper:
 
     def get_current_stream(self, _: int) -> int:
         return 0
+
+
+class Compiled(Hopper):
+    """A driver that loads what is compiled into no card, and launches nothing."""
+
+    def __init__(self) -> None:
+        self.programs: list[bytes] = []
+
+    @property
+    def utils(self) -> Compiled:
+        return self
+
+    def launcher_cls(self, *_: object) -> Callable[..., None]:
+        return lambda *_: None
+
+    def get_device_properties(self, _: int) -> dict[str, int]:
+        return {"max_shared_mem": 227 * 1024}
+
+    def load_binary(self, _name: str, program: bytes, *_: object) -> tuple[object, ...]:
+        self.programs.append(program)
+        return self, self, 0, 0, 1024
 
 
 @pytest.fixture
@@ -163,3 +185,37 @@ def test_a_kernel_that_is_compiled_anew_for_every_batch_ends_the_start(
     # Nobody counts outside.
     compile_form(128)
     assert counter.forms == {"activate": 3}
+
+
+@pytest.mark.usefixtures("_hopper")
+@pytest.mark.parametrize("form", ["16 bit", "gated", "8 bit with residual", "8 bit to e4m3"])
+def test_the_product_for_hopper_fits_and_keeps_its_sums_in_registers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    import triton
+    from triton.runtime.driver import driver
+
+    from embedserve_runtime.engines.torch.fused.hopper import EightBitSides, HopperProduct
+
+    compiled = Compiled()
+    monkeypatch.setattr(driver, "_active", compiled)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    eight = form.startswith("8 bit")
+    inner, outer = torch.int8 if eight else torch.bfloat16, torch.bfloat16
+    scales = torch.zeros(256)
+    sides = EightBitSides(scales, scales) if eight else None
+    if form == "8 bit to e4m3":
+        outer, sides = torch.float8_e4m3fn, EightBitSides(scales, scales, scales, scales)
+    product = HopperProduct(
+        torch.zeros((256, 128), dtype=inner), torch.zeros(256), kind=0, gated=form == "gated"
+    )
+    out = torch.zeros((256, product.columns), dtype=outer)
+    residual = out if form == "8 bit with residual" else None
+    product(torch.zeros((256, 128), dtype=inner), out, residual=residual, eight=sides)
+
+    file = tmp_path / "product.cubin"
+    file.write_bytes(compiled.programs[0])
+    command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", str(file)]
+    usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    # What registers have no room for would be on the stack.
+    assert "STACK:0" in usage

@@ -1,7 +1,8 @@
 """The machine's CPUs: what they can do, how many this process may use, and how they are shared.
 
-features    which arithmetic the processor has
-quota       how many CPUs the process may use
-nodes       NUMA nodes, and staying on one
-split       how many go to the engine and how many to what is around it
+features      which arithmetic the processor has
+quota         how many CPUs the process may use
+nodes         NUMA nodes, and staying on one
+split         how many go to the engine and how many to what is around it
+huge_pages    memory in pages that cost less to look up
 """

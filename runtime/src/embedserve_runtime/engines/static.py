@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.errors import EngineFailure, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import TENSOR, WordTable
@@ -38,9 +38,10 @@ class Rows:
         """tensors: as `StaticTable.tensors()` gives them.
 
         Products keep the dtype that numpy gives them; integers and float64 are added in float64, all others in float32.
+        Raises ModelInvalid for dtypes that have no product.
         """
         table, mapping, weights = tensors["embeddings"], tensors.get("mapping"), tensors.get("weights")
-        product = table.dtype if weights is None else np.result_type(table, weights)
+        product = table.dtype if weights is None else _product(table.dtype, weights.dtype)
         added = np.dtype(np.float64 if product.kind in "iu" or product == np.float64 else np.float32)
         if table.dtype.name not in STORED or (weights is not None and product != added):
             table = table if mapping is None else table[mapping]
@@ -59,6 +60,15 @@ class Rows:
         if len(self.weights):
             rows = rows.astype(self.weights.dtype) * self.weights[ids][:, None]
         return rows.astype(np.float32)
+
+
+def _product(table: np.dtype[Any], weights: np.dtype[Any]) -> np.dtype[Any]:
+    try:
+        return np.result_type(table, weights)
+    except TypeError as error:
+        raise ModelInvalid(
+            f"a table of {table} with weights of {weights}: no dtype holds both; store the weights as float32"
+        ) from error
 
 
 def _fixed(array: NDArray[Any]) -> NDArray[Any]:

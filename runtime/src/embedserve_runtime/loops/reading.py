@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from embedserve_runtime.loops.compiling import loop
-from embedserve_runtime.loops.spelling import MARK, Floats, Int32s, best_sum, longest_first
-from embedserve_runtime.loops.tries import Bytes, Nodes, Places
+from embedserve_runtime.loops.spelling import MARK, Floats, best_sum, longest_first
+from embedserve_runtime.loops.tries import Bytes, Int32s, Nodes, Places
 
 # Classes of normalized characters. Runs of LETTER and of RUN are words, and so is each SIGN. A text with one that is
 # ODD is left out.
@@ -76,7 +76,7 @@ def _copied(from_: Int32s, ids: Int32s, at: int) -> int:
 
 @loop(
     f"UniTuple(int64, 2)(Bytes(uint8, 1, 'C'), int64[::1], uint8[:, ::1], int32[::1], uint8[:, ::1], {_BYTES},"
-    f"int32[::1], int32[:, ::1], float64[::1], int64, int64, int64, boolean, float64, {_IDS}, {_IDS},"
+    f"int32[::1], int32[::1], int32[::1], float64[::1], int64, int64, int64, boolean, float64, {_IDS}, {_IDS},"
     "int32[::1], int32[::1], uint8[::1])"
 )
 def read(
@@ -88,6 +88,7 @@ def read(
     names: Bytes,
     name_starts: Int32s,
     nodes: Nodes,
+    numbers: Int32s,
     scores: Floats,
     unknown: int,
     most: int,
@@ -108,7 +109,7 @@ def read(
     starts: shape (PLANE + 1,): where the characters that are made of a code point begin in `normalized`.
     normalized: shape (characters, CHARACTER).
     names: what no text may contain, in small letters, one after the other; name_starts: shape (names + 1,).
-    nodes: trie of the pieces. scores: of a Unigram, by id; unknown_score: of a character that is no piece.
+    nodes, numbers: trie of the pieces. scores: of a Unigram, by id; unknown_score: of a character that is no piece.
     unknown: its id. most: characters of a word of a WordPiece; 0 for a Unigram. inside: node of INSIDE.
     marked: whether MARK stands before each word.
     head, tail: ids around each text.
@@ -148,9 +149,11 @@ def read(
                 if not fits:
                     break
                 if most == 0:
-                    at = best_sum(nodes, word, size, scores, unknown, unknown_score, sums, ways, ids, at)
+                    at = best_sum(
+                        nodes, numbers, word, size, scores, unknown, unknown_score, sums, ways, ids, at
+                    )
                 elif characters <= most:
-                    at = longest_first(nodes, word, size, inside, unknown, ids, at)
+                    at = longest_first(nodes, numbers, word, size, inside, unknown, ids, at)
                 else:
                     ids[at] = unknown
                     at += 1

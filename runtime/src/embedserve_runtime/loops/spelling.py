@@ -9,36 +9,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.loops.compiling import loop
-from embedserve_runtime.loops.tries import BASE, NONE, PARENT, ROOT, STRING, Bytes, Nodes
+from embedserve_runtime.loops.tries import BASE, BYTE, NONE, ROOT, STRING, Bytes, Int32s, Nodes
 
 # In strings of tries, and no bytes of UTF-8. MARK: what stands before each word. INSIDE: before pieces that go on a
 # word.
 MARK, INSIDE = 0xFF, 0xFE
 
-Int32s = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 
 @loop()
 def longest_first(
-    nodes: Nodes, word: Bytes, size: int, inside: int, unknown: int, ids: Int32s, at: int
+    nodes: Nodes, numbers: Int32s, word: Bytes, size: int, inside: int, unknown: int, ids: Int32s, at: int
 ) -> int:
     """WordPiece: the longest piece that fits, again and again; the unknown token where none does. To `ids` from `at`
     on; where they end. inside: node of INSIDE."""
     begun, place, root = at, 0, ROOT
     while place < size:
-        node, piece, end, ahead = root, NONE, place, place
+        node, found, end, ahead = int(nodes[root]), NONE, place, place
         while ahead < size:
-            child = int(nodes[node, BASE]) + int(word[ahead])
-            if nodes[child, PARENT] != node:
+            byte = int(word[ahead])
+            child = (node >> BASE) + byte
+            node, ahead = int(nodes[child]), ahead + 1
+            if node & BYTE != byte:
                 break
-            node, ahead = child, ahead + 1
-            if nodes[node, STRING] != NONE:
-                piece, end = int(nodes[node, STRING]), ahead
-        if piece == NONE:
+            if node & STRING:
+                found, end = child, ahead
+        if found == NONE:
             ids[begun] = unknown
             return begun + 1
-        ids[at] = piece
+        ids[at] = numbers[found]
         at, place, root = at + 1, end, inside
     return at
 
@@ -54,21 +54,28 @@ def _width(lead: int) -> int:
 
 
 @loop()
-def _whole(nodes: Nodes, word: Bytes, start: int, stop: int, unknown: int) -> int:
+def _whole(nodes: Nodes, numbers: Int32s, word: Bytes, start: int, stop: int, unknown: int) -> int:
     """The piece that is all from start to before stop."""
-    node = ROOT
+    node, child = int(nodes[ROOT]), ROOT
     for place in range(start, stop):
-        child = int(nodes[node, BASE]) + int(word[place])
-        if nodes[child, PARENT] != node:
+        byte = int(word[place])
+        child = (node >> BASE) + byte
+        node = int(nodes[child])
+        if node & BYTE != byte:
             return unknown
-        node = child
-    piece = int(nodes[node, STRING])
-    return unknown if piece == NONE else piece
+    return int(numbers[child]) if node & STRING else unknown
 
 
 @loop()
 def _followed_back(
-    nodes: Nodes, word: Bytes, size: int, unknown: int, ways: NDArray[np.int32], ids: Int32s, at: int
+    nodes: Nodes,
+    numbers: Int32s,
+    word: Bytes,
+    size: int,
+    unknown: int,
+    ways: NDArray[np.int32],
+    ids: Int32s,
+    at: int,
 ) -> int:
     """Unknown pieces in a row are one token, with the id of the piece that is written like all of them, if there is
     one."""
@@ -78,7 +85,7 @@ def _followed_back(
         if piece == unknown:
             while start > 0 and ways[start, 0] == unknown:
                 start = int(ways[start, 1])
-            piece = _whole(nodes, word, start, place, unknown)
+            piece = _whole(nodes, numbers, word, start, place, unknown)
         ids[at] = piece
         at, place = at + 1, start
     high = at - 1
@@ -91,6 +98,7 @@ def _followed_back(
 @loop()
 def best_sum(
     nodes: Nodes,
+    numbers: Int32s,
     word: Bytes,
     size: int,
     scores: Floats,
@@ -113,14 +121,15 @@ def best_sum(
     place = 0
     while place < size:
         after = min(place + _width(word[place]), size)
-        node, ahead, alone = ROOT, place, False
+        node, ahead, alone = int(nodes[ROOT]), place, False
         while ahead < size:
-            child = int(nodes[node, BASE]) + int(word[ahead])
-            if nodes[child, PARENT] != node:
+            byte = int(word[ahead])
+            child = (node >> BASE) + byte
+            node, ahead = int(nodes[child]), ahead + 1
+            if node & BYTE != byte:
                 break
-            node, ahead = child, ahead + 1
-            piece = int(nodes[node, STRING])
-            if piece != NONE:
+            if node & STRING:
+                piece = int(numbers[child])
                 offered = sums[place] + scores[piece]
                 if ways[ahead, 1] == NONE or offered > sums[ahead]:
                     sums[ahead], ways[ahead, 0], ways[ahead, 1] = offered, piece, place
@@ -130,4 +139,4 @@ def best_sum(
             if ways[after, 1] == NONE or offered > sums[after]:
                 sums[after], ways[after, 0], ways[after, 1] = offered, unknown, place
         place = after
-    return _followed_back(nodes, word, size, unknown, ways, ids, at)
+    return _followed_back(nodes, numbers, word, size, unknown, ways, ids, at)

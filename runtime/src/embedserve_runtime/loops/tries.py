@@ -1,74 +1,91 @@
 """Byte strings, of which those that a text goes on with are found by one step a byte: a double array.
 
-A node is a row of four numbers: BASE, the node's children are at BASE + byte; PARENT, the node that this one is a child
-of; STRING, the number of the string that ends here, or NONE; the fourth fills 16 bytes up, so that a node lies in one
-line of the processor's cache.
+A node is a number of 32 bits: the byte that leads to it, whether a string ends there, and the base of its children,
+which are at base + byte. No two nodes have one base, so a node that has the byte is the child. 16 nodes lie in one line
+of the processor's cache; numbers of strings lie apart, since a walk needs only the last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.loops.compiling import loop
 
-BASE, PARENT, STRING = 0, 1, 2
 ROOT, NONE = 0, -1
-_WIDTH = 4
+# Of a node. BASE: by how many bits its children's base is shifted.
+BYTE, STRING, BASE = 0xFF, 0x100, 9
+# No byte of UTF-8, so it leads nowhere.
+FREE = 0xC0
 _BYTES = 256
-# The root is no node's child.
-_NOBODY = -2
+_MOST_NODES = 1 << (31 - BASE)
 
-Nodes = NDArray[np.int32]
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int64]
+Int32s = NDArray[np.int32]
+Nodes = Int32s
 
 
-def trie_of(strings: Mapping[bytes, int]) -> Nodes:
-    """int32, shape (nodes, 4). strings: none empty, each with a number from 0 on."""
+class Trie(NamedTuple):
+    """nodes: int32, shape (nodes,). numbers: int32, the same shape, of strings that end there."""
+
+    nodes: Nodes
+    numbers: Int32s
+
+
+def trie_of(strings: Mapping[bytes, int]) -> Trie | None:
+    """None for more than some million nodes. strings: none empty, none with FREE, each with a number from 0 on."""
     ordered = sorted(strings)
-    pool = np.frombuffer(b"".join(ordered), dtype=np.uint8)
+    pool = np.frombuffer(b"".join(ordered), np.uint8)
     ends = np.cumsum([0, *map(len, ordered)])
-    numbers = np.fromiter(map(strings.__getitem__, ordered), dtype=np.int32, count=len(ordered))
+    of_strings = np.fromiter(map(strings.__getitem__, ordered), np.int32, len(ordered))
     todo = np.zeros((len(pool) + 1, 4), dtype=np.int64)
     size = len(pool) + 4 * _BYTES
     while True:
-        nodes = np.full((size, _WIDTH), NONE, dtype=np.int32)
-        if bound := _built(pool, ends, numbers, todo, nodes):
-            return nodes[:bound].copy()
+        nodes = np.full(size, FREE, dtype=np.int32)
+        numbers, bases = np.full(size, NONE, dtype=np.int32), np.zeros(size, dtype=np.uint8)
+        if bound := _built(pool, ends, of_strings, todo, nodes, numbers, bases):
+            return Trie(nodes[:bound].copy(), numbers[:bound].copy()) if bound <= _MOST_NODES else None
         size *= 2
 
 
 def child(nodes: Nodes, node: int, byte: int) -> int:
     """NONE where there is none."""
-    place = int(nodes[node, BASE]) + byte
-    return place if nodes[place, PARENT] == node else NONE
+    place = (int(nodes[node]) >> BASE) + byte
+    return place if int(nodes[place]) & BYTE == byte else NONE
 
 
-@loop("int64(Array(uint8, 1, 'C', readonly=True), int64[::1], int32[::1], int64[:, ::1], int32[:, ::1])")
-def _built(pool: Bytes, ends: Places, numbers: NDArray[np.int32], todo: Places, nodes: Nodes) -> int:
-    """How many rows of `nodes` are used; 0 where there are too few.
+@loop(
+    "int64(Array(uint8, 1, 'C', readonly=True), int64[::1], int32[::1], int64[:, ::1], int32[::1], int32[::1],"
+    "uint8[::1])"
+)
+def _built(
+    pool: Bytes, ends: Places, of_strings: Int32s, todo: Places, nodes: Nodes, numbers: Int32s, bases: Bytes
+) -> int:
+    """How many nodes are used; 0 where there are too few.
 
     pool: the strings in order, one after the other. ends: shape (strings + 1,). todo: shape (len(pool) + 1, 4), room
     for nodes whose children have no places yet: the strings from `low` to before `high` share `depth` bytes there.
-    nodes: all NONE.
+    nodes: all FREE. numbers: all NONE. bases: room, zeros.
     """
     letters, firsts = np.empty(_BYTES, dtype=np.int64), np.empty(_BYTES + 1, dtype=np.int64)
-    nodes[ROOT, PARENT] = _NOBODY
-    todo[0, 0], todo[0, 1], todo[0, 2], todo[0, 3] = ROOT, 0, len(numbers), 0
+    todo[0, 0], todo[0, 1], todo[0, 2], todo[0, 3] = ROOT, 0, len(of_strings), 0
+    # Base 0 is that of nodes without children.
+    bases[0] = 1
     filled, done, front, bound = 1, 0, 1, _BYTES
     while done < filled:
         node, low, high, depth = todo[done, 0], todo[done, 1], todo[done, 2], todo[done, 3]
         done += 1
-        nodes[node, BASE] = 0
         if low < high and ends[low + 1] - ends[low] == depth:
-            nodes[node, STRING] = numbers[low]
+            nodes[node] |= STRING
+            numbers[node] = of_strings[low]
             low += 1
         children = 0
         for string in range(low, high):
-            byte = pool[ends[string] + depth]
+            byte = int(pool[ends[string] + depth])
             if children == 0 or byte != letters[children - 1]:
                 letters[children], firsts[children] = byte, string
                 children += 1
@@ -76,28 +93,30 @@ def _built(pool: Bytes, ends: Places, numbers: NDArray[np.int32], todo: Places, 
             continue
         firsts[children] = high
         # The first place from `front` on where all children fit. Beyond `bound` all places are free.
-        place, seen, taken, fits = max(front, letters[0]), 0, 0, False
+        place, seen, taken, fits = max(front, letters[0] + 1), 0, 0, False
         while not fits:
             if place + 2 * _BYTES > len(nodes):
                 return 0
-            fits = True
+            base = place - letters[0]
+            fits = bases[base] == 0
             for number in range(children):
-                if nodes[place - letters[0] + letters[number], PARENT] != NONE:
+                if not fits or nodes[base + letters[number]] != FREE:
                     fits = False
                     break
             if not fits:
                 seen += 1
-                taken += nodes[place, PARENT] != NONE
+                taken += nodes[place] != FREE
                 place += 1
         # Next to no room was left before it.
         if 20 * taken >= 19 * seen:
             front = place
         base = place - letters[0]
+        bases[base] = 1
         bound = max(bound, base + _BYTES)
-        nodes[node, BASE] = base
+        nodes[node] |= base << BASE
         for number in range(children):
             place = base + letters[number]
-            nodes[place, PARENT] = node
+            nodes[place] = letters[number]
             todo[filled, 0], todo[filled, 1] = place, firsts[number]
             todo[filled, 2], todo[filled, 3] = firsts[number + 1], depth + 1
             filled += 1

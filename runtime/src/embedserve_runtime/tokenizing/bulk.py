@@ -34,6 +34,7 @@ class Pieces(NamedTuple):
     """Of a model, shapes and meaning as `loops.reading.read` has them."""
 
     nodes: Nodes
+    numbers: Int32Array
     scores: NDArray[np.float64]
     unknown: int
     most: int
@@ -76,7 +77,7 @@ def _numbers(ids: bytes) -> Int32Array:
 
 def pieces_of(model: Mapping[str, Any], mark: str) -> Pieces | None:
     """model: of tokenizer.json. mark: what stands before each word, or nothing. None for other models than WordPiece
-    and Unigram with a token for what they do not know."""
+    and Unigram with a token for what they do not know, and for some million pieces."""
     match model:
         case {"type": "WordPiece"} if model["unk_token"] in model["vocab"]:
             return _wordpiece(model, mark)
@@ -86,7 +87,7 @@ def pieces_of(model: Mapping[str, Any], mark: str) -> Pieces | None:
             return None
 
 
-def _wordpiece(model: Mapping[str, Any], mark: str) -> Pieces:
+def _wordpiece(model: Mapping[str, Any], mark: str) -> Pieces | None:
     vocabulary, prefix = model["vocab"], model["continuing_subword_prefix"]
     strings = dict(zip(_written([*vocabulary], mark), vocabulary.values(), strict=True))
     start = prefix.encode()
@@ -96,26 +97,31 @@ def _wordpiece(model: Mapping[str, Any], mark: str) -> Pieces:
         if len(piece) > len(start) and piece.startswith(start)
     }
     strings.pop(b"", None)
-    nodes = trie_of(strings)
+    trie = trie_of(strings)
+    if trie is None:
+        return None
     return Pieces(
-        nodes,
+        *trie,
         np.zeros(0, dtype=np.float64),
         vocabulary[model["unk_token"]],
         model["max_input_chars_per_word"],
-        max(ROOT, child(nodes, ROOT, INSIDE)),
+        max(ROOT, child(trie.nodes, ROOT, INSIDE)),
         bool(mark),
         0.0,
     )
 
 
-def _unigram(model: Mapping[str, Any], mark: str) -> Pieces:
+def _unigram(model: Mapping[str, Any], mark: str) -> Pieces | None:
     # Of pieces that are listed twice the library takes the last.
     pieces = _written([piece for piece, _ in model["vocab"]], mark)
     strings = dict(zip(pieces, range(len(pieces)), strict=True))
     strings.pop(b"", None)
     scores = np.array([score for _, score in model["vocab"]], dtype=np.float64)
     unknown_score = float(scores.min()) - _UNKNOWN_PENALTY
-    return Pieces(trie_of(strings), scores, model["unk_id"], 0, ROOT, bool(mark), unknown_score)
+    trie = trie_of(strings)
+    if trie is None:
+        return None
+    return Pieces(*trie, scores, model["unk_id"], 0, ROOT, bool(mark), unknown_score)
 
 
 def _written(pieces: Sequence[str], mark: str) -> list[bytes]:

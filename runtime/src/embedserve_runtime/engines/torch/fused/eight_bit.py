@@ -19,6 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.fused.encoder import FusedSelfAttention, Shared, embedded
+from embedserve_runtime.engines.torch.fused.hopper import Bounds, EightBitSides, HopperProduct, why_not_hopper
 from embedserve_runtime.engines.torch.fused.kernels import eight_bit as kernels
 from embedserve_runtime.engines.torch.fused.operations import ACTIVATION_KINDS, normed
 from embedserve_runtime.engines.torch.fused.support import FIRST_OF_EIGHT_BIT, EightBit
@@ -89,11 +90,16 @@ class EightBitProduct:
         self._dtype = linear.weight.dtype
         self._weight = weight
         parts = torch.split(wide, self._columns)
-        self._bounds = [ROUNDING * _longest(part) for part in parts]
-        self._bias_bounds = [0.0] * len(parts)
+        bounds = [ROUNDING * _longest(part) for part in parts]
+        bias_bounds = [0.0] * len(parts)
         if linear.bias is not None:
             biases = torch.split(linear.bias.float(), self._columns)
-            self._bias_bounds = [float(part.abs().max()) for part in biases]
+            bias_bounds = [float(part.abs().max()) for part in biases]
+        self._bounds = Bounds(bounds[0], bias_bounds[0], bounds[-1], bias_bounds[-1])
+        self._hopper: HopperProduct | None = None
+        # An activation of every sum takes longer than the sums: two programs of a multiprocessor are as fast at it.
+        if (activation is None or gated) and why_not_hopper(weight) is None:
+            self._hopper = HopperProduct(weight, linear.bias, kind=self._activation, gated=gated)
         self._multiprocessors = torch.cuda.get_device_properties(weight.device).multi_processor_count
 
     def __call__(self, rows: Rows, *, residual: Tensor | None = None) -> Tensor:
@@ -113,7 +119,11 @@ class EightBitProduct:
 
     def _run(self, rows: Rows, out: Tensor, residual: Tensor | None, out_scales: Tensor | None) -> None:
         count, depth = rows.values.shape
-        tile = self._tile(count)
+        if self._hopper is not None and count > FEW_TOKENS:
+            sides = EightBitSides(rows.scales, self._scales, rows.lengths, out_scales, self._bounds)
+            self._hopper(rows.values, out, residual=residual, eight=sides)
+            return
+        tile, bounds = self._tile(count), self._bounds
         # Also where there are fewer tiles: it is compiled in, and each number of programs would be compiled anew.
         programs = tile.together * self._multiprocessors
         kernel: Callable[..., object] = kernels.product[(programs,)]
@@ -124,7 +134,7 @@ class EightBitProduct:
             *(out if residual is None else residual, rows.lengths, out),
             rows.scales if out_scales is None else out_scales,
             *(count, self._columns, depth),
-            *(self._bounds[0], self._bias_bounds[0], self._bounds[-1], self._bias_bounds[-1]),
+            *(bounds.weight, bounds.bias, bounds.up_weight, bounds.up_bias),
             GATED=self._gated,
             HAS_BIAS=self._bias is not None,
             KIND=self._activation,

@@ -14,6 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from embedserve_runtime.engines.torch.attention import Turn
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.fused.few import MOST_TOKENS_OF_FEW, product_of_few
+from embedserve_runtime.engines.torch.fused.hopper import HopperProduct, why_not_hopper
 from embedserve_runtime.engines.torch.fused.kernels import products, rows
 from embedserve_runtime.engines.torch.fused.kernels.vocabulary import pool_vocabulary
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
@@ -33,6 +34,10 @@ POOLING_KINDS = {
 FIRST_WITH_ACCELERATOR = (9, 0)
 # Below, the library's product and a kernel for the activation are faster (measured on an H100).
 LEAST_TOKENS_OF_FUSED_PRODUCT = 4096
+# On Hopper these are the least with a product of ours whose epilogue is the activation, and with one that has none.
+LEAST_TOKENS_ON_HOPPER, LEAST_TOKENS_WITHOUT_ACTIVATION = 2048, 8192
+# Deeper ones without an activation are faster in the library.
+MOST_DEPTH_WITHOUT_ACTIVATION = 768
 FEW_ROWS = 1024
 
 
@@ -196,6 +201,26 @@ def vocabulary_pooled(
     return out
 
 
+class PlainProduct:
+    """x W^T (+ b): the library's, or where it is faster the one for Hopper."""
+
+    def __init__(self, linear: Linear) -> None:
+        self.linear = linear
+        weight = linear.weight
+        self._hopper: HopperProduct | None = None
+        if (
+            weight.is_cuda
+            and weight.shape[1] <= MOST_DEPTH_WITHOUT_ACTIVATION
+            and why_not_hopper(weight) is None
+        ):
+            self._hopper = HopperProduct(weight, linear.bias)
+
+    def __call__(self, value: Tensor) -> Tensor:
+        if self._hopper is None or len(value) < LEAST_TOKENS_WITHOUT_ACTIVATION:
+            return self.linear(value)
+        return self._hopper(value, value.new_empty((len(value), self._hopper.columns)))
+
+
 class ActivatedProduct:
     """activation(x W^T + b), or activation(gate) * up with both in one product."""
 
@@ -204,8 +229,11 @@ class ActivatedProduct:
         self.kind = ACTIVATION_KINDS[activation]
         self._gated = gated
         weight = linear.weight
+        self._hopper: HopperProduct | None = None
         self._descriptor: TensorDescriptor | None = None
-        if can_be_fused(weight, gated):
+        if weight.is_cuda and why_not_hopper(weight) is None:
+            self._hopper = HopperProduct(weight, linear.bias, kind=self.kind, gated=gated)
+        elif can_be_fused(weight, gated):
             self._descriptor = TensorDescriptor.from_tensor(weight, [128, 64])
             # Without a gate two programs share a multiprocessor: one multiplies while the other is at its activations.
             together = 1 if gated else 2
@@ -215,9 +243,11 @@ class ActivatedProduct:
     def __call__(self, value: Tensor) -> Tensor:
         if not self._gated and len(value) <= MOST_TOKENS_OF_FEW:
             return product_of_few(value, self.linear, kind=self.kind)
-        if self._descriptor is None or len(value) < LEAST_TOKENS_OF_FUSED_PRODUCT:
-            return self._in_two(value)
-        return self._fused(value, self._descriptor)
+        if self._hopper is not None and len(value) >= LEAST_TOKENS_ON_HOPPER:
+            return self._hopper(value, value.new_empty((len(value), self._hopper.columns)))
+        if self._descriptor is not None and len(value) >= LEAST_TOKENS_OF_FUSED_PRODUCT:
+            return self._fused(value, self._descriptor)
+        return self._in_two(value)
 
     def _in_two(self, value: Tensor) -> Tensor:
         inner = functional.linear(value, self.linear.weight, self.linear.bias)

@@ -1,0 +1,83 @@
+"""Memory of this process in huge pages. One short text reads all weights of a model once and does little with each, so
+that looking up the pages of the weights shows in its time."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import mmap
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+log = logging.getLogger(__name__)
+
+# `MADV_COLLAPSE`, from Linux 6.1 on; older kernels refuse it.
+COLLAPSE = 25
+# Of the pages that become one: what was free of them is memory from then on.
+LEAST_SHARE = 0.95
+# /proc/self/pagemap has so many bytes for each page; the highest bit is set where there is memory.
+ENTRY_BYTES = 8
+PRESENT = np.uint64(1 << 63)
+SETTINGS = Path("/sys/kernel/mm/transparent_hugepage")
+# Anonymous, private and writable: begin and end.
+ANONYMOUS = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ 0 *(?:\[heap\])?$", re.MULTILINE)
+
+# Begin and size; whether the kernel did it.
+Advise = Callable[[int, int], bool]
+
+
+def use_huge_pages() -> None:
+    """For what is in memory now, on a thread of its own: copying takes a second for some GB. Nothing happens where the
+    kernel knows no huge pages, or is set to use none."""
+    size = huge_page_bytes()
+    if size is not None:
+        threading.Thread(target=_use, args=(size,), name="huge-pages", daemon=True).start()
+
+
+def huge_page_bytes(settings: Path = SETTINGS) -> int | None:
+    """None where they are not to be used."""
+    try:
+        if "[never]" in (settings / "enabled").read_text():
+            return None
+        return int((settings / "hpage_pmd_size").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def blocks(maps: str, size: int) -> Iterator[int]:
+    """Where a huge page could begin. maps: as /proc/self/maps."""
+    for found in ANONYMOUS.finditer(maps):
+        begin, end = (int(bound, 16) for bound in found.groups())
+        yield from range(-(-begin // size) * size, end - size + 1, size)
+
+
+def move(size: int, advise: Advise) -> int:
+    """The bytes that are in huge pages now. size: of one. Raises OSError where the memory of the process cannot be
+    looked at."""
+    moved, pages = 0, size // mmap.PAGESIZE
+    with Path("/proc/self/pagemap").open("rb", buffering=0) as table:
+        for begin in blocks(Path("/proc/self/maps").read_text(), size):
+            table.seek(begin // mmap.PAGESIZE * ENTRY_BYTES)
+            entries = np.frombuffer(table.read(pages * ENTRY_BYTES), np.uint64)
+            if np.count_nonzero(entries & PRESENT) >= LEAST_SHARE * pages and advise(begin, size):
+                moved += size
+    return moved
+
+
+def _use(size: int) -> None:
+    madvise = ctypes.CDLL(None).madvise
+
+    def advise(begin: int, length: int) -> bool:
+        refused: int = madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), COLLAPSE)
+        return not refused
+
+    try:
+        moved = move(size, advise)
+    except OSError as error:
+        log.info("no huge pages", extra={"error": str(error)})
+        return
+    log.info("huge pages in use", extra={"bytes": moved})

@@ -1,0 +1,135 @@
+"""Launches the products for Hopper: one kernel for 16 bit and 8 bit, for every activation and residual."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+HOPPER = 9
+# The first whose Gluon has all that the kernel is written in.
+FIRST_TRITON = (3, 6)
+# A tile of the output, half as wide where gate and up take one half each.
+ROWS, COLUMNS = 128, 128
+# Bytes of a block along the depth: what the accelerator lays out without conflicts.
+STEP_BYTES = 128
+# For blocks of operands that are on their way or being read. The shared memory has room for five beside the tiles that
+# wait to be written; with a result in e4m3 four are no slower (measured on an H100).
+PLACES, PLACES_OF_NARROW = 5, 4
+# Rows of tiles that use the same weights one after the other, from the cache.
+TOGETHER = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bounds:
+    """What no row of the weights is longer than, and no bias larger: of plain or gate columns, and of up columns."""
+
+    weight: float = 0.0
+    bias: float = 0.0
+    up_weight: float = 0.0
+    up_bias: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EightBitSides:
+    """Scales of the rows and of the weights' channels, float32. lengths, out_scales: float32 (rows,), where the result
+    is e4m3 too: lengths of the rows, and where the scales of the result go."""
+
+    rows: Tensor
+    channels: Tensor
+    lengths: Tensor | None = None
+    out_scales: Tensor | None = None
+    bounds: Bounds = Bounds()
+
+
+def why_not_hopper(weight: Tensor) -> str | None:
+    """What keeps the products of `weight` (channels, depth), on a CUDA device, from the kernel, or None."""
+    if torch.cuda.get_device_capability(weight.device)[0] != HOPPER:
+        return "the kernel is for Hopper"
+    if not has_gluon():
+        return "the kernel is written in the Gluon of Triton 3.6"
+    if len(weight) % COLUMNS or weight.stride(0) * weight.element_size() % 16:
+        return f"channels come in steps of {COLUMNS}, their rows in steps of 16 bytes"
+    return None
+
+
+def has_gluon() -> bool:
+    """Whether Triton is there, and young enough."""
+    try:
+        found = re.match(r"(\d+)\.(\d+)", version("triton"))
+    except PackageNotFoundError:
+        return False
+    return found is not None and (int(found[1]), int(found[2])) >= FIRST_TRITON
+
+
+class HopperProduct:
+    """activation(x W^T + b) (+ residual), or activation(gate) * up with both in one product."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, kind: int = -1, gated: bool = False) -> None:
+        """weight: of those that `why_not_hopper` has nothing against. kind: of the activation, -1 for none."""
+        self._weight = _described(
+            weight, COLUMNS // 2 if gated else COLUMNS, STEP_BYTES // weight.element_size()
+        )
+        self.columns = len(weight) // 2 if gated else len(weight)
+        self._bias = bias
+        self._kind = kind
+        self._gated = gated
+        self._programs = torch.cuda.get_device_properties(weight.device).multi_processor_count
+
+    def __call__(
+        self, rows: Tensor, out: Tensor, *, residual: Tensor | None = None, eight: EightBitSides | None = None
+    ) -> Tensor:
+        """out: (rows, columns), which the result is written into, and which may be the residual."""
+        from embedserve_runtime.engines.torch.fused.kernels import hopper
+
+        part = (COLUMNS // 2 if self._gated else COLUMNS) // 2
+        bounds = Bounds() if eight is None else eight.bounds
+        narrow = eight is not None and eight.out_scales is not None
+        kernel: Callable[..., object] = hopper.product[(self._programs,)]
+        kernel(
+            _described(rows, ROWS, STEP_BYTES // rows.element_size()),
+            self._weight,
+            *(_described(tensor, ROWS, part) for tensor in (out, out if residual is None else residual)),
+            rows if self._bias is None else self._bias,
+            *_scales(eight, rows),
+            *(len(rows), self.columns, rows.shape[1]),
+            *(bounds.weight, bounds.bias, bounds.up_weight, bounds.up_bias),
+            GATED=self._gated,
+            HAS_BIAS=self._bias is not None,
+            KIND=self._kind,
+            SCALED=eight is not None,
+            ADD=residual is not None,
+            NARROW=narrow,
+            PLACES=PLACES_OF_NARROW if narrow else PLACES,
+            TOGETHER=TOGETHER,
+            num_warps=4,
+            maxnreg=168,
+        )
+        return out
+
+
+def _scales(eight: EightBitSides | None, placeholder: Tensor) -> tuple[Tensor, ...]:
+    """`placeholder` stands where there is none, and is not read."""
+    if eight is None:
+        return (placeholder,) * 4
+    others = (placeholder if one is None else one for one in (eight.lengths, eight.out_scales))
+    return (eight.rows, eight.channels, *others)
+
+
+def _described(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """For the tensor memory accelerator, in blocks of rows times columns."""
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    kinds = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.int8: gl.int8}
+    kind = kinds.get(tensor.dtype, gl.float8e4nv)
+    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], kind)
+    return TensorDescriptor.from_tensor(tensor, [rows, columns], layout)

@@ -1,0 +1,303 @@
+"""Products with all that follows them in their epilogue, for Hopper, in Gluon: 16 bit, e4m3 or int8.
+
+A program stays on its multiprocessor and has three parts that run beside each other. One warp asks the tensor memory
+accelerator for the next blocks of both operands, as long as there is a free place for them. Two groups of four warps
+take turns at tiles of the output: while one multiplies, the other is at the bias, activation and stores of its own
+("ping-pong"). A group's turn begins when the other has asked for its last product.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+# Triton 3.9 has other names for them.
+LOAD = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+STORE = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
+ROWS = gl.constexpr(128)
+COLUMNS = gl.constexpr(128)
+# A tile's columns go through the epilogue in so many parts: all at once would not fit in registers.
+PARTS = gl.constexpr(2)
+# Groups that take turns.
+GROUPS = gl.constexpr(2)
+
+
+@gluon.jit
+def reciprocal(x):
+    return gl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
+def power_of_two(x):
+    return gl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
+def activated(x, KIND: gl.constexpr):
+    """As `rows.activated`."""
+    if KIND == 0:
+        square = x * x
+        power = -3.2290657867783e-06
+        power = power * square + 8.8239439540728e-05
+        power = power * square + 3.6026812362589e-04
+        power = power * square - 1.0522667830858e-01
+        power = power * square - 2.3020453925948e00
+        result = x * reciprocal(1.0 + power_of_two(x * power))
+    elif KIND == 1:
+        result = x * reciprocal(1.0 + power_of_two(x * (-2.302208198144325 - 0.10294323970949 * x * x)))
+    elif KIND == 2:
+        result = gl.maximum(x, 0.0)
+    else:
+        result = x * reciprocal(1.0 + power_of_two(-1.4426950408889634 * x))
+    return result
+
+
+@gluon.constexpr_function
+def sums_layout(columns, left):
+    """How the accumulators of four warps lie: each has 16 rows of 64."""
+    return gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 256 // left.primitive_bitwidth]
+    )
+
+
+@gluon.jit
+def halves(values):
+    """Left and right columns."""
+    split = values.reshape([values.shape[0], 2, values.shape[1] // 2])
+    return split.permute((0, 2, 1)).split()
+
+
+@gluon.jit
+def place(tile, tiles_m, tiles_n, TOGETHER: gl.constexpr):
+    """Row and column of a tile: `TOGETHER` rows of tiles go through the same weights one after the other."""
+    group = tile // (TOGETHER * tiles_n)
+    height = gl.minimum(tiles_m - group * TOGETHER, TOGETHER)
+    within = tile % (TOGETHER * tiles_n)
+    return group * TOGETHER + within % height, within // height
+
+
+@gluon.jit
+def previous(at, places: gl.constexpr):
+    return gl.where(at == 0, places - 1, at - 1)
+
+
+@gluon.jit
+def produce(left, right, blocks, sizes, GATED: gl.constexpr, TOGETHER: gl.constexpr):
+    """Fills places with blocks of both operands."""
+    lefts, rights, filled, free = blocks
+    rows, columns, depth = sizes
+    step: gl.constexpr = left.block_type.shape[1]
+    width: gl.constexpr = right.block_type.shape[0]
+    places: gl.constexpr = lefts.shape[0]
+    tiles_m = gl.cdiv(rows, ROWS)
+    tiles_n = gl.cdiv(columns, width)
+    at = 0
+    phase = 1
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        m, n = place(tile, tiles_m, tiles_n, TOGETHER)
+        for k in range(0, depth, step):
+            mbarrier.wait(free.index(at), phase)
+            barrier = filled.index(at)
+            mbarrier.expect(barrier, left.block_type.nbytes + (2 if GATED else 1) * right.block_type.nbytes)
+            LOAD(left, [m * ROWS, k], barrier, lefts.index(at))
+            if GATED:
+                LOAD(right, [n * width, k], barrier, rights.index(at).slice(0, width))
+                LOAD(right, [columns + n * width, k], barrier, rights.index(at).slice(width, width))
+            else:
+                LOAD(right, [n * width, k], barrier, rights.index(at))
+            last = at == places - 1
+            at = gl.where(last, 0, at + 1)
+            phase = gl.where(last, phase ^ 1, phase)
+
+
+@gluon.jit
+def consume(
+    which,
+    turns,
+    outputs,
+    blocks,
+    vectors,
+    sizes,
+    bounds,
+    GATED: gl.constexpr,
+    HAS_BIAS: gl.constexpr,
+    KIND: gl.constexpr,
+    SCALED: gl.constexpr,
+    ADD: gl.constexpr,
+    NARROW: gl.constexpr,
+    TOGETHER: gl.constexpr,
+):
+    """Multiplies what the places hold for every second tile, and writes it. which: of the groups."""
+    out, add, staged, added = outputs
+    lefts, rights, filled, free = blocks
+    bias, left_scales, right_scales, lengths, out_scales = vectors
+    rows, columns, depth = sizes
+    weight_bound, bias_bound, up_weight_bound, up_bias_bound = bounds
+    left: gl.constexpr = lefts.dtype
+    kind: gl.constexpr = gl.int32 if left.is_int() else gl.float32
+    layout: gl.constexpr = sums_layout(COLUMNS, left)
+    places: gl.constexpr = lefts.shape[0]
+    part_width: gl.constexpr = out.block_type.shape[1]
+    width: gl.constexpr = PARTS * part_width
+    part_layout: gl.constexpr = sums_layout(part_width, left)
+    along: gl.constexpr = gl.SliceLayout(1, part_layout)
+    across: gl.constexpr = gl.SliceLayout(0, part_layout)
+    tiles_m = gl.cdiv(rows, ROWS)
+    tiles_n = gl.cdiv(columns, width)
+    steps = gl.cdiv(depth, lefts.shape[2])
+    first = gl.program_id(0) + which * gl.num_programs(0)
+    apart = GROUPS * gl.num_programs(0)
+    sums = gl.zeros([ROWS, COLUMNS], kind, layout)
+    for turn in range(gl.cdiv(tiles_m * tiles_n - first, apart)):
+        m, n = place(first + turn * apart, tiles_m, tiles_n, TOGETHER)
+        if ADD:
+            tma.store_wait(0)
+            mbarrier.expect(added.index(which), PARTS * add.block_type.nbytes)
+            for part in gl.static_range(PARTS):
+                column = n * width + part * part_width
+                LOAD(add, [m * ROWS, column], added.index(which), staged.index(which * PARTS + part))
+        # A wait tells two phases of a barrier apart, no more: a group looks at places when it is its turn. Its first
+        # turn group 0 has from the start.
+        mbarrier.wait(turns.index(which), (turn ^ which ^ 1) & 1)
+        taken = (turn * GROUPS + which) * steps
+        at = taken % places
+        phase = taken // places & 1
+        for step in range(steps):
+            mbarrier.wait(filled.index(at), phase)
+            rights_here = rights.index(at).permute((1, 0))
+            sums = warpgroup_mma(lefts.index(at), rights_here, sums, use_acc=step > 0, is_async=True)
+            # The one before is done, and what it read may be overwritten.
+            sums = warpgroup_mma_wait(1, deps=(sums,))
+            mbarrier.arrive(free.index(previous(at, places)), count=1, pred=step > 0)
+            last = at == places - 1
+            at = gl.where(last, 0, at + 1)
+            phase = gl.where(last, phase ^ 1, phase)
+        mbarrier.arrive(turns.index(1 - which), count=1)
+        done = warpgroup_mma_wait(0, deps=(sums,))
+        mbarrier.arrive(free.index(previous(at, places)), count=1)
+
+        below = m * ROWS + gl.arange(0, ROWS, along)
+        real = below < rows
+        if SCALED:
+            scale = gl.load(left_scales + below, mask=real, other=0.0)
+        if NARROW:
+            length = gl.load(lengths + below, mask=real, other=0.0)
+            bound = length * weight_bound + bias_bound
+            if GATED:
+                bound *= length * up_weight_bound + up_bias_bound
+            bound = gl.maximum(bound, 1e-12)
+            if n == 0:
+                gl.store(out_scales + below, bound / 448.0, mask=real)
+            narrowing = 448.0 / bound
+        if ADD:
+            mbarrier.wait(added.index(which), turn & 1)
+        low, high = halves(done)
+        if GATED:
+            gates, ups = halves(low), halves(high)
+        else:
+            gates, ups = (low, high), (low, high)
+        for part in gl.static_range(PARTS):
+            column = n * width + part * part_width
+            inside = column + gl.arange(0, part_width, across)
+            values = gl.convert_layout(gates[part], part_layout, assert_trivial=True).to(gl.float32)
+            if SCALED:
+                values = values * scale[:, None] * gl.load(right_scales + inside)[None, :]
+            if HAS_BIAS:
+                values += gl.load(bias + inside).to(gl.float32)[None, :]
+            if KIND >= 0:
+                values = activated(values, KIND)
+            if GATED:
+                up = gl.convert_layout(ups[part], part_layout, assert_trivial=True).to(gl.float32)
+                if SCALED:
+                    up = up * scale[:, None] * gl.load(right_scales + columns + inside)[None, :]
+                if HAS_BIAS:
+                    up += gl.load(bias + columns + inside).to(gl.float32)[None, :]
+                values *= up
+            place_of_part = staged.index(which * PARTS + part)
+            if ADD:
+                values += place_of_part.load(part_layout).to(gl.float32)
+            if NARROW:
+                values = values * narrowing[:, None]
+            if not ADD:
+                # The stores of the tile before, up to this part.
+                tma.store_wait(PARTS - 1)
+            place_of_part.store(values.to(out.dtype))
+            fence_async_shared()
+            STORE(out, [m * ROWS, column], place_of_part)
+        sums = done
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["rows"])
+def product(
+    left,  # descriptor of (rows, depth)
+    right,  # descriptor of (columns, depth); where GATED, gate rows before up rows: (2 * columns, depth)
+    out,  # descriptor of (rows, columns)
+    add,  # likewise, read where ADD
+    bias,
+    left_scales,  # float32 (rows,), read where SCALED
+    right_scales,  # float32 (columns,), likewise
+    lengths,  # float32 (rows,), Euclidean, of the rows of `left`, read where NARROW
+    out_scales,  # float32 (rows,), written where NARROW
+    rows,
+    columns,  # a multiple of a tile's
+    depth,
+    weight_bound,  # no gate or plain column is longer than this
+    bias_bound,
+    up_weight_bound,
+    up_bias_bound,
+    GATED: gl.constexpr,
+    HAS_BIAS: gl.constexpr,
+    KIND: gl.constexpr,  # of `activated`; -1 for none
+    SCALED: gl.constexpr,
+    ADD: gl.constexpr,
+    NARROW: gl.constexpr,  # write e4m3, with a scale by the bound that the lengths set
+    PLACES: gl.constexpr,  # for blocks of the operands
+    TOGETHER: gl.constexpr,
+):
+    """out = activation(left right^T + bias) (+ add), or activation(gate) * up."""
+    lefts = gl.allocate_shared_memory(left.dtype, [PLACES, ROWS, left.block_type.shape[1]], left.layout)
+    rights = gl.allocate_shared_memory(right.dtype, [PLACES, COLUMNS, left.block_type.shape[1]], right.layout)
+    staged = gl.allocate_shared_memory(
+        out.dtype, [GROUPS * PARTS, out.block_type.shape[0], out.block_type.shape[1]], out.layout
+    )
+    filled = gl.allocate_shared_memory(gl.int64, [PLACES, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [PLACES, 1], mbarrier.MBarrierLayout())
+    added = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], mbarrier.MBarrierLayout())
+    turns = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(PLACES):
+        mbarrier.init(filled.index(i), count=1)
+        mbarrier.init(free.index(i), count=1)
+    for i in gl.static_range(GROUPS):
+        mbarrier.init(added.index(i), count=1)
+        mbarrier.init(turns.index(i), count=1)
+    fence_async_shared()
+    outputs = (out, add, staged, added)
+    blocks = (lefts, rights, filled, free)
+    vectors = (bias, left_scales, right_scales, lengths, out_scales)
+    sizes = (rows, columns, depth)
+    bounds = (weight_bound, bias_bound, up_weight_bound, up_bias_bound)
+    # fmt: off
+    gl.warp_specialize(
+        [
+            (consume, (0, turns, outputs, blocks, vectors, sizes, bounds,
+                       GATED, HAS_BIAS, KIND, SCALED, ADD, NARROW, TOGETHER)),
+            (consume, (1, turns, outputs, blocks, vectors, sizes, bounds,
+                       GATED, HAS_BIAS, KIND, SCALED, ADD, NARROW, TOGETHER)),
+            (produce, (left, right, blocks, sizes, GATED, TOGETHER)),
+        ],
+        # Warps and registers of each thread, of all but the first.
+        [4, 1],
+        [240, 24],
+    )
+    # fmt: on

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import ctypes
+import mmap
+from pathlib import Path
+
+import pytest
+
+from embedserve_runtime.cpu.huge_pages import blocks, huge_page_bytes, move
+
+SIZE = 2**21
+
+
+def test_only_filled_memory_is_put_into_huge_pages() -> None:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    with mmap.mmap(-1, 3 * SIZE, flags=flags) as filled, mmap.mmap(-1, 3 * SIZE, flags=flags) as sparse:
+        filled.write(b"\1" * 3 * SIZE)
+        sparse.write(b"\1" * (SIZE // 2))
+        asked: list[int] = []
+
+        def advise(begin: int, size: int) -> bool:
+            assert size == SIZE
+            asked.append(begin)
+            return len(asked) > 1  # the kernel may refuse some
+
+        moved = move(SIZE, advise)
+        assert moved == (len(asked) - 1) * SIZE
+        for memory, want in ((filled, 2), (sparse, 0)):
+            begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            within = range(begin, begin + 3 * SIZE - SIZE + 1)
+            assert sum(block in within for block in asked) in ({want, want + 1} if want else {0})
+
+
+def test_blocks_lie_in_anonymous_memory_of_the_process() -> None:
+    maps = """\
+00200000-00800000 r--p 00000000 00:00 0
+00900000-00f00000 rw-p 00000000 00:00 0                  [heap]
+01000000-01400000 rw-p 00000000 08:01 77                 /some/file
+01500000-01600000 rw-p 00000000 00:00 0
+02000000-02400000 rw-p 00000000 00:00 0
+7ffc0000000-7ffc0800000 rw-p 00000000 00:00 0            [stack]
+"""
+    assert [*blocks(maps, SIZE)] == [0xA00000, 0xC00000, 0x2000000, 0x2200000]
+
+
+@pytest.mark.parametrize(
+    ("enabled", "want"),
+    [("always [madvise] never\n", SIZE), ("always madvise [never]\n", None), (None, None)],
+)
+def test_a_kernel_that_is_set_to_use_none_is_left_alone(
+    tmp_path: Path, enabled: str | None, want: int | None
+) -> None:
+    if enabled is not None:
+        (tmp_path / "enabled").write_text(enabled)
+        (tmp_path / "hpage_pmd_size").write_text(f"{SIZE}\n")
+    assert huge_page_bytes(tmp_path) == want
