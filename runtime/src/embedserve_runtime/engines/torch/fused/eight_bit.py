@@ -97,8 +97,7 @@ class EightBitProduct:
             bias_bounds = [float(part.abs().max()) for part in biases]
         self._bounds = Bounds(bounds[0], bias_bounds[0], bounds[-1], bias_bounds[-1])
         self._hopper: HopperProduct | None = None
-        # An activation of every sum takes longer than the sums: two programs of a multiprocessor are as fast at it.
-        if (activation is None or gated) and why_not_hopper(weight) is None:
+        if why_not_hopper(weight) is None:
             self._hopper = HopperProduct(weight, linear.bias, kind=self._activation, gated=gated)
         self._multiprocessors = torch.cuda.get_device_properties(weight.device).multi_processor_count
 
