@@ -26,7 +26,6 @@ from embedserve_runtime.engines.torch.fused.few import (
 from embedserve_runtime.engines.torch.fused.flash import FlashAttention
 from embedserve_runtime.engines.torch.fused.operations import (
     ActivatedProduct,
-    PlainProduct,
     embed,
     normed,
     turn_heads,
@@ -167,7 +166,7 @@ class FusedLayer:
         names = [f"{attention}.{part}" for part in ("query", "key", "value")]
         joint = parameters.linear(names, layer.attention.qkv_bias)
         self._attention: FusedSelfAttention[Tensor] = FusedSelfAttention(
-            layer.attention, parameters, shared, attention, PlainProduct(joint)
+            layer.attention, parameters, shared, attention, joint
         )
         self._joint = joint
         assert isinstance(layer.mlp, Mlp)  # `why_not_fused` names the others
@@ -245,7 +244,7 @@ class LayerOfFew:
             context = self.attention.of_joint(self.joint(given), batch)
         else:
             context = self.attention(given, batch)
-        between = sums_of_few(context, self.attention.output.linear, given, self.attention_norm)
+        between = sums_of_few(context, self.attention.output, given, self.attention_norm)
         return sums_of_few(self.up(between, self.kind), self.down, between, self.norm)
 
 
@@ -263,7 +262,7 @@ class FusedSelfAttention(Generic[V]):
         """joint: the product that makes queries, keys and values, side by side."""
         self._heads = (description.heads, description.kv_heads)
         self._joint = joint
-        self.output = PlainProduct(parameters.linear([f"{name}.output"], description.output_bias))
+        self.output = parameters.linear([f"{name}.output"], description.output_bias)
         self._turn = shared.turn(description.rotary)
         self._attend = shared.attention(description, name)
         self._norms: tuple[Normalization, Normalization] | None = None

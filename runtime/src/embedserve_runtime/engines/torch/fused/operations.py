@@ -34,10 +34,8 @@ POOLING_KINDS = {
 FIRST_WITH_ACCELERATOR = (9, 0)
 # Below, the library's product and a kernel for the activation are faster (measured on an H100).
 LEAST_TOKENS_OF_FUSED_PRODUCT = 4096
-# On Hopper these are the least with a product of ours whose epilogue is the activation, and with one that has none.
-LEAST_TOKENS_ON_HOPPER, LEAST_TOKENS_WITHOUT_ACTIVATION = 2048, 8192
-# Deeper ones without an activation are faster in the library.
-MOST_DEPTH_WITHOUT_ACTIVATION = 768
+# On Hopper there is another one, which is faster from here on.
+LEAST_TOKENS_ON_HOPPER = 2048
 FEW_ROWS = 1024
 
 
@@ -199,26 +197,6 @@ def vocabulary_pooled(
         num_stages=3,
     )
     return out
-
-
-class PlainProduct:
-    """x W^T (+ b): the library's, or where it is faster the one for Hopper."""
-
-    def __init__(self, linear: Linear) -> None:
-        self.linear = linear
-        weight = linear.weight
-        self._hopper: HopperProduct | None = None
-        if (
-            weight.is_cuda
-            and weight.shape[1] <= MOST_DEPTH_WITHOUT_ACTIVATION
-            and why_not_hopper(weight) is None
-        ):
-            self._hopper = HopperProduct(weight, linear.bias)
-
-    def __call__(self, value: Tensor) -> Tensor:
-        if self._hopper is None or len(value) < LEAST_TOKENS_WITHOUT_ACTIVATION:
-            return self.linear(value)
-        return self._hopper(value, value.new_empty((len(value), self._hopper.columns)))
 
 
 class ActivatedProduct:

@@ -64,8 +64,10 @@ def attend(
     if WINDOW >= 0:
         low, high = tl.maximum(low, first - WINDOW), tl.minimum(high, last + WINDOW + 1)
         all_low, all_high = tl.maximum(all_low, last - WINDOW), tl.minimum(all_high, first + WINDOW + 1)
+        start, end = tl.maximum(start, places - WINDOW), tl.minimum(end, places + WINDOW + 1)
     if CAUSAL:
         high, all_high = tl.minimum(high, last + 1), tl.minimum(all_high, first + 1)
+        end = tl.minimum(end, places + 1)
     before = tl.cdiv(tl.maximum(all_low - low, 0), BLOCK_N)
     blocks = tl.cdiv(high - low, BLOCK_N)
     whole = tl.maximum(all_high - low - before * BLOCK_N, 0) // BLOCK_N
@@ -99,7 +101,7 @@ def attend(
             queries, maxima, sums, totals, base + block * BLOCK_N,
             key, value, table, content_to_position, position_to_content, row_of,
             places, start, end, sizes, high, key_step, rows, scale * log2e, slope,
-            HEAD_SIZE, WINDOW, CAUSAL, ALIBI, TABLE, TO_POSITION, TO_CONTENT, BLOCK_N, BLOCK_D, False,
+            HEAD_SIZE, ALIBI, TABLE, TO_POSITION, TO_CONTENT, BLOCK_N, BLOCK_D, False,
         )  # fmt: skip
     for block in range(blocks - whole):
         place = low + block * BLOCK_N + tl.where(block < before, 0, whole * BLOCK_N)
@@ -107,7 +109,7 @@ def attend(
             queries, maxima, sums, totals, place,
             key, value, table, content_to_position, position_to_content, row_of,
             places, start, end, sizes, high, key_step, rows, scale * log2e, slope,
-            HEAD_SIZE, WINDOW, CAUSAL, ALIBI, TABLE, TO_POSITION, TO_CONTENT, BLOCK_N, BLOCK_D, True,
+            HEAD_SIZE, ALIBI, TABLE, TO_POSITION, TO_CONTENT, BLOCK_N, BLOCK_D, True,
         )  # fmt: skip
     tl.store(
         out + places[:, None].to(tl.int64) * out_step + head * HEAD_SIZE + sizes[None, :],
@@ -139,8 +141,6 @@ def _block(
     scale,
     slope,
     HEAD_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr,
-    CAUSAL: tl.constexpr,
     ALIBI: tl.constexpr,
     TABLE: tl.constexpr,
     TO_POSITION: tl.constexpr,
@@ -149,13 +149,16 @@ def _block(
     BLOCK_D: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """One block of keys from `place` on. MASKED: some query must not see some key of the block."""
+    """One block of keys from `place` on. Each query sees the keys from its `start` to before its `end`. MASKED: some
+    query does not see some key of the block."""
     log2e: tl.constexpr = 1.4426950408889634
     others = place + tl.arange(0, BLOCK_N)
-    offsets = others[:, None].to(tl.int64) * key_step + sizes[None, :]
-    present = others < high
+    # The block's own place is a scalar: what each thread adds to it is the same for all blocks.
+    key += place.to(tl.int64) * key_step
+    value += place.to(tl.int64) * key_step
+    offsets = tl.arange(0, BLOCK_N)[:, None] * key_step + sizes[None, :]
     if MASKED:
-        loaded = present[:, None]
+        loaded = (others < high)[:, None]
         if HEAD_SIZE != BLOCK_D:
             loaded = loaded & (sizes < HEAD_SIZE)[None, :]
         keys = tl.load(key + offsets, mask=loaded, other=0.0)
@@ -174,11 +177,7 @@ def _block(
         scores *= scale
         late = 1.0
     distances = others[None, :] - places[:, None]
-    visible = (others[None, :] >= start[:, None]) & (others[None, :] < end[:, None]) & present[None, :]
-    if CAUSAL:
-        visible = visible & (distances <= 0)
-    if WINDOW >= 0:
-        visible = visible & (distances <= WINDOW) & (distances >= -WINDOW)
+    visible = (others[None, :] >= start[:, None]) & (others[None, :] < end[:, None])
     if ALIBI:
         scores -= slope * tl.abs(distances).to(tl.float32)
     if TABLE:
