@@ -135,6 +135,28 @@ def test_a_result_in_e4m3_has_the_scale_of_its_bound_and_stays_within(
     assert error(out.float() * scales[:, None], want) < MOST_ERROR_E4M3
 
 
+@pytest.mark.parametrize("dtype", [E4M3, INT8], ids=str)
+def test_a_row_whose_bound_float16_has_no_room_for_is_no_number_and_a_tiny_one_is_kept(
+    dtype: torch.dtype,
+) -> None:
+    left, right = Operand.random(300, 256, dtype, 1), Operand.random(256, 256, dtype, 2)
+    assert left.scales is not None
+    assert right.scales is not None
+    left.scales[9] *= 1e-4
+    left.wide[9] *= 1e-4
+    lengths = left.wide.norm(dim=1)
+    lengths[7] = 1e9
+    out, scales = torch.empty((300, 256), device=CUDA, dtype=E4M3), torch.empty(300, device=CUDA)
+    longest = 1.13 * float(right.wide.norm(dim=1).max())
+    eight = EightBitSides(left.scales, right.scales, lengths, scales, Bounds(longest, 0.0, longest, 0.0))
+    HopperProduct(right.values, None, kind=0)(left.values, out, eight=eight)
+    got, want = out.float() * scales[:, None], result(left, right, None, 0, False)
+    assert bool(got[7].isnan().all())
+    assert error(got[9], want[9]) < MOST_ERROR_E4M3
+    others = torch.arange(300, device=CUDA) != 7
+    assert error(got[others], want[others]) < MOST_ERROR_E4M3
+
+
 @pytest.mark.parametrize("more", [-1, 0, 5])
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
 def test_few_rows_and_many_give_the_same_product(more: int, gated: bool) -> None:
