@@ -32,12 +32,14 @@ def build_rust_reader() -> Path:
     return home / "release" / "reader"
 
 
-def rust_seconds(reader: Path, folder: Path, texts: Sequence[str], rounds: int) -> list[float]:
-    """CPU seconds of each round of one process, on one thread."""
+def rust_seconds(
+    reader: Path, folder: Path, texts: Sequence[str], rounds: int, *, fresh: bool
+) -> list[float]:
+    """CPU seconds of each round of one process, on one thread. fresh: each round with a model that has read nothing."""
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as file:
         file.write("\n".join(texts))
         file.flush()
-        command = [str(reader), str(folder), file.name, str(rounds)]
+        command = [str(reader), str(folder), file.name, str(rounds), "fresh" if fresh else "same"]
         one_thread = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
         answer = subprocess.run(command, env=one_thread, capture_output=True, text=True, check=True)
     return [float(line.split()[0]) for line in answer.stdout.splitlines()]

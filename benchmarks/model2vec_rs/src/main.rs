@@ -1,4 +1,5 @@
-//! Texts of a file, one a line, to vectors: CPU seconds of each round.
+//! Texts of a file, one a line, to vectors: CPU seconds of each round, with one model for all or, with `fresh`, with
+//! another one each, loaded before.
 use model2vec_rs::model::StaticModel;
 
 fn cpu_seconds() -> f64 {
@@ -9,10 +10,15 @@ fn cpu_seconds() -> f64 {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    let model = StaticModel::from_pretrained(&arguments[1], None, None, None).unwrap();
+    let load = || StaticModel::from_pretrained(&arguments[1], None, None, None).unwrap();
+    let fresh = arguments[4] == "fresh";
+    let mut model = load();
     let file = std::fs::read_to_string(&arguments[2]).unwrap();
     let texts: Vec<String> = file.split('\n').map(str::to_owned).collect();
-    for _ in 0..arguments[3].parse().unwrap() {
+    for round in 0..arguments[3].parse().unwrap() {
+        if fresh && round > 0 {
+            model = load();
+        }
         let started = cpu_seconds();
         let numbers = model.encode_flat(&texts).len();
         println!("{} {}", cpu_seconds() - started, numbers);
