@@ -111,9 +111,9 @@ def seconds(reader: Ours | StaticModel, state: State) -> float:
 
 
 def measured(name: str, folder: Path, state: State, rounds: int, rust: Path | None) -> Row:
-    """Each round with new objects, since those of the round before have met the words; with a new one of the Rust reader
-    in the states in which nothing was read before. All readers in turn, since a round of the faster ones is a few
-    milliseconds on a machine that others use, too."""
+    """Each round with new objects, since those of the round before have met the words; with a new one of the Rust
+    reader in the states in which nothing was read before. All readers in turn, since a round of the faster ones is a
+    few milliseconds on a machine that others use, too."""
     package, ours, crate = [], [], []
     for _ in range(rounds):
         package.append(seconds(StaticModel.from_pretrained(folder), state))
