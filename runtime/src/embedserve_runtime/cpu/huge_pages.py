@@ -7,7 +7,7 @@ import ctypes
 import logging
 import mmap
 import re
-import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,11 +31,11 @@ Advise = Callable[[int, int], bool]
 
 
 def use_huge_pages() -> None:
-    """For what is in memory now, on a thread of its own: copying takes a second for some GB. Nothing happens where the
-    kernel knows no huge pages, or is set to use none."""
+    """For what is in memory now, before the first request: beside requests the copying would slow them. It takes a
+    second for some GB. Nothing happens where the kernel knows no huge pages, or is set to use none."""
     size = huge_page_bytes()
     if size is not None:
-        threading.Thread(target=_use, args=(size,), name="huge-pages", daemon=True).start()
+        _use(size)
 
 
 def huge_page_bytes(settings: Path = SETTINGS) -> int | None:
@@ -75,9 +75,10 @@ def _use(size: int) -> None:
         refused: int = madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), COLLAPSE)
         return not refused
 
+    begun = time.perf_counter()
     try:
         moved = move(size, advise)
     except OSError as error:
         log.info("no huge pages", extra={"error": str(error)})
         return
-    log.info("huge pages in use", extra={"bytes": moved})
+    log.info("huge pages in use", extra={"bytes": moved, "seconds": round(time.perf_counter() - begun, 3)})
