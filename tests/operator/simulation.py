@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -40,6 +41,28 @@ def space_named(repo: str) -> str:
     """The vector space of a repository of these tests; a mirror's is that of what it mirrors."""
     name = repo.partition("/")[2].removesuffix("-mirror")
     return f"vs1-{name.encode().hex():0<20}"
+
+
+def controller_of(
+    kube: Kube,
+    store: Store,
+    queue: WorkQueue[Key],
+    calls: PodCalls,
+    seconds: Callable[[], int] = lambda: NOW,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> Controller:
+    """Of a process of the operator without watches. seconds: since 1970."""
+    return Controller(
+        kube,
+        store,
+        ClusterStore(watches_nodes=False),
+        queue,
+        calls,
+        settings=SETTINGS,
+        now=lambda: datetime.fromtimestamp(seconds(), UTC),
+        clock=clock,
+    )
 
 
 class Killed(Exception):
@@ -299,15 +322,7 @@ class Operator:
         store, queue = Store(), WorkQueue[Key](first=1, limit=60)
         for (kind, _), stored in simulation.objects.items():
             store.put(kind, stored)
-        controller = Controller(
-            kube,
-            store,
-            ClusterStore(watches_nodes=False),
-            queue,
-            calls,
-            settings=SETTINGS,
-            now=lambda: datetime.fromtimestamp(simulation.now, UTC),
-        )
+        controller = controller_of(kube, store, queue, calls, lambda: simulation.now)
         passing = asyncio.create_task(controller.reconcile(KEY))
         dying = asyncio.create_task(simulation.died.wait())
         await asyncio.wait((passing, dying), return_when=asyncio.FIRST_COMPLETED)

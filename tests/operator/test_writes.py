@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,10 @@ from embedserve_operator.kinds import POD, RESOURCE
 from embedserve_operator.kube import Kube
 from embedserve_operator.pod_calls import PodCalls
 from embedserve_operator.queue import WorkQueue
-from embedserve_operator.store import ClusterStore, Store
+from embedserve_operator.store import Store
 from embedserve_operator.world import Key
-from tests.operator.builders import NOW, SETTINGS, hub_spec
-from tests.operator.simulation import KEY, Simulation, simulated
+from tests.operator.builders import hub_spec
+from tests.operator.simulation import KEY, Simulation, controller_of, simulated
 
 CHILDREN = 4
 PAUSE_S = 2.0
@@ -72,17 +71,7 @@ async def watching(folder: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) 
         PodCalls(tell_timeout=5, check_timeout=5, port=operator.pod_port) as calls,
     ):
         store, queue = Store(), WorkQueue[Key](first=1, limit=60)
-        controller = Controller(
-            kube,
-            store,
-            ClusterStore(watches_nodes=False),
-            queue,
-            calls,
-            settings=SETTINGS,
-            now=lambda: datetime.fromtimestamp(NOW, UTC),
-            clock=clock,
-        )
-        yield Watching(simulation, controller, store, queue)
+        yield Watching(simulation, controller_of(kube, store, queue, calls, clock=clock), store, queue)
 
 
 async def test_a_service_that_comes_up_is_written_six_times(

@@ -16,6 +16,8 @@ X86 = (
     ("avx512", "avx512bw"),
     ("avx2", "avx2"),
 )
+# As `platform.machine` names them.
+X86_MACHINES = ("x86_64", "AMD64")
 ARM_MACHINES = ("aarch64", "arm64")
 ARM = (("i8mm", "i8mm"), ("dotprod", "asimddp"))
 # Without these, products of 8 bit add two terms in 16 bit and may overflow there.
@@ -47,7 +49,7 @@ def flags_in(cpu_info: str) -> frozenset[str]:
 
 
 def name_of(machine: str, flags: AbstractSet[str]) -> str:
-    if machine in ("x86_64", "AMD64"):
+    if machine in X86_MACHINES:
         return f"x86-64/{next((name for name, flag in X86 if flag in flags), 'sse')}"
     if machine in ARM_MACHINES:
         return f"arm64/{next((name for name, flag in ARM if flag in flags), 'neon')}"

@@ -34,8 +34,21 @@ def use_huge_pages() -> None:
     """For what is in memory now, before the first request: beside requests the copying would slow them. It takes a
     second for some GB. Nothing happens where the kernel knows no huge pages, or is set to use none."""
     size = huge_page_bytes()
-    if size is not None:
-        _use(size)
+    if size is None:
+        return
+    madvise = ctypes.CDLL(None).madvise
+
+    def advise(begin: int, length: int) -> bool:
+        refused: int = madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), COLLAPSE)
+        return not refused
+
+    begun = time.perf_counter()
+    try:
+        moved = move(size, advise)
+    except OSError as error:
+        log.info("no huge pages", extra={"error": str(error)})
+        return
+    log.info("huge pages in use", extra={"bytes": moved, "seconds": round(time.perf_counter() - begun, 3)})
 
 
 def huge_page_bytes(settings: Path = SETTINGS) -> int | None:
@@ -66,19 +79,3 @@ def move(size: int, advise: Advise) -> int:
             if np.count_nonzero(entries & PRESENT) >= LEAST_SHARE * pages and advise(begin, size):
                 moved += size
     return moved
-
-
-def _use(size: int) -> None:
-    madvise = ctypes.CDLL(None).madvise
-
-    def advise(begin: int, length: int) -> bool:
-        refused: int = madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), COLLAPSE)
-        return not refused
-
-    begun = time.perf_counter()
-    try:
-        moved = move(size, advise)
-    except OSError as error:
-        log.info("no huge pages", extra={"error": str(error)})
-        return
-    log.info("huge pages in use", extra={"bytes": moved, "seconds": round(time.perf_counter() - begun, 3)})

@@ -49,8 +49,8 @@ class Rows:
             mapping = weights = None
         return cls(
             _fixed(table.view(np.uint16) if table.dtype == np.float16 else table),
-            _fixed(np.zeros(0, dtype=np.int64) if mapping is None else mapping.astype(np.int64)),
-            _fixed(np.zeros(0, dtype=added) if weights is None else weights.astype(added)),
+            _fixed(np.zeros(0, dtype=np.int64) if mapping is None else mapping.astype(np.int64, copy=False)),
+            _fixed(np.zeros(0, dtype=added) if weights is None else weights.astype(added, copy=False)),
         )
 
     def of_tokens(self, ids: Int32Array) -> FloatArray:

@@ -19,6 +19,15 @@ Floats = NDArray[np.float64]
 
 
 @loop()
+def _step(nodes: Nodes, node: int, byte: int) -> tuple[int, int, bool]:
+    """Where the child is that a byte leads to, what stands there, and whether it is one. node: what stands at it, so
+    that each node is read once: a call of `tries.child` for each byte takes a tenth longer."""
+    place = (node >> BASE) + byte
+    child = int(nodes[place])
+    return place, child, child & BYTE == byte
+
+
+@loop()
 def longest_first(
     nodes: Nodes, numbers: Int32s, word: Bytes, size: int, inside: int, unknown: int, ids: Int32s, at: int
 ) -> int:
@@ -28,10 +37,9 @@ def longest_first(
     while place < size:
         node, found, end, ahead = int(nodes[root]), NONE, place, place
         while ahead < size:
-            byte = int(word[ahead])
-            child = (node >> BASE) + byte
-            node, ahead = int(nodes[child]), ahead + 1
-            if node & BYTE != byte:
+            child, node, is_one = _step(nodes, node, int(word[ahead]))
+            ahead += 1
+            if not is_one:
                 break
             if node & STRING:
                 found, end = child, ahead
@@ -58,10 +66,8 @@ def _whole(nodes: Nodes, numbers: Int32s, word: Bytes, start: int, stop: int, un
     """The piece that is all from start to before stop."""
     node, child = int(nodes[ROOT]), ROOT
     for place in range(start, stop):
-        byte = int(word[place])
-        child = (node >> BASE) + byte
-        node = int(nodes[child])
-        if node & BYTE != byte:
+        child, node, is_one = _step(nodes, node, int(word[place]))
+        if not is_one:
             return unknown
     return int(numbers[child]) if node & STRING else unknown
 
@@ -123,10 +129,9 @@ def best_sum(
         after = min(place + _width(word[place]), size)
         node, ahead, alone = int(nodes[ROOT]), place, False
         while ahead < size:
-            byte = int(word[ahead])
-            child = (node >> BASE) + byte
-            node, ahead = int(nodes[child]), ahead + 1
-            if node & BYTE != byte:
+            child, node, is_one = _step(nodes, node, int(word[ahead]))
+            ahead += 1
+            if not is_one:
                 break
             if node & STRING:
                 piece = int(numbers[child])

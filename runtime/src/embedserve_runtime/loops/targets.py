@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
+from embedserve_runtime.cpu.features import X86_MACHINES
+
 # LLVM's names, the best first, and the flags of /proc/cpuinfo that they need. A level, not the machine itself: what one
 # machine has compiled runs on all that have the level, and gives the same bits there.
 X86 = (
@@ -16,7 +18,6 @@ X86 = (
 )
 # Any 64-bit ARM has NEON; for others the name is LLVM's too.
 GENERIC = "generic"
-X86_MACHINES = ("x86_64", "AMD64")
 HERE = Path(__file__).parent
 
 
