@@ -1,23 +1,26 @@
 """The torch engine on one GPU: tokens/s, the share of the matrix-product peak, and how far 16 bit is from float32.
 
-    python -m benchmarks.gpu [--seconds S] [--results FOLDER] [--only WORD]
+    python -m benchmarks.gpu [--seconds S] [--results FOLDER] [--only WORD] [--processes 8]
 
 Random weights in the shapes of known models, bfloat16, from packed token ids on the host to pooled rows on the host.
 And all-MiniLM-L6-v2 with its trained weights, whose parity in 8 bit is of texts, as the server takes it at start.
 The peak is the best of three large products measured in the same run. Rates are with two batches in flight: medians of
 short bursts, as the peak is one; under load for longer the card reaches its power limit and lowers its clock, which
 "sustained" shows. Milliseconds are of one batch alone. Parity is the least cosine of pooled vectors to those of the
-same engine in float32. Writes `<results>/<gpu>.json` after every line and, where matplotlib is installed, a picture of
-the roofline. Needs torch with CUDA.
+same engine in float32. Before anything is timed, processes beside each other write the models and compile the kernels.
+Writes `<results>/<gpu>.json` after every line and, where matplotlib is installed, a picture of the roofline. Needs
+torch with CUDA.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,7 +61,17 @@ class Work:
     alone: bool = False
 
 
-Case = tuple[Shape | Trained, tuple[Work, ...], EightBit | None]
+@dataclass(frozen=True, slots=True)
+class Case:
+    shape: Shape | Trained
+    works: tuple[Work, ...]
+    eight_bit: EightBit | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.shape.name} {self.eight_bit}" if self.eight_bit else self.shape.name
+
+
 # A model of a quarter of BERT-base's size, of which a batch is small work: no bars.
 SMALL = (
     Work("32 x 512", np.full(32, 512), 0.0),
@@ -70,8 +83,8 @@ IN_EIGHT_BIT = (
     Work("512 x 50", np.full(512, 50), 2.6e6),
     Work("256 texts of 5 to 500", log_uniform(256, 5, 500), 2.6e6),
 )
-CASES: tuple[Case, ...] = (
-    (
+CASES = (
+    Case(
         BERT_BASE,
         (
             Work("32 x 512", np.full(32, 512), 2.7e6),
@@ -81,22 +94,22 @@ CASES: tuple[Case, ...] = (
             Work("1 x 16", np.full(1, 16), 0.4, alone=True),
             Work("1 x 512", np.full(1, 512), 0.65, alone=True),
         ),
-        None,
     ),
-    *((BERT_BASE, IN_EIGHT_BIT, kind) for kind in EightBit),
-    (BGE_M3, (Work("32 x 512", np.full(32, 512), 0.60),), None),
-    (QWEN3, (Work("32 x 512", np.full(32, 512), 0.50),), None),
-    (MINILM, SMALL, None),
-    *((MINILM, SMALL, kind) for kind in EightBit),
-    (MODERNBERT, (Work("8 x 8192", np.full(8, 8192), 0.50), Work("32 x 512", np.full(32, 512), 0.50)), None),
+    *(Case(BERT_BASE, IN_EIGHT_BIT, kind) for kind in EightBit),
+    Case(BGE_M3, (Work("32 x 512", np.full(32, 512), 0.60),)),
+    Case(QWEN3, (Work("32 x 512", np.full(32, 512), 0.50),)),
+    Case(MODERNBERT, (Work("8 x 8192", np.full(8, 8192), 0.50), Work("32 x 512", np.full(32, 512), 0.50))),
+    Case(MINILM, SMALL),
+    *(Case(MINILM, SMALL, kind) for kind in EightBit),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table."""
+    """One line of the table. weights: the type in which the model's files have them."""
 
     model: str
+    weights: str
     work: str
     tokens: int
     tokens_per_second: int
@@ -183,20 +196,62 @@ def rate(loaded: Loaded, batch: PackedBatch, for_seconds: float) -> float:
     return count * batch.tokens / (time.perf_counter() - start)
 
 
-def measure(case: Case, peak: float, for_seconds: float) -> Iterator[Row]:
-    shape, works, eight_bit = case
-    name = f"{shape.name} {eight_bit}" if eight_bit else shape.name
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        shape.save(folder)
-        encoder = families.describe(folder)
-        weights = Weights(encoder, Checkpoint.open(folder))
-        loaded = Loaded(encoder, weights, shape, torch.bfloat16, eight_bit)
-        exact = Loaded(encoder, weights, shape, torch.float32)
-        cosine = _parity(loaded, exact, shape.parity_batch(folder))
-        del exact
-    print(f"{name}: {loaded.facts.precision}, attention {loaded.facts.attention}", flush=True)
-    for work in works:
+def write(shape: Shape | Trained, folder: Path) -> None:
+    """In a process of its own."""
+    torch.set_num_threads(1)
+    folder.mkdir()
+    shape.save(folder)
+
+
+def compile_kernels(case: Case, folder: Path) -> None:
+    """All that `measure` runs in 16 or 8 bit, into the compiler's folder. In a process of its own."""
+    encoder = families.describe(folder)
+    weights = Weights(encoder, Checkpoint.open(folder))
+    loaded = Loaded(encoder, weights, case.shape, torch.bfloat16, case.eight_bit)
+    for work in case.works:
+        loaded.run(random_batch(work.lengths))
+
+
+def prepare(cases: Sequence[Case], place: Path, processes: int) -> dict[str, Path]:
+    """The folder of each model, without those that could not be written."""
+    folders = {case.shape.name: place / case.shape.name for case in cases}
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        started = time.perf_counter()
+        written = [pool.submit(write, case.shape, folders[case.shape.name]) for case in unlike(cases)]
+        for case, done in zip(unlike(cases), written, strict=True):
+            if failure := done.exception():
+                print(f"{case.shape.name} is not measured: {failure}", flush=True)
+                del folders[case.shape.name]
+        print(f"models written after {time.perf_counter() - started:.1f} s", flush=True)
+        there = [case for case in cases if case.shape.name in folders]
+        compiled = [pool.submit(compile_kernels, case, folders[case.shape.name]) for case in there]
+        for case, ended in zip(there, compiled, strict=True):
+            if failure := ended.exception():
+                # What is wrong with it is seen again where it is measured.
+                print(f"{case.name} is not compiled yet: {failure}", flush=True)
+        print(f"kernels compiled after {time.perf_counter() - started:.1f} s", flush=True)
+    return folders
+
+
+def unlike(cases: Sequence[Case]) -> list[Case]:
+    """One of each model."""
+    return list({case.shape.name: case for case in cases}.values())
+
+
+def measure(case: Case, folder: Path, peak: float, for_seconds: float) -> Iterator[Row]:
+    shape, name, started = case.shape, case.name, time.perf_counter()
+    encoder = families.describe(folder)
+    weights = Weights(encoder, Checkpoint.open(folder))
+    stored = next(weights.raw_tensors())[1].dtype.name
+    loaded = Loaded(encoder, weights, shape, torch.bfloat16, case.eight_bit)
+    ready = time.perf_counter()
+    cosine = _parity(loaded, Loaded(encoder, weights, shape, torch.float32), shape.parity_batch(folder))
+    print(
+        f"{name}: {loaded.facts.precision}, attention {loaded.facts.attention}, ready after {ready - started:.1f} s, "
+        f"compared after {time.perf_counter() - started:.1f} s",
+        flush=True,
+    )
+    for work in case.works:
         batch = random_batch(work.lengths)
         loaded.run(batch)
         alone = 1e3 * median(seconds(lambda b=batch: loaded.run(b)) for _ in range(20))  # type: ignore[misc]
@@ -207,6 +262,7 @@ def measure(case: Case, peak: float, for_seconds: float) -> Iterator[Row]:
         value = alone if work.alone else share if work.bar < 1 else reached
         yield Row(
             model=name,
+            weights=stored,
             work=work.name,
             tokens=batch.tokens,
             tokens_per_second=round(reached),
@@ -237,6 +293,7 @@ def _line(row: Row) -> str:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=2.0, help="of sustained load for each line")
+    parser.add_argument("--processes", type=int, default=8, help="that compile beside each other")
     add_selection(parser, "models")
     arguments = parser.parse_args()
     peak = peak_flops()
@@ -245,22 +302,25 @@ def main() -> None:
     arguments.results.mkdir(parents=True, exist_ok=True)
     file = arguments.results / f"{gpu.replace(' ', '-')}.json"
     rows: list[Row] = []
-    for case in CASES:
-        if arguments.only not in case[0].name:
-            continue
-        for row in measure(case, peak, arguments.seconds):
-            print(_line(row), flush=True)
-            rows.append(row)
-            result = {
-                "gpu": gpu,
-                "date": datetime.now(UTC).date().isoformat(),
-                "torch": torch.__version__,
-                "triton": triton.__version__,
-                "transformers": transformers.__version__,
-                "peak_tflops": round(peak / 1e12),
-                "rows": [asdict(row) for row in rows],
-            }
-            file.write_text(json.dumps(result, indent=1) + "\n")
+    facts = {
+        "gpu": gpu,
+        "date": datetime.now(UTC).date().isoformat(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "transformers": transformers.__version__,
+        "peak_tflops": round(peak / 1e12),
+    }
+    cases = [case for case in CASES if arguments.only in case.shape.name]
+    with tempfile.TemporaryDirectory() as place:
+        folders = prepare(cases, Path(place), arguments.processes)
+        for case in cases:
+            if case.shape.name not in folders:
+                continue
+            for row in measure(case, folders[case.shape.name], peak, arguments.seconds):
+                print(_line(row), flush=True)
+                rows.append(row)
+                result = {**facts, "rows": [asdict(row) for row in rows]}
+                file.write_text(json.dumps(result, indent=1) + "\n")
     draw(file)
 
 

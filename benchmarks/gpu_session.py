@@ -39,11 +39,12 @@ TESTS = "tests/runtime/engines"
 STEPS: tuple[Step, ...] = (
     Step("8-bit", ("pytest", "-q", "--durations=5", f"{TESTS}/test_cuda_loading.py"), 240),
     Step("routes", ("pytest", "-q", f"{TESTS}/test_cuda_routes.py", f"{TESTS}/test_cuda_lanes.py"), 180),
-    Step("rates", ("benchmarks.gpu", "--seconds", "1", "--results", RESULTS), 420),
+    Step("rates", ("benchmarks.gpu", "--seconds", "1", "--results", RESULTS), 300),
     Step("server", ("benchmarks.gpu_serving", "--seconds", "4"), 150),
     Step("cosines", ("benchmarks.gpu_cosines", "--results", RESULTS), 100),
     Step("outputs", ("benchmarks.outputs", "--device", "cuda", "--texts", "256"), 100),
     Step("peers", ("benchmarks.gpu_peers",), 120),
+    Step("replicas", ("benchmarks.gpu_replicas",), 60),
     Step("profile", ("benchmarks.gpu_profile",), 60),
     Step(
         "tests",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ PARITY_LENGTHS = log_uniform(32, 5, 500)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A model to build: `save` writes its folder."""
+    """A model to build: `save` writes its folder. Goes to other processes."""
 
     name: str
     pooling: Pooling
@@ -81,9 +82,13 @@ class Trained:
 
 
 def _shape(
-    name: str, pooling: Pooling, model: type[PreTrainedModel], config: type[PretrainedConfig], **settings: Any
+    name: str,
+    pooling: Pooling,
+    model: type[PreTrainedModel],
+    config: Callable[..., PretrainedConfig],
+    **settings: Any,
 ) -> Shape:
-    return Shape(name, pooling, model, lambda: config(vocab_size=VOCABULARY, **settings))
+    return Shape(name, pooling, model, partial(config, vocab_size=VOCABULARY, **settings))
 
 
 BERT_BASE = _shape("BERT-base", Pooling.MEAN, BertModel, BertConfig)
