@@ -11,7 +11,7 @@ import pytest
 
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
-from embedserve_runtime.errors import ConfigError
+from embedserve_runtime.errors import ConfigError, EngineFailure
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from tests.runtime.engines.case import Case
@@ -28,6 +28,12 @@ ONE_OF_EACH_FORM = [
         if case.name in ("mpnet, odd heads", "modernbert, window of 5", "deberta, both terms")
     ),
 ]
+
+
+def bert_engine(folder: Path, threads: int) -> OnnxEngine:
+    BERT[0].build(folder)
+    encoder = families.describe(folder)
+    return OnnxEngine.build(encoder, Weights(encoder, Checkpoint.open(folder)), threads)
 
 
 def test_the_weights_file_is_gone_once_the_session_is_made(
@@ -51,9 +57,9 @@ def test_no_room_for_the_weights_file_stops_the_start_with_advice(
         engine_of(tmp_path, "onnx")
 
 
-def test_batches_at_once_on_one_session_give_the_rows_of_batches_alone(tmp_path: Path) -> None:
-    BERT[0].build(tmp_path)
-    engine = engine_of(tmp_path, "onnx")
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_batches_at_once_on_one_session_give_the_rows_of_batches_alone(tmp_path: Path, threads: int) -> None:
+    engine = bert_engine(tmp_path, threads)
     random = np.random.default_rng(0)
     batches = [
         PackedBatch.pack([random.integers(0, 20, length).astype(np.int32) for length in lengths])
@@ -63,6 +69,21 @@ def test_batches_at_once_on_one_session_give_the_rows_of_batches_alone(tmp_path:
     with ThreadPoolExecutor(4) as pool:
         for rows, want in zip(pool.map(engine.forward, batches), want_rows, strict=True):
             np.testing.assert_array_equal(rows, want)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_batch_that_fails_among_others_at_once_fails_alone(tmp_path: Path, threads: int) -> None:
+    engine = bert_engine(tmp_path, threads)
+    good, bad = (PackedBatch.pack([np.full(5, token, dtype=np.int32)]) for token in (1, 10**6))
+    want = engine.forward(good)
+    with ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(engine.forward, batch) for batch in (good, bad, bad, good) * 8]
+    for place, future in enumerate(found):
+        if place % 4 in (0, 3):
+            np.testing.assert_array_equal(future.result(), want)
+        else:
+            with pytest.raises(EngineFailure, match=r"failed on a batch of 5 tokens: .*out of data bounds"):
+                future.result()
 
 
 @pytest.mark.parametrize("case", ONE_OF_EACH_FORM, ids=lambda case: case.name)
@@ -82,7 +103,4 @@ def test_sequences_of_one_length_give_the_same_rows_as_among_others(tmp_path: Pa
 def test_two_batches_run_at_once_where_there_are_threads_for_it(
     tmp_path: Path, threads: int, want: int
 ) -> None:
-    BERT[0].build(tmp_path)
-    encoder = families.describe(tmp_path)
-    engine = OnnxEngine.build(encoder, Weights(encoder, Checkpoint.open(tmp_path)), threads)
-    assert engine.facts.at_once == want
+    assert bert_engine(tmp_path, threads).facts.at_once == want

@@ -20,11 +20,12 @@ from embedserve_runtime.engines.onnx.session import (
     session_options,
 )
 from embedserve_runtime.engines.onnx.spool import spooled
+from embedserve_runtime.engines.onnx.turns import Turns
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
 
-# With several threads: while those of one batch wait for each other at the end of an operator, another batch goes on.
+# With several threads: those of one batch wait for each other at the end of every operator, two batches do not (`turns`).
 AT_ONCE = 2
 
 
@@ -48,7 +49,7 @@ class OnnxEngine:
         `EngineFacts`."""
         at_once = 1 if threads == 1 else AT_ONCE
         self.facts = EngineFacts("onnx", "cpu", precision, parity=parity, threads=threads, at_once=at_once)
-        self._session = session
+        self._turns = Turns(session, threads)
         self._hides_tokens = hides_tokens
         self._hidden_size = encoder.hidden_size
         self._token_types = encoder.embeddings.token_types
@@ -112,7 +113,7 @@ class OnnxEngine:
         if batch.attended is not None and not self._hides_tokens:
             raise EngineFailure("a batch has tokens that attention must not see, and the graph knows of none")
         try:
-            return self._session.run(list(outputs), self._feeds(batch))  # type: ignore[no-any-return]  # onnxruntime has no types
+            return self._turns.run(list(outputs), self._feeds(batch))
         except RUN_ERRORS as error:
             raise EngineFailure(
                 f"ONNX Runtime failed on a batch of {batch.tokens} tokens: {error}"
