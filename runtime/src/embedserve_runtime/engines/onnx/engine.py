@@ -25,7 +25,7 @@ from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
 
-# With several threads: those of one batch wait for each other at the end of every operator, two batches do not (`turns`).
+# With several threads: those of one batch wait for each other after every operator, two batches do not (`Turns`).
 AT_ONCE = 2
 
 
