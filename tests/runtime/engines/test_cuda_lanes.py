@@ -89,12 +89,15 @@ def in_turn(
         yield under_way.popleft().array()
 
 
+@pytest.mark.parametrize("most_of_second", [MOST_TOKENS, 2048])
 @torch.inference_mode()
-def test_two_lanes_give_the_numbers_of_one_whatever_is_under_way(graphs: partial[Graphs]) -> None:
+def test_two_lanes_give_the_numbers_of_one_whatever_is_under_way(
+    graphs: partial[Graphs], most_of_second: int
+) -> None:
     given = batches()
     assert sum(batch.tokens > LEAST_TOKENS_OF_SECOND_LANE for batch in given) > len(given) // 2
     among = buckets(MOST_TOKENS)
-    one, two = graphs(among, least_of_second=MOST_TOKENS + 1), graphs(among)
+    one, two = graphs(among, least_of_second=MOST_TOKENS + 1), graphs(among, most_of_second=most_of_second)
     assert one.capacities == two.capacities == among
     # Of large batches no graph keeps hidden states.
     for hidden in ([False] * len(given), [batch.tokens < 8000 for batch in given]):

@@ -13,6 +13,7 @@ from torch import Tensor
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
 from embedserve_runtime.engines.torch.devices import current, dtype_of, name_of
+from embedserve_runtime.engines.torch.fused.hopper import HOPPER, has_gluon
 from embedserve_runtime.engines.torch.fused.support import (
     EightBit,
     why_no_triton,
@@ -20,7 +21,7 @@ from embedserve_runtime.engines.torch.fused.support import (
     why_not_flash,
     why_not_fused,
 )
-from embedserve_runtime.engines.torch.graphs import Forward, Graphs, buckets
+from embedserve_runtime.engines.torch.graphs import LARGEST, Forward, Graphs, buckets
 from embedserve_runtime.engines.torch.heads import RowHead
 from embedserve_runtime.engines.torch.kernels import KernelKind, why_not_varlen
 from embedserve_runtime.engines.torch.long_texts import settled_flash_from
@@ -37,6 +38,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 # Attention inside the fused encoder.
 FUSED = (KernelKind.FUSED, KernelKind.FLASH)
+# In 8 bit on Hopper nearly all products are of the kernel that holds every multiprocessor: what is larger than this
+# runs one batch after the other, which is 1 to 5 % faster than beside each other (measured on an H100).
+MOST_TOKENS_BESIDE_EACH_OTHER = 2048
 
 
 class TorchEngine:
@@ -146,8 +150,15 @@ class TorchEngine:
             return
         largest = buckets(most_tokens or 2**31)
         with torch.inference_mode(), current(self.device):
-            self._graphs = Graphs(self._fused, head, largest, self._encoder.max_tokens)
+            self._graphs = Graphs(
+                self._fused, head, largest, self._encoder.max_tokens, most_of_second=self._most_beside()
+            )
         logger.info("captured %d CUDA graphs", len(self._graphs.capacities))
+
+    def _most_beside(self) -> int:
+        """Tokens of the largest batches that run two at a time."""
+        on_hopper = torch.cuda.get_device_capability(self.device)[0] == HOPPER and has_gluon()
+        return MOST_TOKENS_BESIDE_EACH_OTHER if self.eight_bit is not None and on_hopper else LARGEST
 
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""

@@ -217,10 +217,12 @@ class Graphs:
         max_tokens: int,
         *,
         least_of_second: int = LEAST_TOKENS_OF_SECOND_LANE,
+        most_of_second: int = LARGEST,
     ) -> None:
         """Capture, within the share of memory: what has no graph runs without.
 
-        max_tokens: of a sequence. least_of_second: tokens from which on a graph is in the second lane as well.
+        max_tokens: of a sequence. least_of_second, most_of_second: tokens of the graphs that are in the second lane as
+        well.
         """
         among = sorted(capacities, key=lambda one: one.tokens)
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
@@ -232,7 +234,8 @@ class Graphs:
         first, second = self._lanes
         _fill(first, run, head, among, most)
         self.capacities = tuple(capacity for capacity in among if capacity in first)
-        _fill(second, run, head, [one for one in self.capacities if one.tokens >= least_of_second], most)
+        of_second = [one for one in self.capacities if least_of_second <= one.tokens <= most_of_second]
+        _fill(second, run, head, of_second, most)
         torch.cuda.empty_cache()
         self._turn = 0
 
