@@ -92,7 +92,7 @@ def test_a_graph_names_its_operators_and_what_it_is(tmp_path: Path) -> None:
     model, arrays = build(encoder, Weights(encoder, Checkpoint.open(tmp_path)))
     write_model(tmp_path / "float32", model, drained(arrays), {"embedserve.precision": "float32"})
     written = onnx.load(str(tmp_path / "float32" / "model.onnx"))
-    assert {one.domain: one.version for one in written.opset_import} == {"": 21, "com.microsoft": 1}
+    assert {one.domain: one.version for one in written.opset_import} == {"": 23, "com.microsoft": 1}
     assert {one.key: one.value for one in written.metadata_props} == {"embedserve.precision": "float32"}
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.onnx import calls
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.errors import ConfigError, EngineFailure
 from embedserve_runtime.model import families
@@ -97,6 +98,18 @@ def test_sequences_of_one_length_give_the_same_rows_as_among_others(tmp_path: Pa
     )
     among_others = engine.forward(PackedBatch.pack([*equal, *others]))[:21]
     assert np.abs(engine.forward(PackedBatch.pack(equal)) - among_others).max() <= NEIGHBOUR_MAX_ABS_DIFF
+
+
+@pytest.mark.parametrize("case", ONE_OF_EACH_FORM, ids=lambda case: case.name)
+def test_sequences_too_long_to_attend_in_place_give_the_same_rows(
+    tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case.build(tmp_path)
+    random = np.random.default_rng(0)
+    batch = PackedBatch.pack([random.integers(0, 20, length).astype(np.int32) for length in (3, 12, 3, 7)])
+    in_place = engine_of(tmp_path, "onnx").forward(batch)
+    monkeypatch.setattr(calls, "MOST_TOKENS_IN_PLACE", 5)
+    assert np.abs(engine_of(tmp_path, "onnx").forward(batch) - in_place).max() <= TINY_MODEL_MAX_ABS_DIFF
 
 
 @pytest.mark.parametrize(("threads", "want"), [(1, 1), (2, 2), (8, 2)])

@@ -17,6 +17,11 @@ from embedserve_runtime.engines.onnx.disentangled import PositionTerms
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
 from embedserve_runtime.model.architecture import Attention
 
+# `MultiHeadAttention` copies queries, keys and values of each head apart first, `Attention` takes them where they lie.
+# Where nothing is added to the scores only the former keeps them in the cache. Otherwise both write all of them, and up
+# to so many tokens of a sequence `Attention` is faster for every family.
+MOST_TOKENS_IN_PLACE = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Joint:
@@ -55,13 +60,38 @@ class Call:
         added = [] if distances is None else [distances]
         if self.positions is not None:
             added.append(self.positions.block(body, blocks[0], blocks[1], shape))
-        inputs = [*blocks, "", seen]
-        if added:
-            inputs.append(added[0] if len(added) == 1 else body.add("Add", *added))
-        attended = body.add(
-            "MultiHeadAttention", *inputs, domain=FUSED, num_heads=layer.heads, scale=layer.scale
-        )
+        bias = body.add("Add", *added) if len(added) > 1 else "".join(added)
+        if bias and not seen:
+            attended = self._with_bias(body, blocks, shape, bias)
+        else:
+            attended = self._of_heads_apart(body, [*blocks, "", seen, bias])
         return body.add("Reshape", attended, body.integers(-1, layer.heads * layer.head_size))
+
+    def _with_bias(self, body: GraphWriter, blocks: Sequence[str], shape: str, bias: str) -> str:
+        short, long = body.subgraph(), body.subgraph()
+        heads = self.layer.heads
+        in_place = short.add(
+            "Attention", *blocks, bias, q_num_heads=heads, kv_num_heads=heads, scale=self.layer.scale
+        )
+        apart = self._of_heads_apart(long, [*blocks, "", "", bias])
+        length = body.add("Gather", shape, body.scalar(1))
+        return body.add(
+            "If",
+            body.add("LessOrEqual", length, body.scalar(MOST_TOKENS_IN_PLACE)),
+            then_branch=_branch(short, in_place, "short"),
+            else_branch=_branch(long, apart, "long"),
+        )
+
+    def _of_heads_apart(self, body: GraphWriter, inputs: Sequence[str]) -> str:
+        return body.add(
+            "MultiHeadAttention", *inputs, domain=FUSED, num_heads=self.layer.heads, scale=self.layer.scale
+        )
+
+
+def _branch(body: GraphWriter, found: str, name: str) -> onnx.GraphProto:
+    """A graph without inputs that gives `found`."""
+    output = helper.make_tensor_value_info(found, TensorProto.FLOAT, None)
+    return helper.make_graph(body.nodes, name, [], [output])
 
 
 def in_calls(graph: GraphWriter, heads: Heads, call: Call) -> str:
@@ -86,8 +116,7 @@ def _one_group(graph: GraphWriter, heads: Heads, call: Call) -> onnx.GraphProto:
         blocks = [body.add("Reshape", value, shape) for value in heads]
     seen = "attended" if call.hides_tokens else ""
     found = call.add(body, blocks, shape, seen=seen, distances=call.distances)
-    output = helper.make_tensor_value_info(found, TensorProto.FLOAT, None)
-    return helper.make_graph(body.nodes, "one_group", [], [output])
+    return _branch(body, found, "one_group")
 
 
 def _all_groups(graph: GraphWriter, heads: Heads, call: Call) -> onnx.GraphProto:
@@ -96,8 +125,7 @@ def _all_groups(graph: GraphWriter, heads: Heads, call: Call) -> onnx.GraphProto
     body = _group_of_many(branch, heads, call)
     collected = branch.add("Loop", "groups", "", branch.add("SequenceEmpty"), body=body)
     found = branch.add("ConcatFromSequence", collected, axis=0)
-    output = helper.make_tensor_value_info(found, TensorProto.FLOAT, None)
-    return helper.make_graph(branch.nodes, "all_groups", [], [output])
+    return _branch(branch, found, "all_groups")
 
 
 def _group_of_many(branch: GraphWriter, heads: Heads, call: Call) -> onnx.GraphProto:

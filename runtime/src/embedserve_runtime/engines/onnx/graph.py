@@ -19,8 +19,8 @@ from embedserve_runtime.engines.onnx.parts import Parts
 from embedserve_runtime.model.architecture import Embeddings, Encoder, Layer, NormPlacement
 from embedserve_runtime.model.checkpoint import Weights
 
-OPSET = 21
-IR_VERSION = 10
+OPSET = 23
+IR_VERSION = 11
 OUTPUT = "hidden"
 
 # name, element type, shape of every input.
