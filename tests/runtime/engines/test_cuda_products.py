@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from embedserve_runtime.engines.torch.fused.hopper import Bounds, EightBitSides, HopperProduct, why_not_hopper
+from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.parameters import Linear
 from embedserve_runtime.model.architecture import Activation
 
@@ -110,6 +111,23 @@ def test_a_residual_is_added_also_where_the_result_overwrites_it(dtype: torch.dt
     want = result(left, right, None, -1, False) + residual.float()
     HopperProduct(right.values, None)(left.values, residual, residual=residual, eight=sides(left, right))
     assert error(residual, want) < MOST_ERROR_16
+
+
+@pytest.mark.parametrize("rows", [1000, 5000], ids=["few rows", "many rows"])
+@pytest.mark.parametrize("adds", [False, True], ids=["alone", "residual"])
+def test_rows_without_scales_are_the_numbers_that_they_say(rows: int, adds: bool) -> None:
+    from embedserve_runtime.engines.torch.fused.eight_bit import EightBitProduct
+    from embedserve_runtime.engines.torch.fused.quantizing import quantized
+
+    source = torch.Generator(CUDA).manual_seed(1)
+    left = 8 * torch.randn((rows, 768), device=CUDA, generator=source)
+    weight, bias = torch.randn((256, 768), device=CUDA, generator=source), torch.randn(256, device=CUDA)
+    residual = torch.randn((rows, 256), device=CUDA).to(torch.bfloat16) if adds else None
+    narrow, (values, scales) = left.to(E4M3), quantized(weight, EightBit.FP8)
+    want = narrow.float() @ (values.float() * scales[:, None]).T + bias
+    product = EightBitProduct(Linear(weight, bias), torch.bfloat16, kind=EightBit.FP8)
+    got = product.of_numbers(narrow, residual=residual)
+    assert error(got, want if residual is None else want + residual.float()) < MOST_ERROR_16
 
 
 @pytest.mark.parametrize("dtype", [E4M3, INT8], ids=str)

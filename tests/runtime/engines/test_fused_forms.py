@@ -10,7 +10,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
+from embedserve_runtime.engines.torch.fused.support import EightBit
+from tests.support.tolerances import EIGHT_BIT_MIN_COSINE, TINY_MODEL_MAX_ABS_DIFF
 
 pytestmark = pytest.mark.thorough
 
@@ -73,3 +74,61 @@ def test_the_fused_kernels_compute_what_descriptions_say_whatever_room_the_layou
     differences = [float(line) for line in answer.stdout.split()]
     assert len(differences) == len(FORMS)
     assert max(differences) <= TINY_MODEL_MAX_ABS_DIFF
+
+
+# What a card with e4m3 runs that has no Gluon, for as few tokens as the interpreter has patience for.
+EIGHT_BIT = """
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+
+from embedserve_runtime.comparing import cosines
+from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.torch.device_batch import bring
+from embedserve_runtime.engines.torch.fused import eight_bit
+from embedserve_runtime.engines.torch.parameters import Parameters
+from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from tests.runtime.engines.naive import Naive
+from tests.runtime.engines.test_forms import LAYERS, VOCABULARY, encoder_of, random_parameters
+
+torch.cuda.get_device_capability = lambda *_: (8, 9)
+torch.cuda.get_device_properties = lambda *_: SimpleNamespace(multi_processor_count=2)
+eight_bit.SAMPLE_LENGTH, eight_bit.SAMPLE_TOKENS = 16, 64
+form, kind = sys.argv[1:]
+source = np.random.default_rng(1)
+batch = PackedBatch.pack([source.integers(0, VOCABULARY, n).astype(np.int32) for n in (9, 1, 16, 2)])
+plain = encoder_of(LAYERS[form])
+layer = plain.layers[0]
+attention = replace(layer.attention, heads=4, kv_heads=2, head_size=16)
+layers = (replace(layer, attention=attention, mlp=replace(layer.mlp, intermediate=64)),) * 2
+encoder = replace(plain, hidden_size=64, layers=layers)
+values = random_parameters(encoder)
+with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+    save_file(dict(values), Path(folder) / "model.safetensors")
+    weights = Weights(encoder, Checkpoint.open(Path(folder)))
+    parameters = Parameters(weights, torch.device("cpu"), torch.float32)
+    fused = eight_bit.EightBitEncoder(encoder, parameters, eight_bit.EightBit(kind))
+    hidden = fused(bring(batch, torch.device("cpu"))).numpy()
+wide = {name: value.astype(np.float64) for name, value in values.items()}
+print(cosines(hidden, Naive(encoder, wide).hidden_states(batch)).min())
+"""
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize("kind", EightBit)
+@pytest.mark.parametrize("form", ["three layers alike", "norms first"])
+def test_the_kernels_in_8_bit_stay_close_to_what_descriptions_say(kind: EightBit, form: str) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", EIGHT_BIT, form, kind],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert float(answer.stdout) >= EIGHT_BIT_MIN_COSINE

@@ -61,9 +61,11 @@ class FusedAttention:
         term: DisentangledTerm | None,
         *,
         flash: FlashAttention | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         """table: float32 (1 or heads, 2 * max_tokens - 1), added by key - query. term: DeBERTa's. flash: runs batches
-        that have bounds."""
+        that have bounds. dtype: of the result, None for that of the values."""
+        self._dtype = dtype
         self._flash = flash
         self._attention = attention
         self._width = attention.heads * attention.head_size
@@ -78,11 +80,11 @@ class FusedAttention:
     def __call__(self, joint: Tensor, batch: DeviceBatch) -> Tensor:
         """joint: (tokens, (heads + 2 * kv_heads) * head_size). Gives (tokens, heads * head_size)."""
         if self._flash is not None and batch.bounds is not None:
-            return self._flash(joint, batch)
+            return self._flash(joint, batch).to(self._dtype or joint.dtype)
         form, tokens = self._attention, joint.shape[0]
         tile = tile_of(form, tokens, batch.sequences)
         keys_start, values_start = self._width, self._width + form.kv_heads * form.head_size
-        out = joint.new_empty((tokens, self._width))
+        out = joint.new_empty((tokens, self._width), dtype=self._dtype)
         to_position, to_content, rows = self._by_row(joint, tokens)
         row_of = batch.starts if self._term is None else self._term.row_of
         grid = (form.heads, triton.cdiv(tokens, tile.queries))

@@ -1,10 +1,11 @@
-"""An encoder whose large products run in 8 bit: queries, keys and values, and the MLP. All else is as in 16 bit.
+"""An encoder whose products run in 8 bit. All else is as in 16 bit.
 
 Every row of a product's input has a scale, and every output channel of the weights. An e4m3 input of the down product
 is written by the up product itself, when the largest number of its row is not known yet: its scale is a bound, the
 length of the row times that of the longest weight (Cauchy and Schwarz), which a floating format can afford. int8
 cannot: where the device has e4m3 the down product behind int8 products is in e4m3 too, elsewhere its input takes a pass
-of its own.
+of its own. So it is with the output product, whose input attention writes as e4m3 (`quantizing`); elsewhere, and where
+no norm limits the values, it is in 16 bit.
 """
 
 from __future__ import annotations
@@ -12,27 +13,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from embedserve_runtime.engines.torch.device_batch import DeviceBatch
+from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
 from embedserve_runtime.engines.torch.fused.encoder import FusedSelfAttention, Shared, embedded
 from embedserve_runtime.engines.torch.fused.hopper import Bounds, EightBitSides, HopperProduct, why_not_hopper
 from embedserve_runtime.engines.torch.fused.kernels import eight_bit as kernels
 from embedserve_runtime.engines.torch.fused.operations import ACTIVATION_KINDS, normed
+from embedserve_runtime.engines.torch.fused.quantizing import DTYPES, FoldedValues, quantized
 from embedserve_runtime.engines.torch.fused.support import FIRST_OF_EIGHT_BIT, EightBit
-from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
+from embedserve_runtime.engines.torch.parameters import Linear, Normalization, Parameters
 from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
-from embedserve_runtime.model.architecture import Activation, Encoder, Layer, Mlp, NormPlacement
+from embedserve_runtime.model.architecture import Activation, Attention, Encoder, Layer, Mlp, NormPlacement
 
-DTYPES = {EightBit.FP8: torch.float8_e4m3fn, EightBit.INT8: torch.int8}
-LARGEST = {EightBit.FP8: 448.0, EightBit.INT8: 127.0}
 KINDS = {EightBit.FP8: 1, EightBit.INT8: 2}
 # e4m3 rounds a number, and so a length, by up to a sixteenth; in a product two are rounded.
 ROUNDING = 1.13
 FEW_TOKENS = 1024
+# Of the batch that shows the means of values: a length that attention usually sees.
+SAMPLE_LENGTH, SAMPLE_TOKENS = 128, 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,29 +71,24 @@ class EightBitProduct:
 
     def __init__(
         self,
-        parameters: Parameters,
-        names: list[str],
+        linear: Linear,
+        dtype: torch.dtype,
         *,
-        bias: bool,
         kind: EightBit,
         activation: Activation | None = None,
         gated: bool = False,
     ) -> None:
-        """names: of the parts of the weights, joined along their output channels."""
-        linear = parameters.linear(names, bias)
-        wide = linear.weight.float()
-        scales = wide.abs().amax(dim=1).clamp(min=1e-12) / LARGEST[kind]
-        scaled = wide / scales[:, None]
-        weight = (scaled.round() if kind is EightBit.INT8 else scaled).to(DTYPES[kind])
+        """linear: gate before up where `gated`. dtype: of the model."""
+        weight, scales = quantized(linear.weight, kind)
         self._kind = kind
         self._bias = linear.bias
         self._scales = scales
         self._activation = -1 if activation is None else ACTIVATION_KINDS[activation]
         self._gated = gated
         self._columns = len(weight) // 2 if gated else len(weight)
-        self._dtype = linear.weight.dtype
+        self._dtype = dtype
         self._weight = weight
-        parts = torch.split(wide, self._columns)
+        parts = torch.split(linear.weight.float(), self._columns)
         bounds = [ROUNDING * _longest(part) for part in parts]
         bias_bounds = [0.0] * len(parts)
         if linear.bias is not None:
@@ -103,8 +102,20 @@ class EightBitProduct:
 
     def __call__(self, rows: Rows, *, residual: Tensor | None = None) -> Tensor:
         """(tokens, columns) in the dtype of the model."""
-        out = rows.values.new_empty((len(rows.values), self._columns), dtype=self._dtype)
-        self._run(rows, out, residual, None)
+        return self._wide(rows.values, rows, residual)
+
+    def of_numbers(self, values: Tensor, *, residual: Tensor | None = None) -> Tensor:
+        """The same of 8-bit values (tokens, depth) whose rows have no scales."""
+        return self._wide(values, None, residual)
+
+    def shift(self, by: Tensor) -> None:
+        """Adds to the bias, (columns,)."""
+        assert self._bias is not None  # who shifts has made one
+        self._bias += by
+
+    def _wide(self, values: Tensor, rows: Rows | None, residual: Tensor | None) -> Tensor:
+        out = values.new_empty((len(values), self._columns), dtype=self._dtype)
+        self._run(values, rows, out, residual, None)
         return out
 
     def narrow(self, rows: Rows, kind: EightBit) -> Rows:
@@ -113,25 +124,35 @@ class EightBitProduct:
             return Rows.of(self(rows), kind)
         out = rows.values.new_empty((len(rows.values), self._columns), dtype=DTYPES[kind])
         scales = torch.empty_like(rows.scales)
-        self._run(rows, out, None, scales)
+        self._run(rows.values, rows, out, None, scales)
         return Rows(out, scales, scales)
 
-    def _run(self, rows: Rows, out: Tensor, residual: Tensor | None, out_scales: Tensor | None) -> None:
-        count, depth = rows.values.shape
+    def _run(
+        self,
+        values: Tensor,
+        rows: Rows | None,
+        out: Tensor,
+        residual: Tensor | None,
+        out_scales: Tensor | None,
+    ) -> None:
+        """rows: scales and lengths of `values`, if they have them."""
+        count, depth = values.shape
+        scales, lengths = (None, None) if rows is None else (rows.scales, rows.lengths)
         if self._hopper is not None and count > FEW_TOKENS:
-            sides = EightBitSides(rows.scales, self._scales, rows.lengths, out_scales, self._bounds)
-            self._hopper(rows.values, out, residual=residual, eight=sides)
+            sides = EightBitSides(scales, self._scales, lengths, out_scales, self._bounds)
+            self._hopper(values, out, residual=residual, eight=sides)
             return
         tile, bounds = self._tile(count), self._bounds
         # Also where there are fewer tiles: it is compiled in, and each number of programs would be compiled anew.
         programs = tile.together * self._multiprocessors
         kernel: Callable[..., object] = kernels.product[(programs,)]
         kernel(
-            TensorDescriptor.from_tensor(rows.values, [tile.rows, 128]),
+            TensorDescriptor.from_tensor(values, [tile.rows, 128]),
             TensorDescriptor.from_tensor(self._weight, [tile.columns, 128]),
-            *(rows.scales, self._scales, out if self._bias is None else self._bias),
-            *(out if residual is None else residual, rows.lengths, out),
-            rows.scales if out_scales is None else out_scales,
+            self._scales if scales is None else scales,
+            *(self._scales, out if self._bias is None else self._bias),
+            *(out if residual is None else residual, self._scales if lengths is None else lengths, out),
+            self._scales if out_scales is None else out_scales,
             *(count, self._columns, depth),
             *(bounds.weight, bounds.bias, bounds.up_weight, bounds.up_bias),
             GATED=self._gated,
@@ -140,6 +161,7 @@ class EightBitProduct:
             ADD=residual is not None,
             NARROW=out_scales is not None,
             INTEGER=self._kind is EightBit.INT8,
+            SCALED_ROWS=scales is not None,
             BLOCK_M=tile.rows,
             BLOCK_N=tile.columns,
             BLOCK_K=128,
@@ -183,12 +205,17 @@ class EightBitEncoder:
         self._kind = kind
         self._tables = EmbeddingTables.of(encoder, parameters)
         shared = Shared(encoder, parameters, flash=flash)
-        self._layers = [
-            EightBitLayer(layer, parameters, shared, f"layers.{number}", kind)
-            for number, layer in enumerate(encoder.layers)
-        ]
+        self._layers: list[EightBitLayer] = []
+        before = self._tables.norm
+        for number, layer in enumerate(encoder.layers):
+            self._layers.append(
+                EightBitLayer(layer, parameters, shared, f"layers.{number}", kind, before=before)
+            )
+            before = self._layers[-1].norms.mlp if layer.placement is NormPlacement.POST else None
         self._final_norm = parameters.optional_norm(encoder.final_norm, "final_norm")
         self._norms_come_first = all(layer.placement is NormPlacement.PRE for layer in encoder.layers)
+        # Layers take the means of their values from their first batch.
+        self(sample(encoder, parameters.device))
 
     def __call__(self, batch: DeviceBatch) -> Tensor:
         dtype = self._tables.words.dtype
@@ -206,42 +233,104 @@ class EightBitEncoder:
         return hidden.to(dtype) if self._final_norm is None else normed(hidden, self._final_norm, dtype=dtype)
 
 
+def sample(encoder: Encoder, device: torch.device) -> DeviceBatch:
+    """Tokens at random."""
+    length = min(SAMPLE_LENGTH, encoder.max_tokens)
+    shape = SAMPLE_TOKENS // length, length
+    ids = np.random.default_rng(0).integers(0, encoder.embeddings.vocabulary, shape, np.int32)
+    return bring(PackedBatch.pack([*ids]), device)
+
+
 def inner_kind(kind: EightBit, device: torch.device) -> EightBit:
-    """Of the down product: e4m3 where the device has it, whose input needs no pass of its own."""
+    """Of the products whose input the kernel before writes: e4m3 where the device has it, which needs no pass of its
+    own."""
     has_e4m3 = torch.cuda.get_device_capability(device) >= FIRST_OF_EIGHT_BIT[EightBit.FP8]
     return EightBit.FP8 if has_e4m3 else kind
+
+
+class EightBitAttention:
+    """Queries, keys and values, attention and its output product. Where the device has e4m3 and a norm limits the
+    values, attention writes e4m3, of values less what their mean is in the first batch."""
+
+    def __init__(
+        self,
+        description: Attention,
+        parameters: Parameters,
+        shared: Shared,
+        name: str,
+        kind: EightBit,
+        *,
+        norm: Normalization | None,
+    ) -> None:
+        """norm: of what queries, keys and values are made of, if any."""
+        names = [f"{name}.{part}" for part in ("query", "key", "value")]
+        joint = parameters.linear(names, description.qkv_bias)
+        output = parameters.linear([f"{name}.output"], description.output_bias)
+        narrow = inner_kind(kind, parameters.device)
+        self._uncentred: FoldedValues | None = None
+        self._output: Linear | EightBitProduct = output
+        if norm is not None and narrow is EightBit.FP8:
+            self._uncentred = folded = FoldedValues.of(joint, output, description, norm, kind)
+            joint = folded.joint
+            self._output = EightBitProduct(folded.output, parameters.dtype, kind=narrow)
+        self._joint = EightBitProduct(joint, parameters.dtype, kind=kind)
+        dtype = None if self._uncentred is None else DTYPES[narrow]
+        self._attend: FusedSelfAttention[Rows] = FusedSelfAttention(
+            description, parameters, shared, name, self._joint, dtype=dtype
+        )
+
+    def __call__(self, given: Rows, batch: DeviceBatch) -> Tensor:
+        """(tokens, hidden), in the dtype of the model."""
+        attended = self._attend(given, batch)
+        if isinstance(self._output, Linear):
+            return self._output(attended)
+        if self._uncentred is not None:
+            of_joint, of_output = self._uncentred.shifts(attended)
+            self._joint.shift(of_joint)
+            self._output.shift(of_output)
+            self._uncentred = None
+            attended = self._attend(given, batch)
+        return self._output.of_numbers(attended)
 
 
 class EightBitLayer:
     """One layer, as `FusedLayer` has it."""
 
     def __init__(
-        self, layer: Layer, parameters: Parameters, shared: Shared, name: str, kind: EightBit
+        self,
+        layer: Layer,
+        parameters: Parameters,
+        shared: Shared,
+        name: str,
+        kind: EightBit,
+        *,
+        before: Normalization | None,
     ) -> None:
-        attention, mlp = f"{name}.attention", layer.mlp
-        assert isinstance(mlp, Mlp)  # `why_not_eight_bit` names the others
+        """before: the norm of what the layer gets, if any."""
+        assert isinstance(layer.mlp, Mlp)  # `why_not_eight_bit` names the others
         self._kind = kind
-        names = [f"{attention}.{part}" for part in ("query", "key", "value")]
-        joint = EightBitProduct(parameters, names, bias=layer.attention.qkv_bias, kind=kind)
-        self._attention: FusedSelfAttention[Rows] = FusedSelfAttention(
-            layer.attention, parameters, shared, attention, joint
+        self._inner = inner_kind(kind, parameters.device)
+        self.norms = LayerNorms.of(layer, parameters, name)
+        first = before if layer.placement is NormPlacement.POST else self.norms.attention or before
+        self._attention = EightBitAttention(
+            layer.attention, parameters, shared, f"{name}.attention", kind, norm=first
         )
+        mlp, dtype = layer.mlp, parameters.dtype
+        names = [f"{name}.mlp.gate", f"{name}.mlp.up"] if mlp.gated else [f"{name}.mlp.up"]
         self._up = EightBitProduct(
-            parameters,
-            [f"{name}.mlp.gate", f"{name}.mlp.up"] if mlp.gated else [f"{name}.mlp.up"],
-            bias=mlp.up_bias,
+            parameters.linear(names, mlp.up_bias),
+            dtype,
             kind=kind,
             activation=mlp.activation,
             gated=mlp.gated,
         )
-        self._inner = inner_kind(kind, parameters.device)
-        self._down = EightBitProduct(parameters, [f"{name}.mlp.down"], bias=mlp.down_bias, kind=self._inner)
-        self.norms = LayerNorms.of(layer, parameters, name)
+        down = parameters.linear([f"{name}.mlp.down"], mlp.down_bias)
+        self._down = EightBitProduct(down, dtype, kind=self._inner)
 
     def with_norms_after(self, hidden: Tensor, given: Rows, batch: DeviceBatch) -> tuple[Tensor, Rows]:
         """The layer's output, and the same in 8 bit. given: `hidden` in 8 bit."""
         assert self.norms.attention is not None  # `why_not_eight_bit` names the others
-        branch = self._attention.output(self._attention(given, batch))
+        branch = self._attention(given, batch)
         hidden, given = self._normed(branch, self.norms.attention, hidden)
         total = self._down(self._up.narrow(given, self._inner), residual=hidden)
         return self._normed(total, self.norms.mlp, None)
@@ -250,7 +339,7 @@ class EightBitLayer:
         self, hidden: Tensor, given: Rows, batch: DeviceBatch, following: Normalization | None
     ) -> Rows:
         """Adds the layer's branches to `hidden`, in place, and gives norm `following` of it in 8 bit."""
-        branch = self._attention.output(self._attention(given, batch))
+        branch = self._attention(given, batch)
         between = Rows.empty(branch, self._kind)
         normed(
             branch, self.norms.mlp, residual=hidden, keep=hidden, eight=between, eight_kind=KINDS[self._kind]

@@ -134,7 +134,8 @@ class Shared:
             self._turns[rotary] = Turn(table.cos.flatten(1), table.sin.flatten(1))
         return self._turns[rotary]
 
-    def attention(self, description: Attention, name: str) -> FusedAttention:
+    def attention(self, description: Attention, name: str, dtype: torch.dtype | None) -> FusedAttention:
+        """dtype: of the result, None for that of the values."""
         term = None
         if self._relative_embeddings is not None:
             term = disentangled_term(
@@ -142,7 +143,9 @@ class Shared:
             )
         table = self._table(description)
         flash = FlashAttention(description) if self._flash and flash_runs(description) else None
-        return FusedAttention(description, self._parameters, table, self._max_tokens, term, flash=flash)
+        return FusedAttention(
+            description, self._parameters, table, self._max_tokens, term, flash=flash, dtype=dtype
+        )
 
     def _table(self, description: Attention) -> Tensor | None:
         """Learned bias by distance. ALiBi, causal order and windows the kernel computes by itself."""
@@ -169,6 +172,7 @@ class FusedLayer:
             layer.attention, parameters, shared, attention, joint
         )
         self._joint = joint
+        self._output = parameters.linear([f"{attention}.output"], layer.attention.output_bias)
         assert isinstance(layer.mlp, Mlp)  # `why_not_fused` names the others
         self._mlp = FusedMlp(layer.mlp, parameters, f"{name}.mlp")
         self.norms = LayerNorms.of(layer, parameters, name)
@@ -179,6 +183,7 @@ class FusedLayer:
         return LayerOfFew(
             attention=self._attention,
             joint=None if before is None else OfNorm.of(self._joint, before),
+            output=self._output,
             attention_norm=self.norms.attention,
             up=OfNorm.of(self._mlp.inner.linear, self.norms.attention),
             kind=self._mlp.inner.kind,
@@ -188,7 +193,7 @@ class FusedLayer:
 
     def with_norms_after(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
         """The layer's output; `hidden` is overwritten."""
-        branch = self._attention.output(self._attention(hidden, batch))
+        branch = self._output(self._attention(hidden, batch))
         if self.norms.attention_inner is not None:
             branch = normed(branch, self.norms.attention_inner, residual=hidden)
         if self.norms.attention is None:
@@ -209,7 +214,7 @@ class FusedLayer:
 
         given: `hidden` behind the layer's first norm.
         """
-        branch = self._attention.output(self._attention(given, batch))
+        branch = self._output(self._attention(given, batch))
         between = joined(hidden, branch, self.norms.attention_post, self.norms.mlp)
         return joined(hidden, self._mlp.down(self._mlp.inner(between)), self.norms.mlp_post, following)
 
@@ -232,6 +237,7 @@ class LayerOfFew:
 
     attention: FusedSelfAttention[Tensor]
     joint: OfNorm | None
+    output: Linear
     attention_norm: Normalization
     up: OfNorm
     kind: int
@@ -244,12 +250,12 @@ class LayerOfFew:
             context = self.attention.of_joint(self.joint(given), batch)
         else:
             context = self.attention(given, batch)
-        between = sums_of_few(context, self.attention.output, given, self.attention_norm)
+        between = sums_of_few(context, self.output, given, self.attention_norm)
         return sums_of_few(self.up(between, self.kind), self.down, between, self.norm)
 
 
 class FusedSelfAttention(Generic[V]):
-    """(tokens, hidden) to (tokens, heads * head size); `output` is the product that follows."""
+    """(tokens, hidden) to (tokens, heads * head size); the output product follows."""
 
     def __init__(
         self,
@@ -258,13 +264,15 @@ class FusedSelfAttention(Generic[V]):
         shared: Shared,
         name: str,
         joint: Callable[[V], Tensor],
+        *,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        """joint: the product that makes queries, keys and values, side by side."""
+        """joint: the product that makes queries, keys and values, side by side. dtype: of the result, None for
+        that of values."""
         self._heads = (description.heads, description.kv_heads)
         self._joint = joint
-        self.output = parameters.linear([f"{name}.output"], description.output_bias)
         self._turn = shared.turn(description.rotary)
-        self._attend = shared.attention(description, name)
+        self._attend = shared.attention(description, name, dtype)
         self._norms: tuple[Normalization, Normalization] | None = None
         self._norm_per_head = True
         if description.qk_norm is not None:

@@ -40,10 +40,10 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EightBitSides:
-    """Scales of the rows and of the weights' channels, float32. lengths, out_scales: float32 (rows,), where the result
-    is e4m3 too: lengths of the rows, and where the scales of the result go."""
+    """Scales of the rows, if they have any, and of the weights' channels, float32. lengths, out_scales: float32
+    (rows,), where the result is e4m3 too: lengths of the rows, and where the scales of the result go."""
 
-    rows: Tensor
+    rows: Tensor | None
     channels: Tensor
     lengths: Tensor | None = None
     out_scales: Tensor | None = None
@@ -106,6 +106,7 @@ class HopperProduct:
             HAS_BIAS=self._bias is not None,
             KIND=self._kind,
             SCALED=eight is not None,
+            SCALED_ROWS=eight is not None and eight.rows is not None,
             ADD=residual is not None,
             NARROW=narrow,
             PLACES=PLACES_OF_NARROW if narrow else PLACES,
@@ -120,8 +121,8 @@ def _scales(eight: EightBitSides | None, placeholder: Tensor) -> tuple[Tensor, .
     """`placeholder` stands where there is none, and is not read."""
     if eight is None:
         return (placeholder,) * 4
-    others = (placeholder if one is None else one for one in (eight.lengths, eight.out_scales))
-    return (eight.rows, eight.channels, *others)
+    vectors = (eight.rows, eight.channels, eight.lengths, eight.out_scales)
+    return tuple(placeholder if one is None else one for one in vectors)
 
 
 def _described(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:

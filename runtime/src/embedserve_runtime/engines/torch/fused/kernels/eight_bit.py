@@ -36,8 +36,8 @@ def quantize(
 def product(
     left,  # descriptor of (rows, depth)
     right,  # descriptor of (columns, depth); where GATED, gate rows before up rows: (2 * columns, depth)
-    left_scales,
-    right_scales,
+    left_scales,  # float32 (rows,), read where SCALED_ROWS
+    right_scales,  # float32 (columns,)
     bias,
     add,  # (rows, columns)
     lengths,  # float32 (rows,), Euclidean, of the rows of `left`
@@ -56,6 +56,7 @@ def product(
     ADD: tl.constexpr,
     NARROW: tl.constexpr,  # write e4m3, with a scale by the bound that the lengths set
     INTEGER: tl.constexpr,
+    SCALED_ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -82,15 +83,20 @@ def product(
                 ups = tl.dot(lefts, right.load([columns + column, step * BLOCK_K]).T, ups, out_dtype=kind)
         places, below = column + tl.arange(0, BLOCK_N), row + tl.arange(0, BLOCK_M)
         inside, real = places < columns, below < rows
-        scale = tl.load(left_scales + below, mask=real, other=0.0)[:, None]
-        values = sums.to(tl.float32) * scale * tl.load(right_scales + places, mask=inside, other=0.0)[None, :]
+        values = sums.to(tl.float32)
+        if SCALED_ROWS:
+            scale = tl.load(left_scales + below, mask=real, other=0.0)[:, None]
+            values *= scale
+        values *= tl.load(right_scales + places, mask=inside, other=0.0)[None, :]
         if HAS_BIAS:
             values += tl.load(bias + places, mask=inside, other=0.0).to(tl.float32)[None, :]
         if KIND >= 0:
             values = activated(values, KIND)
         if GATED:
             of_up = tl.load(right_scales + columns + places, mask=inside, other=0.0)[None, :]
-            up = ups.to(tl.float32) * scale * of_up
+            up = ups.to(tl.float32) * of_up
+            if SCALED_ROWS:
+                up *= scale
             if HAS_BIAS:
                 up += tl.load(bias + columns + places, mask=inside, other=0.0).to(tl.float32)[None, :]
             values *= up

@@ -171,6 +171,7 @@ def consume(
     HAS_BIAS: gl.constexpr,
     KIND: gl.constexpr,
     SCALED: gl.constexpr,
+    SCALED_ROWS: gl.constexpr,
     ADD: gl.constexpr,
     NARROW: gl.constexpr,
     TOGETHER: gl.constexpr,
@@ -208,7 +209,7 @@ def consume(
         # Asked for before the turn: they are there when it ends.
         below = m * ROWS + gl.arange(0, ROWS, along)
         real = below < rows
-        if SCALED:
+        if SCALED_ROWS:
             scale = gl.load(left_scales + below, mask=real, other=0.0)
         if NARROW:
             length = gl.load(lengths + below, mask=real, other=0.0)
@@ -252,8 +253,10 @@ def consume(
             column = n * width + part * part_width
             inside = column + gl.arange(0, part_width, across)
             values = gl.convert_layout(gates[part], part_layout, assert_trivial=True).to(gl.float32)
+            if SCALED_ROWS:
+                values = values * scale[:, None]
             if SCALED:
-                values = values * scale[:, None] * gl.load(right_scales + inside)[None, :]
+                values = values * gl.load(right_scales + inside)[None, :]
             if HAS_BIAS:
                 values += gl.load(bias + inside).to(gl.float32)[None, :]
             if IN_HALVES:
@@ -262,8 +265,10 @@ def consume(
                 values = activated(values, KIND)
             if GATED:
                 up = gl.convert_layout(ups[part], part_layout, assert_trivial=True).to(gl.float32)
+                if SCALED_ROWS:
+                    up = up * scale[:, None]
                 if SCALED:
-                    up = up * scale[:, None] * gl.load(right_scales + columns + inside)[None, :]
+                    up = up * gl.load(right_scales + columns + inside)[None, :]
                 if HAS_BIAS:
                     up += gl.load(bias + columns + inside).to(gl.float32)[None, :]
                 values *= up
@@ -289,8 +294,8 @@ def product(
     out,  # descriptor of (rows, columns)
     add,  # likewise, read where ADD
     bias,
-    left_scales,  # float32 (rows,), read where SCALED
-    right_scales,  # float32 (columns,), likewise
+    left_scales,  # float32 (rows,), read where SCALED_ROWS
+    right_scales,  # float32 (columns,), read where SCALED
     lengths,  # float32 (rows,), Euclidean, of the rows of `left`, read where NARROW
     out_scales,  # float32 (rows,), written where NARROW
     rows,
@@ -304,6 +309,7 @@ def product(
     HAS_BIAS: gl.constexpr,
     KIND: gl.constexpr,  # of `activated`; -1 for none
     SCALED: gl.constexpr,
+    SCALED_ROWS: gl.constexpr,
     ADD: gl.constexpr,
     NARROW: gl.constexpr,  # write e4m3, with a scale by the bound that the lengths set
     PLACES: gl.constexpr,  # for blocks of the operands
@@ -335,9 +341,9 @@ def product(
     gl.warp_specialize(
         [
             (consume, (0, turns, outputs, blocks, vectors, sizes, bounds,
-                       GATED, HAS_BIAS, KIND, SCALED, ADD, NARROW, TOGETHER)),
+                       GATED, HAS_BIAS, KIND, SCALED, SCALED_ROWS, ADD, NARROW, TOGETHER)),
             (consume, (1, turns, outputs, blocks, vectors, sizes, bounds,
-                       GATED, HAS_BIAS, KIND, SCALED, ADD, NARROW, TOGETHER)),
+                       GATED, HAS_BIAS, KIND, SCALED, SCALED_ROWS, ADD, NARROW, TOGETHER)),
             (produce, (left, right, blocks, sizes, GATED, TOGETHER)),
         ],
         # Warps and registers of each thread, of all but the first.
