@@ -111,11 +111,11 @@ def attend(
             places, start, end, sizes, high, key_step, rows, scale * log2e, slope,
             HEAD_SIZE, ALIBI, TABLE, TO_POSITION, TO_CONTENT, BLOCK_N, BLOCK_D, True,
         )  # fmt: skip
-    tl.store(
-        out + places[:, None].to(tl.int64) * out_step + head * HEAD_SIZE + sizes[None, :],
-        (totals / sums[:, None]).to(out.dtype.element_ty),
-        mask=loaded,
-    )
+    at = places[:, None].to(tl.int64) * out_step + head * HEAD_SIZE + sizes[None, :]
+    # The compiler gives each thread as many numbers of all that has one shape. Of e4m3 that would be 16, too many for
+    # keys and values: at 32 x 512 attention took a third longer.
+    at = tl.max_contiguous(at, [1, 8])
+    tl.store(out + at, (totals / sums[:, None]).to(out.dtype.element_ty), mask=loaded)
 
 
 @triton.jit
