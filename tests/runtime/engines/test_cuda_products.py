@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from embedserve_runtime.engines.torch.fused.deferred import with_bias_of
 from embedserve_runtime.engines.torch.fused.hopper import Bounds, EightBitSides, HopperProduct, why_not_hopper
 from embedserve_runtime.engines.torch.fused.support import EightBit
-from embedserve_runtime.engines.torch.parameters import Linear
-from embedserve_runtime.model.architecture import Activation
+from embedserve_runtime.engines.torch.parameters import Linear, Normalization
+from embedserve_runtime.model.architecture import Activation, NormKind
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
@@ -22,6 +23,8 @@ if not torch.cuda.is_available():
 CUDA = torch.device("cuda", 0)
 if why_not_hopper(torch.empty(128, 64, dtype=torch.bfloat16, device=CUDA)) is not None:
     pytest.skip("needs a Hopper and Gluon", allow_module_level=True)
+
+from embedserve_runtime.engines.torch.fused.eight_bit_rows import in_eight_bit  # noqa: E402  needs Triton
 
 E4M3, INT8 = torch.float8_e4m3fn, torch.int8
 LARGEST = {E4M3: 448.0, INT8: 127.0}
@@ -126,8 +129,29 @@ def test_rows_without_scales_are_the_numbers_that_they_say(rows: int, adds: bool
     narrow, (values, scales) = left.to(E4M3), quantized(weight, EightBit.FP8)
     want = narrow.float() @ (values.float() * scales[:, None]).T + bias
     product = EightBitProduct(Linear(weight, bias), torch.bfloat16, kind=EightBit.FP8)
-    got = product.of_numbers(narrow, residual=residual)
-    assert error(got, want if residual is None else want + residual.float()) < MOST_ERROR_16
+    if residual is None:
+        assert error(product(narrow), want) < MOST_ERROR_16
+    else:
+        want += residual.float()
+        assert error(product.onto(narrow, residual), want) < MOST_ERROR_16
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, E4M3, INT8], ids=str)
+@pytest.mark.parametrize("rows", [1, 127, 20_001])
+@pytest.mark.parametrize("kind", NormKind)
+def test_a_deferred_residual_is_normed_where_it_is_added(
+    dtype: torch.dtype, rows: int, kind: NormKind
+) -> None:
+    left, right = Operand.random(rows, 208, dtype, 1), Operand.random(256, 208, dtype, 2)
+    sums = (1.0 + 3.0 * torch.randn((rows, 256), device=CUDA)).to(torch.bfloat16)
+    weight, shift, bias = (torch.randn(256, device=CUDA) for _ in range(3))
+    norm = Normalization(kind, 1e-6, weight, shift if kind is NormKind.LAYER else None)
+    want = result(left, right, bias, -1, False) + norm(sums.float())
+    _, residual = in_eight_bit(sums, norm, EightBit.INT8)
+    assert residual.sums is sums
+    product = HopperProduct(right.values, with_bias_of(norm, bias))
+    product(left.values, sums, residual=residual, eight=sides(left, right))
+    assert error(sums, want) < MOST_ERROR_16
 
 
 @pytest.mark.parametrize("dtype", [E4M3, INT8], ids=str)

@@ -11,16 +11,17 @@ no norm limits the values, it is in 16 bit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
+from embedserve_runtime.engines.torch.fused.deferred import Deferred, parts_of, with_bias_of
+from embedserve_runtime.engines.torch.fused.eight_bit_rows import Rows, in_eight_bit
 from embedserve_runtime.engines.torch.fused.encoder import FusedSelfAttention, Shared, embedded
 from embedserve_runtime.engines.torch.fused.hopper import Bounds, EightBitSides, HopperProduct, why_not_hopper
 from embedserve_runtime.engines.torch.fused.kernels import eight_bit as kernels
@@ -31,39 +32,11 @@ from embedserve_runtime.engines.torch.parameters import Linear, Normalization, P
 from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
 from embedserve_runtime.model.architecture import Activation, Attention, Encoder, Layer, Mlp, NormPlacement
 
-KINDS = {EightBit.FP8: 1, EightBit.INT8: 2}
 # e4m3 rounds a number, and so a length, by up to a sixteenth; in a product two are rounded.
 ROUNDING = 1.13
 FEW_TOKENS = 1024
 # Of the batch that shows the means of values: a length that attention usually sees.
 SAMPLE_LENGTH, SAMPLE_TOKENS = 128, 1024
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Rows:
-    """values: 8 bit (tokens, width), times scales, float32 (tokens,). lengths: Euclidean, of the rows."""
-
-    values: Tensor
-    scales: Tensor
-    lengths: Tensor
-
-    @classmethod
-    def of(cls, values: Tensor, kind: EightBit) -> Rows:
-        count, width = values.shape
-        rows = cls.empty(values, kind)
-        kernel: Callable[..., object] = kernels.quantize[(count,)]
-        kernel(
-            *(values, rows.values, rows.scales, rows.lengths, width),
-            EIGHT=KINDS[kind],
-            BLOCK=triton.next_power_of_2(width),
-            num_warps=4 if width <= 2048 else 8,
-        )
-        return rows
-
-    @classmethod
-    def empty(cls, like: Tensor, kind: EightBit) -> Rows:
-        scales, lengths = (like.new_empty(len(like), dtype=torch.float32) for _ in range(2))
-        return cls(torch.empty_like(like, dtype=DTYPES[kind]), scales, lengths)
 
 
 class EightBitProduct:
@@ -77,11 +50,13 @@ class EightBitProduct:
         kind: EightBit,
         activation: Activation | None = None,
         gated: bool = False,
+        residual_norm: Normalization | None = None,
     ) -> None:
-        """linear: gate before up where `gated`. dtype: of the model."""
+        """linear: gate before up where `gated`. dtype: of the model. residual_norm: of a residual that is deferred."""
         weight, scales = quantized(linear.weight, kind)
         self._kind = kind
-        self._bias = linear.bias
+        self._residual_norm = residual_norm
+        self._bias = with_bias_of(residual_norm, linear.bias)
         self._scales = scales
         self._activation = -1 if activation is None else ACTIVATION_KINDS[activation]
         self._gated = gated
@@ -97,26 +72,28 @@ class EightBitProduct:
         self._bounds = Bounds(bounds[0], bias_bounds[0], bounds[-1], bias_bounds[-1])
         self._hopper: HopperProduct | None = None
         if why_not_hopper(weight) is None:
-            self._hopper = HopperProduct(weight, linear.bias, kind=self._activation, gated=gated)
+            self._hopper = HopperProduct(weight, self._bias, kind=self._activation, gated=gated)
         self._multiprocessors = torch.cuda.get_device_properties(weight.device).multi_processor_count
 
-    def __call__(self, rows: Rows, *, residual: Tensor | None = None) -> Tensor:
-        """(tokens, columns) in the dtype of the model."""
-        return self._wide(rows.values, rows, residual)
+    def __call__(self, given: Rows | Tensor) -> Tensor:
+        """(tokens, columns) in the dtype of the model. given: 8-bit values (tokens, depth) alone where rows have no
+        scales."""
+        values = given.values if isinstance(given, Rows) else given
+        out = values.new_empty((len(values), self._columns), dtype=self._dtype)
+        self._run(given, out, None, None)
+        return out
 
-    def of_numbers(self, values: Tensor, *, residual: Tensor | None = None) -> Tensor:
-        """The same of 8-bit values (tokens, depth) whose rows have no scales."""
-        return self._wide(values, None, residual)
+    def onto(self, given: Rows | Tensor, residual: Tensor | Deferred) -> Tensor:
+        """The sum of the result and the residual, in the residual's memory."""
+        assert self._residual_norm is (residual.norm if isinstance(residual, Deferred) else None)
+        out = residual.sums if isinstance(residual, Deferred) else residual
+        self._run(given, out, residual, None)
+        return out
 
     def shift(self, by: Tensor) -> None:
         """Adds to the bias, (columns,)."""
         assert self._bias is not None  # who shifts has made one
         self._bias += by
-
-    def _wide(self, values: Tensor, rows: Rows | None, residual: Tensor | None) -> Tensor:
-        out = values.new_empty((len(values), self._columns), dtype=self._dtype)
-        self._run(values, rows, out, residual, None)
-        return out
 
     def narrow(self, rows: Rows, kind: EightBit) -> Rows:
         """The result in 8 bit again, for the product of `kind` that follows."""
@@ -124,25 +101,26 @@ class EightBitProduct:
             return Rows.of(self(rows), kind)
         out = rows.values.new_empty((len(rows.values), self._columns), dtype=DTYPES[kind])
         scales = torch.empty_like(rows.scales)
-        self._run(rows.values, rows, out, None, scales)
+        self._run(rows, out, None, scales)
         return Rows(out, scales, scales)
 
     def _run(
         self,
-        values: Tensor,
-        rows: Rows | None,
+        given: Rows | Tensor,
         out: Tensor,
-        residual: Tensor | None,
+        residual: Tensor | Deferred | None,
         out_scales: Tensor | None,
     ) -> None:
-        """rows: scales and lengths of `values`, if they have them."""
-        count, depth = values.shape
+        rows = given if isinstance(given, Rows) else None
+        values = given if isinstance(given, Tensor) else given.values
         scales, lengths = (None, None) if rows is None else (rows.scales, rows.lengths)
+        count, depth = values.shape
         if self._hopper is not None and count > FEW_TOKENS:
             sides = EightBitSides(scales, self._scales, lengths, out_scales, self._bounds)
             self._hopper(values, out, residual=residual, eight=sides)
             return
         tile, bounds = self._tile(count), self._bounds
+        add, *norm = parts_of(residual, out)
         # Also where there are fewer tiles: it is compiled in, and each number of programs would be compiled anew.
         programs = tile.together * self._multiprocessors
         kernel: Callable[..., object] = kernels.product[(programs,)]
@@ -151,7 +129,7 @@ class EightBitProduct:
             TensorDescriptor.from_tensor(self._weight, [tile.columns, 128]),
             self._scales if scales is None else scales,
             *(self._scales, out if self._bias is None else self._bias),
-            *(out if residual is None else residual, self._scales if lengths is None else lengths, out),
+            *(add, self._scales if lengths is None else lengths, *norm, out),
             self._scales if out_scales is None else out_scales,
             *(count, self._columns, depth),
             *(bounds.weight, bounds.bias, bounds.up_weight, bounds.up_bias),
@@ -159,6 +137,7 @@ class EightBitProduct:
             HAS_BIAS=self._bias is not None,
             KIND=self._activation,
             ADD=residual is not None,
+            DEFERRED=isinstance(residual, Deferred),
             NARROW=out_scales is not None,
             INTEGER=self._kind is EightBit.INT8,
             SCALED_ROWS=scales is not None,
@@ -219,18 +198,31 @@ class EightBitEncoder:
 
     def __call__(self, batch: DeviceBatch) -> Tensor:
         dtype = self._tables.words.dtype
-        hidden = embedded(self._tables, batch, torch.float32 if self._norms_come_first else dtype)
         if not self._norms_come_first:
-            given = Rows.of(hidden, self._kind)
-            for layer in self._layers:
-                hidden, given = layer.with_norms_after(hidden, given, batch)
+            hidden = self._with_norms_after(batch)
             return hidden if self._final_norm is None else normed(hidden, self._final_norm)
+        hidden = embedded(self._tables, batch, torch.float32)
         first = self._layers[0].norms.attention
         given = Rows.of(hidden if first is None else normed(hidden, first, dtype=dtype), self._kind)
         norms = [layer.norms.attention for layer in self._layers[1:]]
         for layer, following in zip(self._layers, [*norms, None], strict=True):
             given = layer.with_norms_first(hidden, given, batch, following)
         return hidden.to(dtype) if self._final_norm is None else normed(hidden, self._final_norm, dtype=dtype)
+
+    def _with_norms_after(self, batch: DeviceBatch) -> Tensor:
+        """Norms give 8 bit alone, and who adds to the residual that comes of one computes it. The last gives 16 bit."""
+        norm = self._tables.norm
+        sums = embedded(replace(self._tables, norm=None), batch, self._tables.words.dtype)
+        given: Rows
+        residual: Tensor | Deferred
+        given, residual = (
+            (Rows.of(sums, self._kind), sums) if norm is None else in_eight_bit(sums, norm, self._kind)
+        )
+        *others, last = self._layers
+        for layer in others:
+            total = layer.with_norms_after(residual, given, batch)
+            given, residual = in_eight_bit(total, layer.norms.mlp, self._kind)
+        return normed(last.with_norms_after(residual, given, batch), last.norms.mlp)
 
 
 def sample(encoder: Encoder, device: torch.device) -> DeviceBatch:
@@ -261,8 +253,9 @@ class EightBitAttention:
         kind: EightBit,
         *,
         norm: Normalization | None,
+        residual_norm: Normalization | None,
     ) -> None:
-        """norm: of what queries, keys and values are made of, if any."""
+        """norm: of what queries, keys and values are made of, if any. residual_norm: of a residual that is deferred."""
         names = [f"{name}.{part}" for part in ("query", "key", "value")]
         joint = parameters.linear(names, description.qkv_bias)
         output = parameters.linear([f"{name}.output"], description.output_bias)
@@ -272,7 +265,9 @@ class EightBitAttention:
         if norm is not None and narrow is EightBit.FP8:
             self._uncentred = folded = FoldedValues.of(joint, output, description, norm, kind)
             joint = folded.joint
-            self._output = EightBitProduct(folded.output, parameters.dtype, kind=narrow)
+            self._output = EightBitProduct(
+                folded.output, parameters.dtype, kind=narrow, residual_norm=residual_norm
+            )
         self._joint = EightBitProduct(joint, parameters.dtype, kind=kind)
         dtype = None if self._uncentred is None else DTYPES[narrow]
         self._attend: FusedSelfAttention[Rows] = FusedSelfAttention(
@@ -281,16 +276,27 @@ class EightBitAttention:
 
     def __call__(self, given: Rows, batch: DeviceBatch) -> Tensor:
         """(tokens, hidden), in the dtype of the model."""
-        attended = self._attend(given, batch)
+        return self._output(self._attended(given, batch))
+
+    def onto(
+        self, residual: Tensor | Deferred, given: Rows, batch: DeviceBatch
+    ) -> tuple[Tensor, Tensor | Deferred | None]:
+        """The sum with the residual, which is overwritten; or, where the output product is in 16 bit, its result and
+        the residual that is still to be added."""
+        attended = self._attended(given, batch)
         if isinstance(self._output, Linear):
-            return self._output(attended)
-        if self._uncentred is not None:
-            of_joint, of_output = self._uncentred.shifts(attended)
-            self._joint.shift(of_joint)
-            self._output.shift(of_output)
-            self._uncentred = None
-            attended = self._attend(given, batch)
-        return self._output.of_numbers(attended)
+            return self._output(attended), residual
+        return self._output.onto(attended, residual), None
+
+    def _attended(self, given: Rows, batch: DeviceBatch) -> Tensor:
+        attended = self._attend(given, batch)
+        if isinstance(self._output, Linear) or self._uncentred is None:
+            return attended
+        of_joint, of_output = self._uncentred.shifts(attended)
+        self._joint.shift(of_joint)
+        self._output.shift(of_output)
+        self._uncentred = None
+        return self._attend(given, batch)
 
 
 class EightBitLayer:
@@ -306,14 +312,20 @@ class EightBitLayer:
         *,
         before: Normalization | None,
     ) -> None:
-        """before: the norm of what the layer gets, if any."""
+        """before: the norm of what the layer gets, if any; deferred where norms come after."""
         assert isinstance(layer.mlp, Mlp)  # `why_not_eight_bit` names the others
         self._kind = kind
         self._inner = inner_kind(kind, parameters.device)
         self.norms = LayerNorms.of(layer, parameters, name)
-        first = before if layer.placement is NormPlacement.POST else self.norms.attention or before
+        after = layer.placement is NormPlacement.POST
         self._attention = EightBitAttention(
-            layer.attention, parameters, shared, f"{name}.attention", kind, norm=first
+            layer.attention,
+            parameters,
+            shared,
+            f"{name}.attention",
+            kind,
+            norm=before if after else self.norms.attention or before,
+            residual_norm=before if after else None,
         )
         mlp, dtype = layer.mlp, parameters.dtype
         names = [f"{name}.mlp.gate", f"{name}.mlp.up"] if mlp.gated else [f"{name}.mlp.up"]
@@ -325,33 +337,26 @@ class EightBitLayer:
             gated=mlp.gated,
         )
         down = parameters.linear([f"{name}.mlp.down"], mlp.down_bias)
-        self._down = EightBitProduct(down, dtype, kind=self._inner)
+        self._down = EightBitProduct(
+            down, dtype, kind=self._inner, residual_norm=self.norms.attention if after else None
+        )
 
-    def with_norms_after(self, hidden: Tensor, given: Rows, batch: DeviceBatch) -> tuple[Tensor, Rows]:
-        """The layer's output, and the same in 8 bit. given: `hidden` in 8 bit."""
+    def with_norms_after(self, residual: Tensor | Deferred, given: Rows, batch: DeviceBatch) -> Tensor:
+        """What the layer's last norm is of; `residual` is overwritten. given: the same in 8 bit."""
         assert self.norms.attention is not None  # `why_not_eight_bit` names the others
-        branch = self._attention(given, batch)
-        hidden, given = self._normed(branch, self.norms.attention, hidden)
-        total = self._down(self._up.narrow(given, self._inner), residual=hidden)
-        return self._normed(total, self.norms.mlp, None)
+        branch, left = self._attention.onto(residual, given, batch)
+        given, between = in_eight_bit(branch, self.norms.attention, self._kind, residual=left)
+        return self._down.onto(self._up.narrow(given, self._inner), between)
 
     def with_norms_first(
         self, hidden: Tensor, given: Rows, batch: DeviceBatch, following: Normalization | None
     ) -> Rows:
         """Adds the layer's branches to `hidden`, in place, and gives norm `following` of it in 8 bit."""
         branch = self._attention(given, batch)
-        between = Rows.empty(branch, self._kind)
-        normed(
-            branch, self.norms.mlp, residual=hidden, keep=hidden, eight=between, eight_kind=KINDS[self._kind]
-        )
+        between, _ = in_eight_bit(branch, self.norms.mlp, self._kind, residual=hidden, keep=hidden)
         branch = self._down(self._up.narrow(between, self._inner))
         if following is None:
             normed(branch, None, residual=hidden, keep=hidden)
             return between
-        after = Rows.empty(branch, self._kind)
-        normed(branch, following, residual=hidden, keep=hidden, eight=after, eight_kind=KINDS[self._kind])
+        after, _ = in_eight_bit(branch, following, self._kind, residual=hidden, keep=hidden)
         return after
-
-    def _normed(self, branch: Tensor, norm: Normalization, residual: Tensor | None) -> tuple[Tensor, Rows]:
-        rows = Rows.empty(branch, self._kind)
-        return normed(branch, norm, residual=residual, eight=rows, eight_kind=KINDS[self._kind]), rows

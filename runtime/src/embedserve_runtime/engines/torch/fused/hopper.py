@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from embedserve_runtime.engines.torch.fused.deferred import Deferred, parts_of
+
 if TYPE_CHECKING:
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -71,7 +73,8 @@ def has_gluon() -> bool:
 
 
 class HopperProduct:
-    """activation(x W^T + b) (+ residual), or activation(gate) * up with both in one product."""
+    """activation(x W^T + b) (+ residual), or activation(gate) * up with both in one product. The bias of a deferred
+    residual's norm is part of b (`with_bias_of`)."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, kind: int = -1, gated: bool = False) -> None:
         """weight: of those that `why_not_hopper` has nothing against. kind: of the activation, -1 for none."""
@@ -85,21 +88,27 @@ class HopperProduct:
         self._programs = torch.cuda.get_device_properties(weight.device).multi_processor_count
 
     def __call__(
-        self, rows: Tensor, out: Tensor, *, residual: Tensor | None = None, eight: EightBitSides | None = None
+        self,
+        rows: Tensor,
+        out: Tensor,
+        *,
+        residual: Tensor | Deferred | None = None,
+        eight: EightBitSides | None = None,
     ) -> Tensor:
-        """out: (rows, columns), which the result is written into, and which may be the residual."""
+        """out: (rows, columns), which the result is written into, and which may be the residual's memory."""
         from embedserve_runtime.engines.torch.fused.kernels import hopper
 
         part = (COLUMNS // 2 if self._gated else COLUMNS) // 2
         bounds = Bounds() if eight is None else eight.bounds
         narrow = eight is not None and eight.out_scales is not None
+        add, *norm = parts_of(residual, out)
         kernel: Callable[..., object] = hopper.product[(self._programs,)]
         kernel(
             _described(rows, ROWS, STEP_BYTES // rows.element_size()),
             self._weight,
-            *(_described(tensor, ROWS, part) for tensor in (out, out if residual is None else residual)),
+            *(_described(tensor, ROWS, part) for tensor in (out, add)),
             rows if self._bias is None else self._bias,
-            *_scales(eight, rows),
+            *(*_scales(eight, rows), *norm),
             *(len(rows), self.columns, rows.shape[1]),
             *(bounds.weight, bounds.bias, bounds.up_weight, bounds.up_bias),
             GATED=self._gated,
@@ -108,6 +117,7 @@ class HopperProduct:
             SCALED=eight is not None,
             SCALED_ROWS=eight is not None and eight.rows is not None,
             ADD=residual is not None,
+            DEFERRED=isinstance(residual, Deferred),
             NARROW=narrow,
             PLACES=PLACES_OF_NARROW if narrow else PLACES,
             TOGETHER=TOGETHER,

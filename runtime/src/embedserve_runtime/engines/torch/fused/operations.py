@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 import triton
@@ -37,17 +36,6 @@ LEAST_TOKENS_OF_FUSED_PRODUCT = 4096
 # On Hopper there is another one, which is faster from here on.
 LEAST_TOKENS_ON_HOPPER = 2048
 FEW_ROWS = 1024
-
-
-class EightBitRows(Protocol):
-    """8-bit values (tokens, width), a float32 scale and a length a row."""
-
-    @property
-    def values(self) -> Tensor: ...
-    @property
-    def scales(self) -> Tensor: ...
-    @property
-    def lengths(self) -> Tensor: ...
 
 
 def embed(
@@ -90,12 +78,9 @@ def normed(
     post: Normalization | None = None,
     keep: Tensor | None = None,
     dtype: torch.dtype | None = None,
-    eight: EightBitRows | None = None,
-    eight_kind: int = 0,
 ) -> Tensor:
     """norm(residual + post(branch + bias)), (tokens, width). keep: where the sum before `norm` goes, which may be an
-    input. norm, post: of one form. Without `norm` the result is `keep`. dtype: of the result, None for the branch's.
-    eight: where the result goes in 8 bit too, as the kernel numbers it; with `keep` there alone."""
+    input. norm, post: of one form. Without `norm` the result is `keep`. dtype: of the result, None for the branch's."""
     count, width = branch.shape
     if norm is None and keep is None:
         raise ValueError("neither a norm nor a place for the sum")
@@ -113,15 +98,12 @@ def normed(
         *_weights(norm, branch),
         out if keep is None else keep,
         out,
-        *((out, out, out) if eight is None else (eight.values, eight.scales, eight.lengths)),
         *(count, width, 0.0 if shape is None else shape.eps),
         ADD=residual is not None,
         BRANCH_BIAS=bias is not None,
         POST=post is not None,
         KEEP=keep is not None,
         NORM=norm is not None,
-        WIDE=eight is None or keep is None,
-        EIGHT=eight_kind,
         **_kind(shape),
         ROWS=tile,
         BLOCK=triton.next_power_of_2(width),

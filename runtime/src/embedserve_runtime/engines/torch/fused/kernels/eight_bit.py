@@ -33,6 +33,83 @@ def quantize(
 
 
 @triton.jit
+def add_norm(
+    branch,
+    residual,  # read where ADD
+    residual_factors,  # float32 (rows,), read where DEFERRED
+    residual_shifts,  # likewise
+    residual_weight,  # float32 (width,), likewise
+    residual_bias,  # likewise, read where DEFERRED_BIAS
+    weight,
+    bias,
+    total,  # (rows, width), written where ADD; may be an input
+    eight,  # (rows, width)
+    scales,  # float32 (rows,)
+    lengths,  # float32 (rows,), Euclidean, of what is in `eight`
+    factors,  # float32 (rows,): the norm is (total * factor + shift) * weight + bias
+    shifts,
+    rows,
+    width,
+    eps,
+    ADD: tl.constexpr,  # total = residual + branch, else the branch alone
+    DEFERRED: tl.constexpr,  # the residual is (residual * factor + shift) * weight + bias
+    DEFERRED_BIAS: tl.constexpr,
+    RMS: tl.constexpr,
+    BIAS: tl.constexpr,
+    EIGHT: tl.constexpr,  # 1: e4m3, 2: int8
+    BLOCK: tl.constexpr,
+):
+    """eight = norm(total), in 8 bit, and what it takes to compute the norm again. A program keeps the weights for all
+    of its rows, and asks for the next row before it computes one."""
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    weights = tl.load(weight + columns, mask=inside, other=0.0)
+    if BIAS:
+        biases = tl.load(bias + columns, mask=inside, other=0.0)
+    if DEFERRED:
+        residual_weights = tl.load(residual_weight + columns, mask=inside, other=0.0)
+    largest: tl.constexpr = 448.0 if EIGHT == 1 else 127.0
+    at = tl.program_id(0).to(tl.int64) * width + columns
+    # What is read makes room in the cache first: by the time anything reads the sums again they are gone anyway.
+    branches = tl.load(branch + at, mask=inside, other=0.0, eviction_policy="evict_first")
+    if ADD:
+        residuals = tl.load(residual + at, mask=inside, other=0.0, eviction_policy="evict_first")
+    step = tl.num_programs(0)
+    for row in range(tl.program_id(0), rows, step):
+        values = branches.to(tl.float32)
+        later = at + step.to(tl.int64) * width
+        within = columns < tl.where(row + step < rows, width, 0)
+        branches = tl.load(branch + later, mask=within, other=0.0, eviction_policy="evict_first")
+        if ADD:
+            added = residuals.to(tl.float32)
+            residuals = tl.load(residual + later, mask=within, other=0.0, eviction_policy="evict_first")
+            if DEFERRED:
+                added = added * tl.load(residual_factors + row) + tl.load(residual_shifts + row)
+                added *= residual_weights
+                if DEFERRED_BIAS:
+                    added += tl.load(residual_bias + columns, mask=inside, other=0.0)
+            # Of what is kept, so that the norm does not see digits that the residual has lost.
+            sums = (values + added).to(total.dtype.element_ty)
+            tl.store(total + at, sums, mask=inside)
+            values = sums.to(tl.float32)
+        mean = 0.0
+        if not RMS:
+            mean = tl.sum(values, 0) / width
+            values = tl.where(inside, values - mean, 0.0)
+        factor = 1.0 / tl.sqrt(tl.sum(values * values, 0) / width + eps)
+        values = values * factor * weights
+        if BIAS:
+            values += biases
+        tl.store(factors + row, factor)
+        tl.store(shifts + row, -mean * factor)
+        highest = tl.maximum(tl.max(tl.abs(values), 0), 1e-12)
+        tl.store(scales + row, highest / largest)
+        tl.store(lengths + row, tl.sqrt(tl.sum(values * values, 0)))
+        tl.store(eight + at, to_eight_bit(values * (largest / highest), EIGHT), mask=inside)
+        at = later
+
+
+@triton.jit
 def product(
     left,  # descriptor of (rows, depth)
     right,  # descriptor of (columns, depth); where GATED, gate rows before up rows: (2 * columns, depth)
@@ -41,7 +118,10 @@ def product(
     bias,
     add,  # (rows, columns)
     lengths,  # float32 (rows,), Euclidean, of the rows of `left`
-    out,  # (rows, columns)
+    factors,  # float32 (rows,), read where DEFERRED
+    shifts,  # likewise
+    norm_weight,  # float32 (columns,), likewise
+    out,  # (rows, columns), may be `add`
     out_scales,  # float32 (rows,)
     rows,
     columns,
@@ -54,6 +134,7 @@ def product(
     HAS_BIAS: tl.constexpr,
     KIND: tl.constexpr,  # of `activated`; -1 for none
     ADD: tl.constexpr,
+    DEFERRED: tl.constexpr,  # what is added is (add * factor + shift) * norm_weight
     NARROW: tl.constexpr,  # write e4m3, with a scale by the bound that the lengths set
     INTEGER: tl.constexpr,
     SCALED_ROWS: tl.constexpr,
@@ -103,7 +184,12 @@ def product(
         at = below[:, None].to(tl.int64) * columns + places[None, :]
         within = real[:, None] & inside[None, :]
         if ADD:
-            values += tl.load(add + at, mask=within, other=0.0).to(tl.float32)
+            residual = tl.load(add + at, mask=within, other=0.0).to(tl.float32)
+            if DEFERRED:
+                residual *= tl.load(factors + below, mask=real, other=0.0)[:, None]
+                residual += tl.load(shifts + below, mask=real, other=0.0)[:, None]
+                residual *= tl.load(norm_weight + places, mask=inside, other=0.0)[None, :]
+            values += residual
         if NARROW:
             length = tl.load(lengths + below, mask=real, other=0.0)
             bound = length * weight_bound + bias_bound

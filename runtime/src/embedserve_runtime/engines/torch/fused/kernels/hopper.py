@@ -18,6 +18,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from embedserve_runtime.engines.torch.fused.kernels.rows import LOGISTIC
+
 # Triton 3.9 has other names for them.
 LOAD = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 STORE = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
@@ -76,11 +78,9 @@ def activated(x, KIND: gl.constexpr):
     """As `rows.activated`."""
     if KIND == 0:
         square = x * x
-        power = -3.2290657867783e-06
-        power = power * square + 8.8239439540728e-05
-        power = power * square + 3.6026812362589e-04
-        power = power * square - 1.0522667830858e-01
-        power = power * square - 2.3020453925948e00
+        power = LOGISTIC[0] * square + LOGISTIC[1]
+        for i in gl.static_range(2, 5):
+            power = power * square + LOGISTIC[i]
         result = x * reciprocal(1.0 + power_of_two(x * power))
     elif KIND == 1:
         result = x * reciprocal(1.0 + power_of_two(x * (-2.302208198144325 - 0.10294323970949 * x * x)))
@@ -173,13 +173,14 @@ def consume(
     SCALED: gl.constexpr,
     SCALED_ROWS: gl.constexpr,
     ADD: gl.constexpr,
+    DEFERRED: gl.constexpr,
     NARROW: gl.constexpr,
     TOGETHER: gl.constexpr,
 ):
     """Multiplies what the places hold for every second tile, and writes it. which: of the groups."""
     out, add, staged, added = outputs
     lefts, rights, filled, free = blocks
-    bias, left_scales, right_scales, lengths, out_scales = vectors
+    bias, left_scales, right_scales, lengths, out_scales, factors, shifts, norm_weight = vectors
     rows, columns, depth = sizes
     weight_bound, bias_bound, up_weight_bound, up_bias_bound = bounds
     left: gl.constexpr = lefts.dtype
@@ -211,6 +212,9 @@ def consume(
         real = below < rows
         if SCALED_ROWS:
             scale = gl.load(left_scales + below, mask=real, other=0.0)
+        if DEFERRED:
+            factor = gl.load(factors + below, mask=real, other=0.0)
+            shift = gl.load(shifts + below, mask=real, other=0.0)
         if NARROW:
             length = gl.load(lengths + below, mask=real, other=0.0)
             bound = length * weight_bound + bias_bound
@@ -252,6 +256,13 @@ def consume(
         for part in gl.static_range(PARTS):
             column = n * width + part * part_width
             inside = column + gl.arange(0, part_width, across)
+            place_of_part = staged.index(which * PARTS + part)
+            if ADD:
+                # First: behind the sums' own factors it would take more registers than there are.
+                residual = place_of_part.load(part_layout).to(gl.float32)
+                if DEFERRED:
+                    residual = residual * factor[:, None] + shift[:, None]
+                    residual *= gl.load(norm_weight + inside)[None, :]
             values = gl.convert_layout(gates[part], part_layout, assert_trivial=True).to(gl.float32)
             if SCALED_ROWS:
                 values = values * scale[:, None]
@@ -272,9 +283,8 @@ def consume(
                 if HAS_BIAS:
                     up += gl.load(bias + columns + inside).to(gl.float32)[None, :]
                 values *= up
-            place_of_part = staged.index(which * PARTS + part)
             if ADD:
-                values += place_of_part.load(part_layout).to(gl.float32)
+                values += residual
             if NARROW and not IN_HALVES:
                 values = values * narrowing[:, None]
             if not ADD:
@@ -298,6 +308,9 @@ def product(
     right_scales,  # float32 (columns,), read where SCALED
     lengths,  # float32 (rows,), Euclidean, of the rows of `left`, read where NARROW
     out_scales,  # float32 (rows,), written where NARROW
+    factors,  # float32 (rows,), read where DEFERRED
+    shifts,  # likewise
+    norm_weight,  # float32 (columns,), likewise
     rows,
     columns,  # a multiple of a tile's
     depth,
@@ -311,6 +324,7 @@ def product(
     SCALED: gl.constexpr,
     SCALED_ROWS: gl.constexpr,
     ADD: gl.constexpr,
+    DEFERRED: gl.constexpr,  # what is added is (add * factor + shift) * norm_weight
     NARROW: gl.constexpr,  # write e4m3, with a scale by the bound that the lengths set
     PLACES: gl.constexpr,  # for blocks of the operands
     TOGETHER: gl.constexpr,
@@ -334,16 +348,16 @@ def product(
     fence_async_shared()
     outputs = (out, add, staged, added)
     blocks = (lefts, rights, filled, free)
-    vectors = (bias, left_scales, right_scales, lengths, out_scales)
+    vectors = (bias, left_scales, right_scales, lengths, out_scales, factors, shifts, norm_weight)
     sizes = (rows, columns, depth)
     bounds = (weight_bound, bias_bound, up_weight_bound, up_bias_bound)
     # fmt: off
     gl.warp_specialize(
         [
             (consume, (0, turns, outputs, blocks, vectors, sizes, bounds,
-                       GATED, HAS_BIAS, KIND, SCALED, SCALED_ROWS, ADD, NARROW, TOGETHER)),
+                       GATED, HAS_BIAS, KIND, SCALED, SCALED_ROWS, ADD, DEFERRED, NARROW, TOGETHER)),
             (consume, (1, turns, outputs, blocks, vectors, sizes, bounds,
-                       GATED, HAS_BIAS, KIND, SCALED, SCALED_ROWS, ADD, NARROW, TOGETHER)),
+                       GATED, HAS_BIAS, KIND, SCALED, SCALED_ROWS, ADD, DEFERRED, NARROW, TOGETHER)),
             (produce, (left, right, blocks, sizes, GATED, TOGETHER)),
         ],
         # Warps and registers of each thread, of all but the first.

@@ -10,6 +10,17 @@ import triton.language as tl
 
 # Triton's interpreter, in which tests run without a GPU, has no assembly.
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+# Phi(x) by 1 / (1 + 2^(x P(x^2))), with P of these coefficients, from the highest on, fitted to Phi: at most 3.1e-6 off
+# for any x.
+LOGISTIC = tl.constexpr(
+    (
+        -3.2290657867783e-06,
+        8.8239439540728e-05,
+        3.6026812362589e-04,
+        -1.0522667830858e-01,
+        -2.3020453925948e00,
+    )
+)
 
 
 @triton.jit
@@ -35,7 +46,8 @@ def to_eight_bit(values, EIGHT: tl.constexpr):
     if EIGHT == 1:
         narrow = values.to(tl.float8e4nv)
     else:
-        narrow = tl.floor(values + 0.5).to(tl.int8)
+        # 1.5 * 2^23 more leaves the rounded number in the last bits, in an eighth of the conversion's time.
+        narrow = (values + 12582912.0).to(tl.int32, bitcast=True).to(tl.int8)
     return narrow
 
 
@@ -93,9 +105,6 @@ def add_norm(
     bias,
     total,
     out,
-    eight,  # the result once more in 8 bit, with a scale (and its length) a row
-    scales,
-    lengths,
     rows,
     width,
     eps,
@@ -104,8 +113,6 @@ def add_norm(
     POST: tl.constexpr,  # the branch goes through a norm of its own first
     KEEP: tl.constexpr,  # total (the sum before the norm) is written
     NORM: tl.constexpr,
-    WIDE: tl.constexpr,  # out is written
-    EIGHT: tl.constexpr,  # eight is written: 1 as e4m3, 2 as int8
     RMS: tl.constexpr,
     BIAS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -132,14 +139,7 @@ def add_norm(
         if KEEP:
             values = values.to(total.dtype.element_ty).to(tl.float32)
         values = _normed(values, weight, bias, columns, inside, width, eps, RMS, BIAS)
-        if WIDE:
-            tl.store(out + at, values.to(out.dtype.element_ty), mask=real)
-        if EIGHT:
-            largest: tl.constexpr = 448.0 if EIGHT == 1 else 127.0
-            highest = tl.maximum(tl.max(tl.abs(values), 1), 1e-12)
-            tl.store(scales + places, highest / largest, mask=places < rows)
-            tl.store(lengths + places, tl.sqrt(tl.sum(values * values, 1)), mask=places < rows)
-            tl.store(eight + at, to_eight_bit(values * (largest / highest)[:, None], EIGHT), mask=real)
+        tl.store(out + at, values.to(out.dtype.element_ty), mask=real)
 
 
 @triton.jit
@@ -221,14 +221,12 @@ def reciprocal(x):
 
 @triton.jit
 def gelu(x):
-    """x * Phi(x). Phi by a logistic function of x * P(x^2), P fitted to Phi: at most 3.1e-6 off for any x."""
+    """x * Phi(x)."""
     square = x * x
-    power = 3.2290657867783e-06
-    power = power * square - 8.8239439540728e-05
-    power = power * square - 3.6026812362589e-04
-    power = power * square + 1.0522667830858e-01
-    power = power * square + 2.3020453925948e00
-    return x * reciprocal(1.0 + tl.exp2(-x * power))
+    power = LOGISTIC[0] * square + LOGISTIC[1]
+    for i in tl.static_range(2, 5):
+        power = power * square + LOGISTIC[i]
+    return x * reciprocal(1.0 + tl.exp2(x * power))
 
 
 @triton.jit

@@ -1,0 +1,35 @@
+"""Norms that are left to whoever adds something to their result, which is never written: only what it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from embedserve_runtime.engines.torch.parameters import Normalization
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deferred:
+    """norm(sums): (sums * factors + shifts) times the norm's weight, plus its bias. sums: (tokens, width). factors,
+    shifts: float32 (tokens,)."""
+
+    sums: Tensor
+    factors: Tensor
+    shifts: Tensor
+    norm: Normalization
+
+
+def parts_of(residual: Tensor | Deferred | None, placeholder: Tensor) -> tuple[Tensor, ...]:
+    """What a kernel reads of a residual: itself or its sums, factors, shifts and the norm's weight.
+    `placeholder` stands where there is none, and is not read."""
+    if isinstance(residual, Deferred):
+        return residual.sums, residual.factors, residual.shifts, residual.norm.weight
+    return (placeholder if residual is None else residual, *(placeholder,) * 3)
+
+
+def with_bias_of(norm: Normalization | None, bias: Tensor | None) -> Tensor | None:
+    """The bias of a product whose residual is deferred: that of the residual's norm is the same for all rows, too."""
+    if norm is None or norm.bias is None:
+        return bias
+    return norm.bias if bias is None else bias.float() + norm.bias

@@ -1,0 +1,83 @@
+"""Rows in 8 bit, with a scale each: of numbers as they are, or of their norm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from embedserve_runtime.engines.torch.fused.deferred import Deferred, parts_of
+from embedserve_runtime.engines.torch.fused.kernels import eight_bit as kernels
+from embedserve_runtime.engines.torch.fused.quantizing import DTYPES
+from embedserve_runtime.engines.torch.fused.support import EightBit
+from embedserve_runtime.engines.torch.parameters import Normalization
+from embedserve_runtime.model.architecture import NormKind
+
+KINDS = {EightBit.FP8: 1, EightBit.INT8: 2}
+# Programs of a multiprocessor that norm rows.
+NORMS_TOGETHER = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """values: 8 bit (tokens, width), times scales, float32 (tokens,). lengths: Euclidean, of the rows."""
+
+    values: Tensor
+    scales: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor, kind: EightBit) -> Rows:
+        count, width = values.shape
+        rows = cls.empty(values, kind)
+        kernel: Callable[..., object] = kernels.quantize[(count,)]
+        kernel(
+            *(values, rows.values, rows.scales, rows.lengths, width),
+            EIGHT=KINDS[kind],
+            BLOCK=triton.next_power_of_2(width),
+            num_warps=4 if width <= 2048 else 8,
+        )
+        return rows
+
+    @classmethod
+    def empty(cls, like: Tensor, kind: EightBit) -> Rows:
+        scales, lengths = (like.new_empty(len(like), dtype=torch.float32) for _ in range(2))
+        return cls(torch.empty_like(like, dtype=DTYPES[kind]), scales, lengths)
+
+
+def in_eight_bit(
+    branch: Tensor,
+    norm: Normalization,
+    kind: EightBit,
+    *,
+    residual: Tensor | Deferred | None = None,
+    keep: Tensor | None = None,
+) -> tuple[Rows, Deferred]:
+    """norm(residual + branch) in 8 bit, and deferred. keep: where the sum goes, which may be an input; None for the
+    branch's place."""
+    (count, width), total = branch.shape, branch if keep is None else keep
+    rows = Rows.empty(branch, kind)
+    factors, shifts = (torch.empty_like(rows.scales) for _ in range(2))
+    add, *residual_norm = parts_of(residual, branch)
+    bias = residual.norm.bias if isinstance(residual, Deferred) else None
+    block = triton.next_power_of_2(width)
+    programs = NORMS_TOGETHER * torch.cuda.get_device_properties(branch.device).multi_processor_count
+    kernel: Callable[..., object] = kernels.add_norm[(min(count, programs),)]
+    kernel(
+        *(branch, add, *residual_norm, branch if bias is None else bias),
+        *(norm.weight, norm.weight if norm.bias is None else norm.bias),
+        *(total, rows.values, rows.scales, rows.lengths, factors, shifts),
+        *(count, width, norm.eps),
+        ADD=residual is not None,
+        DEFERRED=isinstance(residual, Deferred),
+        DEFERRED_BIAS=bias is not None,
+        RMS=norm.kind is NormKind.RMS,
+        BIAS=norm.bias is not None,
+        EIGHT=KINDS[kind],
+        BLOCK=block,
+        num_warps=max(1, block // 1024),
+    )
+    return rows, Deferred(total, factors, shifts, norm)
