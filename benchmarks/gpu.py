@@ -19,7 +19,7 @@ import multiprocessing
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -183,17 +183,27 @@ def rate(loaded: Loaded, batch: PackedBatch, for_seconds: float) -> float:
     """Tokens a second with `IN_FLIGHT` batches submitted at a time."""
     alone = seconds(lambda: loaded.run(batch))
     count = max(6, int(for_seconds / alone))
-    under_way: deque[list[Arriving]] = deque()
     start = time.perf_counter()
-    for _ in range(count):
+    done = sum(1 for _ in landings(loaded, batch, range(count)))
+    return done * batch.tokens / (time.perf_counter() - start)
+
+
+def landings(loaded: Loaded, batch: PackedBatch, wanted: Iterable[object]) -> Iterator[None]:
+    """Runs the batch once for each of `wanted`, `IN_FLIGHT` submitted at a time: a step for each that is back."""
+    under_way: deque[list[Arriving]] = deque()
+    for _ in wanted:
         under_way.append(loaded.submit(batch))
         if len(under_way) == IN_FLIGHT:
-            for part in under_way.popleft():
-                part.array()
+            _wait(under_way.popleft())
+            yield
     for parts in under_way:
-        for part in parts:
-            part.array()
-    return count * batch.tokens / (time.perf_counter() - start)
+        _wait(parts)
+        yield
+
+
+def _wait(parts: Sequence[Arriving]) -> None:
+    for part in parts:
+        part.array()
 
 
 def write(shape: Shape | Trained, folder: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
@@ -22,11 +22,10 @@ import numpy as np
 import torch
 
 from benchmarks.command_line import parser_of
-from benchmarks.gpu import IN_FLIGHT, Loaded
+from benchmarks.gpu import Loaded, landings
 from benchmarks.gpu_shapes import BERT_BASE, Lengths
 from benchmarks.packing import log_uniform, random_batch
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.torch.landing import Arriving
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 
@@ -68,19 +67,9 @@ def replica(number: int, folder: Path, shared: Shared) -> None:
 
 def tokens_within(loaded: Loaded, batch: PackedBatch, seconds: float) -> int:
     """Of batches whose rows arrived in that time."""
-    done = 0
-    under_way: deque[list[Arriving]] = deque()
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        under_way.append(loaded.submit(batch))
-        if len(under_way) == IN_FLIGHT:
-            for part in under_way.popleft():
-                part.array()
-            done += batch.tokens
-    for parts in under_way:
-        for part in parts:
-            part.array()
-    return done
+    until_then = iter(lambda: time.perf_counter() < end, False)
+    return sum(batch.tokens for _ in landings(loaded, batch, until_then) if time.perf_counter() < end)
 
 
 def main() -> None:

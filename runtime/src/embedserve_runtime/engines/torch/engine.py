@@ -13,7 +13,7 @@ from torch import Tensor
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
 from embedserve_runtime.engines.torch.devices import current, dtype_of, name_of
-from embedserve_runtime.engines.torch.fused.hopper import HOPPER, has_gluon
+from embedserve_runtime.engines.torch.fused.hopper import why_no_hopper
 from embedserve_runtime.engines.torch.fused.support import (
     EightBit,
     why_no_triton,
@@ -157,8 +157,8 @@ class TorchEngine:
 
     def _most_beside(self) -> int:
         """Tokens of the largest batches that run two at a time."""
-        on_hopper = torch.cuda.get_device_capability(self.device)[0] == HOPPER and has_gluon()
-        return MOST_TOKENS_BESIDE_EACH_OTHER if self.eight_bit is not None and on_hopper else LARGEST
+        one_by_one = self.eight_bit is not None and why_no_hopper(self.device) is None
+        return MOST_TOKENS_BESIDE_EACH_OTHER if one_by_one else LARGEST
 
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""

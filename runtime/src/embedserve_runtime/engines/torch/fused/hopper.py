@@ -54,12 +54,20 @@ class EightBitSides:
 
 def why_not_hopper(weight: Tensor) -> str | None:
     """What keeps the products of `weight` (channels, depth), on a CUDA device, from the kernel, or None."""
-    if torch.cuda.get_device_capability(weight.device)[0] != HOPPER:
+    reason = why_no_hopper(weight.device)
+    if reason is not None:
+        return reason
+    if len(weight) % COLUMNS or weight.stride(0) * weight.element_size() % 16:
+        return f"channels come in steps of {COLUMNS}, their rows in steps of 16 bytes"
+    return None
+
+
+def why_no_hopper(device: torch.device) -> str | None:
+    """What keeps the kernel from a CUDA device, or None."""
+    if torch.cuda.get_device_capability(device)[0] != HOPPER:
         return "the kernel is for Hopper"
     if not has_gluon():
         return "the kernel is written in the Gluon of Triton 3.6"
-    if len(weight) % COLUMNS or weight.stride(0) * weight.element_size() % 16:
-        return f"channels come in steps of {COLUMNS}, their rows in steps of 16 bytes"
     return None
 
 

@@ -25,11 +25,17 @@ def quantize(
     columns = tl.arange(0, BLOCK)
     inside = columns < width
     row_values = tl.load(values + row * width + columns, mask=inside, other=0.0).to(tl.float32)
+    _store(row_values, out + row * width + columns, scales + row, lengths + row, inside, EIGHT)
+
+
+@triton.jit
+def _store(values, at, scale, length, inside, EIGHT: tl.constexpr):
+    """A row in 8 bit, what to multiply it by, and its length."""
     largest: tl.constexpr = 448.0 if EIGHT == 1 else 127.0
-    highest = tl.maximum(tl.max(tl.abs(row_values), 0), 1e-12)
-    tl.store(scales + row, highest / largest)
-    tl.store(lengths + row, tl.sqrt(tl.sum(row_values * row_values, 0)))
-    tl.store(out + row * width + columns, to_eight_bit(row_values * (largest / highest), EIGHT), mask=inside)
+    highest = tl.maximum(tl.max(tl.abs(values), 0), 1e-12)
+    tl.store(scale, highest / largest)
+    tl.store(length, tl.sqrt(tl.sum(values * values, 0)))
+    tl.store(at, to_eight_bit(values * (largest / highest), EIGHT), mask=inside)
 
 
 @triton.jit
@@ -68,7 +74,6 @@ def add_norm(
         biases = tl.load(bias + columns, mask=inside, other=0.0)
     if DEFERRED:
         residual_weights = tl.load(residual_weight + columns, mask=inside, other=0.0)
-    largest: tl.constexpr = 448.0 if EIGHT == 1 else 127.0
     at = tl.program_id(0).to(tl.int64) * width + columns
     # What is read makes room in the cache first: by the time anything reads the sums again they are gone anyway.
     branches = tl.load(branch + at, mask=inside, other=0.0, eviction_policy="evict_first")
@@ -102,10 +107,7 @@ def add_norm(
             values += biases
         tl.store(factors + row, factor)
         tl.store(shifts + row, -mean * factor)
-        highest = tl.maximum(tl.max(tl.abs(values), 0), 1e-12)
-        tl.store(scales + row, highest / largest)
-        tl.store(lengths + row, tl.sqrt(tl.sum(values * values, 0)))
-        tl.store(eight + at, to_eight_bit(values * (largest / highest), EIGHT), mask=inside)
+        _store(values, eight + at, scales + row, lengths + row, inside, EIGHT)
         at = later
 
 
