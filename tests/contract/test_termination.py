@@ -12,6 +12,8 @@ from e2e.hub.samples import model_folder
 from embedserve_operator.pods import read_pod
 from embedserve_operator.world import Failure
 from embedserve_runtime import cli, errors
+from embedserve_runtime.config import load_config
+from embedserve_runtime.telemetry.redaction import Redactor
 from embedserve_runtime.telemetry.termination import write_termination_message
 from tests.operator.builders import pod
 from tests.runtime.model.test_card import edit
@@ -50,13 +52,34 @@ def log(tmp_path: Path) -> Path:
 def test_every_error_that_ends_a_container_becomes_its_reason(
     log: Path, kind: type[errors.EmbedserveError], container: str
 ) -> None:
-    write_termination_message(log, kind("tokenizer.json is missing in a/b"))
+    write_termination_message(log, kind("tokenizer.json is missing in a/b"), Redactor())
     want = Failure(kind.reason, "tokenizer.json is missing in a/b", heals=kind.retryable)
     assert read_pod(left_in(container, 1, log)).failure == want
 
 
+def test_a_setting_from_a_secret_is_told_with_the_secret_and_its_key(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDSERVE_MODEL__TOKEN", "hf_first-line\nsecond-line")
+    with pytest.raises(errors.ConfigError) as caught:
+        load_config(flags={"model": {"source": "a/b"}})
+    write_termination_message(log, caught.value, Redactor())
+    ended = left_in("fetch", caught.value.exit_code, log)
+    reference = {"secretKeyRef": {"name": "hub", "key": "token"}}
+    container = {"name": "fetch", "env": [{"name": "EMBEDSERVE_MODEL__TOKEN", "valueFrom": reference}]}
+    ended["spec"]["initContainers"] = [container]
+    failure = read_pod(ended).failure
+    assert failure is not None
+    assert (failure.reason, failure.heals) == ("ConfigInvalid", False)
+    assert failure.message.startswith(
+        "configuration: model.token (set by EMBEDSERVE_MODEL__TOKEN): cannot be sent"
+    )
+    assert failure.message.endswith("(EMBEDSERVE_MODEL__TOKEN is key token of Secret hub)")
+    assert "line" not in failure.message.replace("a line break", "")
+
+
 def test_an_error_with_endless_words_still_has_its_reason(log: Path) -> None:
-    write_termination_message(log, errors.ModelInvalid("ü" * 100_000))
+    write_termination_message(log, errors.ModelInvalid("ü" * 100_000), Redactor())
     failure = read_pod(left_in("fetch", 1, log)).failure
     assert failure is not None
     assert (failure.reason, failure.heals) == ("ModelInvalid", False)

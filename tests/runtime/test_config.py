@@ -85,3 +85,58 @@ def fields_of(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, str
 
 def test_every_setting_says_what_it_does() -> None:
     assert [name for name, description in fields_of(RuntimeConfig) if not description] == []
+
+
+def test_white_space_around_a_secret_is_stripped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBEDSERVE_MODEL__TOKEN", "\t hf_marked \r\n")
+    monkeypatch.setenv("EMBEDSERVE_SERVER__API_KEYS", "first,\n second\n")
+    config = load_config(flags={"model": {"source": "m"}})
+    assert [secret.get_secret_value() for secret in config.secrets if secret] == [
+        "hf_marked",
+        "first",
+        "second",
+    ]
+
+
+def test_an_empty_variable_for_a_token_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBEDSERVE_MODEL__TOKEN", "")
+    token = load_config(flags={"model": {"source": "m"}}).model.token
+    assert token is None or not token.get_secret_value()
+
+
+NO_HEADER_VALUES = {
+    "two lines": "marked-one\nmarked-two",
+    "a name in front of it": "token: marked",
+    "a word in front of it": "Bearer marked",
+    "a letter outside ASCII": "marked-ü",
+    "a control character": "marked\x07",
+    "white space alone": " \n",
+}
+
+
+@pytest.mark.parametrize("value", NO_HEADER_VALUES.values(), ids=NO_HEADER_VALUES)
+def test_a_token_that_no_header_can_carry_is_refused_unquoted_with_the_variable_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("EMBEDSERVE_MODEL__TOKEN", value)
+    with pytest.raises(ConfigError) as caught:
+        load_config(flags={"model": {"source": "m"}})
+    assert "model.token (set by EMBEDSERVE_MODEL__TOKEN): " in caught.value.message
+    assert "marked" not in caught.value.message
+    assert not caught.value.retryable
+
+
+def test_an_api_key_that_no_header_can_carry_is_refused_unquoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBEDSERVE_SERVER__API_KEYS", "fine,marked-\x07")
+    with pytest.raises(
+        ConfigError, match=r"server.api_keys.1 \(set by EMBEDSERVE_SERVER__API_KEYS\)"
+    ) as caught:
+        load_config(flags={"model": {"source": "m"}})
+    assert "marked" not in caught.value.message
+
+
+def test_a_file_that_is_no_yaml_is_not_quoted(file: Path) -> None:
+    file.write_text("model:\n  source: m\n  token: hf_marked: [\n")
+    with pytest.raises(ConfigError, match=r"is not valid YAML: .* in line 3, column") as caught:
+        load_config(file)
+    assert "marked" not in caught.value.message

@@ -179,7 +179,8 @@ def _run_failure(pod: Received, status: Received) -> Failure | None:
         return _made("OOMKilled", f"{where} {_memory_words(pod, name)}", heals=not loops)
     reported = _reported_failure(text(ended, "message"))
     if reported is not None:
-        return replace(reported, at=text(ended, "finishedAt"))
+        origin = _secrets_named(pod, name, reported.message)
+        return replace(reported, message=reported.message + origin, at=text(ended, "finishedAt"))
     restarts = number(status, "restartCount")
     words = (
         f"{where} ended with exit code {number(ended, 'exitCode')} ({restarts} restarts so far); see its log"
@@ -201,12 +202,23 @@ def _memory_words(pod: Received, container: str) -> str:
     )
 
 
+def _secrets_named(pod: Received, container: str, message: str) -> str:
+    """Secret and key of the environment variables that a message of the runtime names; it cannot know them itself."""
+    found = []
+    for variable in mappings(_container(pod, container), "env"):
+        ref = dig(variable, "valueFrom", "secretKeyRef")
+        if ref is not None and re.search(rf"\b{re.escape(text(variable, 'name'))}\b", message):
+            found.append(f"{text(variable, 'name')} is key {text(ref, 'key')} of Secret {text(ref, 'name')}")
+    return f" ({'; '.join(found)})" if found else ""
+
+
+def _container(pod: Received, name: str) -> Received | None:
+    containers = [*mappings(pod, "spec", "initContainers"), *mappings(pod, "spec", "containers")]
+    return next((found for found in containers if found.get("name") == name), None)
+
+
 def _resources(pod: Received, container: str) -> Any:
-    for group in ("initContainers", "containers"):
-        for found in mappings(pod, "spec", group):
-            if found.get("name") == container:
-                return found.get("resources")
-    return None
+    return dig(_container(pod, container), "resources")
 
 
 def _reported_failure(message: str) -> Failure | None:

@@ -1,7 +1,7 @@
 """The `embedserve` command: serve, fetch, convert, inspect, bench, store, self-test.
 
-Results go to standard output, logs and errors to standard error. Exit code 0, 1 (could not be done, with the reason)
-or 2 (wrong usage).
+Results go to standard output, logs and errors to standard error. Exit code 0, 1 (could not be done, with the reason),
+2 (wrong usage) or 78 (wrong settings: trying again changes nothing).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import LocatedModel, fetch_model, note_identity, open_model
 from embedserve_runtime.model.store.kernels import make_place
 from embedserve_runtime.telemetry.logs import configure_logs
+from embedserve_runtime.telemetry.redaction import redactor_for
 from embedserve_runtime.telemetry.termination import write_termination_message, write_termination_result
 
 N = TypeVar("N", int, float)
@@ -101,10 +102,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     as_json = arguments.pop("json", False)
     load = {name: arguments.pop(name) for name in BENCH_DEFAULTS if name in arguments}
     termination_log = RuntimeConfig.model_fields["termination_log"].default
+    redactor = redactor_for(())
     try:
         config = load_config(file, _nested(arguments))
         termination_log = config.termination_log
-        configure_logs(config.log_level)
+        redactor = redactor_for(config.secrets)
+        configure_logs(config.log_level, redactor)
         commands: Mapping[str, Callable[[RuntimeConfig], int]] = {
             "serve": _serve,
             "fetch": _fetch,
@@ -114,9 +117,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         return commands[command](config)
     except EmbedserveError as error:
-        write_termination_message(termination_log, error)
-        print(f"embedserve: {error.reason}: {error.message}", file=sys.stderr)
-        return 1
+        write_termination_message(termination_log, error, redactor)
+        print(redactor.redact(f"embedserve: {error.reason}: {error.message}"), file=sys.stderr)
+        return error.exit_code
 
 
 def _serve(config: RuntimeConfig) -> int:

@@ -38,6 +38,7 @@ Each boundary (HTTP, gRPC, exit of a command) maps this tree in exactly one tabl
 
 from __future__ import annotations
 
+import os
 from typing import ClassVar
 
 
@@ -46,6 +47,8 @@ class EmbedserveError(Exception):
 
     reason: ClassVar[str] = "Error"
     retryable: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+    """What a command ends with that fails because of it."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -54,6 +57,8 @@ class EmbedserveError(Exception):
 
 class ConfigError(EmbedserveError):
     reason = "ConfigInvalid"
+    # A Job's pod failure policy gives up at this exit code: the same settings are wrong at every try.
+    exit_code = os.EX_CONFIG
 
 
 class ModelError(EmbedserveError):

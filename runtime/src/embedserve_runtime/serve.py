@@ -53,6 +53,7 @@ from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.starting import Started, start
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.metrics import Metrics
+from embedserve_runtime.telemetry.redaction import Redactor, redactor_for
 from embedserve_runtime.telemetry.termination import write_termination_message
 from embedserve_runtime.tokenizing import TextTokenizer
 
@@ -66,11 +67,12 @@ LAST_ANSWERS_SECONDS = 5.0
 
 def run(config: RuntimeConfig) -> int:
     """Serve until a signal comes; the process's exit code."""
-    configure_logs(config.log_level)
+    redactor = redactor_for(config.secrets)
+    configure_logs(config.log_level, redactor)
     prepare_process()
     if config.engine.one_node and config.engine.kind != "torch":
         stay_on_one_node(config.engine.threads or usable_cpus())
-    code = _run(config)
+    code = _run(config, redactor)
     if any(thread.daemon for thread in threading.enumerate()):
         # The loader or the engine is still inside a library (the process was stopped while loading, or the grace
         # period was too short for a batch). Finalising the interpreter under native code aborts the process.
@@ -79,7 +81,7 @@ def run(config: RuntimeConfig) -> int:
     return code
 
 
-def _run(config: RuntimeConfig) -> int:
+def _run(config: RuntimeConfig, redactor: Redactor) -> int:
     try:
         with contextlib.ExitStack() as stack:
             server = config.server
@@ -95,8 +97,8 @@ def _run(config: RuntimeConfig) -> int:
         log.error(
             "cannot serve: %s", error.message, extra={"reason": error.reason, "retryable": error.retryable}
         )
-        write_termination_message(config.termination_log, error)
-        return 1
+        write_termination_message(config.termination_log, error, redactor)
+        return error.exit_code
     return 0
 
 

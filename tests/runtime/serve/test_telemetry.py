@@ -12,6 +12,7 @@ import pytest
 from embedserve_runtime.config import load_config
 from embedserve_runtime.errors import ModelNotFound, SourceUnavailable
 from embedserve_runtime.telemetry.logs import JsonFormatter
+from embedserve_runtime.telemetry.redaction import Redactor
 from embedserve_runtime.telemetry.termination import write_termination_message
 
 KUBELET_BYTES = 4096
@@ -21,7 +22,7 @@ def line_of(message: str, *arguments: object, **fields: object) -> dict[str, obj
     record = logging.getLogger("tests").makeRecord(
         "tests", logging.INFO, "", 0, message, arguments, None, extra=fields
     )
-    text = JsonFormatter().format(record)
+    text = JsonFormatter(Redactor()).format(record)
     assert "\n" not in text
     content: dict[str, object] = json.loads(text)
     return content
@@ -45,7 +46,7 @@ def test_an_exception_is_in_its_line() -> None:
         record = logging.getLogger("tests").makeRecord(
             "tests", logging.ERROR, "", 0, "failed", (), sys.exc_info()
         )
-    line = json.loads(JsonFormatter().format(record))
+    line = json.loads(JsonFormatter(Redactor()).format(record))
     assert "ValueError: inside" in line["exception"]
 
 
@@ -63,7 +64,7 @@ def test_the_termination_message_is_whole_json_within_what_the_kubelet_keeps(
 ) -> None:
     path = tmp_path / "termination-log"
     path.touch()
-    write_termination_message(path, ModelNotFound(message))
+    write_termination_message(path, ModelNotFound(message), Redactor())
     assert len(path.read_bytes()) <= KUBELET_BYTES
     left = json.loads(path.read_bytes())
     assert (left["reason"], left["retryable"]) == ("ModelNotFound", False)
@@ -71,5 +72,5 @@ def test_the_termination_message_is_whole_json_within_what_the_kubelet_keeps(
 
 
 def test_outside_a_pod_nothing_is_written(tmp_path: Path) -> None:
-    write_termination_message(tmp_path / "absent", SourceUnavailable("x"))
+    write_termination_message(tmp_path / "absent", SourceUnavailable("x"), Redactor())
     assert not (tmp_path / "absent").exists()

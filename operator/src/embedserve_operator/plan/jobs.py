@@ -113,7 +113,10 @@ def _stored(known: JobStatus) -> Failure:
 
 def _given_up(job: JobFacts) -> Failure:
     cause = job.failure or Failure("JobFailed", f"Job {job.name} failed", heals=False)
-    words = f"{cause.message}; Job {job.name} has tried often enough: change the resource to try again"
+    words = (
+        f"{cause.message}; Job {job.name} was given up: when that is put right, change the resource to try again, for "
+        "example spec.model.refresh to another word"
+    )
     return Failure(cause.reason, words, heals=False)
 
 

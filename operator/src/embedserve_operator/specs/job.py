@@ -24,6 +24,8 @@ BACKOFF_LIMITS: Mapping[JobTask, int] = {"fetch": 8, "convert": 2}
 hour; a conversion that has failed twice will fail again."""
 KEPT_SECONDS = 3600
 """A Job that has ended stays for so long, with its log. What came of it is in the status."""
+WRONG_SETTINGS = 78
+"""Exit code of the runtime's commands when their settings are wrong (EX_CONFIG of sysexits.h)."""
 _LONGEST_CLAIM = 40
 
 
@@ -69,10 +71,14 @@ def job(
         "spec": {
             "backoffLimit": BACKOFF_LIMITS[task],
             "ttlSecondsAfterFinished": KEPT_SECONDS,
-            # A drained node is no failure.
+            # A drained node is no failure; wrong settings fail at every try.
             "podFailurePolicy": {
                 "rules": [
-                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {"containerName": task, "operator": "In", "values": [WRONG_SETTINGS]},
+                    },
                 ]
             },
             "template": {

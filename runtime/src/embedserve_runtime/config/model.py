@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, PositiveInt, SecretStr, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from embedserve_runtime.config.group import Group
+from embedserve_runtime.config.secrets import OptionalHeaderSecret
 
 
 class ModelSettings(Group):
@@ -47,7 +48,7 @@ class ModelSettings(Group):
     offline: bool = Field(
         default=False, description="Take models from the store only; HF_HUB_OFFLINE=1 says the same."
     )
-    token: SecretStr | None = Field(
+    token: OptionalHeaderSecret = Field(
         default=None,
         description="Bearer token for the Hub or the https:// source; only ever set through the environment.",
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -48,6 +49,11 @@ class RuntimeConfig(BaseSettings):
         description="File that gets the reason as JSON when the start fails; written only if it exists.",
     )
 
+    @property
+    def secrets(self) -> tuple[SecretStr | None, ...]:
+        """Every setting that is a secret."""
+        return (self.model.token, *self.server.api_keys)
+
 
 def load_config(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> RuntimeConfig:
     """Read the configuration; `flags` is a nested mapping that wins over environment and file.
@@ -85,8 +91,13 @@ def _read_file(file: Path) -> dict[str, Any]:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration file {file}: {error.strerror}") from error
+    except yaml.MarkedYAMLError as error:
+        # The library's own words quote the line, which may hold a secret.
+        mark = error.problem_mark
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        raise ConfigError(f"{file} is not valid YAML: {error.problem}{where}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not valid YAML: {error}") from error
+        raise ConfigError(f"{file} is not valid YAML: {type(error).__name__}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -99,6 +110,14 @@ def _problems(error: ValidationError | SettingsError) -> str:
     if isinstance(error, SettingsError):
         return str(error)
     return "; ".join(
-        f"{'.'.join(str(part) for part in problem['loc']) or 'settings'}: {problem['msg']}"
+        f"{_named(problem['loc'])}: {problem['msg'].removeprefix('Value error, ')}"
         for problem in error.errors(include_url=False, include_input=False, include_context=False)
     )
+
+
+def _named(path: Sequence[str | int]) -> str:
+    """A setting by its path, with the environment variable that sets it where one does."""
+    words = [str(part) for part in path]
+    variables = ("EMBEDSERVE_" + "__".join(words[:end]).upper() for end in range(len(words), 0, -1))
+    variable = next((name for name in variables if name in os.environ), None)
+    return (".".join(words) or "settings") + (f" (set by {variable})" if variable is not None else "")

@@ -6,12 +6,12 @@ import os
 import re
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PositiveInt, SecretStr
+from pydantic import BeforeValidator, Field, PositiveInt
 from pydantic_settings import NoDecode
 
 from embedserve_runtime.config.group import Group
+from embedserve_runtime.config.secrets import HeaderSecret
 
-ApiKey = Annotated[SecretStr, Field(min_length=1)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 WorkerCount = Annotated[int, Field(ge=1, le=64)]
 
@@ -58,7 +58,7 @@ class ServerSettings(Group):
     served_model_name: str | None = Field(
         default=None, description="Name in answers and `/info`; None takes model.source."
     )
-    api_keys: Annotated[tuple[ApiKey, ...], NoDecode, BeforeValidator(_split_keys)] = Field(
+    api_keys: Annotated[tuple[HeaderSecret, ...], NoDecode, BeforeValidator(_split_keys)] = Field(
         default=(),
         description="Keys that clients may send as `Authorization: Bearer`; none: no key is asked for. In the "
         "environment several are separated by commas or blanks.",

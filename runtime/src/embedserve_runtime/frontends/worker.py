@@ -36,6 +36,7 @@ from embedserve_runtime.frontends.setup import (
 from embedserve_runtime.readiness import Phase, Readiness
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.telemetry.logs import configure_logs
+from embedserve_runtime.telemetry.redaction import redactor_for
 from embedserve_runtime.telemetry.requests import RequestMetrics
 from embedserve_runtime.telemetry.series import row_in
 from embedserve_runtime.tokenizing import TextTokenizer
@@ -98,7 +99,7 @@ class Worker:
 
     def _set_up(self, setup: Setup) -> None:
         self._setup = setup
-        configure_logs(setup.log_level)
+        configure_logs(setup.log_level, redactor_for(setup.server.api_keys))
         if not setup.waits:
             self._accept(setup)
 

@@ -1,6 +1,6 @@
 """Structured logs: one JSON object a line, on standard error.
 
-Fields given with `extra=` come out as they are; settings with secrets are pydantic SecretStr and stay masked.
+Fields given with `extra=` come out as they are. Secrets are replaced in the whole line, tracebacks included.
 """
 
 from __future__ import annotations
@@ -8,16 +8,26 @@ from __future__ import annotations
 import io
 import logging
 import sys
+import threading
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any
 
 import orjson
+
+from embedserve_runtime.telemetry.redaction import Redactor
+
+log = logging.getLogger(__name__)
 
 # What every record has; anything else on it was given with `extra=`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
 class JsonFormatter(logging.Formatter):
+    def __init__(self, redactor: Redactor) -> None:
+        super().__init__()
+        self._redactor = redactor
+
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -28,24 +38,36 @@ class JsonFormatter(logging.Formatter):
         line.update((name, value) for name, value in vars(record).items() if name not in _STANDARD)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str).decode()
+        return self._redactor.redact(orjson.dumps(line, default=str).decode())
 
 
-def configure_logs(level: str) -> None:
-    """Send everything through the JSON formatter; libraries speak from warning on."""
+def configure_logs(level: str, redactor: Redactor) -> None:
+    """Send everything through the JSON formatter, errors that nobody caught too; libraries speak from warning on."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(JsonFormatter(redactor))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("embedserve_runtime").setLevel(level.upper())
+    sys.excepthook = _log_uncaught
+    threading.excepthook = lambda given: _log_uncaught(
+        given.exc_type, given.exc_value or given.exc_type(), given.exc_traceback
+    )
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """In the place of the interpreter's own hook, which writes tracebacks past the formatter."""
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, traceback)
+    elif not issubclass(kind, SystemExit):
+        log.critical("unexpected error", exc_info=(kind, error, traceback))
 
 
 def unread_log(name: str) -> logging.Logger:
     """Its lines cost what those of others cost, and nobody reads them."""
     log = logging.Logger(name, logging.INFO)
     handler = logging.StreamHandler(_Unread())
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(JsonFormatter(Redactor()))
     log.addHandler(handler)
     return log
 

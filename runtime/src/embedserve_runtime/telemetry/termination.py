@@ -13,6 +13,7 @@ from pathlib import Path
 import orjson
 
 from embedserve_runtime.errors import EmbedserveError
+from embedserve_runtime.telemetry.redaction import Redactor
 
 log = logging.getLogger(__name__)
 
@@ -20,9 +21,9 @@ log = logging.getLogger(__name__)
 KUBELET_BYTES = 4_096
 
 
-def write_termination_message(path: Path, error: EmbedserveError) -> None:
+def write_termination_message(path: Path, error: EmbedserveError, redactor: Redactor) -> None:
     """Say why the process could not do its work, in as many of its words as fit."""
-    message = error.message
+    message = redactor.redact(error.message)
     content: dict[str, object] = {"reason": error.reason, "message": message, "retryable": error.retryable}
     while len(orjson.dumps(content)) > KUBELET_BYTES:
         message = message[: len(message) * 3 // 4]

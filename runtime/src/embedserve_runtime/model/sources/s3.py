@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import quote, urlsplit
 
 import obstore
@@ -14,6 +14,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import S3Store
 
 from embedserve_runtime.config import ModelSettings
+from embedserve_runtime.config.secrets import s3_credentials
 from embedserve_runtime.errors import (
     ConfigError,
     EmbedserveError,
@@ -25,7 +26,7 @@ from embedserve_runtime.errors import (
 from embedserve_runtime.model.sources.remote import Check, Listing, RemoteFile, Request, untrusted
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig
+    from obstore.store import ClientConfig, S3Config
 
 SIGNED_FOR = timedelta(minutes=15)
 MOST_OBJECTS = 10_000
@@ -52,7 +53,7 @@ class S3Source:
         self._store = S3Store(
             url.netloc,
             prefix=self._prefix or None,
-            config={"endpoint": settings.s3_endpoint} if settings.s3_endpoint else {},
+            config=_s3_config(settings),
             client_options=_client_options(settings),
             retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=60)},
         )
@@ -125,6 +126,13 @@ def _file(path: str, size: int, etag: str | None) -> RemoteFile:
     """The ETag of what was sent in one part is its MD5."""
     bare = (etag or "").strip('"')
     return RemoteFile(path, size, Check("md5", bare) if _MD5.fullmatch(bare) else None, etag)
+
+
+def _s3_config(settings: ModelSettings) -> S3Config:
+    config = cast("S3Config", s3_credentials())
+    if settings.s3_endpoint:
+        config["endpoint"] = settings.s3_endpoint
+    return config
 
 
 def _client_options(settings: ModelSettings) -> ClientConfig:
