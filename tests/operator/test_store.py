@@ -111,7 +111,13 @@ def test_nothing_is_kept_of_a_resource_that_is_gone() -> None:
 
 def test_items_of_a_list_get_what_they_lack_and_lose_what_nobody_reads() -> None:
     store = Store()
-    container = {"name": "runtime", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}
+    secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+    container = {
+        "name": "runtime",
+        "image": "x",
+        "resources": {"limits": {"memory": "1Gi"}},
+        "env": [{"name": "HOME", "value": "/tmp"}, secret],
+    }
     volumes = [{"name": "config", "configMap": {"name": "c"}}, {"name": "tmp", "emptyDir": {}}]
     meta = {
         "namespace": "search",
@@ -129,7 +135,9 @@ def test_items_of_a_list_get_what_they_lack_and_lose_what_nobody_reads() -> None
     assert (pod["apiVersion"], pod["kind"]) == ("v1", "Pod")
     assert "managedFields" not in pod["metadata"]
     assert pod["spec"]["volumes"] == volumes[:1]
-    assert pod["spec"]["containers"] == [{"name": "runtime", "resources": container["resources"]}]
+    assert pod["spec"]["containers"] == [
+        {"name": "runtime", "resources": container["resources"], "env": [secret]}
+    ]
 
 
 def test_a_version_that_is_known_needs_no_look_and_a_newer_one_does() -> None:

@@ -218,11 +218,17 @@ def _claim_of(resource: Received) -> Key | None:
 
 def _pod_spec(spec: Any) -> dict[str, Any]:
     containers = {
-        group: [{name: one.get(name) for name in ("name", "resources")} for one in mappings(spec, group)]
+        group: [_container(one) for one in mappings(spec, group)]
         for group in ("initContainers", "containers")
     }
     volumes = [one for one in mappings(spec, "volumes") if one.keys() & {"configMap", "image"}]
     return {"nodeName": text(spec, "nodeName"), "volumes": volumes, **containers}
+
+
+def _container(container: Received) -> dict[str, Any]:
+    """Of the environment only where a variable's secret is, which messages about it name."""
+    secret = [one for one in mappings(container, "env") if dig(one, "valueFrom", "secretKeyRef") is not None]
+    return {"name": container.get("name"), "resources": container.get("resources"), "env": secret}
 
 
 def _version(received: Received) -> str:
