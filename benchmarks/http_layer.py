@@ -22,9 +22,9 @@ import uvloop
 from benchmarks.command_line import parser_of
 from benchmarks.load import load
 from benchmarks.null_server import DIMENSIONS, NullApplication, null_server
-from embedserve_runtime.api.asgi import Exchange
 from embedserve_runtime.api.encoding import number_arrays, openai_base64, openai_numbers
-from embedserve_runtime.api.schemas import BodyDecoder, EmbedBody
+from embedserve_runtime.api.schemas.reading import read_json
+from embedserve_runtime.api.schemas.tei import EmbedBody
 from embedserve_runtime.frontends.setup import prepare_process, request_series
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.telemetry.metrics import Metrics
@@ -34,6 +34,7 @@ from tests.runtime.serve_kit import tiny_tokenizer
 
 TEXT = "What is deep learning, and what is it good for?"
 BODY = b'{"inputs":"%b"}' % TEXT.encode()
+SCOPE = {"type": "http", "method": "POST", "path": "/embed", "query_string": b""}
 
 
 def measure_requests(seconds: float, connections: int) -> None:
@@ -63,13 +64,12 @@ def measure_parts() -> None:
     """The parts of one `/embed` of one text, each alone, best of several; the application without sockets in turn."""
     prepare_process()
     whole = uvloop.run(_application_seconds(20_000)) * 1e6
-    tokenizer, decode = tiny_tokenizer(), BodyDecoder(EmbedBody)
-    exchange = Exchange({b"content-type": b"application/json"}, BODY, "id")
+    tokenizer = tiny_tokenizer()
     row = np.random.default_rng(0).standard_normal((1, DIMENSIONS), dtype=np.float32)
     metrics = Metrics(request_series()).requests
     facts = RequestFacts(None, False, 1, [14], 0.001, 0.001, 0.001)
     parts: dict[str, Callable[[], object]] = {
-        "JSON in": lambda: decode(exchange),
+        "JSON in": lambda: read_json(EmbedBody, BODY),
         "tokenizer, with ids cut": lambda: tokenizer.encode([TEXT], "", CutRules(truncate=True)),
         "check and normalise": lambda: (np.isfinite(row).all(), normalize(row)),
         "JSON out": lambda: number_arrays(row, 0),
@@ -98,7 +98,7 @@ async def _application_seconds(count: int) -> float:
 
     async def client() -> None:
         for _ in range(count // 64):
-            scope = {"type": "http", "method": "POST", "path": "/embed", "headers": headers}
+            scope = {**SCOPE, "headers": headers}
             await null.app(scope, receive, send)
 
     await asyncio.gather(*(client() for _ in range(16)))

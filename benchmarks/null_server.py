@@ -13,17 +13,16 @@ from multiprocessing.connection import Connection
 import numpy as np
 import uvloop
 
-from embedserve_runtime.api.app import serving_app
-from embedserve_runtime.api.body import Intake
-from embedserve_runtime.api.endpoint import Surroundings
-from embedserve_runtime.config import BatchingSettings
+from embedserve_runtime.api.app import create_app
+from embedserve_runtime.api.context import ServerContext
+from embedserve_runtime.api.memory import RequestMemory
+from embedserve_runtime.config import BatchingSettings, ServerSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.frontends.setup import Watches, prepare_process, request_series
-from embedserve_runtime.httpd.server import Server
+from embedserve_runtime.frontends.setup import ConnectionMetrics, prepare_process, request_series
 from embedserve_runtime.readiness import Readiness
-from embedserve_runtime.rpc.server import RpcPorts, RpcServer
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.telemetry.metrics import Metrics
 from tests.runtime.serve_kit import TinyRunner, card_of, page_of, tiny_tokenizer
@@ -56,8 +55,10 @@ class NullApplication:
                 engines=[runner.engine],
             )
         )
-        self.around = Surroundings(readiness, self.metrics, page_of(metrics), Intake(2**24, 2**28))
-        self.app = serving_app(self.around, "null", with_probes=True)
+        self.context = ServerContext(
+            readiness, "null", self.metrics, page_of(metrics), RequestMemory(2**24, 2**28)
+        )
+        self.app = create_app(self.context, ServerSettings())
 
 
 class NullServer:
@@ -94,18 +95,18 @@ def _process(sock: socket.socket, control: Connection, with_grpc: bool) -> None:
 
 async def _serve(sock: socket.socket, control: Connection, with_grpc: bool) -> None:
     null = NullApplication()
-    sock.setblocking(False)
-    server = Server(null.app, sock, Watches(null.metrics), null.app.quick)
+    server = HttpServer(null.app, sock, ConnectionMetrics(null.metrics))
     async with AsyncExitStack() as stack:
         address = ""
         if with_grpc:
-            rpc = RpcServer(null.around, "null", RpcPorts("127.0.0.1", 0))
+            # Imported here, since the library takes time and memory that a server without gRPC need not spend.
+            from embedserve_runtime.rpc.server import RpcPorts, RpcServer
+
+            rpc = RpcServer(null.context, RpcPorts("127.0.0.1", 0))
             address = (await stack.enter_async_context(rpc)).address
         control.send(address)
         loop = asyncio.get_running_loop()
         while await loop.run_in_executor(None, control.recv) == "cpu":
             control.send(time.process_time())
-    server.abort()
-    await server.finished()
-    server.close()
+    await server.abort()
     null.dispatcher.close("done")

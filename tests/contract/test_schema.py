@@ -15,8 +15,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from embedserve_runtime.api.openapi import document
 from tests.runtime.serve.live import live
+from tests.runtime.serve_kit import openapi_document
 from tests.support.models import tiny_bert
 from tests.support.tokenizers import with_minilm_tokenizer
 
@@ -56,7 +56,7 @@ def described(address: str) -> Any:
     return schemathesis.openapi.from_url(f"{address}/openapi.json")
 
 
-OPERATIONS = [(path, method) for path, methods in document()["paths"].items() for method in methods]
+OPERATIONS = [(path, method) for path, methods in openapi_document()["paths"].items() for method in methods]
 
 
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)

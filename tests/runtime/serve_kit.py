@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import httpx
 import numpy as np
+from fastapi import FastAPI
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from embedserve_runtime.api.app import Application, serving_app
-from embedserve_runtime.api.body import Intake
-from embedserve_runtime.api.endpoint import Surroundings
+from embedserve_runtime.api.app import create_app
+from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.keys import ApiKeys
-from embedserve_runtime.config import BatchingSettings
+from embedserve_runtime.api.memory import RequestMemory
+from embedserve_runtime.config import BatchingSettings, ServerSettings
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.errors import EngineFailure
-from embedserve_runtime.frontends.setup import request_series
+from embedserve_runtime.frontends.setup import ConnectionMetrics, request_series
 from embedserve_runtime.heads.sparse import nonzero
 from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
 from embedserve_runtime.model.card import ModelCard
@@ -39,6 +42,7 @@ from embedserve_runtime.results import Output, Results
 from embedserve_runtime.runner import Runner
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.tracing import RequestTracer
@@ -246,15 +250,15 @@ class Bench:
 
     def __init__(
         self,
-        app: Application,
+        app: FastAPI,
         service: EmbeddingService,
-        around: Surroundings,
+        context: ServerContext,
         dispatcher: Dispatcher,
         metrics: Metrics,
     ) -> None:
         self.app = app
         self.service = service
-        self.around = around
+        self.context = context
         self.dispatcher = dispatcher
         self.metrics = metrics
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
@@ -278,8 +282,9 @@ async def bench(
     model: Runner | None = None,
     limits: Limits | None = None,
     batching: BatchingSettings | None = None,
-    intake: Intake | None = None,
+    memory: RequestMemory | None = None,
     keys: ApiKeys | None = None,
+    settings: ServerSettings | None = None,
     ready: bool = True,
     tracer: RequestTracer | None = None,
     clock: Callable[[], float] = perf_counter,
@@ -307,18 +312,39 @@ async def bench(
     if ready:
         metrics.model_loaded(card, limits.batch_tokens, dispatcher, [runner])
         readiness.open(service)
-    around = Surroundings(
+    context = ServerContext(
         readiness,
+        "tiny",
         metrics.requests,
         page_of(metrics),
-        intake or Intake(2**20, 2**24),
+        memory or RequestMemory(2**20, 2**24),
         keys or ApiKeys(),
         tracer=tracer,
     )
-    built = Bench(serving_app(around, "tiny", with_probes=True), service, around, dispatcher, metrics)
+    app = create_app(context, settings or ServerSettings())
+    built = Bench(app, service, context, dispatcher, metrics)
     try:
         async with built.client:
             yield built
     finally:
         dispatcher.close("the test is over")
         service.close()
+
+
+def openapi_document() -> dict[str, Any]:
+    """The document of a server without a management port."""
+    metrics = Metrics(request_series())
+    memory = RequestMemory(2**20, 2**24)
+    context = ServerContext(Readiness(), "tiny", metrics.requests, page_of(metrics), memory)
+    return create_app(context, ServerSettings()).openapi()
+
+
+@asynccontextmanager
+async def listening(server: Bench) -> AsyncIterator[int]:
+    """The port of a real HTTP server in front of it."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as sock:
+        http = HttpServer(server.app, sock, ConnectionMetrics(server.context.metrics))
+        try:
+            yield sock.getsockname()[1]
+        finally:
+            await http.abort()

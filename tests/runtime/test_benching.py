@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -70,7 +71,7 @@ def test_texts_that_cannot_be_used_are_refused(
     file = tmp_path / "texts.txt"
     if content is not None:
         file.write_text(content)
-    assert main(["bench", "--model", str(minilm_folder()), "--texts", str(file)]) == 1
+    assert main(["bench", "--model", str(minilm_folder()), "--texts", str(file)]) == os.EX_CONFIG
     assert complaint in capsys.readouterr().err
 
 

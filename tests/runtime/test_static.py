@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize
 
-from embedserve_runtime.api.app import EMBEDDING_ROUTES
+from embedserve_runtime.api.routes import EMBEDDING_ROUTES
 from embedserve_runtime.config import ModelSettings, load_config
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import (

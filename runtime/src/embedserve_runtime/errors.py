@@ -11,6 +11,7 @@
     │   ├── UnsupportedArchitecture no family, no ONNX file to fall back to
     │   └── HashMismatch            what arrives is not what its checksum says, at every try
     ├── FrontEndFailure             a process that speaks HTTP cannot be kept running
+    ├── EngineBroken                the engine runs nothing any more; only a new process helps
     ├── SourceUnavailable           the hub or the network failed; trying again may help
     │   └── ModelNotStored          offline, and the store does not hold the whole model
     ├── CertificateUntrusted        the source's certificate is not trusted here
@@ -129,6 +130,11 @@ class VolumePermissionDenied(VolumeError):
 
 class FrontEndFailure(EmbedserveError):
     reason = "FrontEndFailure"
+    retryable = True
+
+
+class EngineBroken(EmbedserveError):
+    reason = "EngineBroken"
     retryable = True
 
 

@@ -17,11 +17,13 @@ class Phase(StrEnum):
     WARMING_UP = "WarmingUp"
     READY = "Ready"
     DRAINING = "Draining"
+    BROKEN = "Broken"
 
 
 @dataclass(slots=True)
 class Readiness:
-    """phase, and a sentence about it. The service exists in READY and DRAINING: a drain still serves.
+    """phase, and a sentence about it. The service exists in READY and DRAINING: a drain still serves. In BROKEN the
+    engine answers nothing any more, and the process is about to end.
 
     current_space: what the service's own name stands for, once somebody has said so.
     """
@@ -34,6 +36,10 @@ class Readiness:
     @property
     def is_ready(self) -> bool:
         return self.phase is Phase.READY
+
+    @property
+    def is_broken(self) -> bool:
+        return self.phase is Phase.BROKEN
 
     def move(self, phase: Phase, message: str) -> None:
         self.phase = phase

@@ -20,42 +20,45 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import uvloop
 
-from embedserve_runtime.api.app import management_app
-from embedserve_runtime.api.endpoint import Surroundings
+from embedserve_runtime.api.app import create_management_app
+from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.cpu.nodes import stay_on_one_node
 from embedserve_runtime.cpu.quota import usable_cpus
-from embedserve_runtime.errors import EmbedserveError, NotReady
+from embedserve_runtime.errors import EmbedserveError, EngineBroken, NotReady
 from embedserve_runtime.frontends.growing import GrowingFrontEnd
-from embedserve_runtime.frontends.listening import Ports, address_of, bind, ports_of
 from embedserve_runtime.frontends.own import OwnFrontEnd
 from embedserve_runtime.frontends.setup import (
+    ConnectionMetrics,
     FrontEnd,
     Opening,
     Setup,
     Told,
-    Watches,
     prepare_process,
     request_series,
-    surroundings,
+    server_context,
 )
 from embedserve_runtime.frontends.supervisor import Workers
-from embedserve_runtime.httpd.server import Server
 from embedserve_runtime.readiness import Phase, Readiness
+from embedserve_runtime.results import Output
 from embedserve_runtime.runner import side_by_side
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
+from embedserve_runtime.scheduling.health import EngineMonitor
 from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.scheduling.work import Order
+from embedserve_runtime.server.http_server import HttpServer
+from embedserve_runtime.server.sockets import Ports, address_of, bind, ports_of
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.starting import Started, start
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.redaction import Redactor, redactor_for
 from embedserve_runtime.telemetry.termination import write_termination_message
-from embedserve_runtime.tokenizing import TextTokenizer
+from embedserve_runtime.tokenizing import CutRules, TextTokenizer
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +116,7 @@ class _Process:
         self._metrics = Metrics(request_series())
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._broken: str | None = None
         self._growing: GrowingFrontEnd | None = None
         server = config.server
         self._setup = Setup(
@@ -130,9 +134,9 @@ class _Process:
         self._loop = loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._on_signal, False)
         loop.add_signal_handler(signal.SIGINT, self._on_signal, True)
-        around = surroundings(self._setup, self._readiness, self._metrics.requests, self._page)
-        management = self._manage(around)
-        self._front = self._open_front(around)
+        context = server_context(self._setup, self._readiness, self._metrics.requests, self._page)
+        management = self._manage(context)
+        self._front = self._open_front(context)
         serving = asyncio.create_task(self._serve())
         failing = asyncio.create_task(self._front.failed())
         try:
@@ -147,35 +151,34 @@ class _Process:
             await asyncio.wait((serving, failing))
             await self._front.close()
             if management:
-                management.abort()
-                management.close()
-            if around.tracer:
-                await asyncio.to_thread(around.tracer.flush)
+                await management.abort()
+            if context.tracer:
+                await asyncio.to_thread(context.tracer.flush)
 
-    def _manage(self, around: Surroundings) -> Server | None:
+    def _manage(self, context: ServerContext) -> HttpServer | None:
         if not self._management:
             return None
-        app = management_app(around, self._set_current)
-        return Server(app, self._management, Watches(self._metrics.requests))
+        app = create_management_app(context, self._set_current)
+        return HttpServer(app, self._management, ConnectionMetrics(self._metrics.requests))
 
-    def _open_front(self, around: Surroundings) -> FrontEnd:
+    def _open_front(self, context: ServerContext) -> FrontEnd:
         server = self._setup.server
         if server.grpc_port is None:
-            return self._open_http(around)
+            return self._open_http(context)
         # Imported here, since the library takes time and memory that a server without gRPC need not spend.
         from embedserve_runtime.rpc.front import RpcFrontEnd
         from embedserve_runtime.rpc.server import RpcPorts, RpcServer
 
         ports = RpcPorts(server.host, server.grpc_port, server.pinned_grpc_port, server.space_grpc)
-        return RpcFrontEnd(RpcServer(around, self._setup.model_name, ports), self._open_http(around))
+        return RpcFrontEnd(RpcServer(context, ports), self._open_http(context))
 
-    def _open_http(self, around: Surroundings) -> FrontEnd:
+    def _open_http(self, context: ServerContext) -> FrontEnd:
         workers = self._setup.server.http_workers
         if workers == "auto":
-            self._growing = GrowingFrontEnd(self._setup, self._ports, around, self._metrics)
+            self._growing = GrowingFrontEnd(self._setup, self._ports, context, self._metrics)
             return self._growing
         if workers == 1:
-            return OwnFrontEnd(self._setup, self._ports[0], around, self._metrics)
+            return OwnFrontEnd(self._setup, self._ports[0], context, self._metrics)
         return Workers(self._setup, self._ports, self._metrics)
 
     async def _serve(self) -> None:
@@ -201,6 +204,8 @@ class _Process:
             },
         )
         await self._stop.wait()
+        if self._broken is not None:
+            await self._end_broken(dispatcher, self._broken)
         await self._wind_down(dispatcher)
 
     async def _start_dispatcher(self) -> Dispatcher | None:
@@ -222,12 +227,32 @@ class _Process:
         dispatcher = Dispatcher(lanes, limits, clock=time.perf_counter, observer=self._front.observer)
         if loaded.calibration:
             dispatcher.learn_rate(loaded.calibration.tokens_per_second * len(runners) / len(lanes))
+        dispatcher.on_batch_failed = self._monitor(dispatcher, loaded, card.main_output).batch_failed
         self._vector_space = card.vector_space
         self._metrics.model_loaded(card, loaded.max_batch_tokens, dispatcher, runners)
         opening = Opening(card, limits, engines)
         await self._front.open(opening, loaded.tokenizer, dispatcher)
         self._open_service(opening, loaded.tokenizer, dispatcher)
         return dispatcher
+
+    def _monitor(self, dispatcher: Dispatcher, loaded: Started, wanted: Output) -> EngineMonitor:
+        probe = Order(loaded.tokenizer.encode(["probe"], "", CutRules(truncate=True)), wanted)
+        return EngineMonitor(dispatcher, probe, time.perf_counter, self._engine_is_broken)
+
+    def _engine_is_broken(self, cause: str) -> None:
+        """No later batch survives: say so to who asks, and end the process, so that its container is started anew."""
+        self._broken = f"the engine runs nothing any more, not even what it ran at the start: {cause}"
+        self._move(Phase.BROKEN, self._broken)
+        self._metrics.ready(False)
+        self._stop.set()
+
+    async def _end_broken(self, dispatcher: Dispatcher, message: str) -> NoReturn:
+        """Answer what waits, with an error. Raises EngineBroken."""
+        dispatcher.close(message)
+        self._front.stop()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._front.finished(), LAST_ANSWERS_SECONDS)
+        raise EngineBroken(f"{message}; the process ends, for a new one to be started")
 
     def _open_service(self, opening: Opening, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
         """For what this process answers beside HTTP's front ends: self-checks, and gRPC where it is on."""

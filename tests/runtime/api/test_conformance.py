@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from pydantic import SecretStr
 
-from embedserve_runtime.api.body import Intake
 from embedserve_runtime.api.keys import ApiKeys
+from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import EngineFailure
@@ -41,8 +41,8 @@ SERVERS: dict[str, dict[str, Any]] = {
     "multi-label classifier": {"card": classifier_of("bad", "fine", "good", scores=ScoreFunction.SIGMOID)},
     "splade": {"card": splade_card()},
     "loading": {"ready": False},
-    "small": {"batching": BatchingSettings(max_client_batch_size=2), "intake": Intake(4_096, 2**20)},
-    "full": {"intake": Intake(2**20, max_pending_bytes=1)},
+    "small": {"batching": BatchingSettings(max_client_batch_size=2), "memory": RequestMemory(4_096, 2**20)},
+    "full": {"memory": RequestMemory(2**20, max_pending_bytes=1)},
     "keys": {"keys": ApiKeys([SecretStr("one"), SecretStr("two")])},
     "not finite": {"run": filled(float("nan"))},
     "zero": {"run": filled(0.0)},
@@ -77,7 +77,7 @@ def check_counted_once(server: Bench, status: int) -> None:
     ((route, _), *_) = counts(series.requests)
     assert counts(series.requests) == {(route, str(status)): 1}
     assert counts(series.in_flight) == {}
-    assert server.around.intake.pending == 0
+    assert server.context.memory.pending == 0
     is_work = route in series.embedding_routes
     assert sum(counts(series.counts).values()) == is_work
     assert sum(counts(series.successes).values()) == (is_work and status == 200)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embedserve_runtime.api.cohere import prompt_for
+from embedserve_runtime.api.inputs import prompt_for_input_type
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.heads.dense import normalize
@@ -135,7 +135,7 @@ def test_the_prompt_of_another_input_type_is_never_taken(
     input_type: str | None, default: str | None, want: tuple[str | None, str | None]
 ) -> None:
     card = card_of(prompts=PROMPTS | {"other": "o: "}, default_prompt=default)
-    assert prompt_for(input_type, card) == want
+    assert prompt_for_input_type(input_type, card) == want
 
 
 def from_base64(content: Any, dtype: str) -> list[Any]:

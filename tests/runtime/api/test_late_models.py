@@ -121,12 +121,16 @@ async def test_tokens_of_a_query_are_those_that_its_vectors_are_of(server: Bench
     assert content["token_counts"] == [24] == [len(texts)] == [len(content["multi_vector"][0])]
 
 
-async def test_a_request_has_its_documents_pooled(server: Bench, oracle: MultiVectorEncoder) -> None:
+async def test_a_request_has_its_documents_pooled(server: Bench) -> None:
+    """The oracle pools the server's own vectors: those of a random model lie so close together that the last digit of
+    another library's decides which are merged."""
     pooling = HierarchicalTokenPooling(2.0)
-    wants = oracle.encode_document(DOCUMENTS, convert_to_numpy=True, token_pooling=pooling)
-    body = {"inputs": DOCUMENTS, "pool_factor": 2, "input_type": "document"}
-    got = (await server.client.post("/v1/encode", json=body)).json()["multi_vector"]
-    for ours, want in zip(map(np.array, got), wants, strict=True):
+    body = {"inputs": DOCUMENTS, "input_type": "document"}
+    whole = (await server.client.post("/v1/encode", json=body)).json()["multi_vector"]
+    pooled = (await server.client.post("/v1/encode", json={**body, "pool_factor": 2})).json()["multi_vector"]
+    for ours, vectors in zip(map(np.array, pooled), whole, strict=True):
+        want = pooling.pool_one(torch.tensor(vectors)).numpy()
+        assert len(vectors) > len(want) > 1
         assert ours.shape == want.shape
         ordered = ours[ours[:, 0].argsort()] - want[want[:, 0].argsort()]
         assert np.abs(ordered).max() <= FP32_MAX_ABS_DIFF

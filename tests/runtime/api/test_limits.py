@@ -8,16 +8,18 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import Message
 
-from embedserve_runtime.api import watch
-from embedserve_runtime.api.asgi import Message
-from embedserve_runtime.api.body import LEAST_RESERVED, Intake
+from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
+from embedserve_runtime.api.middleware.disconnect import WATCH_SECONDS
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.readiness import Phase
 from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.server import limits
 from tests.runtime.serve_kit import Bench, GatedRun, bench
 
 EMBED = "/embed"
+SCOPE = {"type": "http", "method": "POST", "path": EMBED, "query_string": b"", "headers": []}
 
 
 def post(server: Bench, **body: Any) -> asyncio.Task[httpx.Response]:
@@ -67,8 +69,8 @@ async def test_a_request_not_answered_in_time_is_504() -> None:
 
 async def test_bytes_of_all_requests_together_are_bounded() -> None:
     gate = GatedRun()
-    intake = Intake(max_bytes=10_000, max_pending_bytes=2 * LEAST_RESERVED)
-    async with bench(gate, intake=intake) as server:
+    memory = RequestMemory(max_body_bytes=10_000, max_pending_bytes=2 * MIN_REQUEST_BYTES)
+    async with bench(gate, memory=memory) as server:
         first, second = post(server, inputs="hello"), post(server, inputs="hello")
         await asyncio.to_thread(gate.entered.acquire)
         refused = await post(server, inputs="hello")
@@ -77,7 +79,7 @@ async def test_bytes_of_all_requests_together_are_bounded() -> None:
         assert [(await task).status_code for task in (first, second)] == [200, 200]
     assert refused.status_code == 429
     assert alive.status_code == 200, "probes need no room"
-    assert intake.pending == 0
+    assert memory.pending == 0
 
 
 @pytest.mark.parametrize("announced", [True, False], ids=["by its length", "only while it is read"])
@@ -86,13 +88,13 @@ async def test_a_body_over_the_bound_is_413(announced: bool) -> None:
         for _ in range(30):
             yield b"x" * 100
 
-    intake = Intake(max_bytes=1_000, max_pending_bytes=10_000)
-    async with bench(intake=intake) as server:
+    memory = RequestMemory(max_body_bytes=1_000, max_pending_bytes=10_000)
+    async with bench(memory=memory) as server:
         content = b"x" * 3_000 if announced else chunks()
         answer = await server.client.post(EMBED, content=content)
     assert answer.status_code == 413
     assert answer.headers["connection"] == "close"
-    assert intake.pending == 0
+    assert memory.pending == 0
 
 
 async def test_a_client_that_goes_away_takes_its_work_out_of_the_queue() -> None:
@@ -110,7 +112,7 @@ async def test_a_client_that_goes_away_takes_its_work_out_of_the_queue() -> None
         gate.release()
         assert (await running).status_code == 200
         assert server.metric("embedserve_requests_total", {"route": EMBED, "status": "499"}) == 1
-        assert server.around.intake.pending == 0
+        assert server.context.memory.pending == 0
     assert len(gate.batches) == 1
 
 
@@ -128,7 +130,7 @@ async def call_until(server: Bench, body: bytes, gone: asyncio.Event) -> list[Me
     async def send(message: Message) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": EMBED, "headers": []}
+    scope = SCOPE
     await server.app(scope, receive, send)
     return sent
 
@@ -148,13 +150,17 @@ async def test_a_client_that_goes_away_while_sending_is_forgotten() -> None:
         async def send(message: Message) -> None:
             raise AssertionError("nobody is there")
 
-        await server.app({"type": "http", "method": "POST", "path": EMBED, "headers": []}, receive, send)
-        assert server.around.intake.pending == 0
+        await server.app(
+            SCOPE,
+            receive,
+            send,
+        )
+        assert server.context.memory.pending == 0
         assert server.metric("embedserve_requests_in_flight") == 0
 
 
 async def test_a_body_that_does_not_arrive_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "BODY_SECONDS", watch.WATCH_SECONDS)
+    monkeypatch.setattr(limits, "BODY_SECONDS", WATCH_SECONDS)
     async with bench() as server:
         incoming: Iterator[Message] = iter([{"type": "http.request", "body": b"{", "more_body": True}])
         sent: list[Message] = []
@@ -168,8 +174,12 @@ async def test_a_body_that_does_not_arrive_is_408(monkeypatch: pytest.MonkeyPatc
         async def send(message: Message) -> None:
             sent.append(message)
 
-        await server.app({"type": "http", "method": "POST", "path": EMBED, "headers": []}, receive, send)
-        assert server.around.intake.pending == 0
+        await server.app(
+            SCOPE,
+            receive,
+            send,
+        )
+        assert server.context.memory.pending == 0
     assert sent[0]["status"] == 408
     assert (b"connection", b"close") in sent[0]["headers"]
 
@@ -186,7 +196,7 @@ async def test_probes_and_routes_in_each_phase(
     phase: Phase, has_service: bool, want_ready: int, want_embed: int
 ) -> None:
     async with bench(ready=has_service) as server:
-        server.around.readiness.move(phase, "a sentence about it")
+        server.context.readiness.move(phase, "a sentence about it")
         ready = await server.client.get("/readyz")
         health = await server.client.get("/health")
         alive = await server.client.get("/livez")

@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[ModelCard, dict[str, Any], int, str]] = {
     ),
     "a cross-encoder of vectors": (splade_card(), {"weights": {"cross_encoder": 1}}, 424, "it has sparse"),
     "several labels": (classifier_of("bad", "good"), {}, 424, "not a re-ranker"),
-    "a weight below 0": (card_of(), {"weights": {"dense": -1}}, 422, "`float` >= 0"),
+    "a weight below 0": (card_of(), {"weights": {"dense": -1}}, 422, "`weights.dense` must be at least 0"),
     "a weight without bound": (card_of(), {"weights": {"dense": 1e300}}, 422, "from 0 to 1000000"),
     "weights of 0": (card_of(), {"weights": {"dense": 0}}, 422, "cannot be divided by"),
     "prompts of a pair": (RERANKER, {"query_prompt_name": "query"}, 422, "pairs get none"),

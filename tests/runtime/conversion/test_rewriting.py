@@ -20,6 +20,7 @@ from embedserve_runtime.conversion.rewriting import (
     plain_products,
     write_model,
 )
+from embedserve_runtime.cpu.features import instruction_set, max_static_weight
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.graph import build
 from embedserve_runtime.engines.onnx.session import BFLOAT16_PRODUCTS, session_options
@@ -45,9 +46,10 @@ def static(graph: FloatGraph, folder: Path, case: Case) -> Rewritten:
     encoder = families.describe(folder.parent)
     engine = probing_engine(folder, encoder, graph.products(), threads=1)
     seen = observe(engine, graph.products(), case.sequences())
-    forms = {name: best_static(graph.read(name), inputs, 127)[0] for name, inputs in seen.items()}
+    largest = max_static_weight(instruction_set())
+    forms = {name: best_static(graph.read(name), inputs, largest)[0] for name, inputs in seen.items()}
     assert len(forms) >= 4
-    return eight_bit(graph, forms, 127)
+    return eight_bit(graph, forms, largest)
 
 
 def blocks(graph: FloatGraph, folder: Path, case: Case) -> Rewritten:
@@ -82,6 +84,9 @@ def test_hidden_states_stay_close(case: Case, rewriter: str, tmp_path: Path) -> 
         for name in ("float32", rewriter)
     )
     found = cosines(want, have)
+    if rewriter == "static":
+        # Fewer levels of weights: the error's square grows with that of the step.
+        least = 1 - (1 - least) * (127 / max_static_weight(instruction_set())) ** 2
     assert found.min() >= least
     assert found.min() < 1, "another precision gives other numbers"
 

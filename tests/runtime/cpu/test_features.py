@@ -10,6 +10,7 @@ from embedserve_runtime.cpu.features import (
     flags_in,
     has_bfloat16_products,
     instruction_set,
+    max_static_weight,
     name_of,
     sums_exactly,
 )
@@ -38,6 +39,7 @@ def test_a_machine_is_named_by_its_best_integer_arithmetic(
 ) -> None:
     name = name_of(machine, flags)
     assert (name, sums_exactly(name)) == (want_name, want_exact)
+    assert max_static_weight(name) == (127 if want_exact else 63)
 
 
 @pytest.mark.parametrize(

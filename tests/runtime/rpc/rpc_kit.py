@@ -105,7 +105,7 @@ async def served(*arguments: Any, ports: RpcPorts = ANY_PORT, **options: Any) ->
     """Takes what `bench` takes, too."""
     async with (
         bench(*arguments, **options) as built,
-        RpcServer(built.around, "tiny", ports) as server,
+        RpcServer(built.context, ports) as server,
         reflected(server.address) as client,
     ):
         yield Served(built, server, client)
@@ -117,3 +117,9 @@ def dictionary(message: Message) -> dict[str, Any]:
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
     return {name: value for name, value in written.items() if name not in ("metadata", "effort")}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the server and the client go on until the condition holds."""
+    while not condition():  # noqa: ASYNC110  nobody sets an event where the server looks at a queue
+        await asyncio.sleep(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,15 +11,15 @@ import pytest
 from grpc import StatusCode, aio
 from pydantic import SecretStr
 
-from embedserve_runtime.api.body import Intake
 from embedserve_runtime.api.keys import ApiKeys
+from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import ConfigError
 from embedserve_runtime.rpc.server import RpcPorts, RpcServer
 from embedserve_runtime.scheduling.policy import Limits
-from tests.runtime.rpc.rpc_kit import Served, served
-from tests.runtime.serve_kit import WORDS, GatedRun, card_of, classifier_of
+from tests.runtime.rpc.rpc_kit import Served, served, until
+from tests.runtime.serve_kit import WORDS, GatedRun, classifier_of
 
 EMBED, STREAM = "tei.v1.Embed/Embed", "tei.v1.Embed/EmbedStream"
 
@@ -102,7 +102,7 @@ REFUSED: dict[str, Refused] = {
         "batch size 3",
     ),
     "no room in memory": Refused(
-        {"intake": Intake(4096, 1)},
+        {"memory": RequestMemory(4096, 1)},
         EMBED,
         {"inputs": "a"},
         StatusCode.RESOURCE_EXHAUSTED,
@@ -154,21 +154,21 @@ async def test_another_vector_space_than_the_metadata_names_is_refused() -> None
 
 
 async def test_a_message_over_the_bound_is_refused_before_it_is_read() -> None:
-    async with served(intake=Intake(2000, 2**20)) as server:
+    async with served(memory=RequestMemory(2000, 2**20)) as server:
         status, _, _ = await server.client.refusal(EMBED, inputs="a" * 2100)
         assert status is StatusCode.RESOURCE_EXHAUSTED
         assert (await server.client.ask(EMBED, inputs="a")).embeddings
 
 
 async def test_a_stream_for_one_answer_is_bounded_as_one_request_is() -> None:
-    async with served(card=classifier_of("LABEL_0"), intake=Intake(2000, 2**20)) as server:
+    async with served(card=classifier_of("LABEL_0"), memory=RequestMemory(2000, 2**20)) as server:
         path = "tei.v1.Rerank/RerankStream"
         call = server.client.call(path)
         message = server.client.message(path, {"query": "a", "text": "b" * 900})
         with pytest.raises(aio.AioRpcError) as caught:
             await call(message for _ in range(3))
         assert caught.value.code() is StatusCode.INVALID_ARGUMENT
-        assert server.bench.around.intake.pending == 0
+        assert server.bench.context.memory.pending == 0
 
 
 async def test_messages_of_a_stream_for_one_answer_are_cut_alike() -> None:
@@ -203,11 +203,6 @@ async def test_keys_come_as_metadata(path: str, metadata: Any, want: StatusCode)
         if asked.exception() is None and path == STREAM:
             assert await call.read() is aio.EOF
         assert await call.code() is want
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  nobody sets an event where the server looks at a queue
-        await asyncio.sleep(0)
 
 
 async def entered(run: GatedRun) -> None:
@@ -265,7 +260,7 @@ async def test_work_of_a_cancelled_call_is_not_run(path: str) -> None:
                 await waiting
         run.release()
         await held
-        await until(lambda: server.bench.around.intake.pending == 0)
+        await until(lambda: server.bench.context.memory.pending == 0)
         gone = server.bench.metric("embedserve_requests_total", {"route": "tei.v1.Embed", "status": "499"})
     assert len(run.batches) == 1
     assert gone == expected
@@ -329,14 +324,4 @@ async def test_a_port_that_is_taken_stops_the_start_by_name() -> None:
     async with served() as server:
         port = int(server.server.address.rpartition(":")[2])
         with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{port} for gRPC"):
-            RpcServer(server.bench.around, "tiny", RpcPorts("127.0.0.1", port))
-
-
-async def test_a_call_for_an_unknown_method_is_unimplemented() -> None:
-    async with served(card=card_of()) as server:
-        call: aio.UnaryUnaryMultiCallable[bytes, bytes] = server.client.channel.unary_unary(
-            "/tei.v1.Embed/Nothing"
-        )
-        with pytest.raises(aio.AioRpcError) as caught:
-            await call(b"")
-    assert caught.value.code() is StatusCode.UNIMPLEMENTED
+            RpcServer(server.bench.context, RpcPorts("127.0.0.1", port))

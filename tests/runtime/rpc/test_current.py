@@ -12,7 +12,7 @@ import pytest
 from grpc import StatusCode, aio
 
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.rpc import passing
+from embedserve_runtime.rpc import forwarding
 from embedserve_runtime.rpc.server import RpcPorts
 from tests.runtime.rpc.rpc_kit import Metadata, Reflected, Served, reflected, served
 from tests.runtime.serve_kit import SPACE, card_of, classifier_of
@@ -32,7 +32,7 @@ class Two(NamedTuple):
 
     def tell(self, space: str) -> None:
         for one in (self.old, self.new):
-            one.bench.around.readiness.current_space = space
+            one.bench.context.readiness.current_space = space
 
 
 @asynccontextmanager
@@ -111,14 +111,14 @@ async def test_a_stream_with_one_answer_is_passed_on() -> None:
 
 
 async def test_a_space_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passing, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(forwarding, "PATIENCE_SECONDS", 0.05)
     async with served(ports=RpcPorts("127.0.0.1", 0, None, "127.0.0.1:9")) as server:
-        server.bench.around.readiness.current_space = OTHER
+        server.bench.context.readiness.current_space = OTHER
         code, message, _ = await server.client.refusal(EMBED, inputs="hello")
         assert (code, OTHER in message) == (StatusCode.UNAVAILABLE, True)
 
 
 async def test_without_a_place_to_pass_calls_on_to_they_are_answered_here() -> None:
     async with served() as server:
-        server.bench.around.readiness.current_space = OTHER
+        server.bench.context.readiness.current_space = OTHER
         assert await space_of(server.client) == SPACE

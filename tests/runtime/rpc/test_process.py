@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2
 from transformers import BertConfig, BertModel
 
 from embedserve_runtime.rpc.generated import tei_pb2 as pb
+from embedserve_runtime.rpc.health import SERVICES
 from embedserve_runtime.rpc.server import RpcPorts
 from tests.runtime.rpc.rpc_kit import served
 from tests.runtime.serve.live import Live, live, workers_of
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.thorough
 
 TEXT = "A vector is a list of numbers."
 STATUSES = health_pb2.HealthCheckResponse
+HEALTH = health_pb2.HealthCheckRequest.SerializeToString, health_pb2.HealthCheckResponse.FromString
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +62,7 @@ def test_a_stream_goes_on_through_the_drain_and_the_process_ends_with_it(
         live(model, tmp_path, settings) as server,
         grpc.insecure_channel(server.grpc_when_ready()) as channel,
     ):
-        watch = channel.unary_stream(
-            "/grpc.health.v1.Health/Watch",
-            health_pb2.HealthCheckRequest.SerializeToString,
-            health_pb2.HealthCheckResponse.FromString,
-        )(health_pb2.HealthCheckRequest())
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch", *HEALTH)(health_pb2.HealthCheckRequest())
         assert next(watch).status == STATUSES.SERVING
         waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         embed = channel.stream_stream(
@@ -87,6 +85,37 @@ def test_a_stream_goes_on_through_the_drain_and_the_process_ends_with_it(
         assert list(answers) == []
         assert server.exit_code() == 0
     assert server.lines[-1]["message"] == "stopped"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_health_is_not_serving_from_the_signal_on_while_calls_are_still_served(
+    workers: int, model: Path, tmp_path: Path
+) -> None:
+    settings = {"server": {"grpc_port": 0, "http_workers": workers, "endpoint_drain_seconds": 600.0}}
+    request = health_pb2.HealthCheckRequest()
+    with (
+        live(model, tmp_path, settings) as server,
+        grpc.insecure_channel(server.grpc_when_ready()) as channel,
+    ):
+        check = channel.unary_unary("/grpc.health.v1.Health/Check", *HEALTH)
+        watch_health = channel.unary_stream("/grpc.health.v1.Health/Watch", *HEALTH)
+        embed = channel.unary_unary(
+            "/tei.v1.Embed/Embed", pb.EmbedRequest.SerializeToString, pb.EmbedResponse.FromString
+        )
+        watch = watch_health(request)
+        assert (next(watch).status, check(request).status) == (STATUSES.SERVING, STATUSES.SERVING)
+        server.stop(signal.SIGTERM)
+        assert next(watch).status == STATUSES.NOT_SERVING
+        for service in ("", *SERVICES):
+            one = health_pb2.HealthCheckRequest(service=service)
+            assert check(one).status == STATUSES.NOT_SERVING
+            late = watch_health(one)
+            assert next(late).status == STATUSES.NOT_SERVING
+            late.cancel()
+        assert embed(pb.EmbedRequest(inputs=TEXT)).embeddings
+        server.stop(signal.SIGINT)  # ends the drain
+        assert list(watch) == []
+        assert server.exit_code() == 0
 
 
 async def test_a_process_that_is_told_of_another_space_passes_calls_on_from_its_first_port_and_not_from_its_second(

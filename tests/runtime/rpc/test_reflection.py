@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor, FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from grpc import StatusCode
 from grpc_health.v1 import health_pb2
 
-from embedserve_runtime.api.app import RPC_SERVICES
+from embedserve_runtime.api.routes import RPC_SERVICES
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.readiness import Phase
 from embedserve_runtime.rpc.generated import embedserve_pb2, tei_pb2
@@ -27,6 +29,7 @@ TYPES = {
 }
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+REFLECTION = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 ALWAYS = {"", "embedserve.v1.Embeddings", "tei.v1.Info", "tei.v1.Tokenize"}
 
 
@@ -69,9 +72,22 @@ async def test_reflection_lists_all_services() -> None:
     assert listed == {
         *SERVICES,
         "grpc.health.v1.Health",
-        "grpc.reflection.v1alpha.ServerReflection",
+        *REFLECTION,
     }
     assert set(SERVICES) == set(RPC_SERVICES)
+
+
+@pytest.mark.parametrize("service", REFLECTION)
+async def test_reflection_answers_under_both_names_with_messages_as_it_describes_them(service: str) -> None:
+    asked = [{"list_services": ""}, {"file_containing_symbol": service}, {"file_containing_symbol": "none"}]
+    async with served() as server:
+        listed, described, missing = await server.client.stream(f"{service}/ServerReflectionInfo", asked)
+    assert listed.DESCRIPTOR.full_name == f"{service.rpartition('.')[0]}.ServerReflectionResponse"
+    names = {one.name for one in listed.list_services_response.service}
+    assert names == {*SERVICES, "grpc.health.v1.Health", *REFLECTION}
+    (file,) = map(FileDescriptorProto.FromString, described.file_descriptor_response.file_descriptor_proto)
+    assert f"{file.package}.{file.service[0].name}" == service
+    assert missing.error_response.error_code == StatusCode.NOT_FOUND.value[0]
 
 
 def test_every_method_of_the_files_is_served() -> None:
@@ -104,8 +120,8 @@ async def test_health_follows_the_kind_of_the_model_and_the_phase(card: ModelCar
         assert await statuses() == {
             name: SERVING if name in want | ALWAYS else NOT_SERVING for name in ("", *SERVICES)
         }
-        server.bench.around.readiness.move(Phase.DRAINING, "going down")
-        await server.server.tell_health()
+        server.bench.context.readiness.move(Phase.DRAINING, "going down")
+        await server.server.update_health()
         assert set((await statuses()).values()) == {NOT_SERVING}
 
 
@@ -114,7 +130,7 @@ async def test_health_can_be_watched() -> None:
         path = "grpc.health.v1.Health/Watch"
         watch = server.client.call(path)(server.client.message(path, {}))
         assert (await watch.read()).status == NOT_SERVING
-        server.bench.around.readiness.open(server.bench.service)
-        await server.server.tell_health()
+        server.bench.context.readiness.open(server.bench.service)
+        await server.server.update_health()
         assert (await watch.read()).status == SERVING
         watch.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -158,7 +159,7 @@ def test_a_port_in_use_is_said(minilm: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with live(minilm, tmp_path, {"server": {"port": port}}) as server:
-            assert server.exit_code() == 1
+            assert server.exit_code() == os.EX_CONFIG
     assert (
         f"cannot listen on 127.0.0.1:{port}" in json.loads((tmp_path / "termination").read_text())["message"]
     )
@@ -177,3 +178,27 @@ async def test_the_port_answers_before_the_model_is_there(minilm: Path, tmp_path
         if early.status_code == 503:
             assert early.json()["error_type"] == "Unhealthy"
         assert ready.status_code == 200
+
+
+BREAKS_LATER = """
+import onnxruntime, pathlib
+run = onnxruntime.InferenceSession.run
+def run_until_broken(self, *arguments, **options):
+    if pathlib.Path({marker!r}).exists():
+        raise RuntimeError("CUDA failure 700: an illegal memory access was encountered")
+    return run(self, *arguments, **options)
+onnxruntime.InferenceSession.run = run_until_broken
+"""
+
+
+def test_a_broken_engine_ends_the_process_with_the_reason_for_its_pod(minilm: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "broken"
+    with live(minilm, tmp_path, before=BREAKS_LATER.format(marker=str(marker))) as server:
+        server.wait_until_ready()
+        assert httpx.post(f"{server.address}/embed", json={"inputs": "a"}).status_code == 200
+        marker.touch()
+        assert httpx.post(f"{server.address}/embed", json={"inputs": "a"}).status_code == 500
+        assert server.exit_code() == 1
+    left = json.loads((tmp_path / "termination").read_text())
+    assert (left["reason"], left["retryable"]) == ("EngineBroken", True)
+    assert "CUDA failure 700: an illegal memory access" in left["message"]

@@ -10,19 +10,16 @@ import gc
 import json
 import os
 import random
-import socket
 import time
 from collections import Counter
 
 import numpy as np
 
-from embedserve_runtime.api.body import Intake
+from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.frontends.setup import Watches
-from embedserve_runtime.httpd.server import Server
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.telemetry.metrics import resident_bytes
-from tests.runtime.serve_kit import DIMENSIONS, Bench, bench
+from tests.runtime.serve_kit import DIMENSIONS, Bench, bench, listening
 
 REQUESTS = int(os.environ.get("EMBEDSERVE_STRESS_REQUESTS", "400"))
 CLIENTS = 48
@@ -106,12 +103,9 @@ def total(server: Bench, name: str, label: str, values: tuple[str, ...]) -> floa
 
 
 async def test_every_request_has_one_outcome_and_the_server_is_as_before() -> None:
-    intake = Intake(2**20, 2**24)
-    async with bench(uneven, limits=LIMITS, intake=intake) as server:
-        with socket.create_server(("127.0.0.1", 0)) as sock:
-            sock.setblocking(False)
-            http = Server(server.app, sock, Watches(server.around.metrics), server.app.quick)
-            port = sock.getsockname()[1]
+    memory = RequestMemory(2**20, 2**24)
+    async with bench(uneven, limits=LIMITS, memory=memory) as server:
+        async with listening(server) as port:
             outcomes = await run_clients(port, range(REQUESTS // 10))
             gc.collect()
             before = resident_bytes(os.getpid())
@@ -120,12 +114,9 @@ async def test_every_request_has_one_outcome_and_the_server_is_as_before() -> No
                 "embedserve_connections"
             ):
                 await asyncio.sleep(0)
-            http.stop()
-            await http.finished()
-            http.close()
         gc.collect()
         assert resident_bytes(os.getpid()) - before < GROWTH_BYTES
-        assert intake.pending == 0
+        assert memory.pending == 0
         assert (server.dispatcher.queued_inputs, server.dispatcher.queued_tokens) == (0, 0)
         assert server.dispatcher.open_requests == 0
 

@@ -20,6 +20,7 @@ from embedserve_runtime.runner import Runner
 from embedserve_runtime.tokenizing import CutRules, TextTokenizer
 from tests.runtime.serve.live import Live, live, statuses_under_signal, workers_of
 from tests.support.models import small_minilm
+from tests.support.static_models import Saved
 from tests.support.texts import parity_texts
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
@@ -107,6 +108,7 @@ async def test_a_killed_front_end_is_replaced_and_costs_the_others_nothing(serve
     replaced = await asyncio.to_thread(metric, server, "embedserve_http_workers_replaced_total")
     counted = await asyncio.to_thread(metric, server, counter)
     victim = workers_of(server)[0]
+    addressed = [identity_of(pid) for pid in workers_of(server)]
     broken: set[str] = set()
     unbroken: set[str] = set()
     answered = 0
@@ -141,12 +143,63 @@ async def test_a_killed_front_end_is_replaced_and_costs_the_others_nothing(serve
     assert len(broken) == 1, "the connections of one process"
     assert not broken & unbroken
     await asyncio.to_thread(until, server, "embedserve_http_workers", WORKERS)
+    (successor,) = {identity_of(pid) for pid in workers_of(server)} - {*addressed}
+    assert successor, "messages of the dead one cannot be taken for its successor's"
     # What the dead process had answered is still counted; of its last answers one each may be counted and not have
     # come, or have come and not be counted.
     counts = await asyncio.to_thread(metric, server, counter) - counted
     assert abs(counts - answered) <= len(asking)
     async with httpx.AsyncClient(base_url=server.address, timeout=60) as client:
         assert (await client.post("/embed", json={"inputs": "a"})).status_code == 200
+
+
+def identity_of(pid: int) -> str:
+    """What the engine's process knows a front end by."""
+    arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    return arguments[arguments.index("embedserve_runtime.frontends.worker") + 2]
+
+
+# Python imports it at its start. In front ends, a request of three texts becomes a message that contradicts itself.
+BROKEN_FRONT_ENDS = """
+import sys
+
+if "embedserve_runtime.frontends.worker" in sys.orig_argv:
+    from msgspec.structs import replace
+    from embedserve_runtime.frontends.front_end_channel import FrontEndChannel
+    from embedserve_runtime.frontends.messages import Submit
+
+    well_formed = FrontEndChannel.send
+
+    def send(channel, message):
+        if isinstance(message, Submit) and len(message.lengths) == 3:
+            message = replace(message, lengths=[])
+        well_formed(channel, message)
+
+    FrontEndChannel.send = send
+"""
+
+
+def test_a_front_end_that_sends_a_malformed_message_is_killed_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BROKEN_FRONT_ENDS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    Saved().save(tmp_path / "model")
+    with live(tmp_path / "model", tmp_path, SETTINGS) as server:
+        server.wait_until_ready()
+        before = {*workers_of(server)}
+        with httpx.Client(base_url=server.address, timeout=60) as client:
+            assert client.post("/embed", json={"inputs": ["a", "b"]}).status_code == 200
+            with pytest.raises(httpx.TransportError):
+                client.post("/embed", json={"inputs": ["a", "b", "c"]})
+        until(server, "embedserve_http_workers_replaced_total", 1)
+        until(server, "embedserve_http_workers", WORKERS)
+        assert len(before & {*workers_of(server)}) == WORKERS - 1
+        assert httpx.post(f"{server.address}/embed", json={"inputs": ["a", "b"]}).status_code == 200
+        server.stop(signal.SIGTERM)
+        assert server.exit_code() == 0
+    (died,) = [line for line in server.lines if line["message"].startswith("a front-end process died")]
+    assert died["code"] == -signal.SIGKILL
 
 
 @pytest.mark.thorough

@@ -10,14 +10,16 @@ from pydantic import SecretStr
 
 from embedserve_runtime.errors import Unauthorized
 
-CHALLENGE = (b"www-authenticate", b"Bearer")
-
 
 class ApiKeys:
-    """Without any keys everybody may come in."""
+    """The keys that a server accepts; without any everybody may come in."""
 
     def __init__(self, keys: Iterable[SecretStr] = ()) -> None:
         self._digests = tuple(_digest(key.get_secret_value().encode()) for key in keys)
+
+    def __bool__(self) -> bool:
+        """Whether a key is asked for."""
+        return bool(self._digests)
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
         """Raises Unauthorized unless `Authorization: Bearer` carries one of the keys."""

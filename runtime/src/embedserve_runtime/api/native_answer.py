@@ -19,7 +19,7 @@ from embedserve_runtime.api.encoding import (
     write_rows,
     write_wholes,
 )
-from embedserve_runtime.api.native_schemas import EncodeBody, Encoding, NumberRanges
+from embedserve_runtime.api.schemas.native import EncodeBody, Encoding, NumberRanges
 from embedserve_runtime.api.store_forms import literals, sparse_literal, weights_by_text
 from embedserve_runtime.engines.base import FloatArray, Int32Array
 from embedserve_runtime.errors import InvalidInput

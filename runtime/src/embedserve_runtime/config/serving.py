@@ -73,6 +73,16 @@ class ServerSettings(Group):
         default=256 * 2**20,
         description="Bytes of all requests in hand, each counted as 4096 at least; beyond it 429.",
     )
+    cors_origins: tuple[str, ...] = Field(
+        default=(),
+        description="Origins whose pages may call this server from a browser, such as https://app.example; `*` for "
+        "all. None: no browser of another origin may.",
+    )
+    compress_from_bytes: PositiveInt | None = Field(
+        default=None,
+        description="Answers of so many bytes and more are packed with gzip where the client takes that. None: never, "
+        "since packing vectors takes longer than sending them but over slow lines.",
+    )
     endpoint_drain_seconds: float = Field(
         default=5.0,
         ge=0,

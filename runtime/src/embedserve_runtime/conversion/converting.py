@@ -31,7 +31,7 @@ from embedserve_runtime.conversion.rewriting import (
 )
 from embedserve_runtime.conversion.standard import check_outputs, standard_model
 from embedserve_runtime.conversion.trial import Limits, Trial, Tried, sequences_of, variant_of
-from embedserve_runtime.cpu.features import sums_exactly
+from embedserve_runtime.cpu.features import max_static_weight
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.onnx.artifacts import (
     INPUTS_FILE,
@@ -81,8 +81,6 @@ RECIPES = (
     Recipe(0.0, Blocks(32)),
     Recipe(0.0, Blocks(32), in_float=0.25),
 )
-# Greatest weight of a static product, with and without sums that cannot overflow.
-GREATEST, GREATEST_IN_NARROW_SUMS = 127, 63
 # Tokens of calibration, of those that a trial may run.
 CALIBRATION_SHARE = 0.5
 
@@ -214,7 +212,6 @@ class Maker:
         """By the first recipe that is good enough, else as the last one is judged."""
         graph = FloatGraph(folder / PLAIN)
         static = self._static_forms(graph, folder / PLAIN)
-        greatest = GREATEST if sums_exactly(self._inputs.instruction_set) else GREATEST_IN_NARROW_SUMS
         recipes: list[Mapping[str, Form]] = []
         for recipe in RECIPES:
             forms = chosen_forms(graph.products(), static, recipe)
@@ -222,7 +219,7 @@ class Maker:
                 recipes.append(forms)
         for forms in recipes:
             with self._timed("writing"):
-                model, arrays = eight_bit(graph, forms, greatest)
+                model, arrays = eight_bit(graph, forms, self._max_weight)
                 write_model(
                     folder / "int8",
                     model,
@@ -233,6 +230,11 @@ class Maker:
             if variant.published:
                 break
         return variant
+
+    @property
+    def _max_weight(self) -> int:
+        """The largest 8-bit weight: scales are chosen for the weights that are written."""
+        return max_static_weight(self._inputs.instruction_set)
 
     def _static_forms(self, graph: FloatGraph, folder: Path) -> Mapping[str, tuple[Static, float]]:
         """The best of each product, by the name of its weight, and its error."""
@@ -250,7 +252,7 @@ class Maker:
 
         # One after another: numpy's products have threads of their own, and two pools of them wait for each other.
         with self._timed("choosing scales"):
-            return {name: best_static(graph.read(name), seen[name], GREATEST) for name in seen}
+            return {name: best_static(graph.read(name), seen[name], self._max_weight) for name in seen}
 
     def _published(self, folder: Path, precision: str, limits: Limits) -> Variant:
         """Tried, judged, and removed again if it is not good enough."""

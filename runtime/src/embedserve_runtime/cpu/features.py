@@ -61,6 +61,11 @@ def sums_exactly(instructions: str) -> bool:
     return instructions.rpartition("/")[2] in WIDE_SUMS
 
 
+def max_static_weight(instructions: str) -> int:
+    """The largest 8-bit weight whose products cannot overflow: 127, or 63 where two terms are added in 16 bit."""
+    return 127 if sums_exactly(instructions) else 63
+
+
 def _cpu_info() -> str:
     try:
         return CPU_INFO.read_text(encoding="utf-8", errors="replace")

@@ -1,11 +1,13 @@
 """Front-end processes: N of them speak HTTP and tokenise, one process schedules and runs the engine.
 
-    frames      what passes between them, as bytes
-    link        one end of a connection: frames in, frames out
-    remote      the dispatcher as a front end sees it
-    hub         the front ends as the engine's process sees them
-    supervisor  starts, replaces and ends the processes
-    worker      the process itself
+    messages           what passes between them
+    codec              messages as bytes
+    message_socket     a ZeroMQ socket on the event loop
+    front_end_channel  the engine's process as a front end sees it
+    remote_dispatcher  the dispatcher as a front end sees it
+    engine_channel     the front ends as the engine's process sees them
+    supervisor         starts, replaces and ends the processes
+    worker             the process itself
 
 A front end loads no weights and no engine library. The engine's process reads no HTTP but that of its management port.
 """

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 from dataclasses import replace
 
-from embedserve_runtime.api.endpoint import Surroundings
-from embedserve_runtime.frontends.listening import Ports, more_ports
+from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.frontends.own import OwnFrontEnd
 from embedserve_runtime.frontends.setup import FrontEnd, Opening, Setup, Told
 from embedserve_runtime.frontends.supervisor import Workers
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
+from embedserve_runtime.server.sockets import Ports, more_ports
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.tokenizing import TextTokenizer
 
@@ -23,12 +23,12 @@ class GrowingFrontEnd:
     """The process's own front end, or `Workers` in its place after `grow`. To be counted before it is opened: nobody
     has been served by then but probes."""
 
-    def __init__(self, setup: Setup, ports: list[Ports], around: Surroundings, metrics: Metrics) -> None:
+    def __init__(self, setup: Setup, ports: list[Ports], context: ServerContext, metrics: Metrics) -> None:
         """ports: one, bound to grow; the sockets of other processes are put behind it, for their owner to close."""
         self._setup = setup
         self._ports = ports
         self._metrics = metrics
-        self._own = OwnFrontEnd(setup, ports[0], around, metrics)
+        self._own = OwnFrontEnd(setup, ports[0], context, metrics)
         self._front: FrontEnd = self._own
         self._told: Told | None = None
         self._grown = asyncio.Event()

@@ -14,14 +14,12 @@ from http.client import HTTPConnection
 import numpy as np
 import uvloop
 
-from embedserve_runtime.api.app import serving_app
-from embedserve_runtime.api.body import Intake
-from embedserve_runtime.api.endpoint import Surroundings
-from embedserve_runtime.config import BatchingSettings
+from embedserve_runtime.api.app import create_app
+from embedserve_runtime.api.context import ServerContext
+from embedserve_runtime.api.memory import RequestMemory
+from embedserve_runtime.config import BatchingSettings, ServerSettings
 from embedserve_runtime.engines.base import EngineFacts, PackedBatch
-from embedserve_runtime.frontends.listening import bind
-from embedserve_runtime.frontends.setup import Watches, request_series
-from embedserve_runtime.httpd.server import Server
+from embedserve_runtime.frontends.setup import ConnectionMetrics, request_series
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
@@ -29,6 +27,8 @@ from embedserve_runtime.readiness import Readiness
 from embedserve_runtime.results import Output, Results
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.server.http_server import HttpServer
+from embedserve_runtime.server.sockets import bind
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.telemetry.logs import unread_log
 from embedserve_runtime.telemetry.metrics import Metrics
@@ -62,20 +62,20 @@ async def _measured(card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[s
     async def page() -> bytes:
         return metrics.page()
 
-    intake = Intake(BODY_BYTES, CONNECTIONS * BODY_BYTES)
-    around = Surroundings(readiness, metrics.requests, page, intake, log=unread_log(__name__))
-    app = serving_app(around, card.source, with_probes=False)
+    memory = RequestMemory(BODY_BYTES, CONNECTIONS * BODY_BYTES)
+    context = ServerContext(
+        readiness, card.source, metrics.requests, page, memory, access_log=unread_log(__name__)
+    )
+    app = create_app(context, ServerSettings())
     (sock,) = bind(HOST, 0)
-    server = Server(app, sock, Watches(metrics.requests), app.quick)
+    server = HttpServer(app, sock, ConnectionMetrics(metrics.requests))
     try:
         await asyncio.to_thread(_ask, sock.getsockname()[1], texts[:UNCOUNTED])
         idle.tokens, begun = 0, time.process_time()
         asking = await asyncio.to_thread(_ask, sock.getsockname()[1], texts[UNCOUNTED:])
         took = time.process_time() - begun - asking
     finally:
-        server.abort()
-        await server.finished()
-        server.close()
+        await server.abort()
         sock.close()
         service.close()
         dispatcher.close("measured")

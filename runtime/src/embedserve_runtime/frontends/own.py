@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 
-from embedserve_runtime.api.endpoint import Surroundings
-from embedserve_runtime.frontends.listening import Ports, Servers
+from embedserve_runtime.api.context import ServerContext
+from embedserve_runtime.frontends.servers import Servers
 from embedserve_runtime.frontends.setup import Opening, Setup, Told
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
+from embedserve_runtime.server.sockets import Ports
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.tokenizing import TextTokenizer
 
 
 class OwnFrontEnd:
-    """Shares the readiness of the process, in `around`, so that nothing has to be told."""
+    """Shares the readiness of the process, in `context`, so that nothing has to be told."""
 
-    def __init__(self, setup: Setup, ports: Ports, around: Surroundings, observer: Observer) -> None:
+    def __init__(self, setup: Setup, ports: Ports, context: ServerContext, observer: Observer) -> None:
         self.observer = observer
-        self._around = around
+        self._context = context
         self._batching = setup.batching
-        self._servers = Servers(setup, ports, around)
+        self._servers = Servers(setup.server, ports, context)
         self._service: EmbeddingService | None = None
 
     async def failed(self) -> None:
@@ -33,7 +34,7 @@ class OwnFrontEnd:
         self._service = EmbeddingService(
             opening.card, tokenizer, dispatcher, self._batching, time.perf_counter, engines=opening.engines
         )
-        self._around.readiness.open(self._service)
+        self._context.readiness.open(self._service)
 
     def stop(self) -> None:
         self._servers.stop()
@@ -42,8 +43,6 @@ class OwnFrontEnd:
         await self._servers.finished()
 
     async def close(self) -> None:
-        self._servers.abort()
-        await self._servers.finished()
-        self._servers.close()
+        await self._servers.abort()
         if self._service:
             self._service.close()

@@ -12,11 +12,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from embedserve_runtime.api.app import EMBEDDING_ROUTES, OTHER, ROUTES, RPC_EMBEDDING_SERVICES, RPC_SERVICES
-from embedserve_runtime.api.body import LEAST_RESERVED, Intake
-from embedserve_runtime.api.endpoint import Surroundings
+from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.errors import CAUSES, STATUSES
 from embedserve_runtime.api.keys import ApiKeys
+from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
+from embedserve_runtime.api.routes import (
+    EMBEDDING_ROUTES,
+    OTHER,
+    ROUTES,
+    RPC_EMBEDDING_SERVICES,
+    RPC_SERVICES,
+)
 from embedserve_runtime.config import BatchingSettings, ServerSettings, TelemetrySettings
 from embedserve_runtime.engines.base import EngineFacts
 from embedserve_runtime.model.card import ModelCard
@@ -102,8 +108,8 @@ class FrontEnd(Protocol):
         ...
 
 
-class Watches:
-    """What the HTTP server tells, as metrics."""
+class ConnectionMetrics:
+    """Counts what the HTTP server says of its connections."""
 
     def __init__(self, metrics: RequestMetrics) -> None:
         self._metrics = metrics
@@ -120,22 +126,26 @@ def request_series() -> RequestSeries:
     )
 
 
-def surroundings(
+def server_context(
     setup: Setup,
     readiness: Readiness,
     metrics: RequestMetrics,
-    page: Callable[[], Awaitable[bytes]],
-) -> Surroundings:
+    metrics_page: Callable[[], Awaitable[bytes]],
+) -> ServerContext:
+    """What the requests of this process share."""
     server = setup.server
     # Each process keeps within its share, which has room for one body of the largest size.
-    share = max(server.max_pending_bytes // server.first_workers, server.max_body_bytes + LEAST_RESERVED)
-    return Surroundings(
+    share = max(server.max_pending_bytes // server.first_workers, server.max_body_bytes + MIN_REQUEST_BYTES)
+    return ServerContext(
         readiness,
+        setup.model_name,
         metrics,
-        page,
-        Intake(server.max_body_bytes, share),
+        metrics_page,
+        RequestMemory(server.max_body_bytes, share),
         ApiKeys(server.api_keys),
         tracer=_tracer(setup),
+        # No more could wait in the queue, as texts or as token ids.
+        max_json_values=max(setup.batching.max_queue_tokens, setup.batching.max_queue_inputs),
         http_workers=server.first_workers,
     )
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import mmap
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 from embedserve_runtime.errors import FrontEndFailure
-from embedserve_runtime.frontends.frames import Kind
-from embedserve_runtime.frontends.hub import End, Hub
-from embedserve_runtime.frontends.listening import Ports
+from embedserve_runtime.frontends.engine_channel import EngineChannel, Peer
+from embedserve_runtime.frontends.messages import Configure, ModelOpened, ServerStatus, Stop
 from embedserve_runtime.frontends.setup import Opening, Setup, Told, pickled
 from embedserve_runtime.readiness import Phase
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
+from embedserve_runtime.server.sockets import Ports
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.series import NUMBER_BYTES, Row, row_in
 from embedserve_runtime.tokenizing import TextTokenizer
@@ -35,7 +35,7 @@ class Workers:
     """The front ends of one server, one for each of `ports`; their listening sockets share the port."""
 
     def __init__(self, setup: Setup, ports: Sequence[Ports], metrics: Metrics) -> None:
-        self.hub = self.observer = Hub(metrics, metrics.page)
+        self.channel = self.observer = EngineChannel(metrics, metrics.page)
         self.setup = setup
         self.metrics = metrics
         self.told = Told(Phase.LOADING, "the model is being loaded")
@@ -56,19 +56,19 @@ class Workers:
 
     def tell(self, told: Told) -> None:
         self.told = told
-        self.hub.send_all(Kind.PHASE, pickled(told))
+        self.channel.broadcast(ServerStatus(pickled(told)))
 
     async def open(self, opening: Opening, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
         """Returns when all can answer requests. They make tokenizers of their own."""
         self.opening = opening
-        self.hub.open(dispatcher)
-        self.hub.send_all(Kind.OPEN, pickled(opening))
+        self.channel.open(dispatcher)
+        self.channel.broadcast(ModelOpened(pickled(opening)))
         await asyncio.gather(*(slot.is_open.wait() for slot in self._slots))
 
     def stop(self) -> None:
         """Have them accept no more, answer what they have, and end."""
         self._is_stopping = True
-        self.hub.send_all(Kind.STOP)
+        self.channel.broadcast(Stop())
 
     async def finished(self) -> None:
         """After `stop`: until all have ended."""
@@ -82,6 +82,7 @@ class Workers:
         for task in self._kept:
             task.cancel()
         await asyncio.wait(self._kept)
+        self.channel.close()
 
 
 class _Slot:
@@ -93,6 +94,7 @@ class _Slot:
         self._name = name
         self._ports = ports
         self._process: asyncio.subprocess.Process | None = None
+        self._starts = itertools.count(1)
         self._memory, self._row = _shared_row(workers.metrics.series.layout.size)
         workers.metrics.add_row(self._row)
 
@@ -123,32 +125,37 @@ class _Slot:
     async def _live(self) -> int:
         """One process from its start to its end; its exit code, below 0 the signal that it died of."""
         workers = self._workers
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = process = await _spawn(self._ports, theirs, self._memory)
-        workers.metrics.pids[self._name] = process.pid
-        end: End | None = None
+        # Of one that died messages may still come in; they are not its successor's.
+        identity = f"{self._name}.{next(self._starts)}"
+        peer = workers.channel.add(
+            identity.encode(), on_hello=self._tell_all, on_ready=self.is_open.set, on_failure=self.kill
+        )
+        process: asyncio.subprocess.Process | None = None
         try:
-            end = await workers.hub.connect(ours, self.is_open.set)
-            self._tell_all(end)
-            await end.is_gone.wait()
+            self._process = process = await _spawn(
+                workers.channel.address, identity, self._ports, self._memory
+            )
+            workers.metrics.pids[self._name] = process.pid
+            return await process.wait()
         finally:
-            self.kill()
-            code = await process.wait()
+            workers.channel.remove(peer)
+            if process:
+                self.kill()
+                await process.wait()
+                _engine_end(process).close()
             workers.metrics.pids.pop(self._name, None)
             workers.metrics.series.clear_gauges(self._row)
             self.is_open.clear()
-        return code
 
-    def _tell_all(self, end: End) -> None:
+    def _tell_all(self, peer: Peer) -> None:
         workers = self._workers
         setup = replace(workers.setup, waits=workers.opening is not None)
-        end.link.send(Kind.SETUP, 0, pickled(setup))
-        end.link.send(Kind.PHASE, 0, pickled(workers.told))
+        peer.send(Configure(pickled(setup)))
+        peer.send(ServerStatus(pickled(workers.told)))
         if workers.opening:
-            end.link.send(Kind.OPEN, 0, pickled(workers.opening))
+            peer.send(ModelOpened(pickled(workers.opening)))
         if workers.is_stopping:
-            end.link.send(Kind.STOP)
+            peer.send(Stop())
 
     def kill(self) -> None:
         if self._process:
@@ -156,19 +163,28 @@ class _Slot:
                 self._process.kill()
 
 
-async def _spawn(ports: Ports, link: socket.socket, memory: int) -> asyncio.subprocess.Process:
-    """A process of its own session: signals for the server's group are not for it."""
-    handles = (link.fileno(), memory, *ports.handles())
+async def _spawn(address: str, identity: str, ports: Ports, memory: int) -> asyncio.subprocess.Process:
+    """A process of its own session: signals for the server's group are not for it. It ends when its standard input
+    does, whose other end only this process holds."""
+    handles = (memory, *ports.handles())
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",
         "-m",
         "embedserve_runtime.frontends.worker",
+        address,
+        identity,
         *map(str, handles),
         pass_fds=handles,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE,
         start_new_session=True,
     )
+
+
+def _engine_end(process: asyncio.subprocess.Process) -> asyncio.StreamWriter:
+    """Of the pipe that is the process's standard input."""
+    assert process.stdin is not None, "spawned with a pipe"
+    return process.stdin
 
 
 def _shared_row(size: int) -> tuple[int, Row]:

@@ -1,7 +1,8 @@
-"""A front-end process: `python -m embedserve_runtime.frontends.worker LINK MEMORY SERVING [PINNED]`.
+"""A front-end process: `python -m embedserve_runtime.frontends.worker ADDRESS IDENTITY MEMORY SERVING [PINNED]`.
 
-Its arguments are file descriptors.
-It lives as long as the process that has started it, ignores signals, and does what it is told over the link.
+ADDRESS and IDENTITY are those of ZeroMQ, the others are file descriptors.
+It lives as long as the process that has started it, which holds the other end of its standard input. It ignores
+signals, and does what it is told over the channel.
 """
 
 from __future__ import annotations
@@ -20,20 +21,33 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from embedserve_runtime.frontends.frames import Frame, Kind
-from embedserve_runtime.frontends.link import Link
-from embedserve_runtime.frontends.listening import Ports, Servers
-from embedserve_runtime.frontends.remote import RemoteDispatcher
+from embedserve_runtime.frontends.front_end_channel import FrontEndChannel
+from embedserve_runtime.frontends.messages import (
+    Configure,
+    EngineMessage,
+    MetricsPageReply,
+    MetricsPageRequest,
+    ModelOpened,
+    QueueDepth,
+    Ready,
+    RequestCompleted,
+    RequestFailed,
+    ServerStatus,
+    Stop,
+)
+from embedserve_runtime.frontends.remote_dispatcher import RemoteDispatcher
+from embedserve_runtime.frontends.servers import Servers
 from embedserve_runtime.frontends.setup import (
     Opening,
     Setup,
     Told,
     prepare_process,
     request_series,
-    surroundings,
+    server_context,
     unpickled,
 )
 from embedserve_runtime.readiness import Phase, Readiness
+from embedserve_runtime.server.sockets import Ports
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.redaction import redactor_for
@@ -61,41 +75,38 @@ class Worker:
         self._dispatcher: RemoteDispatcher | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
-        self._link: Link | None = None
+        self._channel: FrontEndChannel | None = None
         self._tracer: RequestTracer | None = None
 
-    async def live(self, link: socket.socket) -> None:
+    async def live(self, address: str, identity: bytes) -> None:
         """Returns after a stop that was asked for, when all is answered."""
-        self._link = await Link.over(link, self._received, _engine_is_gone)
+        self._channel = FrontEndChannel(address, identity, self._received, _end)
         await self._stop.wait()
         if self._servers:
             self._servers.stop()
             await self._servers.finished()
-            self._servers.close()
         if self._tracer:
             await asyncio.to_thread(self._tracer.flush)
 
-    def _received(self, frame: Frame) -> None:
-        match frame.kind:
-            case Kind.DONE | Kind.FAILED | Kind.QUEUE:
+    def _received(self, message: EngineMessage) -> None:
+        match message:
+            case RequestCompleted() | RequestFailed() | QueueDepth():
                 if self._dispatcher:
-                    self._dispatcher.received(frame)
-            case Kind.SETUP:
-                self._set_up(unpickled(frame.payload))
-            case Kind.PHASE:
-                self._told = unpickled(frame.payload)
+                    self._dispatcher.receive(message)
+            case Configure():
+                self._set_up(unpickled(message.setup))
+            case ServerStatus():
+                self._told = unpickled(message.told)
                 self._move()
-            case Kind.OPEN:
-                task = asyncio.get_running_loop().create_task(self._open(unpickled(frame.payload)))
+            case ModelOpened():
+                task = asyncio.get_running_loop().create_task(self._open(unpickled(message.opening)))
                 self._tasks.add(task)
                 task.add_done_callback(self._opened)
-            case Kind.PAGE:
-                if (asked := self._pages.pop(frame.number, None)) and not asked.done():
-                    asked.set_result(frame.payload)
-            case Kind.STOP:
+            case MetricsPageReply():
+                if (asked := self._pages.pop(message.request, None)) and not asked.done():
+                    asked.set_result(message.page)
+            case Stop():
                 self._stop.set()
-            case _:
-                raise AssertionError(f"a {frame.kind.name} frame is for the other end")
 
     def _set_up(self, setup: Setup) -> None:
         self._setup = setup
@@ -104,15 +115,15 @@ class Worker:
             self._accept(setup)
 
     def _accept(self, setup: Setup) -> None:
-        around = surroundings(setup, self._readiness, self._metrics, self._page)
-        self._tracer = around.tracer
-        self._servers = Servers(setup, self._ports, around)
+        context = server_context(setup, self._readiness, self._metrics, self._page)
+        self._tracer = context.tracer
+        self._servers = Servers(setup.server, self._ports, context)
 
     async def _open(self, opening: Opening) -> None:
         assert self._setup is not None, "comes first"
-        assert self._link is not None, "connected"
+        assert self._channel is not None, "connected"
         tokenizer = await asyncio.to_thread(TextTokenizer.from_card, opening.card)
-        self._dispatcher = RemoteDispatcher(self._link, opening.limits)
+        self._dispatcher = RemoteDispatcher(self._channel, opening.limits)
         service = EmbeddingService(
             opening.card,
             tokenizer,
@@ -128,7 +139,7 @@ class Worker:
         self._move()
         if self._servers is None and not self._stop.is_set():
             self._accept(self._setup)
-        self._link.send(Kind.OPENED)
+        self._channel.send(Ready())
 
     def _opened(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -143,24 +154,35 @@ class Worker:
             self._readiness.move(self._told.phase, self._told.message)
 
     async def _page(self) -> bytes:
-        assert self._link is not None, "connected"
+        assert self._channel is not None, "connected"
         number = next(self._numbers)
         self._pages[number] = asyncio.get_running_loop().create_future()
-        self._link.send(Kind.ASK_PAGE, number)
+        self._channel.send(MetricsPageRequest(number))
         try:
             return await self._pages[number]
         finally:
             self._pages.pop(number, None)
 
 
-def _engine_is_gone() -> None:
-    """Nothing can be answered any more; the reason is in the log of the process that has ended."""
+def _end() -> None:
+    """Nothing can be answered any more; the reason is in a log."""
     os._exit(1)
 
 
-async def _live(link: int, memory: int, serving: int, pinned: int | None = None) -> None:
+def _end_with(handle: int) -> None:
+    """End at once when the other end of a pipe is closed, which the kernel does when its process dies of whatever."""
+
+    def read() -> None:
+        if not os.read(handle, 1):
+            _end()
+
+    asyncio.get_running_loop().add_reader(handle, read)
+
+
+async def _live(address: str, identity: str, memory: int, serving: int, pinned: int | None = None) -> None:
+    _end_with(sys.stdin.fileno())
     ports = Ports(socket.socket(fileno=serving), None if pinned is None else socket.socket(fileno=pinned))
-    await Worker(ports, memory).live(socket.socket(fileno=link))
+    await Worker(ports, memory).live(address, identity.encode())
 
 
 def main() -> None:
@@ -168,7 +190,8 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     prepare_process()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_live(*map(int, sys.argv[1:5])))
+        address, identity, *handles = sys.argv[1:]
+        runner.run(_live(address, identity, *map(int, handles)))
     logging.shutdown()
     os._exit(0)
 

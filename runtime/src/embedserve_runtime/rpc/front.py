@@ -14,13 +14,13 @@ log = logging.getLogger(__name__)
 
 
 class RpcFrontEnd:
-    """http: the front end beside it, which is told and asked the same."""
+    """The gRPC ports and the front end for HTTP, which the process starts, tells and stops as one."""
 
     def __init__(self, server: RpcServer, http: FrontEnd) -> None:
         self._server = server
         self._http = http
         self._stopping: asyncio.Task[None] | None = None
-        self._telling = asyncio.create_task(self._server.start())
+        self._updating = asyncio.create_task(self._server.start())
         log.info("listening for gRPC on %s", self._server.address)
         if server.pinned:
             log.info("listening for gRPC by the space's own name on %s", server.pinned)
@@ -34,14 +34,14 @@ class RpcFrontEnd:
 
     def tell(self, told: Told) -> None:
         self._http.tell(told)
-        self._telling = asyncio.create_task(self._tell_after(self._telling))
+        self._updating = asyncio.create_task(self._update_after(self._updating))
 
     async def open(self, opening: Opening, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
         await self._http.open(opening, tokenizer, dispatcher)
 
     def stop(self) -> None:
         self._http.stop()
-        self._stopping = asyncio.create_task(self._stop_after(self._telling))
+        self._stopping = asyncio.create_task(self._stop_after(self._updating))
 
     async def finished(self) -> None:
         assert self._stopping is not None, "stopped"
@@ -54,11 +54,11 @@ class RpcFrontEnd:
             await self._stopping
         await self._http.close()
 
-    async def _tell_after(self, earlier: asyncio.Task[None]) -> None:
+    async def _update_after(self, earlier: asyncio.Task[None]) -> None:
         await earlier
-        await self._server.tell_health()
+        await self._server.update_health()
 
     async def _stop_after(self, earlier: asyncio.Task[None]) -> None:
-        """Those that watch the health hear of the end before they are let go."""
+        """Clients that watch the health are sent the last status before their watches end."""
         await earlier
         await self._server.stop()

@@ -1,4 +1,4 @@
-"""`grpc.health.v1`: which services answer, and a word to those that watch when that changes."""
+"""`grpc.health.v1`: which services answer, and a message to clients that watch when that changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embedserve_runtime.results import Output
 from embedserve_runtime.rpc import native, tei
 
 SERVICES = {**tei.SERVICES, **native.SERVICES}
-# Of the service as a whole.
+# The name under which health is asked of the server as a whole.
 OVERALL = health.OVERALL_HEALTH
 # What each service needs of the model; the others are there whatever it is.
 NEEDED = {
@@ -32,21 +32,21 @@ def serving(readiness: Readiness) -> dict[str, bool]:
     return {OVERALL: True, **fits, "tei.v1.Rerank": pairs or card.ranks_by_vectors}
 
 
-class Health(health.aio.HealthServicer):
-    """The library's, with an end for those who watch, who would keep a server from stopping."""
+class HealthServicer(health.aio.HealthServicer):
+    """The library's servicer, with an end for watches, which would keep a server from stopping."""
 
     def __init__(self) -> None:
         super().__init__()
         self._ending = asyncio.Event()
 
-    async def tell(self, readiness: Readiness) -> None:
-        """To be called when the readiness has moved."""
+    async def update(self, readiness: Readiness) -> None:
+        """Say what answers now. It has to be called when the readiness has changed."""
         status = health_pb2.HealthCheckResponse
         for name, is_serving in serving(readiness).items():
             await self.set(name, status.SERVING if is_serving else status.NOT_SERVING)
 
     def end(self) -> None:
-        """Let go of all who watch; they have been told before."""
+        """End all watches. Their clients have been sent the last status before."""
         self._ending.set()
 
     async def Watch(  # noqa: N802  the name in the .proto

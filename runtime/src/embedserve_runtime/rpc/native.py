@@ -9,17 +9,16 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, Literal
 
-from embedserve_runtime.api.cohere import prompt_of_role
-from embedserve_runtime.api.common import note_inputs
+from embedserve_runtime.api.inputs import note_inputs, prompt_for_role
 from embedserve_runtime.api.native_answer import FLOATS, SCALED, check_chunks, ranges_of
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
 from embedserve_runtime.heads.quantize import Precision, quantize, scales
 from embedserve_runtime.model.ranges import Ranges
 from embedserve_runtime.results import Output, SparseVector
-from embedserve_runtime.rpc.calls import Answered, Call, Desk, Methods
 from embedserve_runtime.rpc.generated import embedserve_pb2 as pb
-from embedserve_runtime.rpc.wire import given
+from embedserve_runtime.rpc.handlers import MessageContext, MethodHandlers, Methods, Response
+from embedserve_runtime.rpc.protobuf_fields import optional_field
 from embedserve_runtime.service import Effort, Embedded, EmbedQuery, Measure, RelevanceQuery, Role, relevance
 from embedserve_runtime.tokenizing import Input, Side
 
@@ -52,7 +51,7 @@ _ROLES: dict[pb.InputType, Role | None] = {
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How numbers are packed."""
+    """The form in which numbers are written."""
 
     precision: Precision
     ranges: Ranges | None
@@ -62,14 +61,14 @@ class Form:
         return pb.Matrix(rows=rows.shape[0], columns=rows.shape[1], values=rows.tobytes())
 
 
-async def encode(call: Call, request: pb.EncodeRequest) -> Answered[pb.EncodeResponse]:
+async def encode(context: MessageContext, request: pb.EncodeRequest) -> Response[pb.EncodeResponse]:
     precision = _known(_PRECISIONS, request.precision, "precision")
-    query = _query(call, request)
-    form = _form(call, request, query, precision)
-    embedded = await call.service.embed(query)
+    query = _query(context, request)
+    form = _form(context, request, query, precision)
+    embedded = await context.service.embed(query)
     message = pb.EncodeResponse(
-        model=call.model_name,
-        vector_space=call.service.card.vector_space,
+        model=context.model_name,
+        vector_space=context.service.card.vector_space,
         precision=request.precision or pb.PRECISION_FLOAT32,
         token_counts=embedded.effort.lengths,
         effort=_effort(embedded.effort),
@@ -78,57 +77,57 @@ async def encode(call: Call, request: pb.EncodeRequest) -> Answered[pb.EncodeRes
         _write(message, embedded, query.outputs, form)
     else:
         await asyncio.to_thread(_write, message, embedded, query.outputs, form)
-    return Answered(message, embedded.effort)
+    return Response(message, embedded.effort)
 
 
-async def score(call: Call, request: pb.ScoreRequest) -> Answered[pb.ScoreResponse]:
-    note_inputs(call.exchange, len(request.documents), is_batch=True)
+async def score(context: MessageContext, request: pb.ScoreRequest) -> Response[pb.ScoreResponse]:
+    note_inputs(context.request, len(request.documents), is_batch=True)
     weights = {
         measure: weight
         for measure in Measure
-        if (weight := given(request.weights, measure.value)) is not None
+        if (weight := optional_field(request.weights, measure.value)) is not None
     }
     query = RelevanceQuery(
         request.query,
         list(request.documents),
         weights=weights,
         divide=not request.sum_only,
-        query_prompt_name=given(request, "query_prompt_name"),
-        document_prompt_name=given(request, "document_prompt_name"),
-        truncate=given(request, "truncate"),
+        query_prompt_name=optional_field(request, "query_prompt_name"),
+        document_prompt_name=optional_field(request, "document_prompt_name"),
+        truncate=optional_field(request, "truncate"),
         side=_side(request.truncation_side),
-        vector_space=_space(call, request),
-        timeout=call.terms.timeout,
+        vector_space=_space(context, request),
+        timeout=context.options.timeout,
     )
-    found = await relevance(call.service, query)
+    found = await relevance(context.service, query)
     message = pb.ScoreResponse(
-        model=call.model_name,
-        vector_space=call.service.card.vector_space,
+        model=context.model_name,
+        vector_space=context.service.card.vector_space,
         scores=found.scores.tolist(),
         effort=_effort(found.effort),
         **{measure.value: scores.tolist() for measure, scores in found.measures.items()},
     )
-    return Answered(message, found.effort)
+    return Response(message, found.effort)
 
 
-def _query(call: Call, request: pb.EncodeRequest) -> EmbedQuery:
+def _query(context: MessageContext, request: pb.EncodeRequest) -> EmbedQuery:
     role = _known(_ROLES, request.input_type, "input_type")
-    name, text = prompt_of_role(
-        role, given(request, "prompt_name"), given(request, "prompt"), call.service.card
+    name, text = prompt_for_role(
+        role, optional_field(request, "prompt_name"), optional_field(request, "prompt"), context.service.card
     )
     inputs = _inputs(request)
-    note_inputs(call.exchange, len(inputs), is_batch=True)
+    note_inputs(context.request, len(inputs), is_batch=True)
     return EmbedQuery(
         inputs=inputs,
-        truncate=given(request, "truncate"),
+        truncate=optional_field(request, "truncate"),
         side=_side(request.truncation_side),
         prompt_name=name,
         prompt=text,
-        normalize=given(request, "normalize"),
-        dimensions=given(request, "dimensions"),
-        vector_space=_space(call, request),
-        timeout=call.terms.timeout,
-        outputs=_outputs(call, request),
+        normalize=optional_field(request, "normalize"),
+        dimensions=optional_field(request, "dimensions"),
+        vector_space=_space(context, request),
+        timeout=context.options.timeout,
+        outputs=_outputs(context, request),
         top_k=_top_k(request),
         threshold=_threshold(request),
         role=role,
@@ -137,7 +136,9 @@ def _query(call: Call, request: pb.EncodeRequest) -> EmbedQuery:
     )
 
 
-def _form(call: Call, request: pb.EncodeRequest, query: EmbedQuery, precision: Precision) -> Form:
+def _form(
+    context: MessageContext, request: pb.EncodeRequest, query: EmbedQuery, precision: Precision
+) -> Form:
     """Raises InvalidInput for a form that does not exist."""
     if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) and precision not in FLOATS:
         raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
@@ -146,7 +147,7 @@ def _form(call: Call, request: pb.EncodeRequest, query: EmbedQuery, precision: P
         asked = Ranges(tuple(request.ranges.min), tuple(request.ranges.max))
     elif request.stored_ranges:
         asked = "stored"
-    ranges = ranges_of(call.service.card, asked, precision, query.dimensions, query.normalize)
+    ranges = ranges_of(context.service.card, asked, precision, query.dimensions, query.normalize)
     if query.spans is not None:
         check_chunks(precision, ranges)
     return Form(precision, ranges)
@@ -158,13 +159,13 @@ def _inputs(request: pb.EncodeRequest) -> list[Input]:
     return list(request.texts) or [list(one.ids) for one in request.token_ids]
 
 
-def _outputs(call: Call, request: pb.EncodeRequest) -> Output:
+def _outputs(context: MessageContext, request: pb.EncodeRequest) -> Output:
     wanted = Output(0)
     for output in request.outputs:
         wanted |= _known(_OUTPUTS, output, "outputs")
     # Spans are a result too.
     if not request.spans:
-        wanted = wanted or call.service.card.main_output
+        wanted = wanted or context.service.card.main_output
     if wanted is Output.LOGITS:
         raise WrongModelKind(
             "model gives scores and nothing to encode; use Score, tei.v1.Rerank or tei.v1.Predict"
@@ -173,14 +174,14 @@ def _outputs(call: Call, request: pb.EncodeRequest) -> Output:
 
 
 def _top_k(request: pb.EncodeRequest) -> int | None:
-    top_k: int | None = given(request, "top_k")
+    top_k: int | None = optional_field(request, "top_k")
     if top_k == 0:
         raise InvalidInput("`top_k` must be 1 or more")
     return top_k
 
 
 def _pool_factor(request: pb.EncodeRequest) -> float | None:
-    factor: float | None = given(request, "pool_factor")
+    factor: float | None = optional_field(request, "pool_factor")
     if factor is not None and not 1 <= factor < inf:
         raise InvalidInput("`pool_factor` must be a number from 1 on")
     return factor
@@ -192,10 +193,10 @@ def _threshold(request: pb.EncodeRequest) -> float:
     return request.threshold
 
 
-def _space(call: Call, request: pb.EncodeRequest | pb.ScoreRequest) -> str | None:
+def _space(context: MessageContext, request: pb.EncodeRequest | pb.ScoreRequest) -> str | None:
     """The field, else the metadata that all calls may carry."""
-    space: str | None = given(request, "vector_space")
-    return call.terms.vector_space if space is None else space
+    space: str | None = optional_field(request, "vector_space")
+    return context.options.vector_space if space is None else space
 
 
 def _known(table: Mapping[Any, Any], value: int, field: str) -> Any:
@@ -241,12 +242,14 @@ def _sparse(vector: SparseVector, precision: Precision) -> pb.SparseVector:
     return pb.SparseVector(indices=vector.indices.astype("<u4").tobytes(), values=values.tobytes())
 
 
-def _methods(desk: Desk) -> Methods:
+def _methods(handlers: MethodHandlers) -> Methods:
     return {
-        "Encode": desk.unary(pb.EncodeRequest, encode),
-        "EncodeStream": desk.stream(pb.EncodeRequest, encode, WINDOW),
-        "Score": desk.unary(pb.ScoreRequest, score),
+        "Encode": handlers.unary(pb.EncodeRequest, encode),
+        "EncodeStream": handlers.bidirectional(pb.EncodeRequest, encode, WINDOW),
+        "Score": handlers.unary(pb.ScoreRequest, score),
     }
 
 
-SERVICES: Mapping[str, Callable[[Desk], Methods]] = MappingProxyType({"embedserve.v1.Embeddings": _methods})
+SERVICES: Mapping[str, Callable[[MethodHandlers], Methods]] = MappingProxyType(
+    {"embedserve.v1.Embeddings": _methods}
+)

@@ -13,28 +13,35 @@ from typing import NamedTuple, Self
 import grpc
 from grpc import aio
 from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
-from embedserve_runtime.api.body import LEAST_RESERVED
-from embedserve_runtime.api.endpoint import Surroundings
+from embedserve_runtime.api.context import ServerContext
+from embedserve_runtime.api.memory import MIN_REQUEST_BYTES
 from embedserve_runtime.errors import ConfigError
-from embedserve_runtime.rpc.calls import Desk
-from embedserve_runtime.rpc.health import SERVICES, Health
-from embedserve_runtime.rpc.passing import Passing
+from embedserve_runtime.rpc.forwarding import CallForwarder
+from embedserve_runtime.rpc.handlers import MethodHandlers, RpcContext, UnknownMethods
+from embedserve_runtime.rpc.health import SERVICES, HealthServicer
+from embedserve_runtime.rpc.memory import MessageMemory
+from embedserve_runtime.rpc.messages import received_bytes
+from embedserve_runtime.rpc.reflection import add_reflection
 
 # Calls that may be open at a time, those that watch the health included; more where there is memory for them.
 LEAST_CALLS = 256
-# Then a client is asked to connect anew, and so gets to another replica, or to where the service's name leads. It
-# loses no call: those that are open, or on their way, go on. The library adds a tenth at random.
+# After this time a client is asked to connect anew, and so gets to another replica, or to where the service's name
+# leads. It loses no call: those that are open, or on their way, go on. The library adds a tenth at random.
 CONNECTION_AGE_MS = 20_000
+# The shortest time between two keep-alive pings of a client, also of one that has no call open. Many send one every
+# 10 s, and the network may bring two of them closer together. By default the library takes one in 5 minutes, and ends
+# the connection of a client that sends more.
+PING_INTERVAL_MS = 5_000
 # The process ends its front ends itself, sooner than this.
 LONGEST_STOP_SECONDS = 86_400.0
 
 
 class RpcPorts(NamedTuple):
-    """host, and ports of which 0 takes a free one. by_name: for calls by the service's own name.
+    """Where the server listens: a host, and ports of which 0 takes a free one.
 
-    pinned: for calls by this space's own name, never passed on. space_grpc: of `Passing`; None passes none on.
+    by_name: for calls by the service's own name. pinned: for calls by this space's own name, which are never forwarded.
+    space_grpc: where other spaces are found, as `CallForwarder` takes it; None forwards no call.
     """
 
     host: str
@@ -44,45 +51,47 @@ class RpcPorts(NamedTuple):
 
 
 class RpcServer:
-    """Bound from the beginning. As a context manager it takes calls inside."""
+    """The gRPC ports, which are bound from the beginning. Used as a context manager it takes calls inside."""
 
-    def __init__(self, around: Surroundings, model_name: str, ports: RpcPorts) -> None:
+    def __init__(self, server: ServerContext, ports: RpcPorts) -> None:
         """Raises ConfigError when a port cannot be had."""
-        self._around = around
-        self._model_name = model_name
+        self._server = server
+        self._context = RpcContext(server, MessageMemory(server.memory))
         self._host = f"[{ports.host}]" if ":" in ports.host else ports.host
-        self._health = Health()
-        moves = ports.space_grpc is not None
-        self._passing = (
-            Passing(around, model_name, frozenset(SERVICES), ports.space_grpc) if ports.space_grpc else None
+        self._health = HealthServicer()
+        self._forwarder = (
+            CallForwarder(self._context, SERVICES, ports.space_grpc) if ports.space_grpc else None
         )
-        by_name = self._made([self._passing] if self._passing else [], moves=moves)
+        by_name = self._create([self._forwarder] if self._forwarder else [])
         self.address = self._bind(by_name, ports.by_name)
         self.pinned: str | None = None
         self._servers = [by_name]
         if ports.pinned is not None:
-            pinned = self._made([], moves=False)
+            pinned = self._create([])
             self.pinned = self._bind(pinned, ports.pinned)
             self._servers.append(pinned)
 
-    def _made(self, interceptors: Sequence[aio.ServerInterceptor], *, moves: bool) -> aio.Server:
-        intake = self._around.intake
+    def _create(self, forwarders: Sequence[CallForwarder]) -> aio.Server:
+        """A server that is not bound yet. forwarders: none for a name that always stands for this space."""
+        memory = self._server.memory
         server = aio.server(
             options=(
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", intake.max_bytes),
+                ("grpc.max_receive_message_length", received_bytes(memory.max_body_bytes)),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_connection_age_ms", CONNECTION_AGE_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS),
             ),
-            interceptors=interceptors,
-            maximum_concurrent_rpcs=max(LEAST_CALLS, intake.max_pending_bytes // LEAST_RESERVED),
+            interceptors=forwarders,
+            maximum_concurrent_rpcs=max(LEAST_CALLS, memory.max_pending_bytes // MIN_REQUEST_BYTES),
         )
         for name, methods in SERVICES.items():
-            desk = Desk(self._around, self._model_name, name, moves=moves)
-            server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, methods(desk))])
+            handlers = MethodHandlers(self._context, name, name_may_move=bool(forwarders))
+            server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, methods(handlers))])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
+        add_reflection(server, (*SERVICES, health.SERVICE_NAME))
+        server.add_generic_rpc_handlers([UnknownMethods(self._server)])
         return server
 
     def _bind(self, server: aio.Server, port: int) -> str:
@@ -93,24 +102,24 @@ class RpcServer:
             raise ConfigError(f"cannot listen on {wanted} for gRPC: {error}") from error
 
     async def start(self) -> None:
-        await self.tell_health()
+        await self.update_health()
         for server in self._servers:
             await server.start()
 
-    async def tell_health(self) -> None:
-        """To be called when the readiness has moved: clients watch it."""
-        await self._health.tell(self._around.readiness)
+    async def update_health(self) -> None:
+        """Tell clients that watch the health. It has to be called when the readiness has changed."""
+        await self._health.update(self._server.readiness)
 
     async def stop(self) -> None:
-        """Take no more calls. Returns when those open are answered, or by `close`."""
+        """Take no more calls. It returns when the open calls are answered, or when `close` is called."""
         self._health.end()
         await asyncio.gather(*(server.stop(LONGEST_STOP_SECONDS) for server in self._servers))
 
     async def close(self) -> None:
-        """End what is left."""
+        """End the calls that are still open."""
         await asyncio.gather(*(server.stop(None) for server in self._servers))
-        if self._passing:
-            await self._passing.close()
+        if self._forwarder:
+            await self._forwarder.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

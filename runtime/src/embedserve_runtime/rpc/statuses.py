@@ -7,10 +7,13 @@ import math
 from grpc import StatusCode
 
 from embedserve_runtime import errors
+from embedserve_runtime.api.errors import BodyTooLarge, RouteNotFound
 from embedserve_runtime.errors import EmbedserveError, Overloaded
 
 TABLE: dict[type[EmbedserveError], StatusCode] = {
     errors.RequestError: StatusCode.INVALID_ARGUMENT,
+    BodyTooLarge: StatusCode.RESOURCE_EXHAUSTED,
+    RouteNotFound: StatusCode.UNIMPLEMENTED,
     errors.VectorSpaceMismatch: StatusCode.FAILED_PRECONDITION,
     errors.WrongModelKind: StatusCode.FAILED_PRECONDITION,
     errors.EngineFailure: StatusCode.FAILED_PRECONDITION,

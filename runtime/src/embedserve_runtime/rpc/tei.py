@@ -9,16 +9,16 @@ from types import MappingProxyType
 
 import numpy as np
 
-from embedserve_runtime.api.common import note_inputs
-from embedserve_runtime.api.tei import byte_offsets
+from embedserve_runtime.api.inputs import note_inputs
+from embedserve_runtime.api.routers.tei import byte_offsets
 from embedserve_runtime.errors import EmptyInput, InvalidInput
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.results import Output
-from embedserve_runtime.rpc import wire
-from embedserve_runtime.rpc.calls import Answered, Call, Desk, Methods
+from embedserve_runtime.rpc import protobuf_fields
 from embedserve_runtime.rpc.generated import tei_pb2 as pb
-from embedserve_runtime.rpc.wire import given
+from embedserve_runtime.rpc.handlers import MessageContext, MethodHandlers, Methods, Response
+from embedserve_runtime.rpc.protobuf_fields import optional_field
 from embedserve_runtime.service import TOKENIZER_THREADS, Effort, EmbedQuery, Pair, ScoreQuery, rank
 from embedserve_runtime.tokenizing import Side, Token
 
@@ -29,10 +29,10 @@ WIDE, MEDIUM, NARROW = 1024, 128, 8
 INLINE_VALUES = 131_072
 
 
-async def info(call: Call, _: pb.InfoRequest) -> Answered[pb.InfoResponse]:
-    service = call.service
+async def info(context: MessageContext, _: pb.InfoRequest) -> Response[pb.InfoResponse]:
+    service = context.service
     card, limits = service.card, service.dispatcher.limits
-    return Answered(
+    return Response(
         pb.InfoResponse(
             version=VERSION,
             model_id=card.source,
@@ -48,97 +48,103 @@ async def info(call: Call, _: pb.InfoRequest) -> Answered[pb.InfoResponse]:
     )
 
 
-async def embed(call: Call, request: pb.EmbedRequest) -> Answered[pb.EmbedResponse]:
+async def embed(context: MessageContext, request: pb.EmbedRequest) -> Response[pb.EmbedResponse]:
     query = EmbedQuery(
         inputs=[request.inputs],
         truncate=request.truncate,
         side=_side(request.truncation_direction),
-        prompt_name=given(request, "prompt_name"),
-        normalize=given(request, "normalize") is not False,
-        dimensions=given(request, "dimensions"),
-        vector_space=call.terms.vector_space,
-        timeout=call.terms.timeout,
+        prompt_name=optional_field(request, "prompt_name"),
+        normalize=optional_field(request, "normalize") is not False,
+        dimensions=optional_field(request, "dimensions"),
+        vector_space=context.options.vector_space,
+        timeout=context.options.timeout,
     )
-    note_inputs(call.exchange, 1, is_batch=False)
-    embedded = await call.service.embed(query)
+    note_inputs(context.request, 1, is_batch=False)
+    embedded = await context.service.embed(query)
     message = pb.EmbedResponse(metadata=_metadata(embedded.effort))
-    message.MergeFromString(wire.floats(pb.EmbedResponse.EMBEDDINGS_FIELD_NUMBER, embedded.dense[0]))
-    return Answered(message, embedded.effort)
+    message.MergeFromString(
+        protobuf_fields.floats(pb.EmbedResponse.EMBEDDINGS_FIELD_NUMBER, embedded.dense[0])
+    )
+    return Response(message, embedded.effort)
 
 
-async def embed_sparse(call: Call, request: pb.EmbedSparseRequest) -> Answered[pb.EmbedSparseResponse]:
-    embedded = await call.service.embed(_tokens_query(call, request, Output.SPARSE))
+async def embed_sparse(
+    context: MessageContext, request: pb.EmbedSparseRequest
+) -> Response[pb.EmbedSparseResponse]:
+    embedded = await context.service.embed(_tokens_query(context, request, Output.SPARSE))
     (vector,) = embedded.sparse
     entries = [
         pb.SparseValue(index=index, value=value)
         for index, value in zip(vector.indices.tolist(), vector.values.tolist(), strict=True)
     ]
     message = pb.EmbedSparseResponse(sparse_embeddings=entries, metadata=_metadata(embedded.effort))
-    return Answered(message, embedded.effort)
+    return Response(message, embedded.effort)
 
 
-async def embed_all(call: Call, request: pb.EmbedAllRequest) -> Answered[pb.EmbedAllResponse]:
-    embedded = await call.service.embed(_tokens_query(call, request, Output.HIDDEN))
+async def embed_all(context: MessageContext, request: pb.EmbedAllRequest) -> Response[pb.EmbedAllResponse]:
+    embedded = await context.service.embed(_tokens_query(context, request, Output.HIDDEN))
     (states,) = embedded.hidden
     message = pb.EmbedAllResponse(metadata=_metadata(embedded.effort))
 
     def write() -> None:
         field = pb.EmbedAllResponse.TOKEN_EMBEDDINGS_FIELD_NUMBER
-        message.MergeFromString(wire.rows_of_floats(field, states))
+        message.MergeFromString(protobuf_fields.rows_of_floats(field, states))
 
     if states.size <= INLINE_VALUES:
         write()
     else:
         await asyncio.to_thread(write)
-    return Answered(message, embedded.effort)
+    return Response(message, embedded.effort)
 
 
-async def predict(call: Call, request: pb.PredictRequest) -> Answered[pb.PredictResponse]:
-    return await _predict(call, request, request.inputs)
+async def predict(context: MessageContext, request: pb.PredictRequest) -> Response[pb.PredictResponse]:
+    return await _predict(context, request, request.inputs)
 
 
-async def predict_pair(call: Call, request: pb.PredictPairRequest) -> Answered[pb.PredictResponse]:
+async def predict_pair(
+    context: MessageContext, request: pb.PredictPairRequest
+) -> Response[pb.PredictResponse]:
     match list(request.inputs):
         case [text]:
-            return await _predict(call, request, text)
+            return await _predict(context, request, text)
         case [first, second]:
-            return await _predict(call, request, Pair(first, second))
+            return await _predict(context, request, Pair(first, second))
         case others:
             raise InvalidInput(f"`inputs` takes one text or two, got {len(others)}")
 
 
 async def _predict(
-    call: Call, request: pb.PredictRequest | pb.PredictPairRequest, item: str | Pair
-) -> Answered[pb.PredictResponse]:
+    context: MessageContext, request: pb.PredictRequest | pb.PredictPairRequest, item: str | Pair
+) -> Response[pb.PredictResponse]:
     query = ScoreQuery(
         [item],
         raw=request.raw_scores,
         truncate=request.truncate,
         side=_side(request.truncation_direction),
-        vector_space=call.terms.vector_space,
-        timeout=call.terms.timeout,
+        vector_space=context.options.vector_space,
+        timeout=context.options.timeout,
     )
-    note_inputs(call.exchange, 1, is_batch=False)
-    scored = await call.service.score(query)
+    note_inputs(context.request, 1, is_batch=False)
+    scored = await context.service.score(query)
     row = scored.scores[0]
     predictions = [
         pb.Prediction(score=float(row[column]), label=scored.labels[column])
         for column in np.argsort(-row, kind="stable").tolist()
     ]
     message = pb.PredictResponse(predictions=predictions, metadata=_metadata(scored.effort))
-    return Answered(message, scored.effort)
+    return Response(message, scored.effort)
 
 
-async def rerank(call: Call, request: pb.RerankRequest) -> Answered[pb.RerankResponse]:
+async def rerank(context: MessageContext, request: pb.RerankRequest) -> Response[pb.RerankResponse]:
     if not request.texts:
         raise EmptyInput("`texts` cannot be empty")
     pairs = [Pair(request.query, text) for text in request.texts]
-    return await _rerank(call, request, pairs)
+    return await _rerank(context, request, pairs)
 
 
 async def rerank_stream(
-    call: Call, requests: Sequence[pb.RerankStreamRequest]
-) -> Answered[pb.RerankResponse]:
+    context: MessageContext, requests: Sequence[pb.RerankStreamRequest]
+) -> Response[pb.RerankResponse]:
     """Scores raw and texts returned if the first message says so, as in TEI."""
     if not requests:
         raise EmptyInput("a stream to rerank needs one message at least")
@@ -148,23 +154,23 @@ async def rerank_stream(
         raise InvalidInput(
             "`truncate` and `truncation_direction` must be the same in all messages of a stream"
         )
-    return await _rerank(call, first, [Pair(one.query, one.text) for one in requests])
+    return await _rerank(context, first, [Pair(one.query, one.text) for one in requests])
 
 
 async def _rerank(
-    call: Call, request: pb.RerankRequest | pb.RerankStreamRequest, pairs: Sequence[Pair]
-) -> Answered[pb.RerankResponse]:
+    context: MessageContext, request: pb.RerankRequest | pb.RerankStreamRequest, pairs: Sequence[Pair]
+) -> Response[pb.RerankResponse]:
     query = ScoreQuery(
         pairs,
         ranks=True,
         raw=request.raw_scores,
         truncate=request.truncate,
         side=_side(request.truncation_direction),
-        vector_space=call.terms.vector_space,
-        timeout=call.terms.timeout,
+        vector_space=context.options.vector_space,
+        timeout=context.options.timeout,
     )
-    note_inputs(call.exchange, len(pairs), is_batch=True)
-    scored = await rank(call.service, query)
+    note_inputs(context.request, len(pairs), is_batch=True)
+    scored = await rank(context.service, query)
     ranks = [
         pb.Rank(
             index=place,
@@ -173,36 +179,36 @@ async def _rerank(
         )
         for place in scored.ranking().tolist()
     ]
-    return Answered(pb.RerankResponse(ranks=ranks, metadata=_metadata(scored.effort)), scored.effort)
+    return Response(pb.RerankResponse(ranks=ranks, metadata=_metadata(scored.effort)), scored.effort)
 
 
-async def tokenize(call: Call, request: pb.EncodeRequest) -> Answered[pb.EncodeResponse]:
-    text, name = request.inputs, given(request, "prompt_name")
-    note_inputs(call.exchange, 1, is_batch=False)
+async def tokenize(context: MessageContext, request: pb.EncodeRequest) -> Response[pb.EncodeResponse]:
+    text, name = request.inputs, optional_field(request, "prompt_name")
+    note_inputs(context.request, 1, is_batch=False)
     query = EmbedQuery([text], prompt_name=name)
-    (tokens,) = await call.service.tokenize(query, add_special_tokens=request.add_special_tokens)
-    return Answered(await asyncio.to_thread(_tokens, call.service.prompt_of(query) + text, tokens))
+    (tokens,) = await context.service.tokenize(query, add_special_tokens=request.add_special_tokens)
+    return Response(await asyncio.to_thread(_tokens, context.service.prompt_of(query) + text, tokens))
 
 
-async def decode(call: Call, request: pb.DecodeRequest) -> Answered[pb.DecodeResponse]:
-    note_inputs(call.exchange, 1, is_batch=False)
-    (text,) = await call.service.decode(
+async def decode(context: MessageContext, request: pb.DecodeRequest) -> Response[pb.DecodeResponse]:
+    note_inputs(context.request, 1, is_batch=False)
+    (text,) = await context.service.decode(
         [list(request.ids)], None, skip_special_tokens=request.skip_special_tokens
     )
-    return Answered(pb.DecodeResponse(text=text))
+    return Response(pb.DecodeResponse(text=text))
 
 
 def _tokens_query(
-    call: Call, request: pb.EmbedSparseRequest | pb.EmbedAllRequest, outputs: Output
+    context: MessageContext, request: pb.EmbedSparseRequest | pb.EmbedAllRequest, outputs: Output
 ) -> EmbedQuery:
-    note_inputs(call.exchange, 1, is_batch=False)
+    note_inputs(context.request, 1, is_batch=False)
     return EmbedQuery(
         inputs=[request.inputs],
         truncate=request.truncate,
         side=_side(request.truncation_direction),
-        prompt_name=given(request, "prompt_name"),
-        vector_space=call.terms.vector_space,
-        timeout=call.terms.timeout,
+        prompt_name=optional_field(request, "prompt_name"),
+        vector_space=context.options.vector_space,
+        timeout=context.options.timeout,
         outputs=outputs,
     )
 
@@ -248,47 +254,47 @@ def _tokens(text: str, tokens: Sequence[Token]) -> pb.EncodeResponse:
     )
 
 
-def _info_methods(desk: Desk) -> Methods:
-    return {"Info": desk.unary(pb.InfoRequest, info)}
+def _info_methods(handlers: MethodHandlers) -> Methods:
+    return {"Info": handlers.unary(pb.InfoRequest, info)}
 
 
-def _embed_methods(desk: Desk) -> Methods:
+def _embed_methods(handlers: MethodHandlers) -> Methods:
     return {
-        "Embed": desk.unary(pb.EmbedRequest, embed),
-        "EmbedStream": desk.stream(pb.EmbedRequest, embed, WIDE),
-        "EmbedSparse": desk.unary(pb.EmbedSparseRequest, embed_sparse),
-        "EmbedSparseStream": desk.stream(pb.EmbedSparseRequest, embed_sparse, MEDIUM),
-        "EmbedAll": desk.unary(pb.EmbedAllRequest, embed_all),
-        "EmbedAllStream": desk.stream(pb.EmbedAllRequest, embed_all, NARROW),
+        "Embed": handlers.unary(pb.EmbedRequest, embed),
+        "EmbedStream": handlers.bidirectional(pb.EmbedRequest, embed, WIDE),
+        "EmbedSparse": handlers.unary(pb.EmbedSparseRequest, embed_sparse),
+        "EmbedSparseStream": handlers.bidirectional(pb.EmbedSparseRequest, embed_sparse, MEDIUM),
+        "EmbedAll": handlers.unary(pb.EmbedAllRequest, embed_all),
+        "EmbedAllStream": handlers.bidirectional(pb.EmbedAllRequest, embed_all, NARROW),
     }
 
 
-def _predict_methods(desk: Desk) -> Methods:
+def _predict_methods(handlers: MethodHandlers) -> Methods:
     return {
-        "Predict": desk.unary(pb.PredictRequest, predict),
-        "PredictPair": desk.unary(pb.PredictPairRequest, predict_pair),
-        "PredictStream": desk.stream(pb.PredictRequest, predict, WIDE),
-        "PredictPairStream": desk.stream(pb.PredictPairRequest, predict_pair, WIDE),
+        "Predict": handlers.unary(pb.PredictRequest, predict),
+        "PredictPair": handlers.unary(pb.PredictPairRequest, predict_pair),
+        "PredictStream": handlers.bidirectional(pb.PredictRequest, predict, WIDE),
+        "PredictPairStream": handlers.bidirectional(pb.PredictPairRequest, predict_pair, WIDE),
     }
 
 
-def _rerank_methods(desk: Desk) -> Methods:
+def _rerank_methods(handlers: MethodHandlers) -> Methods:
     return {
-        "Rerank": desk.unary(pb.RerankRequest, rerank),
-        "RerankStream": desk.collected(pb.RerankStreamRequest, rerank_stream),
+        "Rerank": handlers.unary(pb.RerankRequest, rerank),
+        "RerankStream": handlers.client_stream(pb.RerankStreamRequest, rerank_stream),
     }
 
 
-def _tokenize_methods(desk: Desk) -> Methods:
+def _tokenize_methods(handlers: MethodHandlers) -> Methods:
     return {
-        "Tokenize": desk.unary(pb.EncodeRequest, tokenize),
-        "TokenizeStream": desk.stream(pb.EncodeRequest, tokenize, NARROW),
-        "Decode": desk.unary(pb.DecodeRequest, decode),
-        "DecodeStream": desk.stream(pb.DecodeRequest, decode, NARROW),
+        "Tokenize": handlers.unary(pb.EncodeRequest, tokenize),
+        "TokenizeStream": handlers.bidirectional(pb.EncodeRequest, tokenize, NARROW),
+        "Decode": handlers.unary(pb.DecodeRequest, decode),
+        "DecodeStream": handlers.bidirectional(pb.DecodeRequest, decode, NARROW),
     }
 
 
-SERVICES: Mapping[str, Callable[[Desk], Methods]] = MappingProxyType(
+SERVICES: Mapping[str, Callable[[MethodHandlers], Methods]] = MappingProxyType(
     {
         "tei.v1.Info": _info_methods,
         "tei.v1.Embed": _embed_methods,

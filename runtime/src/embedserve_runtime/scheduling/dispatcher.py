@@ -62,6 +62,8 @@ class Dispatcher:
         self._batches = 0
         self._prepared: Cut | None = None
         self._closed: str | None = None
+        self.on_batch_failed: Callable[[], None] | None = None
+        """Called on the event loop after a batch of which every input failed."""
         self._loop = asyncio.get_running_loop()
         self._lanes = [
             lane_of(runs, clock, self._wait_for_batch, self._give, f"engine-{number}")
@@ -235,6 +237,8 @@ class Dispatcher:
             for run in outcome.runs:
                 if not run.failed:
                     self._policy.record(run.tokens * self._engines, run.seconds)
+        if len(outcome.failed) == cut.inputs and self.on_batch_failed is not None:
+            self.on_batch_failed()
         end = 0
         for job, inputs in cut.parts:
             start, end = end, end + len(inputs)

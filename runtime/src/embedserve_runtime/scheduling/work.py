@@ -101,7 +101,10 @@ class Job:
         if outcome.failed:
             failure = next((outcome.failed[row] for row in range(start, end) if row in outcome.failed), None)
             if failure:
-                return EngineFailure(failure.message)
+                # Each request gets an error of its own: raised, it holds on to what was on its way.
+                own = EngineFailure(failure.message)
+                own.__cause__ = failure.__cause__
+                return own
         self._queue_seconds += (outcome.started - self.admitted) * len(inputs)
         self._engine_seconds += outcome.seconds * len(inputs)
         part = outcome.results.of(start, end, self.order.wanted)

@@ -4,7 +4,7 @@ Every dialect of the API comes through here, so what a request means is decided 
 
     values     what is asked for and what comes back
     service    the way itself
-    gathering  small queries, many at a time
+    micro_batching  small queries, many at a time
     roles      what inputs are, and which text goes before them
     spans      which tokens the parts of a text have
     finishing  from what the engine gives to what is wanted of it
@@ -15,7 +15,6 @@ Every dialect of the API comes through here, so what a request means is decided 
 
 from __future__ import annotations
 
-from embedserve_runtime.service.gathering import Small, is_small
 from embedserve_runtime.service.ranking import rank
 from embedserve_runtime.service.relevance import Measure, Relevance, RelevanceQuery, relevance
 from embedserve_runtime.service.service import TOKENIZER_THREADS, EmbeddingService
@@ -43,9 +42,7 @@ __all__ = [
     "Role",
     "ScoreQuery",
     "Scored",
-    "Small",
     "Timings",
-    "is_small",
     "rank",
     "relevance",
 ]

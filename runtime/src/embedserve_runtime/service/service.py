@@ -21,17 +21,9 @@ from embedserve_runtime.heads.classification import scores
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.results import Output, Results
-from embedserve_runtime.scheduling.waiting import outcome_of
 from embedserve_runtime.scheduling.work import Order, Submits
 from embedserve_runtime.service.finishing import check_finite, finish
-from embedserve_runtime.service.gathering import (
-    MOST_CHARACTERS,
-    Gathering,
-    Rendering,
-    Settle,
-    Small,
-    is_small,
-)
+from embedserve_runtime.service.micro_batching import MAX_CHARACTERS, MicroBatcher, Rendering, is_small
 from embedserve_runtime.service.roles import card_of, is_query, prompt_of
 from embedserve_runtime.service.spans import Chosen, check_spans, choose
 from embedserve_runtime.service.values import (
@@ -51,7 +43,7 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 # Work up to these sizes is cheaper on the event loop than the hop to a thread: some 0.2 ms each.
-INLINE_CHARACTERS = MOST_CHARACTERS
+INLINE_CHARACTERS = MAX_CHARACTERS
 INLINE_BYTES = 4 * 131_072
 # Characters of a request whose tokens are listed one by one: some 200 MB of objects.
 LISTED_CHARACTERS = 1_000_000
@@ -97,15 +89,17 @@ class EmbeddingService:
         outputs = card.outputs
         # Kept, since a set operation on flags takes as long as all other checks together.
         self._lacking = cache(lambda wanted: next(iter(wanted & ~outputs), None))
-        self._gathering = Gathering(card, dispatcher, clock)
+        self._micro_batcher = MicroBatcher(card, dispatcher, clock)
         self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
 
     async def embed(self, query: EmbedQuery) -> Embedded:
         """Raises any RequestError."""
-        if is_small(query):
-            return await outcome_of(lambda settle: self.start(query, settle), self.withdraw)
         started = self._clock()
         self._check(query)
+        if is_small(query):
+            rendering = Rendering(self._way(query), self.prompt_of(query), self._rules(query))
+            deadline = self._deadline(started, query.timeout)
+            return await self._micro_batcher.embed(query, rendering, started, deadline)
         prompt = self.prompt_of(query)
         characters = sum(map(len, query.inputs))
         sequences = await self._tokenize(
@@ -130,22 +124,6 @@ class EmbeddingService:
             finished.chunks,
             effort,
         )
-
-    def start(self, query: EmbedQuery, settle: Settle) -> Small:
-        """`embed` of a query that `is_small`, without a coroutine: `settle` gets the outcome, unless it is withdrawn.
-
-        Raises any RequestError that can be told at once.
-        """
-        started = self._clock()
-        self._check(query)
-        rendering = Rendering(self._way(query), self.prompt_of(query), self._rules(query))
-        return self._gathering.start(
-            query, rendering, settle, started, self._deadline(started, query.timeout)
-        )
-
-    def withdraw(self, small: Small) -> None:
-        """Nobody waits for it any more."""
-        self._gathering.withdraw(small)
 
     async def score(self, query: ScoreQuery) -> Scored:
         """Raises any RequestError."""
@@ -206,6 +184,14 @@ class EmbeddingService:
         largest = self.batching.max_client_batch_size
         if largest is not None and count > largest:
             raise BatchTooLarge(f"batch size {count} > maximum allowed batch size {largest}")
+
+    def check_room(self, count: int) -> None:
+        """Refuse a request for the number of its inputs, or for want of room in the queue, before it costs anything.
+
+        Raises EmptyInput, BatchTooLarge, Overloaded, NotReady.
+        """
+        self.check_count(count)
+        self.dispatcher.check_room(count)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

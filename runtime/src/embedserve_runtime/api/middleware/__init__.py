@@ -1,0 +1,9 @@
+"""What surrounds every request, as ASGI middleware; from the outside in:
+
+request_context  identifies, counts, logs and traces the request, and answers errors
+(CORS, gzip)     Starlette's own, where the settings ask for them
+forwarding       passes requests on to another vector space after the service's name has moved
+api_key          refuses callers without a key, before a body is read
+body             reads the body within bounds, unpacks it, and watches for the client to go away
+disconnect       what `body` watches with
+"""

@@ -1,0 +1,23 @@
+"""API keys: asked for before a body is read, which is why they are no dependency of the routes."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from embedserve_runtime.api.context import context_in
+from embedserve_runtime.api.keys import ApiKeys
+from embedserve_runtime.api.routes import KEYED_ROUTES
+
+
+class ApiKeyMiddleware:
+    """Raises Unauthorized for a keyed route without a valid key. Probes, metrics and documents are open."""
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = context_in(scope)
+        if context.route in KEYED_ROUTES:
+            self._keys.check(context.headers)
+        await self._app(scope, receive, send)

@@ -1,0 +1,136 @@
+"""Reads request bodies within bounds of bytes and time, and ends requests whose client goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from embedserve_runtime.api.content_encoding import unpack
+from embedserve_runtime.api.context import ServerContext, context_in
+from embedserve_runtime.api.errors import BodyTooLarge
+from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
+from embedserve_runtime.api.middleware.disconnect import ClientGone, Watch, Watcher
+
+
+class BodyMiddleware:
+    """Hands the application a request whose body has arrived whole.
+
+    Bodies of requests that count as work are read here; those of others are left to uvicorn, which throws them away, so
+    that probes are answered by a server that is full. What a request takes of the memory for requests is given back
+    when it is answered.
+    """
+
+    def __init__(self, app: ASGIApp, server: ServerContext) -> None:
+        self._app = app
+        self._memory = server.memory
+        self._traces = server.tracer is not None
+        self._watcher = Watcher()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = context_in(scope)
+        if not context.is_work:
+            await self._app(scope, receive, send)
+            return
+        watch = self._watcher.watch(receive)
+        reader = _BodyReader(self._memory, receive, watch)
+        try:
+            context.body = await reader.read(context.headers)
+            watch.body_is_read()
+            if self._traces:
+                context.facts.read_seconds = context.seconds
+            await self._app(scope, _replay(context.body, receive), send)
+        except asyncio.CancelledError:
+            if watch.verdict is None:
+                raise
+            watch.task.uncancel()
+            raise watch.verdict from None
+        finally:
+            watch.stop()
+            reader.release()
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives a body that has been read, and then what comes behind it."""
+    is_given = False
+
+    async def replay() -> Message:
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+class _BodyReader:
+    """Reads one body. What it has reserved has to be released when the request is answered."""
+
+    __slots__ = ("_memory", "_receive", "_reserved", "_watch")
+
+    def __init__(self, memory: RequestMemory, receive: Receive, watch: Watch) -> None:
+        self._memory = memory
+        self._receive = receive
+        self._watch = watch
+        self._reserved = 0
+
+    async def read(self, headers: Mapping[bytes, bytes]) -> bytes:
+        """Raises BodyTooLarge, Overloaded, ClientGone, UnsupportedEncoding or MalformedBody.
+
+        Room is taken for what has come in, not for what is announced: announcing costs a client nothing.
+        """
+        max_bytes = self._memory.max_body_bytes
+        if int(headers.get(b"content-length", 0)) > max_bytes:
+            # A client that asked first is not told to go on. One that did not is read, so that it gets to the answer.
+            if b"expect" not in headers:
+                await self._discard()
+            raise self._too_large()
+        self._reserve(MIN_REQUEST_BYTES)
+        chunks: list[bytes] = []
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            if chunk := message.get("body", b""):
+                self._watch.received += len(chunk)
+                if self._watch.received > max_bytes:
+                    await self._discard()
+                    raise self._too_large()
+                self._reserve_up_to(self._watch.received)
+                chunks.append(chunk)
+            if not message.get("more_body", False):
+                break
+        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        if b"content-encoding" not in headers:
+            return body
+        unpacked = unpack(body, headers[b"content-encoding"], max_bytes)
+        self._reserve_up_to(len(unpacked))
+        return unpacked
+
+    def release(self) -> None:
+        self._memory.release(self._reserved)
+        self._reserved = 0
+
+    async def _discard(self) -> None:
+        """Let a client finish sending, up to another body's worth, so that it reads the answer."""
+        left = self._memory.max_body_bytes
+        while left > 0:
+            message = await self._receive()
+            left -= len(message.get("body", b""))
+            if not message.get("more_body", False):
+                return
+
+    def _reserve_up_to(self, size: int) -> None:
+        if size > self._reserved:
+            self._reserve(size - self._reserved)
+
+    def _reserve(self, count: int) -> None:
+        self._memory.reserve(count)
+        self._reserved += count
+
+    def _too_large(self) -> BodyTooLarge:
+        return BodyTooLarge(
+            f"the body is larger than {self._memory.max_body_bytes} bytes; send fewer inputs at a time"
+        )

@@ -1,0 +1,65 @@
+"""The outermost middleware: identifies, counts, logs and traces each request, and answers its errors."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from embedserve_runtime.api.context import RequestContext, ServerContext
+from embedserve_runtime.api.error_response import error_response
+from embedserve_runtime.api.errors import CLIENT_GONE
+from embedserve_runtime.api.middleware.disconnect import ClientGone
+from embedserve_runtime.api.routes import OTHER, label_of
+
+_WITH_BODY = frozenset({"POST", "PUT"})
+
+
+class RequestContextMiddleware:
+    """Puts a RequestContext into the request's state, and ends it when the request ends.
+
+    A HEAD is handled as a GET: uvicorn leaves the body out, and the headers are those of the GET.
+    """
+
+    def __init__(self, app: ASGIApp, server: ServerContext) -> None:
+        self._app = app
+        self._server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        method, path = scope["method"], scope["path"]
+        label = label_of(method, path)
+        context = RequestContext(
+            self._server,
+            label,
+            dict(scope["headers"]),
+            is_work=method in _WITH_BODY and label != OTHER,
+        )
+        # uvicorn makes the state anew for each request.
+        scope.setdefault("state", {})["context"] = context
+        inner = {**scope, "method": "GET"} if method == "HEAD" else scope
+        status: int | None = None
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = headers = [
+                    *message["headers"],
+                    (b"x-request-id", context.request_id.encode()),
+                ]
+                if context.ends_connection:
+                    headers.append((b"connection", b"close"))
+            await send(message)
+
+        try:
+            await self._app(inner, receive, send_with_headers)
+        except ClientGone:
+            pass
+        except Exception as error:
+            if status is not None:
+                raise  # the answer has begun; uvicorn closes the connection
+            await error_response(error, inner)(inner, receive, send_with_headers)
+        finally:
+            if status is not None and status < 400:
+                context.facts.failure = None
+            context.end(method, CLIENT_GONE if status is None else status)

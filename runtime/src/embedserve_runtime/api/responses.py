@@ -1,0 +1,83 @@
+"""Answers whose body is bytes already, and the headers that go with vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from embedserve_runtime.api.context import context_of
+from embedserve_runtime.service import Effort, EmbeddingService
+from embedserve_runtime.telemetry.requests import RequestFacts
+
+Header = tuple[bytes, bytes]
+
+JSON = b"application/json"
+VECTOR_SPACE = b"x-embedserve-vector-space"
+
+
+class BytesResponse(Response):
+    """An answer whose body and headers are bytes, so that nothing has to be encoded again."""
+
+    def __init__(
+        self,
+        body: bytes,
+        status_code: int = 200,
+        headers: Iterable[Header] = (),
+        content_type: bytes = JSON,
+    ) -> None:
+        self.status_code = status_code
+        self.background = None
+        self.body = body
+        self.raw_headers = [
+            (b"content-type", content_type),
+            (b"content-length", b"%d" % len(body)),
+            *headers,
+        ]
+
+
+def result_response(
+    request: Request,
+    service: EmbeddingService,
+    body: bytes,
+    effort: Effort,
+    *,
+    headers: Iterable[Header] = (),
+    content_type: bytes = JSON,
+) -> BytesResponse:
+    """The answer of a request that the engine has worked for. Notes in the request's facts what it took."""
+    note_effort(context_of(request).facts, effort)
+    return BytesResponse(
+        body, headers=(*result_headers(service, effort), *headers), content_type=content_type
+    )
+
+
+def result_headers(service: EmbeddingService, effort: Effort) -> tuple[Header, ...]:
+    """The vector space, and TEI's counters and times in whole milliseconds."""
+    timings = effort.timings
+    total = b"%d" % (timings.total * 1000)
+    return (
+        space_header(service),
+        (b"x-compute-characters", b"%d" % effort.characters),
+        (b"x-compute-tokens", b"%d" % effort.tokens),
+        (b"x-compute-time", total),
+        (b"x-total-time", total),
+        (b"x-tokenization-time", b"%d" % (timings.tokenize * 1000)),
+        (b"x-queue-time", b"%d" % (timings.queue * 1000)),
+        (b"x-inference-time", b"%d" % (timings.engine * 1000)),
+    )
+
+
+def space_header(service: EmbeddingService) -> Header:
+    return (VECTOR_SPACE, service.card.vector_space.encode())
+
+
+def note_effort(facts: RequestFacts, effort: Effort) -> None:
+    """Note what an answer took, for metrics, logs and traces."""
+    timings = effort.timings
+    facts.lengths = effort.lengths
+    facts.tokenize_seconds = timings.tokenize
+    facts.queue_seconds = timings.queue
+    facts.engine_seconds = timings.engine
+    facts.service_seconds = timings.total

@@ -1,0 +1,96 @@
+"""The dialect of Cohere for vectors: `POST /v2/embed`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from embedserve_runtime.api.context import context_of, service_of
+from embedserve_runtime.api.encoding import RowWriter, base64_rows, rows_in, write_rows
+from embedserve_runtime.api.errors import WrongShape
+from embedserve_runtime.api.inputs import note_inputs, prompt_for_input_type, request_options
+from embedserve_runtime.api.json_route import JsonRoute
+from embedserve_runtime.api.responses import result_response
+from embedserve_runtime.api.routers.documented import error_responses
+from embedserve_runtime.api.schemas.base import to_json
+from embedserve_runtime.api.schemas.cohere import (
+    CohereAnswer,
+    CohereBody,
+    CohereMeta,
+    CohereUnits,
+    CohereVersion,
+)
+from embedserve_runtime.api.schemas.messages import MessageBody
+from embedserve_runtime.errors import InvalidInput
+from embedserve_runtime.heads.quantize import Precision
+from embedserve_runtime.service import EmbedQuery, Role
+
+ROLES: Mapping[str, Role] = {"search_query": "query", "search_document": "document"}
+_WRITERS: dict[str, RowWriter] = {
+    "float": rows_in(Precision.FLOAT32),
+    "int8": rows_in(Precision.INT8),
+    "uint8": rows_in(Precision.UINT8),
+    "binary": rows_in(Precision.BINARY),
+    "ubinary": rows_in(Precision.UBINARY),
+    "base64": base64_rows(Precision.FLOAT32),
+}
+
+router = APIRouter(route_class=JsonRoute, tags=["Cohere"], responses=error_responses(MessageBody))
+
+
+@router.post("/v2/embed", summary="Vectors, as Cohere's API gives them", response_model=CohereAnswer)
+async def embed(request: Request, body: CohereBody) -> Response:
+    service, context = service_of(request), context_of(request)
+    options = request_options(context, body.model)
+    texts = _texts_of(body)
+    note_inputs(context, len(texts), is_batch=True)
+    if body.max_tokens is not None and body.max_tokens < service.max_length:
+        raise InvalidInput(f"`max_tokens` below the model's own {service.max_length} is not supported")
+    name, prompt = prompt_for_input_type(body.input_type, service.card)
+    query = EmbedQuery(
+        inputs=texts,
+        truncate=body.truncate != "NONE",
+        side="left" if body.truncate == "START" else "right",
+        prompt_name=name,
+        prompt=prompt,
+        normalize=True,
+        dimensions=body.output_dimension,
+        vector_space=options.vector_space,
+        timeout=options.timeout,
+        role=ROLES.get(body.input_type or ""),
+    )
+    embedded = await service.embed(query)
+    members = [
+        b'"%b":%b' % (kind.encode(), await write_rows(embedded.dense, _WRITERS[kind]))
+        for kind in dict.fromkeys(body.embedding_types or ["float"])
+    ]
+    meta = CohereMeta(
+        api_version=CohereVersion(version="2"),
+        billed_units=CohereUnits(input_tokens=embedded.effort.tokens),
+    )
+    content = b'{"id":%b,"embeddings":{%b},"texts":%b,"meta":%b,"response_type":"embeddings_by_type"}' % (
+        orjson.dumps(context.request_id),
+        b",".join(members),
+        orjson.dumps(texts),
+        to_json(meta),
+    )
+    return result_response(request, service, content, embedded.effort)
+
+
+def _texts_of(body: CohereBody) -> list[str]:
+    if body.images:
+        raise InvalidInput("images cannot be embedded: the model takes text")
+    if (body.texts is None) == (body.inputs is None):
+        raise WrongShape("give either `texts` or `inputs`")
+    if body.inputs is None:
+        return body.texts or []
+    texts = []
+    for index, item in enumerate(body.inputs):
+        if any(part.type != "text" or part.text is None for part in item.content):
+            raise InvalidInput(f"input {index}: only content of type text can be embedded")
+        texts.append(" ".join(part.text or "" for part in item.content))
+    return texts

@@ -1,0 +1,57 @@
+"""The management port: whether the vectors are sound, and which vector space the service's name stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from embedserve_runtime.api.context import server_of, service_of
+from embedserve_runtime.api.json_route import JsonRoute
+from embedserve_runtime.api.responses import BytesResponse
+from embedserve_runtime.api.routers.documented import error_responses
+from embedserve_runtime.api.schemas.base import to_json
+from embedserve_runtime.api.schemas.probes import CurrentAnswer, CurrentBody, SelfCheck
+from embedserve_runtime.api.schemas.tei import ErrorBody
+from embedserve_runtime.api.self_check import problems_of
+from embedserve_runtime.results import Output
+
+router = APIRouter(route_class=JsonRoute, tags=["management"], responses=error_responses(ErrorBody, 422, 503))
+
+
+@router.get("/selfcheck", summary="Whether the vectors are sound", response_model=SelfCheck)
+async def selfcheck(request: Request) -> Response:
+    service = service_of(request)
+    card = service.card
+    problems = await problems_of(service)
+    found = SelfCheck(
+        vector_space=card.vector_space,
+        dimensions=card.pipeline.dimensions,
+        outputs=[output.name.lower() for output in Output if output in card.outputs and output.name],
+        problems=problems,
+    )
+    return BytesResponse(to_json(found), 503 if problems else 200)
+
+
+@router.get("/current", summary="The vector space of this process", response_model=CurrentAnswer)
+async def get_current(request: Request) -> Response:
+    return _current(request)
+
+
+@router.put(
+    "/current", summary="Say which vector space the service's name stands for", response_model=CurrentAnswer
+)
+async def put_current(request: Request, body: CurrentBody) -> Response:
+    """The same again changes nothing."""
+    service_of(request)
+    set_current: Callable[[str], None] = request.app.state.set_current
+    set_current(body.vector_space)
+    return _current(request)
+
+
+def _current(request: Request) -> Response:
+    own = service_of(request).card.vector_space
+    is_current = server_of(request).readiness.elsewhere() is None
+    return BytesResponse(to_json(CurrentAnswer(vector_space=own, current=is_current)))

@@ -1,0 +1,142 @@
+"""The native route, `POST /v1/encode`: several outputs of one forward pass, in the fewest bytes asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import orjson
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from embedserve_runtime.api.context import context_of, server_of, service_of
+from embedserve_runtime.api.inputs import prompt_for_role, read_inputs, request_options, side_of
+from embedserve_runtime.api.json_route import JsonRoute
+from embedserve_runtime.api.native_answer import FLOATS, Form, form_of, write_results
+from embedserve_runtime.api.responses import result_response
+from embedserve_runtime.api.routers.documented import Responses, error_responses
+from embedserve_runtime.api.schemas.messages import MessageBody
+from embedserve_runtime.api.schemas.native import EncodeAnswer, EncodeBody
+from embedserve_runtime.errors import InvalidInput, WrongModelKind
+from embedserve_runtime.results import Output
+from embedserve_runtime.service import Embedded, EmbeddingService, EmbedQuery
+from embedserve_runtime.tokenizing import Input, Token
+
+BYTES = b"application/octet-stream"
+DTYPE = b"x-embedserve-dtype"
+SHAPE = b"x-embedserve-shape"
+OUTPUTS = {
+    "dense": Output.DENSE,
+    "sparse": Output.SPARSE,
+    "multi_vector": Output.MULTI_VECTOR,
+    "hidden": Output.HIDDEN,
+}
+_BINARY: Responses = {200: {"content": {BYTES.decode(): {"schema": {"type": "string", "format": "binary"}}}}}
+
+router = APIRouter(
+    route_class=JsonRoute, tags=["native"], responses={**error_responses(MessageBody), **_BINARY}
+)
+
+
+@router.post(
+    "/v1/encode",
+    summary="Vectors, tokens and hidden states from one forward pass",
+    response_model=EncodeAnswer,
+)
+async def encode(request: Request, body: EncodeBody) -> Response:
+    service, context = service_of(request), context_of(request)
+    as_bytes = BYTES in context.headers.get(b"accept", b"").lower()
+    wanted = _wanted(body, service)
+    form = form_of(body, service)
+    _check_outputs(body, wanted, as_bytes=as_bytes)
+    query = _query_of(request, body, service, wanted)
+    # Refuses too much text before the engine works for it.
+    lists_tokens = body.outputs is not None and "tokens" in body.outputs
+    tokens = await service.locate(query) if lists_tokens else None
+    embedded = await service.embed(query)
+    if as_bytes:
+        return await _bytes_response(request, service, embedded, form)
+    members = [
+        b'"model":' + orjson.dumps(server_of(request).model_name),
+        b'"vector_space":' + orjson.dumps(service.card.vector_space),
+        b'"dtype":' + orjson.dumps(body.dtype),
+        b'"encoding":' + orjson.dumps(body.encoding),
+        b'"token_counts":' + orjson.dumps(list(embedded.effort.lengths)),
+        *await write_results(form, wanted, service, embedded),
+    ]
+    if tokens is not None:
+        prompt = service.prompt_of(query)
+        listed = await asyncio.to_thread(_write_tokens, query.inputs, len(prompt), tokens)
+        members.append(b'"tokens":' + listed)
+    return result_response(request, service, b"{" + b",".join(members) + b"}", embedded.effort)
+
+
+def _query_of(request: Request, body: EncodeBody, service: EmbeddingService, wanted: Output) -> EmbedQuery:
+    context = context_of(request)
+    options = request_options(context, body.model)
+    name, prompt = prompt_for_role(body.input_type, body.prompt_name, body.prompt, service.card)
+    return EmbedQuery(
+        inputs=read_inputs(context, body.inputs, "inputs"),
+        truncate=body.truncate,
+        side=side_of(body.truncation_direction),
+        prompt_name=name,
+        prompt=prompt,
+        normalize=body.normalize,
+        dimensions=body.dimensions,
+        vector_space=options.vector_space,
+        timeout=options.timeout,
+        outputs=wanted,
+        top_k=body.top_k,
+        threshold=body.threshold or 0.0,
+        role=body.input_type,
+        spans=None if body.spans is None else [[(start, end) for start, end in one] for one in body.spans],
+        pool_factor=body.pool_factor,
+    )
+
+
+def _wanted(body: EncodeBody, service: EmbeddingService) -> Output:
+    """Tokens alone come with what the model is for: their request runs like any other. Spans are a result too."""
+    wanted = Output(0)
+    for name in body.outputs or ():
+        wanted |= OUTPUTS.get(name, Output(0))
+    return wanted if body.spans is not None else wanted or service.card.main_output
+
+
+def _check_outputs(body: EncodeBody, wanted: Output, *, as_bytes: bool) -> None:
+    if wanted is Output.LOGITS:
+        raise WrongModelKind("model gives scores and nothing to encode; use /rerank or /predict")
+    if as_bytes and (
+        wanted is not Output.DENSE or "tokens" in (body.outputs or ()) or body.spans is not None
+    ):
+        raise InvalidInput(f"{BYTES.decode()} carries dense vectors only; accept JSON for other outputs")
+    if wanted & (Output.HIDDEN | Output.MULTI_VECTOR) and body.dtype not in FLOATS:
+        raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
+
+
+async def _bytes_response(
+    request: Request, service: EmbeddingService, embedded: Embedded, form: Form
+) -> Response:
+    rows = await asyncio.to_thread(form.quantized, embedded.dense)
+    headers = ((DTYPE, form.precision.encode()), (SHAPE, b"%d,%d" % rows.shape))
+    return result_response(
+        request, service, rows.tobytes(), embedded.effort, headers=headers, content_type=BYTES
+    )
+
+
+def _write_tokens(inputs: Sequence[Input], prompt_length: int, located: list[list[Token]]) -> bytes:
+    return orjson.dumps(
+        [
+            [_token(token, prompt_length if isinstance(item, str) else 0) for token in tokens]
+            for item, tokens in zip(inputs, located, strict=True)
+        ]
+    )
+
+
+def _token(token: Token, prompt_length: int) -> dict[str, int | str | bool | None]:
+    """As `EncodedToken` documents it; a model instance for each of a million tokens would take seconds."""
+    start, stop = token.start, token.stop
+    if start is None or stop is None or stop <= prompt_length:
+        return {"id": token.id, "text": token.text, "special": token.special, "start": None, "end": None}
+    start, stop = max(0, start - prompt_length), stop - prompt_length
+    return {"id": token.id, "text": token.text, "special": False, "start": start, "end": stop}

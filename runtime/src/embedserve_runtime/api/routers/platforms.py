@@ -1,0 +1,112 @@
+"""The routes that platforms call, which say nothing of the task: `POST /`, `/invocations`, `/vertex`.
+
+The model and the shape of the body decide. An `inputs` object with a `source_sentence` is a similarity; among Vertex's
+instances, one with `query` and `texts` is ranked; else the model does what it is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from embedserve_runtime.api.context import RequestContext, context_of, service_of
+from embedserve_runtime.api.inputs import note_inputs
+from embedserve_runtime.api.json_route import JsonRoute
+from embedserve_runtime.api.responses import BytesResponse, space_header
+from embedserve_runtime.api.routers.documented import error_responses
+from embedserve_runtime.api.routers.tei import compare, run_task
+from embedserve_runtime.api.routers.tei_tasks import (
+    TeiTask,
+    embed_task,
+    predict_task,
+    rerank_task,
+    sparse_task,
+)
+from embedserve_runtime.api.schemas.reading import read_python
+from embedserve_runtime.api.schemas.tei import (
+    EmbedBody,
+    ErrorBody,
+    PlatformBody,
+    PredictBody,
+    RerankBody,
+    SimilarityBody,
+    TokensBody,
+    VertexBody,
+)
+from embedserve_runtime.errors import EmptyInput
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.results import Output
+from embedserve_runtime.service import EmbeddingService
+
+router = APIRouter(route_class=JsonRoute, tags=["platforms"], responses=error_responses(ErrorBody))
+
+
+@router.post("/", summary="The model's own task, for platforms that know one path", response_model=Any)
+async def default(request: Request, body: PlatformBody) -> Response:
+    """The model's own task, or a similarity."""
+    content = body.content
+    if isinstance(content.get("inputs"), dict):
+        return await compare(request, read_python(SimilarityBody, content))
+    return await run_task(request, _task_of(context_of(request), service_of(request).card, content))
+
+
+@router.post("/invocations", summary="As Amazon SageMaker calls it", response_model=Any)
+async def invocations(request: Request, body: PlatformBody) -> Response:
+    return await default(request, body)
+
+
+@router.post("/vertex", summary="As Vertex AI calls it", response_model=Any)
+async def vertex(request: Request, body: VertexBody) -> Response:
+    service, context = service_of(request), context_of(request)
+    if not body.instances:
+        raise EmptyInput("`instances` cannot be empty")
+    # Each instance has an input at least: refused before any of them is looked at.
+    service.check_room(len(body.instances))
+    tasks = [_instance(context, service, index, content) for index, content in enumerate(body.instances)]
+    count = sum(task.inputs for task in tasks)
+    note_inputs(context, count, is_batch=True)
+    service.check_room(count)
+    predictions = await _run_all(service, tasks)
+    return BytesResponse(
+        b'{"predictions":[' + b",".join(predictions) + b"]}", headers=(space_header(service),)
+    )
+
+
+def _task_of(context: RequestContext, card: ModelCard, content: Any, where: str = "") -> TeiTask:
+    """What the model is for, or a ranking where the body is one. Raises WrongShape."""
+    if card.main_output in (Output.LOGITS, Output.MULTI_VECTOR) and _is_ranking(content):
+        return rerank_task(context, read_python(RerankBody, content, where))
+    if card.main_output is Output.LOGITS:
+        return predict_task(context, read_python(PredictBody, content, where))
+    if card.main_output is Output.SPARSE:
+        return sparse_task(context, read_python(TokensBody, content, where))
+    return embed_task(context, read_python(EmbedBody, content, where))
+
+
+def _is_ranking(content: Any) -> bool:
+    return isinstance(content, dict) and "query" in content and "texts" in content
+
+
+def _instance(context: RequestContext, service: EmbeddingService, index: int, content: Any) -> TeiTask:
+    if _is_ranking(content):
+        service.check_ranks()
+    return _task_of(context, service.card, content, f"instance {index}")
+
+
+async def _run_all(service: EmbeddingService, tasks: list[TeiTask]) -> list[bytes]:
+    """Answers of all instances; the first failure ends the others."""
+
+    async def run_one(task: TeiTask) -> bytes:
+        content, _ = await task.run(service)
+        return content
+
+    running = [asyncio.ensure_future(run_one(task)) for task in tasks]
+    try:
+        return await asyncio.gather(*running)
+    finally:
+        for each in running:
+            each.cancel()

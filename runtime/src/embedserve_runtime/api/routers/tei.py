@@ -1,0 +1,252 @@
+"""The dialect of Text Embeddings Inference: its routes over one model; 424 where the model is of another kind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import numpy as np
+import orjson
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from embedserve_runtime.api.context import context_of, server_of, service_of
+from embedserve_runtime.api.encoding import number_arrays, write_matrices
+from embedserve_runtime.api.inputs import (
+    note_inputs,
+    prompt_for_role,
+    read_ids,
+    read_texts,
+    request_options,
+    side_of,
+)
+from embedserve_runtime.api.json_route import JsonRoute
+from embedserve_runtime.api.responses import BytesResponse, result_response, space_header
+from embedserve_runtime.api.routers.documented import error_responses
+from embedserve_runtime.api.routers.tei_tasks import (
+    TeiTask,
+    embed_task,
+    predict_task,
+    rerank_task,
+    sparse_task,
+    tokens_query,
+)
+from embedserve_runtime.api.schemas.base import to_json
+from embedserve_runtime.api.schemas.tei import (
+    DecodeBody,
+    EmbedBody,
+    EmbeddingModelType,
+    EngineBody,
+    ErrorBody,
+    InfoBody,
+    LabelsModelType,
+    ModelType,
+    PredictBody,
+    PredictItem,
+    RankItem,
+    RerankBody,
+    SimilarityBody,
+    SimilarityParameters,
+    SparseItem,
+    TokenItem,
+    TokenizeBody,
+    TokensBody,
+)
+from embedserve_runtime.engines.base import EngineFacts
+from embedserve_runtime.errors import EmptyInput
+from embedserve_runtime.heads.similarity import cosines
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.heads.description import ClassifierHead, MultiVectorHead, SparseHead
+from embedserve_runtime.results import Output
+from embedserve_runtime.service import TOKENIZER_THREADS, EmbedQuery
+from embedserve_runtime.tokenizing import Token
+
+VERSION = version("embedserve-runtime")
+_TEI_POOLING = {"last": "last_token"}
+"""Where TEI calls a pooling by another name."""
+
+router = APIRouter(route_class=JsonRoute, tags=["TEI"], responses=error_responses(ErrorBody))
+
+
+@router.post("/embed", summary="Vectors of one or more inputs", response_model=list[list[float]])
+async def embed(request: Request, body: EmbedBody) -> Response:
+    return await run_task(request, embed_task(context_of(request), body))
+
+
+@router.post("/embed_sparse", summary="Sparse vectors", response_model=list[list[SparseItem]])
+async def embed_sparse(request: Request, body: TokensBody) -> Response:
+    return await run_task(request, sparse_task(context_of(request), body))
+
+
+@router.post("/rerank", summary="Scores of texts for a query, the best first", response_model=list[RankItem])
+async def rerank(request: Request, body: RerankBody) -> Response:
+    return await run_task(request, rerank_task(context_of(request), body))
+
+
+@router.post(
+    "/predict",
+    summary="Labels with their scores; a list of lists for a batch",
+    response_model=list[PredictItem] | list[list[PredictItem]],
+)
+async def predict(request: Request, body: PredictBody) -> Response:
+    return await run_task(request, predict_task(context_of(request), body))
+
+
+async def run_task(request: Request, task: TeiTask) -> Response:
+    """The answer of a task. Raises any RequestError."""
+    service = service_of(request)
+    content, effort = await task.run(service)
+    return result_response(request, service, content, effort)
+
+
+@router.post(
+    "/embed_all",
+    summary="Hidden states of every token, not normalised",
+    response_model=list[list[list[float]]],
+)
+async def embed_all(request: Request, body: TokensBody) -> Response:
+    """The encoder's last hidden states: special tokens included, not normalised, no dense modules."""
+    service = service_of(request)
+    embedded = await service.embed(tokens_query(context_of(request), body, Output.HIDDEN))
+    matrices = await write_matrices(embedded.hidden)
+    return result_response(request, service, b"[" + matrices + b"]", embedded.effort)
+
+
+@router.post("/similarity", summary="Cosine similarities of sentences to one", response_model=list[float])
+async def similarity(request: Request, body: SimilarityBody) -> Response:
+    return await compare(request, body)
+
+
+async def compare(request: Request, body: SimilarityBody) -> Response:
+    """The cosines of sentences with one. Raises any RequestError."""
+    service, context = service_of(request), context_of(request)
+    sentences = body.inputs.sentences
+    if not sentences:
+        raise EmptyInput("`sentences` cannot be empty")
+    note_inputs(context, len(sentences) + 1, is_batch=True)
+    parameters = body.parameters or SimilarityParameters()
+    options = request_options(context)
+    query = EmbedQuery(
+        inputs=[body.inputs.source_sentence, *sentences],
+        truncate=parameters.truncate,
+        side=side_of(parameters.truncation_direction),
+        prompt_name=parameters.prompt_name,
+        vector_space=options.vector_space,
+        timeout=options.timeout,
+    )
+    embedded = await service.embed(query)
+    scores = cosines(embedded.dense[0], embedded.dense[1:])
+    return result_response(request, service, number_arrays(scores, 0), embedded.effort)
+
+
+@router.post("/tokenize", summary="Tokens of texts, with their places", response_model=list[list[TokenItem]])
+async def tokenize(request: Request, body: TokenizeBody) -> Response:
+    service = service_of(request)
+    texts = read_texts(context_of(request), body.inputs)
+    name, prompt = prompt_for_role(body.input_type, body.prompt_name, None, service.card)
+    query = EmbedQuery(texts, prompt_name=name, prompt=prompt, role=body.input_type)
+    tokenized = await service.tokenize(query, add_special_tokens=body.add_special_tokens)
+    content = await asyncio.to_thread(_write_tokens, texts, service.prompt_of(query), tokenized)
+    return BytesResponse(content)
+
+
+@router.post("/decode", summary="Texts of token ids", response_model=list[str])
+async def decode(request: Request, body: DecodeBody) -> Response:
+    service = service_of(request)
+    sequences = read_ids(body.ids, "ids")
+    note_inputs(context_of(request), len(sequences), is_batch=sequences[:1] != [body.ids])
+    texts = await service.decode(sequences, body.input_type, skip_special_tokens=body.skip_special_tokens)
+    return BytesResponse(orjson.dumps(texts))
+
+
+@router.get(
+    "/info",
+    summary="What is served and within which limits",
+    response_model=InfoBody,
+    responses=error_responses(ErrorBody, 401, 503),
+)
+async def info(request: Request) -> Response:
+    service, server = service_of(request), server_of(request)
+    card, batching = service.card, service.batching
+    limits = service.dispatcher.limits
+    content = InfoBody(
+        model_id=card.source,
+        model_sha=card.revision,
+        model_dtype=service.engines[0].precision,
+        served_model_name=server.model_name,
+        model_type=_model_type(card),
+        max_concurrent_requests=limits.queue_inputs,
+        max_input_length=service.max_length,
+        max_batch_tokens=limits.batch_tokens,
+        max_batch_requests=None,
+        max_client_batch_size=batching.max_client_batch_size or limits.queue_inputs,
+        auto_truncate=batching.auto_truncate,
+        tokenization_workers=TOKENIZER_THREADS,
+        version=VERSION,
+        vector_space=card.vector_space,
+        dimensions=card.pipeline.dimensions,
+        full_dimensions=card.pipeline.full_dimensions,
+        normalize=card.pipeline.normalize,
+        prompts=list(card.prompts),
+        default_prompt=card.default_prompt,
+        engine=_engine(service.engines),
+        http_workers=server.http_workers,
+    )
+    return BytesResponse(to_json(content), headers=(space_header(service),))
+
+
+def _engine(engines: Sequence[EngineFacts]) -> EngineBody:
+    """All are of one kind."""
+    first = engines[0]
+    return EngineBody(
+        kind=first.kind,
+        devices=[one.device for one in engines],
+        precision=first.precision,
+        attention=first.attention,
+        parity=first.parity,
+        threads=first.threads,
+    )
+
+
+def _model_type(card: ModelCard) -> ModelType:
+    match card.head:
+        case ClassifierHead() as head:
+            labels = LabelsModelType(
+                id2label={str(number): label for number, label in enumerate(head.labels)},
+                label2id={label: number for number, label in enumerate(head.labels)},
+            )
+            return ModelType(reranker=labels) if len(head.labels) == 1 else ModelType(classifier=labels)
+        case SparseHead():
+            return ModelType(embedding=EmbeddingModelType(pooling="splade"))
+        case MultiVectorHead():
+            return ModelType(embedding=EmbeddingModelType(pooling="multi_vector"))
+        case None:
+            pooling = card.pipeline.pooling_name
+            return ModelType(embedding=EmbeddingModelType(pooling=_TEI_POOLING.get(pooling, pooling)))
+
+
+def _write_tokens(texts: list[str], prompt: str, tokenized: list[list[Token]]) -> bytes:
+    lists = []
+    for text, tokens in zip(texts, tokenized, strict=True):
+        offsets = byte_offsets(prompt + text)
+        lists.append([_token(token, offsets) for token in tokens])
+    return orjson.dumps(lists)
+
+
+def _token(token: Token, offsets: Sequence[int]) -> dict[str, int | str | bool | None]:
+    """As `TokenItem` documents it; a model instance for each of a million tokens would take seconds."""
+    if token.start is None or token.stop is None:
+        return {"id": token.id, "text": token.text, "special": token.special, "start": None, "stop": None}
+    start, stop = offsets[token.start], offsets[token.stop]
+    return {"id": token.id, "text": token.text, "special": False, "start": start, "stop": stop}
+
+
+def byte_offsets(text: str) -> list[int] | range:
+    """Of each code point, and of the end, in the UTF-8 bytes of the text."""
+    if text.isascii():
+        return range(len(text) + 1)
+    points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    widths = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
+    return [0, *np.cumsum(widths).tolist()]

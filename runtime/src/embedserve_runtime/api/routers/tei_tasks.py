@@ -1,0 +1,152 @@
+"""The tasks of TEI's API, apart from the path that they come by: embed, embed_sparse, rerank and predict.
+
+A task is made of a body first, so that a request of several can be refused before any of it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+
+from embedserve_runtime.api.context import RequestContext
+from embedserve_runtime.api.encoding import number_arrays, numbers, sparse_items, write_rows
+from embedserve_runtime.api.errors import WrongShape
+from embedserve_runtime.api.inputs import note_inputs, read_inputs, request_options, side_of
+from embedserve_runtime.api.schemas.tei import EmbedBody, PredictBody, RerankBody, TokensBody
+from embedserve_runtime.errors import EmptyInput
+from embedserve_runtime.results import Output
+from embedserve_runtime.service import Effort, EmbeddingService, EmbedQuery, Pair, Scored, ScoreQuery, rank
+
+
+@dataclass(frozen=True, slots=True)
+class TeiTask:
+    """inputs: how many there are. run: gives the answer's JSON and what it took; raises any RequestError."""
+
+    inputs: int
+    run: Callable[[EmbeddingService], Awaitable[tuple[bytes, Effort]]]
+
+
+def embed_task(context: RequestContext, body: EmbedBody) -> TeiTask:
+    options = request_options(context)
+    query = EmbedQuery(
+        read_inputs(context, body.inputs, "inputs"),
+        truncate=body.truncate,
+        side=side_of(body.truncation_direction),
+        prompt_name=body.prompt_name,
+        normalize=body.normalize is not False,
+        dimensions=body.dimensions,
+        vector_space=options.vector_space,
+        timeout=options.timeout,
+    )
+
+    async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
+        embedded = await service.embed(query)
+        return await write_rows(embedded.dense, number_arrays), embedded.effort
+
+    return TeiTask(len(query.inputs), run)
+
+
+def sparse_task(context: RequestContext, body: TokensBody) -> TeiTask:
+    query = tokens_query(context, body, Output.SPARSE)
+
+    async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
+        embedded = await service.embed(query)
+        return await sparse_items(embedded.sparse), embedded.effort
+
+    return TeiTask(len(query.inputs), run)
+
+
+def rerank_task(context: RequestContext, body: RerankBody) -> TeiTask:
+    count = len(body.texts)
+    note_inputs(context, count, is_batch=True)
+    if not count:
+        raise EmptyInput("`texts` cannot be empty")
+
+    async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
+        service.check_room(count)  # before a pair is made for each text
+        query = _score_query(context, body, [Pair(body.query, text) for text in body.texts], ranks=True)
+        scored = await rank(service, query)
+        places = scored.ranking()
+        items = (
+            b'{"index":%d,"score":%b%b}'
+            % (place, score, b',"text":' + orjson.dumps(body.texts[place]) if body.return_text else b"")
+            for place, score in zip(places.tolist(), numbers(scored.scores[places, 0]), strict=True)
+        )
+        return b"[" + b",".join(items) + b"]", scored.effort
+
+    return TeiTask(count, run)
+
+
+def predict_task(context: RequestContext, body: PredictBody) -> TeiTask:
+    inputs = body.inputs
+    is_batch = isinstance(inputs, list) and not all(isinstance(item, str) for item in inputs)
+    count = len(inputs) if is_batch else 1
+    note_inputs(context, count, is_batch=is_batch)
+
+    async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
+        service.check_room(count)
+        items = [_item_of(item) for item in inputs] if is_batch else [_item_of(inputs)]
+        scored = await service.score(_score_query(context, body, items, ranks=False))
+        content = b",".join(_predictions(scored))
+        return b"[" + content + b"]" if is_batch else content, scored.effort
+
+    return TeiTask(count, run)
+
+
+def tokens_query(context: RequestContext, body: TokensBody, outputs: Output) -> EmbedQuery:
+    """What a body with inputs alone asks for. Raises InvalidInput, VectorSpaceMismatch, WrongShape."""
+    options = request_options(context)
+    return EmbedQuery(
+        inputs=read_inputs(context, body.inputs, "inputs"),
+        truncate=body.truncate,
+        side=side_of(body.truncation_direction),
+        prompt_name=body.prompt_name,
+        vector_space=options.vector_space,
+        timeout=options.timeout,
+        outputs=outputs,
+    )
+
+
+def _score_query(
+    context: RequestContext, body: RerankBody | PredictBody, items: Sequence[str | Pair], *, ranks: bool
+) -> ScoreQuery:
+    options = request_options(context)
+    return ScoreQuery(
+        items,
+        ranks=ranks,
+        raw=body.raw_scores,
+        truncate=body.truncate,
+        side=side_of(body.truncation_direction),
+        vector_space=options.vector_space,
+        timeout=options.timeout,
+    )
+
+
+def _item_of(value: str | list[str] | list[str | list[str]]) -> str | Pair:
+    """TEI's shapes of one input: a text, or an array of one text or of two."""
+    match value:
+        case str(text) | [str(text)]:
+            return text
+        case [str(first), str(second)]:
+            return Pair(first, second)
+        case _:
+            raise WrongShape(
+                "`inputs` must be a text, a pair of texts, or a list of arrays of one text or two"
+            )
+
+
+def _predictions(scored: Scored) -> list[bytes]:
+    """A list of labels for each item, the likeliest first."""
+    labels = [orjson.dumps(label) for label in scored.labels]
+    written = []
+    for row in scored.scores:
+        order = np.argsort(-row, kind="stable")
+        items = (
+            b'{"score":%b,"label":%b}' % (score, labels[column])
+            for column, score in zip(order.tolist(), numbers(row[order]), strict=True)
+        )
+        written.append(b"[" + b",".join(items) + b"]")
+    return written

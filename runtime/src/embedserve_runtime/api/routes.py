@@ -1,0 +1,74 @@
+"""The paths of the API: how each is counted, who may call it, and how its errors are written."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Dialect = Literal["tei", "openai", "message"]
+"""The shape of a JSON error. message: Cohere's, which the native routes share."""
+
+OTHER = "other"
+"""Metric label of everything that is none of the routes below: paths of scanners must not become labels."""
+FORWARDED = "forwarded"
+"""Metric label of what is passed on to another vector space."""
+
+EMBEDDING_ROUTES = (
+    "/",
+    "/embed",
+    "/embed_all",
+    "/embed_sparse",
+    "/predict",
+    "/rerank",
+    "/similarity",
+    "/v1/embeddings",
+    "/v1/encode",
+    "/v1/rerank",
+    "/v1/score",
+    "/v2/embed",
+    "/v2/rerank",
+    "/vertex",
+)
+"""Routes that run the model; the `te_*` metrics count these alone."""
+KEYED_ROUTES = frozenset((*EMBEDDING_ROUTES, "/tokenize", "/decode", "/v1/models", "/info"))
+"""Routes that ask for an API key where there are keys."""
+PROBE_ROUTES = ("/health", "/livez", "/readyz", "/metrics")
+MANAGEMENT_ROUTES = ("/current", "/selfcheck")
+ROUTES = (
+    *EMBEDDING_ROUTES,
+    "/tokenize",
+    "/decode",
+    "/v1/models",
+    "/info",
+    *PROBE_ROUTES,
+    *MANAGEMENT_ROUTES,
+    FORWARDED,
+    OTHER,
+)
+OWN_PATHS = frozenset((*PROBE_ROUTES, "/ping"))
+"""About this process, whatever the service's name stands for: never passed on."""
+
+RPC_EMBEDDING_SERVICES = ("embedserve.v1.Embeddings", "tei.v1.Embed", "tei.v1.Predict", "tei.v1.Rerank")
+RPC_SERVICES = (*RPC_EMBEDDING_SERVICES, "tei.v1.Info", "tei.v1.Tokenize")
+"""What gRPC calls are counted as: by their service, not by method."""
+
+_ALIASES = {"/embeddings": "/v1/embeddings", "/invocations": "/", "/ping": "/health"}
+_KNOWN = frozenset(ROUTES) - {FORWARDED, OTHER}
+_OPENAI_PREFIXES = ("/v1/embeddings", "/embeddings", "/v1/models")
+_MESSAGE_PREFIXES = ("/v1/", "/v2/")
+
+
+def label_of(method: str, path: str) -> str:
+    """The metric label of a request."""
+    if path == "/":
+        return "/" if method == "POST" else "/health"
+    if path.startswith("/v1/models/"):
+        return "/v1/models"
+    label = _ALIASES.get(path, path)
+    return label if label in _KNOWN else OTHER
+
+
+def dialect_of(path: str) -> Dialect:
+    """How an error on this path is written."""
+    if path.startswith(_OPENAI_PREFIXES):
+        return "openai"
+    return "message" if path.startswith(_MESSAGE_PREFIXES) else "tei"

@@ -1,0 +1,145 @@
+"""What the models of all dialects share: their base, the fields that several of them have, and how they are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, Tag
+
+T = TypeVar("T")
+
+
+class ApiModel(BaseModel):
+    """Base of all bodies: strict and frozen.
+
+    Fields that a model does not name are ignored, as TEI does: clients send each other's options along.
+    """
+
+    model_config = ConfigDict(
+        strict=True,
+        frozen=True,
+        extra="ignore",
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        # Texts are not repeated; a cache of them would only cost time.
+        cache_strings="keys",
+    )
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Metadata of a field of several types: what it takes, and what its items may be, as an error puts it."""
+
+    value: str
+    item: str = ""
+
+
+def is_none(value: object) -> bool:
+    """For `exclude_if`: a member of an answer that is left out instead of being null."""
+    return value is None
+
+
+def to_json(model: BaseModel) -> bytes:
+    """In the order of the fields and without blanks; `exclude_if` says which fields are left out."""
+    return model.__pydantic_serializer__.to_json(model, by_alias=True)
+
+
+# A list that is refused at its first bad item: a body may have millions of them.
+Many = Annotated[list[T], Field(fail_fast=True)]
+# Marks a choice of a union, so that paths in errors do not name it.
+CHOICE = Tag("")
+
+# Choices are tried from left to right, the list first: a text is told from a list at once, while the error of a list
+# that is no text would hold a copy of it.
+Inputs = Annotated[
+    Annotated[
+        Many[
+            Annotated[
+                Annotated[str, CHOICE] | Annotated[Many[int], CHOICE] | Annotated[int, CHOICE],
+                Field(union_mode="left_to_right"),
+            ]
+        ],
+        CHOICE,
+    ]
+    | Annotated[str, CHOICE],
+    Wanted(
+        "a text, an array of token ids, or a list of texts and arrays of token ids",
+        "a text or an array of token ids",
+    ),
+    Field(
+        union_mode="left_to_right",
+        description="One text, one array of token ids, or a list of texts and arrays of token ids. "
+        "Token ids are used as they are: no special tokens and no prompt are added.",
+        examples=[["What is a vector?", "A list of numbers."]],
+    ),
+]
+Positive = Annotated[int, Field(ge=1)]
+Dimensions = Annotated[
+    Positive | None,
+    Field(
+        description="Keep only the first dimensions (Matryoshka), before normalising; null keeps all.",
+        examples=[256],
+    ),
+]
+Truncate = Annotated[
+    bool | None,
+    Field(
+        description="Cut inputs that are longer than the model takes; null takes the server's setting.",
+        examples=[True],
+    ),
+]
+Direction = Annotated[
+    Literal["Left", "left", "Right", "right"],
+    Field(description="The side that is cut off.", examples=["Right"]),
+]
+ModelName = Annotated[
+    str | None,
+    Field(
+        description="Any name: one model is served. NAME@vs1-... insists on that vector space; another one gives 409.",
+        examples=["all-minilm-l6-v2"],
+    ),
+]
+PromptName = Annotated[
+    str | None,
+    Field(
+        description="Name of the prompt put before each text; null takes the default prompt, if any.",
+        examples=["query"],
+    ),
+]
+InputType = Annotated[
+    Literal["query", "document"] | None,
+    Field(
+        description="What the inputs are: a model that treats queries in another way may have another tokenizer for "
+        "them; of texts it chooses the prompt, too.",
+        examples=["query"],
+    ),
+]
+RawScores = Annotated[
+    bool, Field(description="Scores as the model gives them, without sigmoid or softmax.", examples=[False])
+]
+Query = Annotated[str, Field(description="What is asked.", examples=["What is a vector?"])]
+
+# Members of answers.
+Index = Annotated[int, Field(description="Place in the request, from 0.", examples=[0])]
+ModelId = Annotated[
+    str, Field(description="Name under which the model is served.", examples=["all-minilm-l6-v2"])
+]
+VectorSpace = Annotated[
+    str,
+    Field(
+        description="Identity of the vector space; vectors of different spaces cannot be compared.",
+        examples=["vs1-0123456789abcdef0123"],
+    ),
+]
+RequestId = Annotated[
+    str, Field(description="Id of the request.", examples=["4c8f0f6e1b7a4c0e9d2f3a5b6c7d8e9f"])
+]
+ErrorMessage = Annotated[
+    str,
+    Field(
+        description="What was wrong, and what to do about it.",
+        examples=["`dimensions` must be at least 1 (got 0)"],
+    ),
+]
+Reason = Annotated[str, Field(description="The precise reason.", examples=["WrongShape"])]

@@ -1,0 +1,329 @@
+"""Bodies of the routes of Text Embeddings Inference: requests, and answers that are objects."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from embedserve_runtime.api.schemas.base import (
+    CHOICE,
+    ApiModel,
+    Dimensions,
+    Direction,
+    ErrorMessage,
+    Index,
+    Inputs,
+    InputType,
+    Many,
+    ModelId,
+    PromptName,
+    Query,
+    RawScores,
+    Truncate,
+    VectorSpace,
+    Wanted,
+    is_none,
+)
+
+
+class EmbedBody(ApiModel):
+    """Body of `POST /embed`."""
+
+    inputs: Inputs
+    truncate: Truncate = None
+    truncation_direction: Direction = "Right"
+    prompt_name: PromptName = None
+    normalize: bool | None = Field(
+        True, description="Scale each vector to length 1; null means true.", examples=[True]
+    )
+    dimensions: Dimensions = None
+
+
+class TokensBody(ApiModel):
+    """Body of `POST /embed_all` and `POST /embed_sparse`."""
+
+    inputs: Inputs
+    truncate: Truncate = None
+    truncation_direction: Direction = "Right"
+    prompt_name: PromptName = None
+
+
+class RerankBody(ApiModel):
+    """Body of `POST /rerank`."""
+
+    query: Query
+    texts: Many[str] = Field(description="The texts to rank.", examples=[["A list of numbers.", "A fruit."]])
+    truncate: Truncate = None
+    truncation_direction: Direction = "Right"
+    raw_scores: RawScores = False
+    return_text: bool = Field(False, description="Give each text back with its score.", examples=[True])
+
+
+class PredictBody(ApiModel):
+    """Body of `POST /predict`."""
+
+    inputs: Annotated[
+        Annotated[
+            Many[
+                Annotated[
+                    Annotated[str, CHOICE] | Annotated[Many[str], CHOICE], Field(union_mode="left_to_right")
+                ]
+            ],
+            CHOICE,
+        ]
+        | Annotated[str, CHOICE],
+        Wanted(
+            "a text, a pair of texts, or a list of arrays of one text or two",
+            "a text, or an array of one text or two",
+        ),
+        Field(
+            union_mode="left_to_right",
+            description="A text, a pair of texts, or a list of arrays of one text or two.",
+            examples=["A good film."],
+        ),
+    ]
+    truncate: Truncate = None
+    truncation_direction: Direction = "Right"
+    raw_scores: RawScores = False
+
+
+class SimilarityInputs(ApiModel):
+    """What is compared with what."""
+
+    source_sentence: str = Field(
+        description="The text that all others are compared with.", examples=["What is a vector?"]
+    )
+    sentences: Many[str] = Field(
+        description="The texts that are compared with it.", examples=[["A list of numbers.", "A fruit."]]
+    )
+
+
+class SimilarityParameters(ApiModel):
+    """How the texts are embedded."""
+
+    truncate: Truncate = None
+    truncation_direction: Direction = "Right"
+    prompt_name: PromptName = None
+
+
+class SimilarityBody(ApiModel):
+    """Body of `POST /similarity`."""
+
+    inputs: SimilarityInputs = Field(
+        description="What is compared with what.",
+        examples=[{"source_sentence": "What is a vector?", "sentences": ["A list of numbers."]}],
+    )
+    parameters: SimilarityParameters | None = Field(
+        None, description="How the texts are embedded.", examples=[{"truncate": True}]
+    )
+
+
+class TokenizeBody(ApiModel):
+    """Body of `POST /tokenize`."""
+
+    inputs: Annotated[
+        Annotated[Many[str], CHOICE] | Annotated[str, CHOICE],
+        Wanted("a text or a list of texts"),
+        Field(
+            union_mode="left_to_right",
+            description="A text or a list of texts.",
+            examples=[["What is a vector?"]],
+        ),
+    ]
+    add_special_tokens: bool = Field(
+        True, description="With the special tokens that the model expects.", examples=[True]
+    )
+    prompt_name: PromptName = None
+    input_type: InputType = None
+
+
+class DecodeBody(ApiModel):
+    """Body of `POST /decode`."""
+
+    ids: Annotated[
+        Many[
+            Annotated[
+                Annotated[Many[int], CHOICE] | Annotated[int, CHOICE], Field(union_mode="left_to_right")
+            ]
+        ],
+        Wanted("an array of token ids or a list of them", "a token id or an array of token ids"),
+        Field(description="One array of token ids, or a list of them.", examples=[[101, 2054, 2003, 102]]),
+    ]
+    skip_special_tokens: bool = Field(True, description="Leave special tokens out.", examples=[True])
+    input_type: InputType = None
+
+
+class PlatformBody(ApiModel):
+    """Body of `POST /` and `POST /invocations`: that of the route for what the model does."""
+
+    model_config = ConfigDict(extra="allow")
+
+    inputs: Any = Field(
+        None,
+        description="As the route for the model's task takes them; an object is compared as on `/similarity`.",
+        examples=["What is a vector?"],
+    )
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """All members that were given."""
+        given = {"inputs": self.inputs} if "inputs" in self.model_fields_set else {}
+        return {**(self.model_extra or {}), **given}
+
+
+class VertexBody(ApiModel):
+    """Body of `POST /vertex`: each instance is a body of `/embed`, or of the route of what the model does."""
+
+    instances: list[Any] = Field(
+        description="Bodies of `/embed`, or of the route of what the model does.",
+        examples=[[{"inputs": "What is a vector?"}]],
+    )
+
+
+class TokenItem(ApiModel):
+    """A token; start and stop are UTF-8 byte offsets into prompt + text, null for special tokens."""
+
+    id: int = Field(description="Place in the vocabulary.", examples=[2054])
+    text: str = Field(description="The token as the vocabulary has it.", examples=["what"])
+    special: bool = Field(description="Whether it is a special token.", examples=[False])
+    start: int | None = Field(description="Byte at which it starts.", examples=[0])
+    stop: int | None = Field(description="Byte before which it ends.", examples=[4])
+
+
+class SparseItem(ApiModel):
+    """An entry of a sparse vector: its place in the vocabulary and its weight."""
+
+    index: int = Field(description="Place in the vocabulary.", examples=[2054])
+    value: float = Field(description="Weight of the entry.", examples=[1.25])
+
+
+class RankItem(ApiModel):
+    """A text by its place in the request, with its score."""
+
+    index: Index
+    score: float = Field(description="How well the text answers the query.", examples=[0.98])
+    text: str | None = Field(
+        None,
+        exclude_if=is_none,
+        description="The text, with `return_text`.",
+        examples=["A list of numbers."],
+    )
+
+
+class PredictItem(ApiModel):
+    """A label with its score."""
+
+    score: float = Field(description="Probability of the label, or its raw score.", examples=[0.98])
+    label: str = Field(description="Name of the label.", examples=["positive"])
+
+
+class ErrorBody(ApiModel):
+    """An error as Text Embeddings Inference writes it."""
+
+    error: ErrorMessage
+    error_type: Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"] = Field(
+        description="Kind of the error, in the words of Text Embeddings Inference.", examples=["Validation"]
+    )
+
+
+class EmbeddingModelType(ApiModel):
+    """How hidden states are pooled."""
+
+    pooling: str = Field(description="Name of the pooling, as TEI has it.", examples=["mean"])
+
+
+class LabelsModelType(ApiModel):
+    """The labels of a classifier, both ways."""
+
+    id2label: dict[str, str] = Field(description="Labels by their numbers.", examples=[{"0": "positive"}])
+    label2id: dict[str, int] = Field(description="Numbers by their labels.", examples=[{"positive": 0}])
+
+
+class ModelType(ApiModel):
+    """The kind of model, as TEI tags it: exactly one of these."""
+
+    embedding: EmbeddingModelType | None = Field(
+        None, exclude_if=is_none, description="The model makes vectors.", examples=[{"pooling": "mean"}]
+    )
+    classifier: LabelsModelType | None = Field(
+        None,
+        exclude_if=is_none,
+        description="The model labels texts.",
+        examples=[{"id2label": {"0": "positive"}, "label2id": {"positive": 0}}],
+    )
+    reranker: LabelsModelType | None = Field(
+        None,
+        exclude_if=is_none,
+        description="The model scores texts for a query.",
+        examples=[{"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}],
+    )
+
+
+class EngineBody(ApiModel):
+    """What runs the model."""
+
+    kind: str = Field(description="Name of the engine.", examples=["onnx"])
+    devices: list[str] = Field(description="Where it computes.", examples=[["cpu"]])
+    precision: str = Field(description="Number type in which it computes.", examples=["float32"])
+    attention: str | None = Field(
+        description="How it computes attention, where it has a choice.", examples=["flash"]
+    )
+    parity: float | None = Field(
+        description="Least cosine of vectors in 8 bit to those in 16, where it computes in 8.",
+        examples=[0.9991],
+    )
+    threads: int | None = Field(
+        description="How many threads compute, where the engine shares the cores.", examples=[8]
+    )
+
+
+class InfoBody(ApiModel):
+    """Answer of `GET /info`: TEI's keys, then our own."""
+
+    model_id: str = Field(
+        description="Where the model comes from.", examples=["sentence-transformers/all-MiniLM-L6-v2"]
+    )
+    model_sha: str | None = Field(
+        description="Revision of the model, if it is known.",
+        examples=["c9745ed1d9f207416be6d2e6f8de32d1f16199bf"],
+    )
+    model_dtype: str = Field(description="Number type in which the model computes.", examples=["float32"])
+    served_model_name: ModelId
+    model_type: ModelType = Field(
+        description="The kind of model.", examples=[{"embedding": {"pooling": "mean"}}]
+    )
+    max_concurrent_requests: int = Field(description="How many inputs may wait.", examples=[512])
+    max_input_length: int = Field(description="Most tokens of an input.", examples=[512])
+    max_batch_tokens: int = Field(description="Most tokens that are computed together.", examples=[16384])
+    max_batch_requests: int | None = Field(
+        description="Most requests that are computed together; null: no limit.", examples=[None]
+    )
+    max_client_batch_size: int = Field(description="Most inputs of a request.", examples=[32])
+    auto_truncate: bool = Field(description="Whether inputs that are too long are cut.", examples=[True])
+    tokenization_workers: int = Field(description="How many threads tokenize.", examples=[4])
+    version: str = Field(description="Version of the server.", examples=["0.1.0"])
+    vector_space: VectorSpace
+    dimensions: int = Field(description="Numbers of a vector.", examples=[384])
+    full_dimensions: int = Field(
+        description="Numbers of a vector before the server's setting cuts it.", examples=[384]
+    )
+    normalize: bool = Field(description="Whether vectors are scaled to length 1.", examples=[True])
+    prompts: list[str] = Field(description="Names of the model's prompts.", examples=[["query", "document"]])
+    default_prompt: str | None = Field(
+        description="Name of the prompt taken where none is asked for; null: none.", examples=["document"]
+    )
+    engine: EngineBody = Field(
+        description="What runs the model.",
+        examples=[
+            {
+                "kind": "onnx",
+                "devices": ["cpu"],
+                "precision": "float32",
+                "attention": None,
+                "parity": None,
+                "threads": 8,
+            }
+        ],
+    )
+    http_workers: int = Field(description="How many processes speak HTTP.", examples=[1])

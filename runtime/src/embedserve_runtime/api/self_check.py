@@ -1,0 +1,72 @@
+"""Whether the vectors of the running model are sound: fixed texts, embedded twice in different batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from embedserve_runtime.comparing import cosines
+from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.results import Output, SparseVector
+from embedserve_runtime.service import EmbeddingService, EmbedQuery, Pair, ScoreQuery
+
+# Of different lengths and scripts.
+PROBES = (
+    "What is a vector space?",
+    "Ein Vektorraum ist eine Menge, deren Elemente addiert und mit Zahlen vielfach genommen werden. " * 4,
+    "ベクトル空間",
+    "a",
+)
+# The same input twice, and two different ones, as cosines; errors of lengths that should be 1, and of scores. Wide
+# enough for 16 bit: a broken model is far outside.
+SAME = 0.999
+DIFFERENT = 0.99999
+UNIT_ERROR = 0.02
+SCORE_ERROR = 0.02
+
+
+async def problems_of(service: EmbeddingService) -> list[str]:
+    """What is wrong with the vectors of some fixed texts. Raises any RequestError; NotFinite among them."""
+    once, again = await _rows(service, PROBES), await _rows(service, PROBES[::-1])
+    problems = []
+    lengths = np.linalg.norm(once, axis=1)
+    if _is_normalised(service.card) and np.abs(lengths - 1).max() > UNIT_ERROR:
+        problems.append(f"vectors should have length 1, and have {lengths.min():.3f} to {lengths.max():.3f}")
+    if not _are_same(once, again[::-1]):
+        problems.append("the same text gave another vector in another batch")
+    if cosines(once, np.roll(once, 1, axis=0)).min() > DIFFERENT and once.shape[1] > 1:
+        problems.append("different texts gave the same vector")
+    return problems
+
+
+async def _rows(service: EmbeddingService, texts: Sequence[str]) -> FloatArray:
+    """What the model is for, as a row a text."""
+    output, size = service.card.main_output, service.card.pipeline.dimensions
+    if output is Output.LOGITS:
+        ranks = size == 1
+        items = [Pair(PROBES[0], text) if ranks else text for text in texts]
+        return (await service.score(ScoreQuery(items, ranks=ranks, raw=True, truncate=True))).scores
+    embedded = await service.embed(EmbedQuery(inputs=[*texts], truncate=True, outputs=output))
+    if output is Output.SPARSE:
+        return np.stack([_spread(vector, size) for vector in embedded.sparse])
+    if output is Output.MULTI_VECTOR:
+        return np.stack([matrix.mean(axis=0) for matrix in embedded.multi_vectors])
+    return embedded.dense
+
+
+def _spread(vector: SparseVector, size: int) -> FloatArray:
+    row = np.zeros(size, dtype=np.float32)
+    row[vector.indices] = vector.values
+    return row
+
+
+def _are_same(one: FloatArray, other: FloatArray) -> bool:
+    if one.shape[1] == 1:
+        return bool(np.allclose(one, other, rtol=SCORE_ERROR, atol=SCORE_ERROR))
+    return bool(cosines(one, other).min() >= SAME)
+
+
+def _is_normalised(card: ModelCard) -> bool:
+    return card.main_output is Output.DENSE and card.pipeline.normalize

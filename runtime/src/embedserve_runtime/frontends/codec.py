@@ -1,0 +1,104 @@
+"""Messages as the parts of a ZeroMQ multipart message: msgpack, and beside it the large arrays as they lie in memory.
+
+An array is written as its type, its shape, and either its bytes or the number of the part that has them. Both ends run
+on one machine, so that numbers have the same byte order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+import zmq
+from numpy.typing import NDArray
+
+from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array
+from embedserve_runtime.frontends.messages import EngineMessage, FrontEndMessage, Message
+
+M = TypeVar("M", bound=Message)
+Buffer: TypeAlias = bytes | memoryview
+
+# Arrays up to this size are copied into the msgpack, which costs less than a part of their own.
+INLINE_BYTES = 8_192
+
+_DTYPES: dict[object, np.dtype[Any]] = {
+    Int32Array: np.dtype(np.int32),
+    FloatArray: np.dtype(np.float32),
+    BoolArray: np.dtype(np.bool_),
+}
+
+
+class MalformedMessage(Exception):
+    """What came in is no message that may come from there."""
+
+
+class Encoder:
+    """Makes the parts of messages. Not for several threads at a time."""
+
+    def __init__(self) -> None:
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=self._array)
+        self._parts: list[Buffer] = []
+
+    def encode(self, message: Message) -> list[Buffer]:
+        """Large arrays become views, so they must not be changed before the message is sent."""
+        parts = self._parts = [b""]
+        parts[0] = self._encoder.encode(message)
+        self._parts = []
+        return parts
+
+    def _array(self, value: object) -> object:
+        if not isinstance(value, np.ndarray):
+            raise NotImplementedError(f"a message with a {type(value).__name__}")
+        content = np.ascontiguousarray(value).data
+        if content.nbytes <= INLINE_BYTES:
+            return value.dtype.str, value.shape, content
+        self._parts.append(content)
+        return value.dtype.str, value.shape, len(self._parts) - 1
+
+
+class Decoder(Generic[M]):
+    """Reads messages of some types. Not for several threads at a time."""
+
+    def __init__(self, types: object) -> None:
+        """types: a message type, or a union of them."""
+        self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(types, dec_hook=self._array)
+        self._parts: Sequence[zmq.Frame] = ()
+
+    def decode(self, parts: Sequence[zmq.Frame]) -> M:
+        """The arrays are views of the parts. Raises MalformedMessage."""
+        self._parts = parts
+        try:
+            return self._decoder.decode(parts[0].buffer)
+        except (msgspec.DecodeError, RecursionError, IndexError) as error:
+            raise MalformedMessage(str(error)) from error
+        finally:
+            self._parts = ()
+
+    def _array(self, kind: object, written: object) -> NDArray[Any]:
+        """An array of a declared type. Raises ValueError, of which msgspec makes an error with the path to it."""
+        dtype = _DTYPES[kind]
+        match written:
+            case [dtype.str, list(sizes), bytes(content)]:
+                buffer = memoryview(content)
+            case [dtype.str, list(sizes), int(place)] if place > 0:
+                buffer = self._parts[place].buffer
+            case _:
+                raise ValueError(f"no array of {dtype}")
+        shape = [size for size in sizes if isinstance(size, int) and size >= 0]
+        if len(shape) != len(sizes) or math.prod(shape) * dtype.itemsize != buffer.nbytes:
+            raise ValueError(f"an array of shape {sizes} in {buffer.nbytes} bytes")
+        array: NDArray[Any] = np.ndarray(shape, dtype, buffer)
+        return array
+
+
+def front_end_decoder() -> Decoder[EngineMessage]:
+    """Of what comes in at a front end."""
+    return Decoder(EngineMessage)
+
+
+def engine_decoder() -> Decoder[FrontEndMessage]:
+    """Of what comes in at the engine's process. Nothing of it is unpickled."""
+    return Decoder(FrontEndMessage)

@@ -1,0 +1,230 @@
+"""The front ends as the engine's process sees them: their requests go to the dispatcher, its outcomes back to them.
+
+A front end that dies takes its own requests out of the queue; those of the others do not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import zmq
+
+from embedserve_runtime.errors import EmbedserveError, FrontEndFailure, NotReady
+from embedserve_runtime.frontends.codec import Encoder, engine_decoder
+from embedserve_runtime.frontends.message_socket import MessageSocket
+from embedserve_runtime.frontends.messages import (
+    Cancel,
+    EngineMessage,
+    FrontEndMessage,
+    Hello,
+    MetricsPageReply,
+    MetricsPageRequest,
+    QueueDepth,
+    Ready,
+    RequestCompleted,
+    RequestFailed,
+    Submit,
+)
+from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
+from embedserve_runtime.scheduling.policy import Backlog
+from embedserve_runtime.scheduling.work import Completed
+
+log = logging.getLogger(__name__)
+
+# Front ends are told what waits from this share of either bound on: below it they would admit what they get.
+TOLD_FROM = 0.5
+
+
+class EngineChannel:
+    """A ROUTER socket for all front ends of a server. Also the dispatcher's observer, which passes on to `observer`."""
+
+    def __init__(self, observer: Observer, metrics_page: Callable[[], bytes]) -> None:
+        """Listens, in a folder that only this user can enter. Raises FrontEndFailure."""
+        self._observer = observer
+        self._metrics_page = metrics_page
+        self._dispatcher: Dispatcher | None = None
+        self._peers: dict[bytes, Peer] = {}
+        self._told = Backlog(0, 0, None)
+        self._telling_is_due = False
+        self._encoder, self._decoder = Encoder(), engine_decoder()
+        self._folder = tempfile.mkdtemp(prefix="embedserve-")
+        self.address = f"ipc://{self._folder}/engine"
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = MessageSocket(self._context, zmq.ROUTER, self._receive)
+        try:
+            self._socket.socket.bind(self.address)
+        except zmq.ZMQError as error:
+            self.close()
+            raise FrontEndFailure(
+                f"cannot listen on {self.address}: {error}; TMPDIR names the folder around it"
+            ) from error
+
+    def open(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    def add(
+        self,
+        identity: bytes,
+        *,
+        on_hello: Callable[[Peer], None],
+        on_ready: Callable[[], None],
+        on_failure: Callable[[], None],
+    ) -> Peer:
+        """Serve the front end with this ZeroMQ identity, which no other one has had before.
+
+        on_hello: it can be sent to. on_ready: it can answer requests. on_failure: it has sent what it must not; it is
+        removed already, and its process is to be ended.
+        """
+        peer = Peer(self, identity, on_hello, on_ready, on_failure)
+        self._peers[identity] = peer
+        return peer
+
+    def remove(self, peer: Peer) -> None:
+        """Take its requests out of the queue. What still comes from it is ignored."""
+        if self._peers.pop(peer.identity, None):
+            peer.cancel_all()
+
+    def broadcast(self, message: EngineMessage) -> None:
+        """To all that have said hello; what the others are to know they are told when they do."""
+        parts = self._encoder.encode(message)
+        for peer in self._peers.values():
+            if peer.has_said_hello:
+                self._socket.send([peer.identity, *parts])
+
+    def close(self) -> None:
+        """No front end is there any more."""
+        self._socket.close()
+        self._context.term()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def batch_done(self, *, inputs: int, tokens: int, padding: int, seconds: float, failed: bool) -> None:
+        self._observer.batch_done(
+            inputs=inputs, tokens=tokens, padding=padding, seconds=seconds, failed=failed
+        )
+        self.queue_changed()
+
+    def _receive(self, parts: Sequence[zmq.Frame]) -> None:
+        peer = self._peers.get(parts[0].bytes)
+        if peer is None:  # the last words of one that is gone
+            return
+        try:
+            peer.receive(self._decoder.decode(parts[1:]))
+        except Exception:
+            log.exception(
+                "cannot handle a message of a front end, ending it",
+                extra={"worker": peer.identity.decode(errors="replace")},
+            )
+            self.remove(peer)
+            peer.on_failure()
+
+    # -- for the peers
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Raises NotReady while there is no model."""
+        if self._dispatcher is None:
+            raise NotReady("the model is not loaded yet")
+        return self._dispatcher
+
+    def metrics_page(self) -> bytes:
+        return self._metrics_page()
+
+    def send(self, identity: bytes, message: EngineMessage) -> None:
+        """What is sent to a front end that is gone goes nowhere; the end of its process tells of it."""
+        self._socket.send([identity, *self._encoder.encode(message)])
+
+    def queue_changed(self) -> None:
+        """Tell at the end of this turn of the loop."""
+        if not self._telling_is_due:
+            self._telling_is_due = True
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._telling_is_due = False
+        if self._dispatcher is None:
+            return
+        backlog = self._dispatcher.backlog
+        if backlog == self._told or not (self._is_worth_telling(backlog) or self._told.inputs):
+            return
+        self._told = backlog if self._is_worth_telling(backlog) else Backlog(0, 0, None)
+        self.broadcast(QueueDepth(self._told))
+
+    def _is_worth_telling(self, backlog: Backlog) -> bool:
+        limits = self.dispatcher.limits
+        return (
+            backlog.inputs > TOLD_FROM * limits.queue_inputs
+            or backlog.tokens > TOLD_FROM * limits.queue_tokens
+        )
+
+
+class Peer:
+    """One front end. Its requests by the numbers that it gave them."""
+
+    def __init__(
+        self,
+        channel: EngineChannel,
+        identity: bytes,
+        on_hello: Callable[[Peer], None],
+        on_ready: Callable[[], None],
+        on_failure: Callable[[], None],
+    ) -> None:
+        self.identity = identity
+        self.has_said_hello = False
+        self.on_failure = on_failure
+        self._channel = channel
+        self._on_hello = on_hello
+        self._on_ready = on_ready
+        self._running: dict[int, int] = {}
+
+    def send(self, message: EngineMessage) -> None:
+        self._channel.send(self.identity, message)
+
+    def receive(self, message: FrontEndMessage) -> None:
+        match message:
+            case Submit():
+                self._submit(message)
+            case Cancel():
+                self._cancel(message.request)
+            case MetricsPageRequest():
+                self.send(MetricsPageReply(message.request, self._channel.metrics_page()))
+            case Hello():
+                self.has_said_hello = True
+                self._on_hello(self)
+            case Ready():
+                self._on_ready()
+
+    def cancel_all(self) -> None:
+        for request in [*self._running]:
+            self._cancel(request)
+
+    def _submit(self, message: Submit) -> None:
+        order = message.order()
+        if message.request in self._running:
+            raise ValueError(f"a second request with number {message.request}")
+        settle = partial(self._settle, message.request)
+        try:
+            number = self._channel.dispatcher.start(order, message.deadline, settle)
+        except EmbedserveError as error:
+            self.send(RequestFailed.of(message.request, error))
+        else:
+            self._running[message.request] = number
+        self._channel.queue_changed()
+
+    def _cancel(self, request: int) -> None:
+        number = self._running.pop(request, None)
+        if number is not None:
+            self._channel.dispatcher.withdraw(number)
+            self._channel.queue_changed()
+
+    def _settle(self, request: int, outcome: Completed | EmbedserveError) -> None:
+        self._running.pop(request, None)
+        if isinstance(outcome, Completed):
+            self.send(RequestCompleted(request, outcome))
+        else:
+            self.send(RequestFailed.of(request, outcome))
+        self._channel.queue_changed()

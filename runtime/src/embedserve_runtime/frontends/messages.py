@@ -1,0 +1,211 @@
+"""Messages between a front end and the engine's process.
+
+Each is a frozen struct, told from the others by the name of its class; `codec` says how arrays in it are carried.
+Requests have the numbers that their front end gave them.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+from typing import Annotated, TypeAlias
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from embedserve_runtime import errors
+from embedserve_runtime.engines.base import BoolArray, FlatTokens, Int32Array, PackedBatch, TokenSequence
+from embedserve_runtime.errors import EmbedserveError, EngineFailure, Overloaded, RequestError
+from embedserve_runtime.results import Output
+from embedserve_runtime.scheduling.policy import Backlog
+from embedserve_runtime.scheduling.work import Completed, Order
+
+# Of a sequence; positions are 32 bits wide.
+MOST_TOKENS = 2**31 - 1
+
+
+class Message(Struct, frozen=True, array_like=True, tag=True):
+    """The base of all messages."""
+
+
+# -- from a front end
+
+
+class Hello(Message, frozen=True):
+    """The first message of a front end: from here on messages can be sent to it."""
+
+
+class Ready(Message, frozen=True):
+    """The front end has its tokenizer and can answer requests."""
+
+
+class Submit(Message, frozen=True):
+    """A request to run. deadline: of the monotonic clock, which all processes of a machine share.
+
+    lengths: of its sequences, in tokens; the other arrays are those of a `PackedBatch`.
+    """
+
+    request: int
+    deadline: float
+    wanted: Output
+    most_bytes: int | None
+    lengths: list[Annotated[int, Meta(ge=1, le=MOST_TOKENS)]]
+    token_ids: Int32Array
+    token_types: Int32Array | None
+    unpooled: Int32Array | None
+    queries: BoolArray | None
+    attended: Int32Array | None
+
+    @classmethod
+    def of(cls, request: int, order: Order, deadline: float) -> Submit:
+        batch = PackedBatch.pack(order.sequences)
+        return cls(
+            request,
+            deadline,
+            order.wanted,
+            order.most_bytes,
+            batch.lengths.tolist(),
+            batch.token_ids,
+            batch.token_types,
+            batch.unpooled,
+            batch.queries,
+            batch.attended,
+        )
+
+    def order(self) -> Order:
+        """An order whose sequences make the same batch. Raises ValueError when the message contradicts itself."""
+        if math.isnan(self.deadline) or not self.wanted:
+            raise ValueError(f"a request with the deadline {self.deadline} for {self.wanted}")
+        cu_seqlens = np.array([0, *accumulate(self.lengths)], dtype=np.int32)
+        ids, tokens, sequences = self.token_ids, (int(cu_seqlens[-1]),), (len(self.lengths),)
+        if not self.lengths or ids.shape != tokens:
+            raise ValueError(f"{ids.shape} token ids of {sequences} sequences with {tokens} tokens")
+        # Engines get arrays that can be written: torch warns of others.
+        flat = FlatTokens(ids if ids.flags.writeable else ids.copy(), cu_seqlens)
+        marks = (self.unpooled, self.queries, self.attended)
+        if self.token_types is None and all(one is None for one in marks):
+            return Order(flat, self.wanted, self.most_bytes)
+        _check_shape(self.token_types, tokens)
+        for one in marks:
+            _check_shape(one, sequences)
+        return Order(self._marked(flat), self.wanted, self.most_bytes)
+
+    def _marked(self, ids: FlatTokens) -> list[TokenSequence]:
+        count = len(ids)
+        types = [None] * count if self.token_types is None else FlatTokens(self.token_types, ids.cu_seqlens)
+        unpooled = [0] * count if self.unpooled is None else self.unpooled.tolist()
+        queries = [False] * count if self.queries is None else self.queries.tolist()
+        attended = [None] * count if self.attended is None else self.attended.tolist()
+        return [TokenSequence(*one) for one in zip(ids, types, unpooled, queries, attended, strict=True)]
+
+
+class Cancel(Message, frozen=True):
+    """Nobody waits for this request any more."""
+
+    request: int
+
+
+class MetricsPageRequest(Message, frozen=True):
+    """A scrape that came in at a front end; the engine's process has all counts."""
+
+    request: int
+
+
+FrontEndMessage: TypeAlias = Hello | Ready | Submit | Cancel | MetricsPageRequest
+
+
+# -- from the engine's process
+
+
+class Configure(Message, frozen=True):
+    """The settings of a front end. setup: a pickled `Setup`."""
+
+    setup: bytes
+
+
+class ServerStatus(Message, frozen=True):
+    """Where the server stands in its life. told: a pickled `Told`."""
+
+    told: bytes
+
+
+class ModelOpened(Message, frozen=True):
+    """There is a model to serve. opening: a pickled `Opening`."""
+
+    opening: bytes
+
+
+class QueueDepth(Message, frozen=True):
+    """What waits for the engine."""
+
+    backlog: Backlog
+
+
+class RequestCompleted(Message, frozen=True):
+    """The results of a request."""
+
+    request: int
+    completed: Completed
+
+
+class RequestFailed(Message, frozen=True):
+    """The error that a request has ended with. retry_after: seconds, of Overloaded only."""
+
+    request: int
+    reason: str
+    message: str
+    retry_after: float
+
+    @classmethod
+    def of(cls, request: int, error: EmbedserveError) -> RequestFailed:
+        retry_after = error.retry_after if isinstance(error, Overloaded) else 0.0
+        # A message may quote half of a surrogate pair, which UTF-8 cannot say.
+        message = error.message.encode("utf-8", "replace").decode()
+        return cls(request, error.reason, message, retry_after)
+
+    def error(self) -> EmbedserveError:
+        kind = _REQUEST_ERRORS.get(self.reason, EngineFailure)
+        return Overloaded(self.message, self.retry_after) if kind is Overloaded else kind(self.message)
+
+
+class MetricsPageReply(Message, frozen=True):
+    """The answer to a MetricsPageRequest."""
+
+    request: int
+    page: bytes
+
+
+class Stop(Message, frozen=True):
+    """Accept no more, answer what has been accepted, and end."""
+
+
+EngineMessage: TypeAlias = (
+    Configure
+    | ServerStatus
+    | ModelOpened
+    | QueueDepth
+    | RequestCompleted
+    | RequestFailed
+    | MetricsPageReply
+    | Stop
+)
+
+
+def _check_shape(marks: Int32Array | BoolArray | None, shape: tuple[int]) -> None:
+    if marks is not None and marks.shape != shape:
+        raise ValueError(f"marks of shape {marks.shape} for {shape}")
+
+
+def _request_errors() -> dict[str, type[EmbedserveError]]:
+    """By reason. All are made of a message alone but Overloaded."""
+    found: dict[str, type[EmbedserveError]] = {}
+    waiting: list[type[EmbedserveError]] = [RequestError]
+    while waiting:
+        kind = waiting.pop()
+        if kind.__module__ == errors.__name__:
+            found[kind.reason] = kind
+        waiting += kind.__subclasses__()
+    return found
+
+
+_REQUEST_ERRORS = _request_errors()

@@ -1,0 +1,45 @@
+"""The HTTP servers of one front end: on the serving port, and on that of the vector space's own name."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from embedserve_runtime.api.app import create_app
+from embedserve_runtime.api.context import ServerContext
+from embedserve_runtime.config import ServerSettings
+from embedserve_runtime.frontends.setup import ConnectionMetrics
+from embedserve_runtime.server.http_server import HttpServer
+from embedserve_runtime.server.sockets import Ports
+
+
+class Servers:
+    """As one server. What comes in on the pinned port is answered here, whatever the service's name stands for."""
+
+    def __init__(self, settings: ServerSettings, ports: Ports, context: ServerContext) -> None:
+        app = create_app(context, settings)
+        observer = ConnectionMetrics(context.metrics)
+        self._servers = [HttpServer(app, ports.serving, observer)]
+        if ports.pinned:
+            self._servers.append(HttpServer(_pinned(app), ports.pinned, observer))
+
+    def stop(self) -> None:
+        for server in self._servers:
+            server.stop()
+
+    async def finished(self) -> None:
+        await asyncio.gather(*(server.finished() for server in self._servers))
+
+    async def abort(self) -> None:
+        await asyncio.gather(*(server.abort() for server in self._servers))
+
+
+def _pinned(app: ASGIApp) -> ASGIApp:
+    """The application, for requests by the vector space's own name: they are never passed on."""
+
+    async def pinned(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["is_pinned"] = True
+        await app(scope, receive, send)
+
+    return pinned

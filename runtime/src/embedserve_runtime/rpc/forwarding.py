@@ -1,0 +1,181 @@
+"""Calls that come in by the service's own name after it has passed to another vector space.
+
+As with HTTP (api/middleware/forwarding.py), a connection of before still leads here and must not go on getting the
+vectors of before: its calls are forwarded to the other space's own name, byte by byte, until the connection is so old
+that its client is asked to connect anew. What the other side refuses is counted there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import MethodDescriptor
+from grpc import aio
+
+from embedserve_runtime.api.middleware.forwarding import PATIENCE_SECONDS, url_of
+from embedserve_runtime.api.routes import FORWARDED
+from embedserve_runtime.errors import NotReady
+from embedserve_runtime.rpc.calls import CallContext, CallRecorder, LibraryContext
+from embedserve_runtime.rpc.handlers import RpcContext
+from embedserve_runtime.rpc.messages import only_message
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+# The library's stubs want the classes of messages, and these are bytes.
+Channel = Any
+Pairs = list[tuple[str, str | bytes]]
+# Metadata of the connection itself, which the library writes anew.
+_OF_THE_CONNECTION = ("grpc-", "user-agent")
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+)
+if TYPE_CHECKING:  # the library's class takes parameters for type checkers only
+    LibraryHandler = grpc.RpcMethodHandler[Any, Any]
+
+
+class CallForwarder(aio.ServerInterceptor):
+    """Stands in front of the methods of `services`."""
+
+    def __init__(self, context: RpcContext, services: Iterable[str], space_grpc: str) -> None:
+        """space_grpc: host and port of a space's own name, with {space8} in place of the first digits of its
+        identity."""
+        self._server = context.server
+        self._memory = context.memory
+        self._recorder = CallRecorder(context.server, FORWARDED)
+        pool = descriptor_pool.Default()
+        self._methods: dict[str, MethodDescriptor] = {
+            f"/{service}/{method.name}": method
+            for service in services
+            for method in pool.FindServiceByName(service).methods
+        }
+        self._space_grpc = space_grpc
+        # By space: as many as the name has stood for while this process lives.
+        self._channels: dict[str, aio.Channel] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[LibraryHandler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> LibraryHandler | None:
+        """The method's own handler, or one that forwards the call."""
+        space = self._server.readiness.elsewhere()
+        path = handler_call_details.method
+        method = self._methods.get(path)
+        if space is None or method is None:
+            return await continuation(handler_call_details)
+        if method.server_streaming:
+            return grpc.stream_stream_rpc_method_handler(partial(self._bidirectional, path, space))
+        forward = self._client_stream if method.client_streaming else self._unary
+        return grpc.stream_unary_rpc_method_handler(partial(forward, path, space))
+
+    async def close(self) -> None:
+        """End the calls that are still being forwarded."""
+        for channel in self._channels.values():
+            await channel.close()
+
+    async def _unary(
+        self, path: str, space: str, messages: AsyncIterator[bytes], context: LibraryContext
+    ) -> bytes:
+        async def run(channel: Channel, call: CallContext) -> bytes:
+            self._memory.check()
+            message = await only_message(messages)
+            with self._memory.call() as memory:
+                memory.grow_to(len(message))
+                timeout = self._server.readiness.service().batching.request_timeout_seconds
+                if call.seconds_left is not None:
+                    timeout = min(timeout, call.seconds_left)
+                other = channel.unary_unary(path)(message, metadata=_metadata(call), timeout=timeout)
+                return await _one_answer(other, context)
+
+        return await self._forward(space, context, run)
+
+    async def _client_stream(
+        self, path: str, space: str, messages: AsyncIterator[bytes], context: LibraryContext
+    ) -> bytes:
+        async def run(channel: Channel, call: CallContext) -> bytes:
+            other = channel.stream_unary(path)(
+                self._counted(messages), metadata=_metadata(call), timeout=call.seconds_left
+            )
+            return await _one_answer(other, context)
+
+        return await self._forward(space, context, run)
+
+    async def _bidirectional(
+        self, path: str, space: str, messages: AsyncIterator[bytes], context: LibraryContext
+    ) -> None:
+        async def run(channel: Channel, call: CallContext) -> None:
+            other = channel.stream_stream(path)(
+                self._counted(messages), metadata=_metadata(call), timeout=call.seconds_left
+            )
+            await context.send_initial_metadata(_kept(await other.initial_metadata()))
+            async for answer in other:
+                await context.write(answer)
+
+        await self._forward(space, context, run)
+
+    async def _counted(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The messages of a stream, each of which is counted until it has been written to the other side."""
+        with self._memory.stream() as memory:
+            async for message in memory.received(messages):
+                with memory.answered(len(message)):
+                    yield message
+
+    async def _forward(
+        self,
+        space: str,
+        context: LibraryContext,
+        run: Callable[[Channel, CallContext], Awaitable[T]],
+    ) -> T:
+        """Ends the call with the status of the other side where that refuses it."""
+        async with self._recorder.call(context) as call:
+            with self._recorder.request(call):
+                try:
+                    return await run(await self._reached(space), call)
+                except aio.AioRpcError as error:
+                    refusal = error
+            trailers = tuple(_kept(refusal.trailing_metadata()))
+            await context.abort(refusal.code(), refusal.details() or "", trailers)
+            raise refusal  # not reached: the line before raises
+
+    async def _reached(self, space: str) -> aio.Channel:
+        """A channel to the space's own name. Raises NotReady when that cannot be reached."""
+        address = url_of(self._space_grpc, space)
+        if space not in self._channels:
+            self._channels[space] = aio.insecure_channel(address, options=_OPTIONS)
+        channel = self._channels[space]
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await channel.channel_ready()
+        except TimeoutError as error:
+            log.warning("a call could not be forwarded: %s cannot be reached", address)
+            raise NotReady(
+                f"this name now stands for vector space {space}, which cannot be reached; try again"
+            ) from error
+        return channel
+
+
+async def _one_answer(call: Any, context: LibraryContext) -> bytes:
+    await context.send_initial_metadata(_kept(await call.initial_metadata()))
+    answer: bytes = await call
+    return answer
+
+
+def _metadata(call: CallContext) -> Pairs:
+    """The client's metadata, with the id under which this server has logged the call."""
+    return [
+        *(pair for pair in _kept(call.library.invocation_metadata()) if pair[0] != "x-request-id"),
+        ("x-request-id", call.request_id),
+    ]
+
+
+def _kept(metadata: Any) -> Pairs:
+    return [(name, value) for name, value in metadata or () if not name.startswith(_OF_THE_CONNECTION)]

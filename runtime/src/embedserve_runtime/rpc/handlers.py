@@ -1,0 +1,260 @@
+"""Methods as the library calls them, made of functions that turn one message into one response.
+
+To the library every method takes a stream of bytes, also those with one message: so the API key and the room for the
+message are looked at before it is read, and the code here reads it. On the wire there is no difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from embedserve_runtime.api.context import RequestContext, ServerContext
+from embedserve_runtime.api.errors import RouteNotFound
+from embedserve_runtime.api.inputs import RequestOptions, request_options
+from embedserve_runtime.api.responses import VECTOR_SPACE, Header, note_effort, result_headers
+from embedserve_runtime.api.routes import OTHER
+from embedserve_runtime.errors import BatchTooLarge, NotReady, Overloaded
+from embedserve_runtime.rpc.calls import CallContext, CallRecorder, LibraryContext
+from embedserve_runtime.rpc.memory import CallMemory, MessageMemory, StreamMemory
+from embedserve_runtime.rpc.messages import check_size, only_message, parse
+from embedserve_runtime.rpc.ordered_answers import in_order
+from embedserve_runtime.service import Effort, EmbeddingService
+
+Q = TypeVar("Q", bound=Message)
+A = TypeVar("A", bound=Message)
+T = TypeVar("T")
+
+
+class Response(NamedTuple, Generic[A]):
+    """What a handler returns. effort: what the model did for it; None where it did not run."""
+
+    message: A
+    effort: Effort | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageContext:
+    """What handlers know of a message beside its fields.
+
+    request: how the message is identified and counted. options: what the client insists on, the deadline of the call
+    included.
+    """
+
+    service: EmbeddingService
+    request: RequestContext
+    options: RequestOptions
+    model_name: str
+
+
+# Both raise any RequestError.
+Handler = Callable[[MessageContext, Q], Awaitable[Response[A]]]
+ClientStreamHandler = Callable[[MessageContext, Sequence[Q]], Awaitable[Response[A]]]
+
+# The library's handlers, by the name of the method.
+Methods = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
+
+
+class _ResponseWithHeaders(NamedTuple, Generic[A]):
+    message: A
+    headers: tuple[Header, ...]
+
+
+class RpcContext(NamedTuple):
+    """What the methods of all services share."""
+
+    server: ServerContext
+    memory: MessageMemory
+
+
+class MethodHandlers:
+    """Makes the library's handlers for the methods of one service."""
+
+    def __init__(self, context: RpcContext, service: str, *, name_may_move: bool = False) -> None:
+        """name_may_move: whether calls come by a name that may pass to another vector space."""
+        self._server = context.server
+        self._memory = context.memory
+        self._name_may_move = name_may_move
+        self._recorder = CallRecorder(context.server, service)
+
+    def unary(self, kind: type[Q], handler: Handler[Q, A]) -> grpc.RpcMethodHandler[bytes, A]:
+        """One message and one answer. kind: the message's class."""
+
+        async def serve(messages: AsyncIterator[bytes], context: LibraryContext) -> A:
+            async with self._recorder.call(context) as call:
+                with self._recorder.refusals(call):
+                    self._admit(call)
+                    message = await only_message(messages)
+                with self._recorder.request(call) as request_context, self._memory.call() as memory:
+                    check_size(message, self._memory.max_message_bytes)
+                    memory.grow_to(len(message))
+                    request = parse(kind, message)
+                    response = await self._handle(call, request_context, request, handler)
+                return await _with_initial_metadata(call, response)
+
+        return grpc.stream_unary_rpc_method_handler(serve, None, _serialize)
+
+    def bidirectional(
+        self, kind: type[Q], handler: Handler[Q, A], window: int
+    ) -> grpc.RpcMethodHandler[bytes, A]:
+        """One answer for each message, in order, all of one vector space. window: the same as of `in_order`."""
+
+        async def serve(messages: AsyncIterator[bytes], context: LibraryContext) -> None:
+            async with self._recorder.call(context) as call:
+                with self._recorder.refusals(call):
+                    self._server.keys.check(call.headers)
+                with self._memory.stream() as memory:
+
+                    async def answer(message: bytes) -> _ResponseWithHeaders[A]:
+                        return await self._answer_streamed(call, memory, message, kind, handler)
+
+                    received = memory.received(messages)
+                    async with aclosing(in_order(received, answer, window)) as answers:
+                        await _write(call, answers)
+
+        return grpc.stream_stream_rpc_method_handler(serve, None, _serialize)
+
+    def client_stream(
+        self, kind: type[Q], handler: ClientStreamHandler[Q, A]
+    ) -> grpc.RpcMethodHandler[bytes, A]:
+        """One answer for all messages of a stream, which are counted and bounded as one request is."""
+
+        async def serve(messages: AsyncIterator[bytes], context: LibraryContext) -> A:
+            async with self._recorder.call(context) as call:
+                with self._recorder.request(call) as request_context, self._memory.call() as memory:
+                    self._admit(call)
+                    requests = await self._collect(messages, kind, memory)
+                    response = await self._handle(call, request_context, requests, handler)
+                return await _with_initial_metadata(call, response)
+
+        return grpc.stream_unary_rpc_method_handler(serve, None, _serialize)
+
+    def _admit(self, call: CallContext) -> None:
+        """Raises Unauthorized, NotReady, Overloaded. It is for calls with one answer, before a message is read."""
+        self._server.keys.check(call.headers)
+        self._server.readiness.service()
+        self._memory.check()
+
+    async def _collect(self, messages: AsyncIterator[bytes], kind: type[Q], memory: CallMemory) -> list[Q]:
+        most = self._server.readiness.service().dispatcher.limits.queue_inputs
+        most_bytes = self._memory.max_message_bytes
+        requests: list[Q] = []
+        total = 0
+        async for message in messages:
+            check_size(message, most_bytes)
+            request = parse(kind, message)
+            total += len(message)
+            if total > most_bytes or len(requests) == most:
+                raise BatchTooLarge(
+                    f"a stream with one answer takes {most} messages of {most_bytes} bytes in all; use several"
+                )
+            memory.grow_to(total)
+            requests.append(request)
+        return requests
+
+    async def _answer_streamed(
+        self,
+        call: CallContext,
+        memory: StreamMemory,
+        message: bytes,
+        kind: type[Q],
+        handler: Handler[Q, A],
+    ) -> _ResponseWithHeaders[A]:
+        """Waits for room in the queue when there is none, as long as a request may take."""
+        with self._recorder.request(call) as request_context, memory.answered(len(message)):
+            self._check_current()
+            check_size(message, self._memory.max_message_bytes)
+            self._memory.check_fits_alone(len(message))
+            request = parse(kind, message)
+            service = self._server.readiness.service()
+            patience = time.perf_counter() + service.batching.request_timeout_seconds
+            while True:
+                try:
+                    return await self._handle(call, request_context, request, handler)
+                except Overloaded as full:
+                    if time.perf_counter() + full.retry_after > patience:
+                        raise
+                    await asyncio.sleep(full.retry_after)
+
+    async def _handle(
+        self,
+        call: CallContext,
+        request_context: RequestContext,
+        request: T,
+        handler: Callable[[MessageContext, T], Awaitable[Response[A]]],
+    ) -> _ResponseWithHeaders[A]:
+        service = self._server.readiness.service()
+        options = _options(call, request_context)
+        context = MessageContext(service, request_context, options, self._server.model_name)
+        response = await handler(context, request)
+        if response.effort is None:
+            return _ResponseWithHeaders(response.message, ())
+        note_effort(request_context.facts, response.effort)
+        return _ResponseWithHeaders(response.message, result_headers(service, response.effort))
+
+    def _check_current(self) -> None:
+        """Raises NotReady in a stream that began before the service's name passed: the client may begin another."""
+        space = self._server.readiness.elsewhere() if self._name_may_move else None
+        if space is not None:
+            raise NotReady(
+                f"the service's name now stands for vector space {space}, and the answers of one stream are of one "
+                "space: send the rest in another"
+            )
+
+
+class UnknownMethods(grpc.GenericRpcHandler):
+    """Refuses calls of methods that do not exist, so that they are counted. It has to be the last of the handlers."""
+
+    def __init__(self, server: ServerContext) -> None:
+        self._recorder = CallRecorder(server, OTHER)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
+        method = handler_call_details.method
+
+        async def refuse(_: AsyncIterator[bytes], context: LibraryContext) -> bytes:
+            async with self._recorder.call(context) as call:
+                with self._recorder.request(call, is_work=False):
+                    raise RouteNotFound(f"there is no method {method}")
+
+        return grpc.stream_unary_rpc_method_handler(refuse)
+
+
+async def _write(call: CallContext, answers: AsyncIterator[_ResponseWithHeaders[A]]) -> None:
+    """Write the answers of a stream. The initial metadata are those of the first, and hold for all."""
+    begun = False
+    async for message, headers in answers:
+        if not begun:
+            begun = True
+            await call.library.send_initial_metadata(
+                _as_text(header for header in headers if header[0].lower() == VECTOR_SPACE)
+            )
+        await call.library.write(message)
+
+
+async def _with_initial_metadata(call: CallContext, response: _ResponseWithHeaders[A]) -> A:
+    """The message, after HTTP's headers have been sent: the vector space, counts and times."""
+    if response.headers:
+        await call.library.send_initial_metadata(_as_text(response.headers))
+    return response.message
+
+
+def _options(call: CallContext, request: RequestContext) -> RequestOptions:
+    """The options of a request, with the shorter of the two times that the client may give."""
+    options = request_options(request)
+    times = [seconds for seconds in (options.timeout, call.seconds_left) if seconds is not None]
+    return options._replace(timeout=min(times, default=None))
+
+
+def _as_text(headers: Iterable[Header]) -> tuple[tuple[str, str], ...]:
+    return tuple((name.decode(), value.decode()) for name, value in headers)
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()

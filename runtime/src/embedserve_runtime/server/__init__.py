@@ -1,0 +1,7 @@
+"""The HTTP server: uvicorn with httptools, run inside the event loop of the process. Knows no route and no model.
+
+limits       bounds on bytes, connections and time
+sockets      listening sockets, alone on a port or sharing it
+protocol     uvicorn's protocol class with the bounds that it lacks
+http_server  uvicorn's server class, started and stopped by the process instead of by signals
+"""

@@ -1,0 +1,275 @@
+"""uvicorn's httptools protocol with the bounds and corrections that it lacks.
+
+Each override names what it is for. Without them (uvicorn 0.54): a head has no limit, neither in bytes nor in time
+(https://github.com/Kludex/uvicorn/issues/157); trailers of a chunked body become request headers, `authorization`
+included (https://github.com/Kludex/uvicorn/issues/1596); the body of a request that offers `Upgrade: h2c` is lost
+(https://github.com/Kludex/uvicorn/issues/2722); a connection on which nothing is ever sent, or whose answer is never
+read, stays for ever (https://github.com/Kludex/uvicorn/pull/1192); of several requests sent ahead only the last learns
+that the client is gone; and an answer before the end of a body is lost where the client goes on sending it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import httptools
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from embedserve_runtime.server import limits
+
+_FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
+BAD_REQUEST, REQUEST_TIMEOUT, HEAD_TOO_LARGE, SERVICE_UNAVAILABLE = 400, 408, 431, 503
+
+
+class ConnectionObserver(Protocol):
+    """Is told about connections, and about bytes that were refused before they became a request."""
+
+    def connection_opened(self) -> None: ...
+    def connection_closed(self) -> None: ...
+
+    def refused(self, status: int) -> None:
+        """`status` is the HTTP status that the client got."""
+        ...
+
+
+class ServerConfig(uvicorn.Config):
+    """uvicorn's configuration, and who is told about connections."""
+
+    observer: ConnectionObserver
+
+
+class _AnswerTransport:
+    """The transport as uvicorn's request cycle sees it, which writes answers and closes after the last one."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = close
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """One connection of a client."""
+
+    config: ServerConfig
+    # Before the first request; uvicorn's annotations leave that out.
+    cycle: RequestResponseCycle | None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._in_head = False
+        self._in_body = False
+        self._has_had_request = False
+        self._reads_no_more = False
+        self._unanswered: deque[RequestResponseCycle] = deque()
+        self._replays_head = False
+        self._unparsed_bytes = 0
+        self._body_bytes = 0
+        self._read_deadline = self.loop.time() + limits.IDLE_SECONDS
+        self._unwritten_bytes = 0
+        self._write_deadline = math.inf
+
+    # -- from the transport
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._answers = cast(asyncio.Transport, _AnswerTransport(transport, self._close_after_answer))
+        self.config.observer.connection_opened()
+        if len(self.connections) > limits.MAX_CONNECTIONS:
+            self._refuse(SERVICE_UNAVAILABLE)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.pipeline.clear()
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        # uvicorn leaves the timer where the connection was reset, and with it all that the connection holds for as
+        # long as the timer runs.
+        self._unset_keepalive_if_required()
+        self.config.observer.connection_closed()
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        if self._reads_no_more:
+            return
+        self._unparsed_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse(HEAD_TOO_LARGE if self._in_head and self._is_head_too_large() else BAD_REQUEST)
+        else:
+            self._check_unparsed_bytes()
+            if self._is_idle() and math.isinf(self._read_deadline):
+                # Line ends between two requests stop uvicorn's timer and begin no request.
+                self._read_deadline = self.loop.time() + limits.IDLE_SECONDS
+
+    def _is_idle(self) -> bool:
+        """Whether no request is in work, and none has begun to come in."""
+        return not self._in_head and (self.cycle is None or self.cycle.response_complete)
+
+    # -- from the parser
+
+    def on_message_begin(self) -> None:
+        if self._replays_head:
+            return
+        super().on_message_begin()
+        self._in_head, self._has_had_request = True, True
+        self._unparsed_bytes = self._body_bytes = 0
+        self._read_deadline = self.loop.time() + limits.HEAD_SECONDS
+
+    def on_url(self, url: bytes) -> None:
+        if not self._replays_head:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Drop trailers: a key or an identity that comes behind the body was not there when it was checked."""
+        if self._in_head and not self._replays_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._replays_head:
+            self._replays_head = False
+            return
+        if self._is_head_too_large():
+            raise ValueError(
+                "the head is too large"
+            )  # becomes an HttpParserError, which `data_received` answers
+        super().on_headers_complete()
+        if self.cycle is not None:
+            self.cycle.transport = self._answers
+            self._unanswered.append(self.cycle)
+        self._in_head, self._in_body = False, True
+        self._unparsed_bytes = 0
+        self._read_deadline = math.inf
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # the parser stops before the body; `_ignore_upgrade` goes on with another one
+        super().on_message_complete()
+        self._in_body = False
+        self._unparsed_bytes = 0
+        self._read_deadline = math.inf
+
+    def on_response_complete(self) -> None:
+        self._unanswered.popleft()
+        super().on_response_complete()
+
+    # -- bounds
+
+    def _is_head_too_large(self) -> bool:
+        headers = sum(len(name) + len(value) + 4 for name, value in self.headers)
+        return max(self._unparsed_bytes, len(self.url) + headers) > limits.MAX_HEAD_BYTES
+
+    def _check_unparsed_bytes(self) -> None:
+        """The parser keeps what it has not handed on: a head, a chunk's header or a trailer without an end."""
+        overhead, allowed = self._unparsed_bytes, limits.MAX_HEAD_BYTES
+        if self._in_body:
+            overhead -= self._body_bytes
+            allowed += limits.MAX_OVERHEAD_PER_BODY_BYTE * self._body_bytes
+        if overhead > allowed:
+            self._refuse(HEAD_TOO_LARGE if self._in_head else BAD_REQUEST)
+
+    def check_deadlines(self, now: float) -> None:
+        """End the connection where the client takes too long; `now` is a time of the event loop."""
+        if self._write_deadline_passed(now):
+            self.transport.abort()
+        elif self.transport.is_closing() or now < self._read_deadline:
+            return
+        elif self._in_head:
+            self._refuse(REQUEST_TIMEOUT)
+        elif self._is_idle():
+            self.transport.close()
+
+    def _write_deadline_passed(self, now: float) -> bool:
+        """Whether no byte of what is written was taken for too long; a slow reader is none that does not read."""
+        unwritten = self.transport.get_write_buffer_size()
+        if unwritten == 0:
+            self._write_deadline = math.inf
+        elif unwritten != self._unwritten_bytes or math.isinf(self._write_deadline):
+            self._write_deadline = now + limits.WRITE_SECONDS
+        self._unwritten_bytes = unwritten
+        return now >= self._write_deadline
+
+    # -- the end
+
+    def shutdown(self) -> None:
+        """Take no request after the one in work; a connection that is new may still send its first."""
+        if not self._is_idle():
+            if self.cycle is not None:
+                self.cycle.keep_alive = False
+        elif self._has_had_request:
+            # What has arrived by now is read first, so that no connection with a request on it counts as idle.
+            self.loop.call_later(0, self.loop.call_soon, self._close_if_idle)
+        else:
+            self.loop.call_later(limits.FIRST_REQUEST_SECONDS, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        if self._is_idle():
+            self.transport.close()
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Answer a request as if it had offered no other protocol.
+
+        The parser has stopped between head and body. A new one learns from the same headers how the body is framed.
+        """
+        self.parser = httptools.HttpRequestParser(self)
+        self._replays_head = True
+        framing = b"".join(
+            b"%b: %b\r\n" % header for header in self.scope["headers"] if header[0] in _FRAMING_HEADERS
+        )
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % framing)
+        if rest:
+            self.data_received(rest)
+
+    def _refuse(self, status: int) -> None:
+        """Answer bytes that are no request, or the end of one that cannot be read, and close the connection."""
+        self._reads_no_more = True
+        self.config.observer.refused(status)
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.keep_alive = False
+            if self._in_head:
+                return  # the requests before it are answered, and then the connection ends
+            cycle.disconnected = True  # its body cannot be read to the end
+            cycle.message_event.set()
+            if cycle.response_started:
+                self.transport.close()
+                return
+        headers = [*self.server_state.default_headers, (b"content-length", b"0"), (b"connection", b"close")]
+        lines = [b"%b: %b\r\n" % header for header in headers]
+        self.transport.write(b"%b%b\r\n" % (STATUS_LINE[status], b"".join(lines)))
+        self._close_lingering()
+
+    def _close_after_answer(self) -> None:
+        if self._in_body:
+            self._close_lingering()
+        else:
+            self.transport.close()
+
+    def _close_lingering(self) -> None:
+        """Close where the client may still be sending: our side first, then all of it once the client has closed.
+
+        The kernel throws an answer away, read or not, when bytes come in for a closed socket (RFC 9112, section 9.6).
+        """
+        self._reads_no_more = True
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self.loop.call_later(limits.LINGER_SECONDS, self.transport.close)

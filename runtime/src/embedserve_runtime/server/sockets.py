@@ -1,0 +1,82 @@
+"""Listening sockets: alone on a port, or sharing it with those of other processes."""
+
+from __future__ import annotations
+
+import socket
+from typing import NamedTuple
+
+from embedserve_runtime.config import ServerSettings
+from embedserve_runtime.errors import ConfigError
+
+BACKLOG = 2048
+
+
+class Ports(NamedTuple):
+    """The listening sockets of one front end.
+
+    serving: for requests by the service's name. pinned: for requests by the vector space's own name, where it has one.
+    """
+
+    serving: socket.socket
+    pinned: socket.socket | None
+
+    def handles(self) -> tuple[int, ...]:
+        return tuple(sock.fileno() for sock in self if sock)
+
+
+def ports_of(server: ServerSettings) -> list[Ports]:
+    """The sockets of each front end that the process starts with. Raises ConfigError."""
+    count, grows = server.first_workers, server.http_workers == "auto"
+    serving = bind(server.host, server.port, count, grows=grows)
+    if server.pinned_port is None:
+        return [Ports(sock, None) for sock in serving]
+    pinned = bind(server.host, server.pinned_port, count, grows=grows)
+    return [Ports(*pair) for pair in zip(serving, pinned, strict=True)]
+
+
+def more_ports(first: Ports, count: int) -> list[Ports]:
+    """The sockets of `count` further front ends on the ports of the first, which were bound with `grows`.
+
+    Raises ConfigError.
+    """
+
+    def beside(sock: socket.socket) -> socket.socket:
+        host, port = sock.getsockname()[:2]
+        return _listening(host, port, shared=True)
+
+    return [Ports(beside(first.serving), first.pinned and beside(first.pinned)) for _ in range(count)]
+
+
+def bind(host: str, port: int, count: int = 1, *, grows: bool = False) -> list[socket.socket]:
+    """Listening sockets on one port; the kernel spreads connections over several by a hash of their addresses.
+
+    grows: further sockets join them later. Raises ConfigError.
+    """
+    first = _listening(host, port, shared=False)
+    if count == 1 and not grows:
+        return [first]
+    # Bound alone first: sockets that share a port would quietly share it with those of another server too.
+    port = first.getsockname()[1]
+    first.close()
+    return [_listening(host, port, shared=True) for _ in range(count)]
+
+
+def _listening(host: str, port: int, *, shared: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    sock.setblocking(False)
+    return sock
+
+
+def address_of(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

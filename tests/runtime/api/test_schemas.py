@@ -1,0 +1,227 @@
+"""The bodies of the API as types: what they take, what they refuse and with which words, and what OpenAPI shows."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedserve_runtime.api.errors import WrongShape
+from embedserve_runtime.api.schemas import cohere, messages, native, openai, probes, ranking, score, tei
+from embedserve_runtime.api.schemas.base import ApiModel, to_json
+from embedserve_runtime.api.schemas.reading import read_json, read_python
+from embedserve_runtime.heads.quantize import Precision
+from tests.runtime.api.bodies import LEAST, SPACE, body_of, refused
+
+MODULES: tuple[ModuleType, ...] = (cohere, messages, native, openai, probes, ranking, score, tei)
+MODELS = [
+    found
+    for module in MODULES
+    for found in vars(module).values()
+    if inspect.isclass(found) and issubclass(found, ApiModel) and found.__module__ == module.__name__
+]
+# The fields that may be null; every other field refuses it.
+NULL: dict[type[ApiModel], set[str]] = {
+    tei.EmbedBody: {"truncate", "prompt_name", "normalize", "dimensions"},
+    tei.TokensBody: {"truncate", "prompt_name"},
+    tei.RerankBody: {"truncate"},
+    tei.PredictBody: {"truncate"},
+    tei.SimilarityBody: {"parameters"},
+    tei.TokenizeBody: {"prompt_name", "input_type"},
+    tei.DecodeBody: {"input_type"},
+    tei.VertexBody: set(),
+    openai.EmbeddingsBody: {"model", "encoding_format", "dimensions", "user"},
+    cohere.CohereBody: {
+        "texts",
+        "inputs",
+        "images",
+        "model",
+        "input_type",
+        "embedding_types",
+        "output_dimension",
+        "max_tokens",
+    },
+    ranking.RankBody: {
+        "model",
+        "top_n",
+        "return_documents",
+        "max_tokens_per_doc",
+        "max_chunks_per_doc",
+        "rank_fields",
+        "instruction",
+    },
+    native.EncodeBody: {
+        "model",
+        "outputs",
+        "top_k",
+        "threshold",
+        "input_type",
+        "prompt_name",
+        "prompt",
+        "truncate",
+        "dimensions",
+        "normalize",
+        "ranges",
+        "spans",
+        "pool_factor",
+    },
+    score.ScoreBody: {"model", "weights", "query_prompt_name", "document_prompt_name", "truncate"},
+    probes.CurrentBody: set(),
+}
+
+
+@pytest.mark.parametrize("model", LEAST)
+def test_the_least_body_is_taken_and_unknown_fields_are_ignored(model: type[ApiModel]) -> None:
+    assert read_json(model, body_of(model)) == read_json(model, body_of(model, unheard_of={"a": [1.5, None]}))
+
+
+@pytest.mark.parametrize(("model", "field"), [(model, field) for model in LEAST for field in LEAST[model]])
+def test_what_a_body_needs_is_named_where_it_is_missing(model: type[ApiModel], field: str) -> None:
+    body = {name: value for name, value in LEAST[model].items() if name != field}
+    assert refused(model, json.dumps(body).encode()) == f"`{field}` is missing"
+
+
+@pytest.mark.parametrize(
+    ("model", "field"), [(model, field) for model in LEAST for field in model.model_fields]
+)
+def test_null_is_taken_where_it_means_something_only(model: type[ApiModel], field: str) -> None:
+    content = body_of(model, **{field: None})
+    if field in NULL[model]:
+        assert getattr(read_json(model, content), field) is None
+    else:
+        assert refused(model, content).startswith(f"`{field}` must be ")
+        assert refused(model, content).endswith("(got null)")
+
+
+@pytest.mark.parametrize(
+    ("model", "field", "value"),
+    [
+        (tei.EmbedBody, "inputs", ["a", [1, 2], 3]),
+        (tei.EmbedBody, "inputs", []),
+        (tei.EmbedBody, "inputs", "\0 é 😀"),
+        (tei.EmbedBody, "dimensions", 10**30),
+        (tei.PredictBody, "inputs", ["a", ["b", "c"], []]),
+        (tei.TokenizeBody, "inputs", ["a", "b"]),
+        (tei.DecodeBody, "ids", [1, [2, 3]]),
+        (tei.VertexBody, "instances", [1, None, "a", {"inputs": ["b"]}]),
+        (cohere.CohereBody, "embedding_types", ["float", "base64"]),
+        (native.EncodeBody, "ranges", "stored"),
+        (native.EncodeBody, "spans", [[[0, 1], [1, 2]], []]),
+        (native.EncodeBody, "threshold", 0),
+        (native.EncodeBody, "pool_factor", 1.5),
+        (native.EncodeBody, "dtype", Precision.UBINARY),
+    ],
+)
+def test_values_are_taken_as_they_are(model: type[ApiModel], field: str, value: object) -> None:
+    content = body_of(model, **{field: value})
+    assert getattr(read_json(model, content), field) == value
+    assert read_python(model, json.loads(content)) == read_json(model, content)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(["inputs", "texts"]), inner),
+    max_leaves=20,
+)
+
+
+@given(model=st.sampled_from(list(LEAST)), data=st.data())
+def test_any_json_is_taken_or_refused_with_a_bounded_message(
+    model: type[ApiModel], data: st.DataObject
+) -> None:
+    body = data.draw(
+        JSON_VALUES | st.fixed_dictionaries({}, optional=dict.fromkeys(model.model_fields, JSON_VALUES))
+    )
+    content = json.dumps(body).encode()
+    in_json = _outcome(lambda: read_json(model, content))
+    assert len(in_json) < 600 or in_json.startswith("{")
+    assert _outcome(lambda: read_python(model, body)) == in_json.replace("the body must", "the value must")
+
+
+def _outcome(read: Callable[[], ApiModel]) -> str:
+    """What is taken, as JSON; else why it is not."""
+    try:
+        return to_json(read()).decode()
+    except WrongShape as error:
+        return error.message
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("mode", ["validation", "serialization"])
+def test_openapi_shows_every_model_and_field_with_words_and_an_example(
+    model: type[ApiModel], mode: Any
+) -> None:
+    schema = model.model_json_schema(mode=mode)
+    assert schema["description"][0].isupper()
+    assert schema["description"].endswith(".")
+    for name, shown in schema["properties"].items():
+        # Words that are those of the referenced model are there only.
+        referenced = schema["$defs"][shown["$ref"].rpartition("/")[2]] if "$ref" in shown else {}
+        field = {**referenced, **shown}
+        assert field["description"].endswith("."), name
+        assert field["examples"], name
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_examples_are_taken_by_their_models(model: type[ApiModel]) -> None:
+    schema = model.model_json_schema()
+    for name, field in schema["properties"].items():
+        whole = {other: each["examples"][0] for other, each in schema["properties"].items()}
+        for shown in field["examples"]:
+            read_json(model, json.dumps({**whole, name: shown}).encode())
+
+
+@pytest.mark.parametrize(
+    ("answer", "content"),
+    [
+        (cohere.CohereEmbeddings(floats=[[0.5, 1.0]], int8=[[1]]), '{"float":[[0.5,1.0]],"int8":[[1]]}'),
+        (tei.RankItem(index=1, score=0.5), '{"index":1,"score":0.5}'),
+        (tei.RankItem(index=1, score=0.5, text="é/\u2028"), '{"index":1,"score":0.5,"text":"é/\u2028"}'),
+        (
+            tei.TokenItem(id=101, text="[CLS]", special=True, start=None, stop=None),
+            '{"id":101,"text":"[CLS]","special":true,"start":null,"stop":null}',
+        ),
+        (
+            tei.ModelType(embedding=tei.EmbeddingModelType(pooling="mean")),
+            '{"embedding":{"pooling":"mean"}}',
+        ),
+        (
+            openai.OpenAIModelList(data=[openai.OpenAIModel(id="m", created=1)]),
+            '{"data":[{"id":"m","created":1,"object":"model","owned_by":"embedserve"}],"object":"list"}',
+        ),
+        (
+            native.EncodeAnswer(
+                model="m",
+                vector_space=SPACE,
+                dtype=Precision.INT8,
+                encoding="json",
+                token_counts=[2],
+                sparse=[native.EncodedSparse(indices=[1], values=[0.5])],
+            ),
+            f'{{"model":"m","vector_space":"{SPACE}","dtype":"int8","encoding":"json","token_counts":[2],'
+            '"sparse":[{"indices":[1],"values":[0.5]}]}',
+        ),
+        (
+            score.ScoreAnswer(
+                model="m",
+                vector_space=SPACE,
+                scores=[0.5],
+                measures=score.ScoreMeasures(dense=[0.5]),
+                weights=score.ScoreWeights(dense=1.0),
+            ),
+            f'{{"model":"m","vector_space":"{SPACE}","scores":[0.5],"measures":{{"dense":[0.5]}},'
+            '"weights":{"dense":1.0}}',
+        ),
+    ],
+)
+def test_answers_are_written_in_order_without_blanks_and_without_what_is_left_out(
+    answer: ApiModel, content: str
+) -> None:
+    assert to_json(answer).decode() == content
+    assert read_json(type(answer), content.encode()) == answer

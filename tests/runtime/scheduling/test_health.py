@@ -1,0 +1,79 @@
+"""When the engine counts as broken: when it fails on what it ran before, several times in a row."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.results import Output
+from embedserve_runtime.scheduling.health import PROBES, EngineMonitor
+from embedserve_runtime.scheduling.work import Order
+from tests.runtime.serve_kit import Bench, bench, mean_of_ids
+
+PROBE = Order([np.array([2, 3], dtype=np.int32)], Output.DENSE)
+POISON = 13
+
+
+def watched(server: Bench, told: Callable[[str], None]) -> None:
+    clock = asyncio.get_running_loop().time
+    server.dispatcher.on_batch_failed = EngineMonitor(server.dispatcher, PROBE, clock, told).batch_failed
+
+
+def failing(
+    is_broken: Callable[[PackedBatch], bool],
+) -> tuple[Callable[[PackedBatch], FloatArray], list[int]]:
+    """An engine that fails on some batches, and the number of tokens of each that it was given."""
+    good, batches = mean_of_ids(), list[int]()
+
+    def run(batch: PackedBatch) -> FloatArray:
+        batches.append(batch.tokens)
+        if is_broken(batch):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with TORCH_USE")
+        return good(batch)
+
+    return run, batches
+
+
+async def test_an_engine_that_fails_on_everything_is_broken_with_its_library_s_words() -> None:
+    told: asyncio.Queue[str] = asyncio.Queue()
+    run, batches = failing(lambda _: True)
+    async with bench(run) as server:
+        watched(server, told.put_nowait)
+        answer = await server.client.post("/embed", json={"inputs": "hello"})
+        assert await told.get() == "RuntimeError: CUDA error: an illegal memory access was encountered"
+    assert answer.status_code == 500
+    assert "CUDA" not in answer.text
+    assert len(batches) == 1 + PROBES
+    assert told.empty(), "it is said once"
+
+
+async def test_an_input_that_the_engine_cannot_take_does_not_make_it_broken() -> None:
+    told: list[str] = []
+    run, _ = failing(lambda batch: POISON in batch.token_ids)
+    async with bench(run) as server:
+        watched(server, told.append)
+        for _ in range(2 * PROBES):
+            poisoned = await server.client.post("/embed", json={"inputs": [[POISON]]})
+            fine = await server.client.post("/embed", json={"inputs": "hello"})
+            assert (poisoned.status_code, fine.status_code) == (500, 200)
+    assert told == []
+
+
+async def test_an_engine_that_recovers_is_not_broken() -> None:
+    told: list[str] = []
+    left = [PROBES]
+
+    def is_broken(_: PackedBatch) -> bool:
+        left[0] -= 1
+        return left[0] >= 0
+
+    run, _ = failing(is_broken)
+    async with bench(run) as server:
+        watched(server, told.append)
+        first = await server.client.post("/embed", json={"inputs": "hello"})
+        later = await server.client.post("/embed", json={"inputs": "hello"})
+    assert (first.status_code, later.status_code) == (500, 200)
+    assert told == []

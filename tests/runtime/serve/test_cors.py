@@ -1,0 +1,118 @@
+"""Requests of web pages (CORS), over real sockets against a real process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.serve.wire import Answer, Target, post, request, target
+from tests.support.models import small_minilm
+
+PAGE = "https://a.example"
+OTHERS = (
+    "https://b.example",
+    "http://a.example",
+    "https://a.example:8443",
+    "https://a.example.b.example",
+    "null",
+)
+KEY = "correct-horse"
+JSON = "content-type: application/json"
+ALLOW_ORIGIN = "access-control-allow-origin"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_minilm(tmp_path_factory.mktemp("cors") / "model")
+
+
+@pytest.fixture(scope="module")
+def closed(model: Path) -> Iterator[Target]:
+    with target(model, model.parent / "closed") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def opened(model: Path) -> Iterator[Target]:
+    settings = {"server": {"cors_origins": [PAGE], "api_keys": [KEY], "max_body_bytes": 4096}}
+    with target(model, model.parent / "opened", settings) as started:
+        yield started
+
+
+def preflight(origin: str, path: str = "/embed", method: str = "POST") -> bytes:
+    return request(
+        "OPTIONS",
+        path,
+        f"origin: {origin}",
+        f"access-control-request-method: {method}",
+        "access-control-request-headers: authorization, content-type",
+    )
+
+
+def cors_headers(answer: Answer) -> dict[str, str]:
+    return {name: value for name, value in answer.headers if name.startswith("access-control-")}
+
+
+def test_without_the_setting_pages_are_told_nothing(closed: Target) -> None:
+    asked = closed.ask(preflight(PAGE), "OPTIONS")
+    assert (asked.status, asked.get("allow"), cors_headers(asked)) == (405, "POST", {}), asked
+    answered = closed.ask(post("/embed", {"inputs": "a"}, f"origin: {PAGE}"))
+    assert (answered.status, cors_headers(answered)) == (200, {}), answered
+
+
+@pytest.mark.parametrize(
+    ("path", "method"), [("/embed", "POST"), ("/v1/embeddings", "POST"), ("/info", "GET")]
+)
+def test_a_page_may_ask_first_without_a_key(opened: Target, path: str, method: str) -> None:
+    answer = opened.ask(preflight(PAGE, path, method), "OPTIONS")
+    assert answer.status in {200, 204}, answer
+    found = cors_headers(answer)
+    assert found[ALLOW_ORIGIN] == PAGE
+    assert method in found["access-control-allow-methods"]
+    allowed = found["access-control-allow-headers"].lower()
+    assert "authorization" in allowed
+    assert "content-type" in allowed
+    assert found.get("access-control-allow-credentials") is None
+
+
+@pytest.mark.parametrize("origin", OTHERS)
+def test_another_page_is_not_let_in(opened: Target, origin: str) -> None:
+    assert ALLOW_ORIGIN not in cors_headers(opened.ask(preflight(origin), "OPTIONS"))
+    headers = (f"origin: {origin}", f"authorization: Bearer {KEY}")
+    answer = opened.ask(post("/embed", {"inputs": "a"}, *headers))
+    assert (answer.status, cors_headers(answer).get(ALLOW_ORIGIN)) == (200, None), answer
+
+
+GOOD = json.dumps({"inputs": "a"}).encode()
+WITH_KEY = (JSON, f"authorization: Bearer {KEY}")
+ANSWERS = {
+    "a good one": (200, request("POST", "/embed", *WITH_KEY, f"origin: {PAGE}", body=GOOD)),
+    "no key": (401, request("POST", "/embed", JSON, f"origin: {PAGE}", body=GOOD)),
+    "no such path": (404, request("POST", "/nowhere", *WITH_KEY, f"origin: {PAGE}", body=GOOD)),
+    "a wrong method": (405, request("GET", "/embed", *WITH_KEY, f"origin: {PAGE}")),
+    "no JSON": (400, request("POST", "/embed", *WITH_KEY, f"origin: {PAGE}", body=b"{")),
+    "a wrong shape": (422, request("POST", "/embed", *WITH_KEY, f"origin: {PAGE}", body=b'{"inputs": {}}')),
+    "too large": (413, request("POST", "/embed", *WITH_KEY, f"origin: {PAGE}", body=b" " * 8192)),
+    "another type": (
+        415,
+        request("POST", "/embed", "content-type: text/plain", WITH_KEY[1], f"origin: {PAGE}", body=GOOD),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*ANSWERS])
+def test_a_page_can_read_every_answer(opened: Target, name: str) -> None:
+    status, sent = ANSWERS[name]
+    answer = opened.ask(sent)
+    assert answer.status == status, answer
+    assert cors_headers(answer).get(ALLOW_ORIGIN) == PAGE, answer
+    assert "origin" in (answer.get("vary") or "").lower(), "a cache would give this answer to other pages"
+
+
+def test_who_is_no_page_is_answered_as_ever(opened: Target) -> None:
+    answer = opened.ask(request("POST", "/embed", *WITH_KEY, body=GOOD))
+    assert answer.status == 200, answer
+    assert not opened.new_bugs()

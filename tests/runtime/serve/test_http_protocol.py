@@ -1,0 +1,309 @@
+"""What HTTP/1.1 says of requests, over real sockets against a real process: framing, heads, targets, connections."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.runtime.serve.wire import Target, Wire, chunked, post, request, target
+from tests.support.models import small_minilm
+from tests.support.tolerances import FP32_MAX_ABS_DIFF
+
+MOST_BODY = 2**20
+KEY = "correct-horse"
+TEXT = json.dumps({"inputs": "some text"}).encode()
+JSON = "content-type: application/json"
+CHUNKED = "transfer-encoding: chunked"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_minilm(tmp_path_factory.mktemp("protocol") / "model")
+
+
+@pytest.fixture(scope="module")
+def running(model: Path) -> Iterator[Target]:
+    with target(model, model.parent / "open", {"server": {"max_body_bytes": MOST_BODY}}) as started:
+        yield started
+
+
+@pytest.fixture
+def server(running: Target) -> Iterator[Target]:
+    """As good after a test as before it."""
+    yield running
+    running.close_wires()
+    running.check_good()
+
+
+@pytest.fixture(scope="module")
+def guarded(model: Path) -> Iterator[Target]:
+    with target(model, model.parent / "guarded", {"server": {"api_keys": [KEY]}}) as started:
+        yield started
+
+
+def vectors(body: bytes) -> list[list[float]]:
+    found: list[list[float]] = json.loads(body)
+    return found
+
+
+def assert_same(body: bytes, expected: bytes) -> None:
+    np.testing.assert_allclose(vectors(body), vectors(expected), rtol=0, atol=FP32_MAX_ABS_DIFF)
+
+
+# -- bodies
+
+
+@pytest.mark.parametrize("size", [8_192, 65_536])
+def test_a_body_of_960_kb_in_chunks_is_taken(server: Target, size: int) -> None:
+    body = b'{"inputs": "%b"}' % (b"a" * 983_000)
+    pieces = [body[start : start + size] for start in range(0, len(body), size)]
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=30)
+    headers = {"content-type": "application/json", "transfer-encoding": "chunked"}
+    connection.request("POST", "/embed", iter(pieces), headers, encode_chunked=True)
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    assert (answer.status, len(vectors(content))) == (200, 1), content[:500]
+
+
+@pytest.mark.parametrize("framing", ["content-length", "chunked"])
+def test_a_client_that_sends_all_of_a_body_beyond_the_limit_can_read_the_413(
+    server: Target, framing: str
+) -> None:
+    body = b'{"inputs": "%b"}' % (b"a" * (2 * MOST_BODY - 32))
+    wire = server.wire()
+    with server.counts_one(413, "/embed"):
+        if framing == "chunked":
+            wire.send(request("POST", "/embed", JSON, CHUNKED, body=chunked(body)))
+        else:
+            wire.send(request("POST", "/embed", JSON, body=body))
+        answer = wire.answer()
+        assert answer.status == 413, answer
+    if answer.get("connection") == "close":
+        assert wire.ending().how == "closed"
+    else:
+        wire.send(post("/embed", {"inputs": "next"}))
+        assert wire.answer().status == 200
+
+
+def test_a_client_that_waits_for_100_gets_it_and_then_its_answer(server: Target) -> None:
+    wire = server.wire()
+    head = request("POST", "/embed", JSON, "expect: 100-continue", f"content-length: {len(TEXT)}")
+    wire.send(head)
+    assert wire.answer().status == 100
+    wire.send(TEXT)
+    assert_same(wire.answer().body, server.ask(request("POST", "/embed", JSON, body=TEXT)).body)
+
+
+def test_a_client_that_waits_for_100_with_too_large_a_body_gets_413_before_it_sends_any(
+    server: Target,
+) -> None:
+    wire = server.wire()
+    length = f"content-length: {MOST_BODY + 1}"
+    wire.send(request("POST", "/embed", JSON, "expect: 100-continue", length))
+    answer = wire.answer()
+    assert answer.status == 413, answer
+
+
+# -- heads
+
+TOO_LARGE = {
+    "many headers": request("GET", "/info", *[f"x-header-{number}: {'v' * 100}" for number in range(5_000)]),
+    "one header": request("GET", "/info", f"x-header: {'v' * 600_000}"),
+    "a long target": request("GET", f"/info?{'q' * 600_000}"),
+    "a long method": b"G" * 600_000,
+    "a long name of a header": request("GET", "/info", f"{'n' * 600_000}: v"),
+}
+
+
+@pytest.mark.parametrize("head", [*TOO_LARGE])
+def test_a_head_of_600_kb_is_431_and_counted(server: Target, head: str) -> None:
+    wire = server.wire()
+    expected = {400, 431} if head == "a long method" else {431}
+    before = {status: server.requests(status, "other") for status in (400, 431)}
+    wire.send_or_be_cut(TOO_LARGE[head])
+    answer = wire.answer()
+    assert answer.status in expected, answer
+    assert wire.ending().data == b""
+    after = {status: server.requests(status, "other") for status in (400, 431)}
+    counted = {status: after[status] - before[status] for status in after}
+    assert counted == {400: 0, 431: 0} | {answer.status: 1}
+
+
+NO_REQUESTS = {
+    "a line that is no HTTP": b"hello there\r\n\r\n",
+    "a TLS greeting": bytes.fromhex("16030100c8010000c40303") + b"\x00" * 64,
+    "another protocol": b"GET / SPDY/3\r\n\r\n",
+    "the beginning of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a chunk size that is none": request("POST", "/embed", JSON, CHUNKED, body=b"zz\r\nabc\r\n0\r\n\r\n"),
+    "a chunk size beyond 64 bit": request("POST", "/embed", JSON, CHUNKED, body=b"f" * 17 + b"\r\nabc\r\n"),
+    "a negative chunk size": request("POST", "/embed", JSON, CHUNKED, body=b"-1\r\nabc\r\n0\r\n\r\n"),
+    "two lengths": request("POST", "/embed", JSON, "content-length: 3", body=TEXT),
+    "a length and chunks": request(
+        "POST", "/embed", JSON, f"content-length: {len(TEXT)}", CHUNKED, body=chunked(TEXT)
+    ),
+    "a negative length": request("POST", "/embed", JSON, "content-length: -1"),
+    "a length that is no number": request("POST", "/embed", JSON, "content-length: x"),
+    "a length beyond 64 bit": request("POST", "/embed", JSON, f"content-length: {10**30}"),
+    "a blank before a header's colon": request("POST", "/embed", JSON, "content-length : 3"),
+    "chunks that are not last": request(
+        "POST", "/embed", JSON, "transfer-encoding: chunked, gzip", body=chunked(TEXT)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*NO_REQUESTS])
+def test_what_is_no_request_is_400_and_closed_and_counted(server: Target, name: str) -> None:
+    wire = server.wire()
+    with server.counts_one(400):
+        wire.send(NO_REQUESTS[name])
+        answer = wire.answer()
+        assert answer.status == 400, answer
+        assert answer.get("connection") == "close", answer
+        assert wire.ending().data == b"", "something was taken for a second request"
+
+
+def test_a_name_in_a_trailer_is_no_header(guarded: Target) -> None:
+    """Neither a key nor the name of the request."""
+    trailer = f"authorization: Bearer {KEY}\r\nx-request-id: from-the-trailer\r\n".encode()
+
+    def ask(*headers: str) -> tuple[int, str | None]:
+        body = chunked(TEXT, trailer=trailer)
+        answer = guarded.ask(
+            request("POST", "/embed", JSON, CHUNKED, "trailer: authorization", *headers, body=body)
+        )
+        return answer.status, answer.get("x-request-id")
+
+    without, name = ask()
+    assert (without, name == "from-the-trailer") == (401, False)
+    named, name = ask(f"authorization: Bearer {KEY}", "x-request-id: from-the-head")
+    assert (named, name) == (200, "from-the-head")
+    assert not guarded.new_bugs()
+
+
+# -- connections
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one after the other", "in one segment"])
+@pytest.mark.parametrize("framing", ["content-length", "chunked"])
+def test_an_upgrade_to_h2c_is_passed_over_and_the_connection_goes_on(
+    server: Target, framing: str, together: bool
+) -> None:
+    bodies = [json.dumps({"inputs": text}).encode() for text in ("the first text", "another")]
+    plain = [server.ask(request("POST", "/embed", JSON, body=body)).body for body in bodies]
+    offer = (
+        "connection: Upgrade, HTTP2-Settings",
+        "upgrade: h2c",
+        "http2-settings: AAMAAABkAAQAAP__",
+        JSON,
+    )
+    if framing == "chunked":
+        first = request("POST", "/embed", *offer, CHUNKED, body=chunked(bodies[0], 7))
+    else:
+        first = request("POST", "/embed", *offer, body=bodies[0])
+    second = request("POST", "/embed", JSON, body=bodies[1])
+    wire = server.wire()
+    if together:
+        wire.send(first + second)
+        answers = wire.answers(2)
+    else:
+        wire.send(first)
+        answers = [wire.answer()]
+        wire.send(second)
+        answers.append(wire.answer())
+    assert [answer.status for answer in answers] == [200, 200], answers
+    for answer, expected in zip(answers, plain, strict=True):
+        assert_same(answer.body, expected)
+
+
+def test_requests_sent_ahead_are_answered_in_their_order(server: Target) -> None:
+    names = [f"number-{number}" for number in range(20)]
+    texts = ["a" * (1 + 37 * number % 20) for number in range(20)]
+    plain = server.ask(post("/embed", {"inputs": texts})).body
+    wire = server.wire()
+    wire.send(
+        b"".join(
+            post("/embed", {"inputs": text}, f"x-request-id: {name}")
+            for text, name in zip(texts, names, strict=True)
+        )
+    )
+    answers = wire.answers(20)
+    assert [answer.get("x-request-id") for answer in answers] == names
+    assert_same(json.dumps([vectors(answer.body)[0] for answer in answers]).encode(), plain)
+
+
+@pytest.mark.parametrize("connection", [(), ("connection: keep-alive",)], ids=["alone", "keep-alive"])
+def test_http_1_0_is_answered(server: Target, connection: Sequence[str]) -> None:
+    wire = server.wire()
+    wire.send(request("POST", "/embed", JSON, *connection, body=TEXT).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+    answer = wire.answer()
+    assert answer.status == 200, answer
+    assert answer.get("transfer-encoding") is None
+    if connection and answer.get("connection") == "keep-alive":
+        wire.send(request("POST", "/embed", JSON, body=TEXT))
+        assert wire.answer().status == 200
+    else:
+        assert wire.ending().data == b""
+
+
+def test_the_address_may_be_of_ipv6(model: Path) -> None:
+    with target(model, model.parent / "six", {"server": {"host": "::1"}}) as six:
+        assert ":" in six.host
+        six.check_good()
+        assert httpx.get(f"{six.live.management}/readyz").status_code == 200
+
+
+# -- targets and methods
+
+TARGETS = {
+    "http://other.example/embed": 200,
+    "http://other.example:8080/embed?a=b": 200,
+    "/%65mbed": 200,
+    "/embed?": 200,
+    "/embed?x=1&y=%0d%0a": 200,
+    "/embed%0d%0ax-injected:%201": 404,
+    "/embed%00": 404,
+    "//embed": 404,
+    "/embed/../embed": 404,
+    "/%ff%fe": 404,
+}
+
+
+@pytest.mark.parametrize("path", [*TARGETS])
+def test_a_target_means_what_it_says(server: Target, path: str) -> None:
+    wire = server.wire()
+    wire.send(request("POST", path, JSON, body=TEXT))
+    answer = wire.answer()
+    assert answer.status == TARGETS[path], answer
+    assert answer.get("x-injected") is None
+    assert not wire.is_readable(), wire.ending()
+
+
+@pytest.mark.parametrize("path", ["/info", "/health"])
+def test_head_has_the_head_of_get_and_no_body(server: Target, path: str) -> None:
+    wire = server.wire()
+    wire.send(request("GET", path))
+    got = wire.answer()
+    wire.send(request("HEAD", path) + request("GET", path))
+    head, after = wire.answer("HEAD"), wire.answer()
+    assert (head.status, head.get("content-length")) == (200, str(len(got.body))), head
+    assert (after.status, after.body) == (200, got.body)
+
+
+def test_head_of_a_route_for_post_is_405_that_names_post(server: Target) -> None:
+    wire = server.wire()
+    answer = wire_head(wire, "/embed")
+    assert answer == (405, "POST")
+    assert wire_head(wire, "/embed") == answer, "the connection goes on"
+
+
+def wire_head(wire: Wire, path: str) -> tuple[int, str | None]:
+    wire.send(request("HEAD", path))
+    answer = wire.answer("HEAD")
+    return answer.status, answer.get("allow")
