@@ -41,7 +41,7 @@ def generated(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     document.write_bytes(httpx.get(f"{address}/openapi.json").content)
     config.write_text(json.dumps(CONFIG))
     tool = Path(sys.executable).parent / "openapi-python-client"
-    options = [
+    options: list[str | Path] = [
         "--path",
         document,
         "--config",

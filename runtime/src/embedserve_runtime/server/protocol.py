@@ -101,7 +101,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.config.observer.connection_closed()
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
         if self._reads_no_more:
             return
         self._unparsed_bytes += len(data)
@@ -171,6 +170,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._unanswered.popleft()
         super().on_response_complete()
+        # `check_deadlines` looks after idle connections; a timer for each answer costs more than all of its looks.
+        self._unset_keepalive_if_required()
+        self._read_deadline = self.loop.time() + limits.IDLE_SECONDS
 
     # -- bounds
 
