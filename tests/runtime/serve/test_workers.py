@@ -189,13 +189,15 @@ def test_a_front_end_that_sends_a_malformed_message_is_killed_and_replaced(
         server.wait_until_ready()
         before = {*workers_of(server)}
         with httpx.Client(base_url=server.address, timeout=60) as client:
-            assert client.post("/embed", json={"inputs": ["a", "b"]}).status_code == 200
+            assert client.post("/embed", json={"inputs": ["a", "b"]}, timeout=60).status_code == 200
             with pytest.raises(httpx.TransportError):
                 client.post("/embed", json={"inputs": ["a", "b", "c"]})
         until(server, "embedserve_http_workers_replaced_total", 1)
         until(server, "embedserve_http_workers", WORKERS)
         assert len(before & {*workers_of(server)}) == WORKERS - 1
-        assert httpx.post(f"{server.address}/embed", json={"inputs": ["a", "b"]}).status_code == 200
+        assert (
+            httpx.post(f"{server.address}/embed", json={"inputs": ["a", "b"]}, timeout=60).status_code == 200
+        )
         server.stop(signal.SIGTERM)
         assert server.exit_code() == 0
     (died,) = [line for line in server.lines if line["message"].startswith("a front-end process died")]
