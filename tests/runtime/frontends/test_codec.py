@@ -16,6 +16,7 @@ from embedserve_runtime.errors import EmbedserveError, Overloaded, RequestError
 from embedserve_runtime.frontends.codec import (
     INLINE_BYTES,
     Buffer,
+    Decoder,
     Encoder,
     MalformedMessage,
     engine_decoder,
@@ -25,6 +26,7 @@ from embedserve_runtime.frontends.messages import (
     Configure,
     EngineMessage,
     FrontEndMessage,
+    Message,
     QueueDepth,
     RequestCompleted,
     RequestFailed,
@@ -85,6 +87,18 @@ def test_an_order_makes_the_same_batch_on_the_other_side(
         if value is not None:
             assert value.flags.writeable, name
             np.testing.assert_array_equal(value, want_value, name)
+
+
+class Rows(Message, frozen=True):
+    """Spelled as msgspec sees NDArray from NumPy 2.5 on: a shape of another name."""
+
+    values: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+
+
+def test_an_array_is_known_by_the_type_of_its_numbers_however_numpy_spells_it() -> None:
+    rows = floats(2, 3)
+    decoder: Decoder[Rows] = Decoder(Rows)
+    np.testing.assert_array_equal(decoder.decode(received(Encoder().encode(Rows(rows)))).values, rows)
 
 
 def floats(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

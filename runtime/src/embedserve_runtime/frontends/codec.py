@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from functools import cache
+from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array
 from embedserve_runtime.frontends.messages import EngineMessage, FrontEndMessage, Message
 
 M = TypeVar("M", bound=Message)
@@ -23,12 +23,6 @@ Buffer: TypeAlias = bytes | memoryview
 
 # Arrays up to this size are copied into the msgpack, which costs less than a part of their own.
 INLINE_BYTES = 8_192
-
-_DTYPES: dict[object, np.dtype[Any]] = {
-    Int32Array: np.dtype(np.int32),
-    FloatArray: np.dtype(np.float32),
-    BoolArray: np.dtype(np.bool_),
-}
 
 
 class MalformedMessage(Exception):
@@ -79,7 +73,7 @@ class Decoder(Generic[M]):
 
     def _array(self, kind: object, written: object) -> NDArray[Any]:
         """An array of a declared type. Raises ValueError, of which msgspec makes an error with the path to it."""
-        dtype = _DTYPES[kind]
+        dtype = _dtype_of(kind)
         match written:
             case [dtype.str, list(sizes), bytes(content)]:
                 buffer = memoryview(content)
@@ -92,6 +86,15 @@ class Decoder(Generic[M]):
             raise ValueError(f"an array of shape {sizes} in {buffer.nbytes} bytes")
         array: NDArray[Any] = np.ndarray(shape, dtype, buffer)
         return array
+
+
+@cache
+def _dtype_of(array_type: object) -> np.dtype[Any]:
+    """Of NDArray[np.float32] and the like: the innermost argument. NumPy wraps it differently from version to version,
+    and from 2.5 on msgspec hands over another form than the one that was declared."""
+    while arguments := get_args(array_type):
+        array_type = arguments[-1]
+    return np.dtype(array_type)  # type: ignore[call-overload, no-any-return]
 
 
 def front_end_decoder() -> Decoder[EngineMessage]:
