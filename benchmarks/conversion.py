@@ -30,9 +30,9 @@ from benchmarks.packing import log_uniform, random_batch
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.features import instruction_set
 from embedserve_runtime.cpu.quota import usable_cpus
-from embedserve_runtime.loading import load_runner
+from embedserve_runtime.engines.results import Output
+from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model import families
-from embedserve_runtime.results import Output
 from tests.support.models import minilm_folder
 
 CASES = {

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from embedserve_runtime.benching.texts import VOCABULARY, built_in_mix
 
-MOST_TOKENS = 256
+MAX_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def cases() -> Mapping[str, Case]:
         "batches": Case(
             "mixed lengths, batches of 32, 4 at a time", 4, [mix[at : at + 32] for at in range(0, 256, 32)]
         ),
-        "long": Case("32 x 256 tokens, 4 at a time", 4, [[words(MOST_TOKENS - 2)] * 32]),
+        "long": Case("32 x 256 tokens, 4 at a time", 4, [[words(MAX_TOKENS - 2)] * 32]),
         "short": Case("short, single, 64 at a time", 64, [[words(10)]]),
         "alone": Case("short, one at a time", 1, [[words(10)]]),
     }
@@ -53,4 +53,4 @@ class Counter:
 
     def lengths(self, case: Case) -> list[int]:
         texts = [text for request in case.requests for text in request]
-        return [min(len(encoding.ids), MOST_TOKENS) for encoding in self._tokenizer.encode_batch(texts)]
+        return [min(len(encoding.ids), MAX_TOKENS) for encoding in self._tokenizer.encode_batch(texts)]

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.cpu_cases import MOST_TOKENS, words
+from benchmarks.cpu_cases import MAX_TOKENS, words
 from benchmarks.cpu_peers import JSON, Peer, Running
 from benchmarks.taken import Taken, median_of
 from embedserve_runtime.benching.texts import built_in_mix
@@ -42,7 +42,7 @@ def kinds() -> Mapping[str, Sequence[Sequence[str]]]:
     return {
         "short": [[words(10)]] * 20,
         "mixed": [[text] for text in mix[:20]],
-        "longest": [[words(MOST_TOKENS - 2)]] * 20,
+        "longest": [[words(MAX_TOKENS - 2)]] * 20,
         "batch of 32": [mix[at : at + 32] for at in range(0, 160, 32)],
     }
 

@@ -13,7 +13,7 @@ import msgspec
 
 from benchmarks.cpu_cases import cases
 from benchmarks.cpu_peers import EIGHT_BIT, INFINITY_LOCK, OURS
-from embedserve_runtime.benching.picture import Bar, Group, bars
+from embedserve_runtime.benching.picture import Bar, BarGroup, bars
 
 PACKAGES = ("onnxruntime", "tokenizers", "sentence-transformers", "torch")
 
@@ -200,7 +200,7 @@ def _against_peers(name: str, part: CasePart, plain: float, eight: float) -> Ite
 def picture(results: Results) -> str:
     titles = {name: case.title for name, case in cases().items()}
     groups = [
-        Group(
+        BarGroup(
             titles[name],
             [Bar(row.server, row.tokens_rate, colour) for colour, row in enumerate(part.measured)],
         )

@@ -18,15 +18,20 @@ import numpy as np
 import uvloop
 
 from embedserve_runtime.engines.base import FlatTokens
+from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.frontends.engine_channel import EngineChannel
 from embedserve_runtime.frontends.front_end_channel import FrontEndChannel
-from embedserve_runtime.frontends.messages import EngineMessage, QueueDepth, RequestCompleted, RequestFailed
+from embedserve_runtime.frontends.messages import (
+    EngineMessage,
+    QueueDepthChanged,
+    RequestCompleted,
+    RequestFailed,
+)
 from embedserve_runtime.frontends.remote_dispatcher import RemoteDispatcher
 from embedserve_runtime.frontends.setup import prepare_process, request_series
-from embedserve_runtime.results import Output, Results
+from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest, OutcomeCallback
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
-from embedserve_runtime.scheduling.policy import Backlog, Limits
-from embedserve_runtime.scheduling.work import Completed, Order, Settle
+from embedserve_runtime.scheduling.policy import Limits, QueueDepth
 from embedserve_runtime.telemetry.metrics import Metrics
 
 TEXTS, TOKENS, DIMENSIONS = 32, 50, 768
@@ -59,21 +64,21 @@ class Answering:
     """In place of the dispatcher: every request is answered at the end of this turn of the loop."""
 
     limits = LIMITS
-    backlog = Backlog(0, 0, None)
+    queue_depth = QueueDepth(0, 0, None)
 
     def __init__(self, counted: Counted) -> None:
         rows = np.random.default_rng(1).standard_normal((2 * TEXTS, DIMENSIONS), dtype=np.float32)
-        self._completed = Completed(Results(rows[TEXTS:]), 0.0, 0.0)
+        self._completed = CompletedRequest(Results(rows[TEXTS:]), 0.0, 0.0)
         self._counted = counted
 
-    def start(self, order: Order, deadline: float, settle: Settle) -> int:
+    def start(self, request: BatchRequest, deadline: float, settle: OutcomeCallback) -> int:
         asyncio.get_running_loop().call_soon(self._settle, settle)
         return 1
 
     def withdraw(self, number: int) -> None:
         pass
 
-    def _settle(self, settle: Settle) -> None:
+    def _settle(self, settle: OutcomeCallback) -> None:
         settle(self._completed)
         self._counted.one()
 
@@ -129,17 +134,17 @@ async def paced(send: Callable[[], None]) -> None:
 
 async def channel_front_end(address: str) -> None:
     def receive(message: EngineMessage) -> None:
-        assert isinstance(message, QueueDepth | RequestCompleted | RequestFailed)
+        assert isinstance(message, QueueDepthChanged | RequestCompleted | RequestFailed)
         dispatcher.receive(message)
 
-    def settle(outcome: Completed | Exception) -> None:
-        assert isinstance(outcome, Completed)
+    def settle(outcome: CompletedRequest | Exception) -> None:
+        assert isinstance(outcome, CompletedRequest)
 
     ids = np.arange(TEXTS * TOKENS, dtype=np.int32)
-    order = Order(FlatTokens.of(ids, np.full(TEXTS, TOKENS, dtype=np.int32)), Output.DENSE)
+    request = BatchRequest(FlatTokens.of(ids, np.full(TEXTS, TOKENS, dtype=np.int32)), Output.DENSE)
     channel = FrontEndChannel(address, IDENTITY, receive, sys.exit)
     dispatcher = RemoteDispatcher(channel, LIMITS)
-    await paced(lambda: cast(None, dispatcher.start(order, time.perf_counter() + 60, settle)))
+    await paced(lambda: cast(None, dispatcher.start(request, time.perf_counter() + 60, settle)))
 
 
 async def bare_front_end(descriptor: str) -> None:

@@ -40,7 +40,7 @@ from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.graphs import Forward
 from embedserve_runtime.engines.torch.heads import PooledHead
-from embedserve_runtime.engines.torch.landing import Arriving
+from embedserve_runtime.engines.torch.host_transfer import PendingArray
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
@@ -137,15 +137,15 @@ class Loaded:
         self._engine.prepare(PooledHead([shape.pooling], [], DEVICE))
         self.facts = self._engine.facts
 
-    def submit(self, batch: PackedBatch) -> list[Arriving]:
+    def submit(self, batch: PackedBatch) -> list[PendingArray]:
         return self._engine.run(batch, _land, needs_hidden=False)
 
     def run(self, batch: PackedBatch) -> FloatArray:
         return np.concatenate([part.array() for part in self.submit(batch)])
 
 
-def _land(done: Forward, _: PackedBatch) -> Arriving:
-    return done.land()
+def _land(done: Forward, _: PackedBatch) -> PendingArray:
+    return done.start_copy()
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -184,13 +184,13 @@ def rate(loaded: Loaded, batch: PackedBatch, for_seconds: float) -> float:
     alone = seconds(lambda: loaded.run(batch))
     count = max(6, int(for_seconds / alone))
     start = time.perf_counter()
-    done = sum(1 for _ in landings(loaded, batch, range(count)))
+    done = sum(1 for _ in pending_results(loaded, batch, range(count)))
     return done * batch.tokens / (time.perf_counter() - start)
 
 
-def landings(loaded: Loaded, batch: PackedBatch, wanted: Iterable[object]) -> Iterator[None]:
+def pending_results(loaded: Loaded, batch: PackedBatch, wanted: Iterable[object]) -> Iterator[None]:
     """Runs the batch once for each of `wanted`, `IN_FLIGHT` submitted at a time: a step for each that is back."""
-    under_way: deque[list[Arriving]] = deque()
+    under_way: deque[list[PendingArray]] = deque()
     for _ in wanted:
         under_way.append(loaded.submit(batch))
         if len(under_way) == IN_FLIGHT:
@@ -201,7 +201,7 @@ def landings(loaded: Loaded, batch: PackedBatch, wanted: Iterable[object]) -> It
         yield
 
 
-def _wait(parts: Sequence[Arriving]) -> None:
+def _wait(parts: Sequence[PendingArray]) -> None:
     for part in parts:
         part.array()
 

@@ -28,17 +28,17 @@ import torch
 
 from benchmarks.command_line import RESULTS, parser_of
 from benchmarks.outputs import ALL, Place, Size, runner_of, save_like_bge_m3
-from embedserve_runtime.assembling import runners_of
-from embedserve_runtime.comparing import cosines
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.cosines import cosines
+from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.heads import dense
+from embedserve_runtime.loading.assembly import runners_of
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.pipeline import Pooling
-from embedserve_runtime.results import Output, Results
-from embedserve_runtime.runner import Runner
-from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.runtime.engines.cases import CASES
 from tests.runtime.heads.head_runner import card_of
 from tests.runtime.pipelines.folders import TEXTS, finished, tokens_of
@@ -101,7 +101,7 @@ def of_heads(model: str, dtype: torch.dtype) -> Cosines:
             save_like_bge_m3(folder, Size(layers=4, width=192, heads=3))
         exact = runner_of(folder, Place("cpu", 1), **settings)
         reduced = runner_of(folder, Place("cuda", 1), precision=_name(dtype), **settings)
-        ids = TextTokenizer.from_card(exact.card).encode(parity_texts(24), "", CutRules(truncate=True))
+        ids = TextTokenizer.from_card(exact.card).encode(parity_texts(24), "", TruncationRules(truncate=True))
         got, want = (_rows(runner, PackedBatch.pack(ids), wanted) for runner in (reduced, exact))
     return {f"{model}, {name}": float(cosines(got[name], rows).min()) for name, rows in want.items()}
 

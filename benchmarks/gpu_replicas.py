@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from benchmarks.command_line import parser_of
-from benchmarks.gpu import Loaded, landings
+from benchmarks.gpu import Loaded, pending_results
 from benchmarks.gpu_shapes import BERT_BASE, Lengths
 from benchmarks.packing import log_uniform, random_batch
 from embedserve_runtime.engines.base import PackedBatch
@@ -69,7 +69,7 @@ def tokens_within(loaded: Loaded, batch: PackedBatch, seconds: float) -> int:
     """Of batches whose rows arrived in that time."""
     end = time.perf_counter() + seconds
     until_then = iter(lambda: time.perf_counter() < end, False)
-    return sum(batch.tokens for _ in landings(loaded, batch, until_then) if time.perf_counter() < end)
+    return sum(batch.tokens for _ in pending_results(loaded, batch, until_then) if time.perf_counter() < end)
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.model.architecture import Attention, Encoder, Mlp
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.model.reading import read_card
-from embedserve_runtime.parity.eight_bit import sample
+from embedserve_runtime.parity.eight_bit import build_sample
 from tests.support.models import minilm_folder
 
 Lengths = NDArray[np.int64]
@@ -78,7 +78,7 @@ class Trained:
 
     def parity_batch(self, folder: Path) -> PackedBatch:
         """The texts that the server compares them on at start."""
-        return sample(read_card(folder, "local", ModelSettings(source=str(folder))))
+        return build_sample(read_card(folder, "local", ModelSettings(source=str(folder))))
 
 
 def _shape(

@@ -29,7 +29,7 @@ from embedserve_runtime.frontends.setup import prepare_process, request_series
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.requests import RequestFacts
-from embedserve_runtime.tokenizing import CutRules
+from embedserve_runtime.tokenizing import TruncationRules
 from tests.runtime.serve_kit import tiny_tokenizer
 
 TEXT = "What is deep learning, and what is it good for?"
@@ -70,7 +70,7 @@ def measure_parts() -> None:
     facts = RequestFacts(None, False, 1, [14], 0.001, 0.001, 0.001)
     parts: dict[str, Callable[[], object]] = {
         "JSON in": lambda: read_json(EmbedBody, BODY),
-        "tokenizer, with ids cut": lambda: tokenizer.encode([TEXT], "", CutRules(truncate=True)),
+        "tokenizer, with ids cut": lambda: tokenizer.encode([TEXT], "", TruncationRules(truncate=True)),
         "check and normalise": lambda: (np.isfinite(row).all(), normalize(row)),
         "JSON out": lambda: number_arrays(row, 0),
         "metrics": lambda: metrics.request_done("/embed", 200, 0.01, facts),

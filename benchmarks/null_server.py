@@ -19,11 +19,11 @@ from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings, ServerSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.frontends.setup import ConnectionMetrics, prepare_process, request_series
-from embedserve_runtime.readiness import Readiness
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service.readiness import Readiness
 from embedserve_runtime.telemetry.metrics import Metrics
 from tests.runtime.serve_kit import TinyRunner, card_of, page_of, tiny_tokenizer
 

@@ -30,11 +30,11 @@ from benchmarks.taken import Taken, median_of, taken
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.loading import load_runner
-from embedserve_runtime.results import Output
-from embedserve_runtime.runner import Runner
-from embedserve_runtime.running import Overlaps, UnderWay
-from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from embedserve_runtime.engines.protocol import AsyncEngine, InFlightBatch
+from embedserve_runtime.engines.results import Output
+from embedserve_runtime.loading.runners import load_runner
+from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.support.models import splade_folder
 from tests.support.texts import parity_texts
 from tests.support.tiny_tokenizers import xlm_roberta_tokenizer
@@ -100,13 +100,13 @@ def of_outputs(runner: Runner, texts: int, tokens: int) -> Mapping[str, Callable
 
 def through(runner: Runner, work: Sequence[tuple[PackedBatch, Output]]) -> None:
     """All of it, as the server does: on an engine that overlaps eight times, with as many under way as it takes."""
-    if not isinstance(runner, Overlaps):
+    if not isinstance(runner, AsyncEngine):
         for batch, wanted in work:
             runner.run(batch, wanted)
         return
-    under_way: deque[UnderWay] = deque()
+    under_way: deque[InFlightBatch] = deque()
     for batch, wanted in [*work] * BATCHES:
-        if len(under_way) == runner.most_under_way:
+        if len(under_way) == runner.max_in_flight:
             under_way.popleft().results()
         under_way.append(runner.submit(batch, wanted))
     for one in under_way:
@@ -124,7 +124,7 @@ def of_splade(place: Place, texts: int) -> Mapping[str, Callable[[], object]]:
     oracle.max_seq_length = runner.card.max_length
 
     def ours() -> None:
-        ids = sorted(tokenizer.encode(given, "", CutRules(truncate=True)), key=len, reverse=True)
+        ids = sorted(tokenizer.encode(given, "", TruncationRules(truncate=True)), key=len, reverse=True)
         for start in range(0, len(ids), 32):
             runner.run(PackedBatch.pack(ids[start : start + 32]), Output.SPARSE)
 

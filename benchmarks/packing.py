@@ -24,8 +24,8 @@ from embedserve_runtime.benching.products import flops, products
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.loading import load_runner
-from embedserve_runtime.results import Output
+from embedserve_runtime.engines.results import Output
+from embedserve_runtime.loading.runners import load_runner
 from tests.support.models import minilm_folder
 
 Lengths = NDArray[np.int64]

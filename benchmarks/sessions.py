@@ -24,9 +24,9 @@ from benchmarks.taken import Taken, taken
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.loading import load_runner
-from embedserve_runtime.results import Output
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.engines.results import Output
+from embedserve_runtime.loading.runners import load_runner
+from embedserve_runtime.runners.base import Runner
 from tests.support.models import minilm_folder
 
 WARM_UPS = 1

@@ -36,15 +36,15 @@ from benchmarks.static_peers import NotBuilt, build_rust_reader, rust_seconds
 from embedserve_runtime.benching.texts import read_texts
 from embedserve_runtime.config import load_config
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.loading import load_runner
-from embedserve_runtime.results import Output
-from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from embedserve_runtime.loading.runners import load_runner
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.support.models import minilm_folder, model2vec_folder
 
 TEXTS = 1_000
 BATCH = 256
-CUT = CutRules(truncate=True)
+CUT = TruncationRules(truncate=True)
 # Of one process of the Rust reader: the first one has memory to ask for.
 RUST_ROUNDS = 3
 RESULTS = Path(__file__).parent / "results" / "static.json"

@@ -18,10 +18,10 @@ from e2e.cluster.progress import Progress
 from embedserve_runtime.benching.texts import built_in_mix
 from embedserve_runtime.config import load_config
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.loading import load_runner
-from embedserve_runtime.results import Output
-from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from embedserve_runtime.loading.runners import load_runner
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.support.models import minilm_folder
 
 pytestmark = pytest.mark.soak
@@ -66,7 +66,7 @@ def test_one_manifest_names_an_image_for_each_architecture(loader: ImageLoader, 
 
 def own_vectors() -> FloatArray:
     runner = load_runner(load_config(flags={"model": {"source": str(minilm_folder())}}))
-    tokens = TextTokenizer.from_card(runner.card).encode(TEXTS, "", CutRules(truncate=True))
+    tokens = TextTokenizer.from_card(runner.card).encode(TEXTS, "", TruncationRules(truncate=True))
     dense = runner.run(PackedBatch.pack(tokens), Output.DENSE).dense
     assert dense is not None, "asked for"
     return normalize(dense)

@@ -21,8 +21,8 @@ from transformers import (
 )
 
 from embedserve_runtime.config import load_config
-from embedserve_runtime.loading import load_runner
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.loading.runners import load_runner
+from embedserve_runtime.runners.base import Runner
 from tests.oracles.outside import answers, needs_oracles
 from tests.runtime.api.test_score import DOCUMENTS, QUERY
 from tests.runtime.engines.engines import ENGINES

@@ -13,7 +13,7 @@ from transformers import BertModel
 
 from embedserve_runtime.config import load_config
 from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.loading import load_runner
+from embedserve_runtime.loading.runners import load_runner
 from tests.oracles.outside import answers, needs_oracles
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.test_late_interaction import DOCUMENTS, QUERIES

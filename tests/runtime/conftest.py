@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from embedserve_runtime.config import RuntimeConfig, load_config
-from embedserve_runtime.loading import load_runner
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.loading.runners import load_runner
+from embedserve_runtime.runners.base import Runner
 from tests.support.models import minilm_folder
 from tests.support.mounts import memory_volume
 

@@ -8,8 +8,8 @@ import torch
 from transformers import BertModel
 
 from embedserve_runtime.config import load_config
-from embedserve_runtime.loading import load_runners
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.loading.runners import load_runners
+from embedserve_runtime.runners.base import Runner
 from tests.runtime.pipelines.folders import bert, tokens_of
 
 # The token that a layer answers with numbers beyond float16, and texts with and without it.

@@ -22,6 +22,7 @@ from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings, ServerSettings
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
+from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.frontends.setup import ConnectionMetrics, request_series
 from embedserve_runtime.heads.sparse import nonzero
@@ -37,13 +38,12 @@ from embedserve_runtime.model.heads.description import (
     Task,
 )
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
-from embedserve_runtime.readiness import Readiness
-from embedserve_runtime.results import Output, Results
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service.readiness import Readiness
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.tracing import RequestTracer
 from embedserve_runtime.tokenizing import TextTokenizer
@@ -210,7 +210,7 @@ class OverlappingRunner(TinyRunner):
     """
 
     taken: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    most_under_way: int = 2
+    max_in_flight: int = 2
     refused: int | None = None
 
     def submit(self, batch: PackedBatch, wanted: Output) -> _Under:

@@ -10,13 +10,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from embedserve_runtime.benching.bench import Report, Suggestion
-from embedserve_runtime.benching.picture import Bar, Group, bars
+from embedserve_runtime.benching.bench import BenchReport, Suggestion
+from embedserve_runtime.benching.picture import Bar, BarGroup, bars
 from embedserve_runtime.benching.products import flops
 from embedserve_runtime.benching.report import table
 from embedserve_runtime.benching.texts import built_in_mix
 from embedserve_runtime.cli import main
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.runners.base import Runner
 from tests.support.models import minilm_folder
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -92,7 +92,7 @@ def test_texts_that_cannot_be_used_are_refused(
 def test_precisions_are_told_as_far_as_they_are_known(
     engine: str, precision: str, variants: dict[str, float], want: str
 ) -> None:
-    report = Report(
+    report = BenchReport(
         model="tiny",
         engine=engine,
         texts=1,
@@ -130,7 +130,7 @@ def test_the_built_in_mix_is_the_same_at_every_call_and_has_short_and_long_texts
 
 def test_bars_are_as_long_as_their_values_and_labels_are_escaped() -> None:
     root = ElementTree.fromstring(
-        bars("a & b", [Group("c < d", [Bar("<x>", 10)]), Group("e", [Bar("y", 5)])])
+        bars("a & b", [BarGroup("c < d", [Bar("<x>", 10)]), BarGroup("e", [Bar("y", 5)])])
     )
     _background, first, second = root.findall(f"{SVG}rect")
     assert float(first.attrib["width"]) == 2 * float(second.attrib["width"])

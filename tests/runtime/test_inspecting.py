@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from embedserve_runtime.cli import main
-from embedserve_runtime.inspecting import size_of
+from embedserve_runtime.commands.inspect_model import size_of
 from tests.support.models import copy_of_minilm
 from tests.support.onnx_files import table_graph, unknown_family
 from tests.support.static_models import Saved

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embedserve_runtime.choosing import choose_engine
 from embedserve_runtime.config import EngineSettings
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.loading import open_engines
+from embedserve_runtime.loading.engine_choice import choose_engine
+from embedserve_runtime.loading.runners import open_engines
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from tests.runtime.engines.cases import BERT
@@ -99,7 +99,7 @@ def test_neither_torch_nor_numba_is_imported_unless_it_is_needed(minilm: Path) -
     program = (
         "import sys\n"
         "from embedserve_runtime.config import load_config\n"
-        "from embedserve_runtime.loading import load_runner\n"
+        "from embedserve_runtime.loading.runners import load_runner\n"
         f"load_runner(load_config(flags={{'model': {{'source': {str(minilm)!r}}}}}))\n"
         "sys.exit('torch' in sys.modules or 'numba' in sys.modules)\n"
     )

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.thorough
 PROGRAM = """
 import re, sys
 from pathlib import Path
-from embedserve_runtime import loading
+from embedserve_runtime.loading import runners
 from embedserve_runtime.config import load_config
 
 engine, precision, folder = sys.argv[1:]
@@ -33,7 +33,7 @@ def kilobytes(name):
 
 before = kilobytes("VmRSS")
 flags = {"model": {"source": folder}, "engine": {"kind": engine, "precision": precision, "threads": 1}}
-runner = loading.load_runner(load_config(flags=flags))
+runner = runners.load_runner(load_config(flags=flags))
 print((kilobytes("VmHWM") - before) * 1024)
 """
 MOST = 1.3  # of the model's size in the precision in which it runs

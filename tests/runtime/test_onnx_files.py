@@ -17,6 +17,7 @@ from e2e.hub import HubServer
 from embedserve_runtime.config import ModelSettings, load_config
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, TokenSequence
 from embedserve_runtime.engines.grouping import PADDING_SHARE, padded_sizes
+from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import (
     ConfigError,
     EmbedserveError,
@@ -26,14 +27,13 @@ from embedserve_runtime.errors import (
     UnsupportedArchitecture,
 )
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.loading import load_runner
+from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, Task
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import fetch_model
-from embedserve_runtime.results import Output, Results
-from embedserve_runtime.runner import Runner
-from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.runtime.heads.head_runner import sequences
 from tests.support.models import minilm_folder, small_tokenizer, tiny, tiny_bert
 from tests.support.onnx_files import export, table_graph, unknown_family
@@ -134,7 +134,7 @@ def test_states_and_a_weight_for_each_token_of_one_graph_make_dense_and_sparse_v
     runner = runner_of(tmp_path, onnx_file="model.onnx")
     tokenizer = TextTokenizer.from_card(runner.card)
     texts = ["words and more words, and \u2603 too", "one", "a longer text, so that there is padding"]
-    ids = tokenizer.encode(texts, "", CutRules(truncate=True))
+    ids = tokenizer.encode(texts, "", TruncationRules(truncate=True))
     wanted = Output.DENSE | Output.SPARSE
     results = runner.run(PackedBatch.pack(ids), wanted)
     assert runner.card.outputs == wanted | Output.HIDDEN

@@ -13,10 +13,10 @@ from sentence_transformers import SentenceTransformer
 
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.runner import Runner
-from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.runtime.heads.head_runner import dense_of
-from tests.support.texts import LONGEST_WORDS, WORDS, parity_texts
+from tests.support.texts import MAX_WORDS, WORDS, parity_texts
 from tests.support.tolerances import FP32_MAX_ABS_DIFF, NEIGHBOUR_MAX_ABS_DIFF
 
 BATCH_TEXTS = 64
@@ -41,7 +41,7 @@ def embed(minilm_runner: Runner) -> Embed:
     tokenizer = TextTokenizer.from_card(minilm_runner.card)
 
     def run(texts: Sequence[str], batch_texts: int) -> FloatArray:
-        ids = tokenizer.encode(texts, prompt="", rules=CutRules(truncate=True))
+        ids = tokenizer.encode(texts, prompt="", rules=TruncationRules(truncate=True))
         batches = [ids[start : start + batch_texts] for start in range(0, len(ids), batch_texts)]
         return normalize(np.concatenate([dense_of(minilm_runner, batch) for batch in batches]))
 
@@ -55,7 +55,7 @@ def alone(embed: Embed, texts: list[str]) -> FloatArray:
 
 def test_the_texts_cover_ten_scripts_and_one_to_two_thousand_words(texts: list[str]) -> None:
     lengths = {len(text.split(" ")) for text in texts}
-    assert (len(WORDS), min(lengths), max(lengths)) == (10, 1, LONGEST_WORDS)
+    assert (len(WORDS), min(lengths), max(lengths)) == (10, 1, MAX_WORDS)
 
 
 def test_a_text_alone_gives_the_vector_of_sentence_transformers(

@@ -8,10 +8,10 @@ from sentence_transformers import SparseEncoder
 
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.loading import load_runner
+from embedserve_runtime.engines.results import Output
+from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.heads.description import Task
-from embedserve_runtime.results import Output
-from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.support.models import splade_folder
 from tests.support.texts import parity_texts
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
@@ -24,7 +24,7 @@ def test_weights_of_a_real_model_equal_those_of_sentence_transformers() -> None:
     config = RuntimeConfig.model_validate({"model": {"source": str(splade_folder()), "task": "sparse"}})
     runner = load_runner(config)
     assert runner.card.task is Task.SPARSE
-    ids = TextTokenizer.from_card(runner.card).encode(TEXTS, prompt="", rules=CutRules(truncate=True))
+    ids = TextTokenizer.from_card(runner.card).encode(TEXTS, prompt="", rules=TruncationRules(truncate=True))
     vectors = runner.run(PackedBatch.pack(ids), Output.SPARSE).sparse
     assert vectors is not None
     got = np.zeros((len(TEXTS), runner.card.pipeline.dimensions), dtype=np.float32)

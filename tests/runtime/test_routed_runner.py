@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, TokenSequence
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EngineFailure
-from embedserve_runtime.results import Output
-from embedserve_runtime.runner import RoutedRunner, Runner
+from embedserve_runtime.runners.base import RoutedRunner, Runner
+from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
 from embedserve_runtime.scheduling.policy import Limits
-from embedserve_runtime.scheduling.work import Completed, Order
 from tests.runtime.scheduling.test_dispatcher import deadline, dense_rows, dispatcher, ids, taken
 from tests.runtime.serve_kit import GatedRun, OverlappingRunner, Run, TinyRunner, mean_of_ids
 
@@ -58,7 +58,7 @@ def test_each_sequence_gets_what_its_way_gives_alone(
     documents: type[TinyRunner], queries: type[TinyRunner], under_way: int
 ) -> None:
     runner = routed(documents(mean_of_ids()), queries(negated(mean_of_ids())))
-    assert runner.most_under_way == under_way
+    assert runner.max_in_flight == under_way
     batches = [[text(n, query=query) for n, query in enumerate(ways)] for ways in WAYS.values()]
     submitted = [runner.submit(PackedBatch.pack(batch), Output.DENSE | Output.HIDDEN) for batch in batches]
     for batch, one in zip(batches, submitted, strict=True):
@@ -73,7 +73,7 @@ async def test_a_routed_model_has_the_next_batch_of_both_ways_before_the_first_h
     texts = [TokenSequence(ids(n), query=n % 2 == 1) for n in range(6)]
     # One of each way in a batch.
     async with dispatcher(routed(*engines), limits=Limits(2, 1_000, 100)) as built:
-        request = asyncio.create_task(built.submit(Order(texts, Output.DENSE), deadline()))
+        request = asyncio.create_task(built.submit(BatchRequest(texts, Output.DENSE), deadline()))
         for engine in engines:
             await taken(engine)
             await taken(engine)
@@ -93,11 +93,11 @@ async def test_a_text_that_one_way_refuses_fails_alone(way: bool) -> None:
     ways[way] = replace(ways[way], refused=7)
     texts = [TokenSequence(ids(n, 2), query=query) for n in (1, 7, 3) for query in (False, True)]
     async with dispatcher(routed(*ways), limits=Limits(8, 1_000, 100)) as built:
-        requests = [built.submit(Order([one], Output.DENSE), deadline()) for one in texts]
+        requests = [built.submit(BatchRequest([one], Output.DENSE), deadline()) for one in texts]
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
     for one, outcome in zip(texts, outcomes, strict=True):
         if one.query == way and one.ids[0] == 7:
             assert isinstance(outcome, EngineFailure)
         else:
-            assert isinstance(outcome, Completed)
+            assert isinstance(outcome, CompletedRequest)
             np.testing.assert_array_equal(dense_rows(outcome), expected([one]))

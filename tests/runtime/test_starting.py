@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_runtime import starting
 from embedserve_runtime.config import RuntimeConfig, load_config
+from embedserve_runtime.serving import startup
 from tests.support.models import tiny_bert
 from tests.support.static_models import Saved
 from tests.support.tokenizers import with_minilm_tokenizer
@@ -29,23 +29,23 @@ def config(folder: Path, **engine: object) -> RuntimeConfig:
 def test_the_engine_gets_the_cores_that_tokenising_leaves(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starting, "usable_cpus", lambda: 4)
-    monkeypatch.setattr(starting, "rate", lambda run, **_: 1e12)
-    started = starting.start(config(folder), lambda: None)
+    monkeypatch.setattr(startup, "usable_cpus", lambda: 4)
+    monkeypatch.setattr(startup, "measure_rate", lambda run, **_: 1e12)
+    started = startup.start(config(folder), lambda: None)
     assert started.split is not None
     assert (started.split.engine, started.split.around) == (3, 1)
     assert started.runners[0].engine.threads == 3
 
 
 def test_threads_that_are_a_setting_stay(folder: Path) -> None:
-    started = starting.start(config(folder, threads=1), lambda: None)
+    started = startup.start(config(folder, threads=1), lambda: None)
     assert started.split is None
     assert started.runners[0].engine.threads == 1
 
 
 def test_a_table_of_token_vectors_has_no_engine_to_share_cores_with(tmp_path: Path) -> None:
     Saved().save(tmp_path)
-    started = starting.start(config(tmp_path), lambda: None)
+    started = startup.start(config(tmp_path), lambda: None)
     assert (started.split, started.http_workers) == (None, 1)
 
 
@@ -61,9 +61,9 @@ def counted(config: RuntimeConfig) -> RuntimeConfig:
 def test_processes_are_counted_by_what_is_measured_and_the_engine_gets_the_other_cores(
     folder: Path, monkeypatch: pytest.MonkeyPatch, cpus: int, rate: float, want: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(starting, "usable_cpus", lambda: cpus)
-    monkeypatch.setattr(starting, "rate", lambda run, **_: rate)
-    started = starting.start(counted(config(folder)), lambda: None)
+    monkeypatch.setattr(startup, "usable_cpus", lambda: cpus)
+    monkeypatch.setattr(startup, "measure_rate", lambda run, **_: rate)
+    started = startup.start(counted(config(folder)), lambda: None)
     assert started.split is not None
     assert (started.http_workers, started.split.engine) == want
     assert started.runners[0].engine.threads == want[1]
@@ -73,6 +73,6 @@ def test_a_table_of_token_vectors_is_read_by_all_cores_but_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Saved().save(tmp_path)
-    monkeypatch.setattr(starting, "usable_cpus", lambda: 4)
-    monkeypatch.setattr(starting, "rate", lambda run, **_: 1e12)
-    assert starting.start(counted(config(tmp_path)), lambda: None).http_workers == 3
+    monkeypatch.setattr(startup, "usable_cpus", lambda: 4)
+    monkeypatch.setattr(startup, "measure_rate", lambda run, **_: 1e12)
+    assert startup.start(counted(config(tmp_path)), lambda: None).http_workers == 3

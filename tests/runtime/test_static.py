@@ -23,6 +23,7 @@ from sentence_transformers.base.modules import Dense, Normalize
 from embedserve_runtime.api.routes import EMBEDDING_ROUTES
 from embedserve_runtime.config import ModelSettings, load_config
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import (
     ConfigError,
     EmbedserveError,
@@ -32,12 +33,11 @@ from embedserve_runtime.errors import (
     UnsupportedArchitecture,
 )
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.loading import load_runner
+from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.reading import read_card
-from embedserve_runtime.results import Output, Results
-from embedserve_runtime.runner import Runner
-from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.runtime.serve.live import live
 from tests.support.static_models import DIMENSIONS, MODEL2VEC, TEXTS, WORDS, Saved, sentence_transformer
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
@@ -52,7 +52,7 @@ def card_of(folder: Path, **settings: object) -> ModelCard:
 
 
 def results_of(runner: Runner, texts: Sequence[str]) -> Results:
-    ids = TextTokenizer.from_card(runner.card).encode(texts, "", CutRules(truncate=True))
+    ids = TextTokenizer.from_card(runner.card).encode(texts, "", TruncationRules(truncate=True))
     return runner.run(PackedBatch.pack(ids), Output.DENSE | Output.HIDDEN)
 
 
@@ -99,7 +99,7 @@ ANY_TEXTS = st.lists(
 def test_vectors_of_any_texts_are_those_of_model2vec_bit_for_bit(case: str, texts: list[str]) -> None:
     model, runner, tokenizer = loaded(case)
     dense = runner.run(
-        PackedBatch.pack(tokenizer.encode(texts, "", CutRules(truncate=True))), Output.DENSE
+        PackedBatch.pack(tokenizer.encode(texts, "", TruncationRules(truncate=True))), Output.DENSE
     ).dense
     assert dense is not None
     got = normalize(dense) if runner.card.pipeline.normalize else dense
@@ -174,7 +174,7 @@ def test_what_is_beyond_the_characters_that_are_read_is_refused_without_truncati
     Saved(max_length=5).save(tmp_path)
     tokenizer = TextTokenizer.from_card(card_of(tmp_path))
     with pytest.raises(InputTooLong, match="reads at most"):
-        tokenizer.encode(["extraordinary " * 3], "", CutRules(truncate=False))
+        tokenizer.encode(["extraordinary " * 3], "", TruncationRules(truncate=False))
 
 
 @pytest.mark.parametrize(

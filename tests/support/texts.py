@@ -26,7 +26,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "japanese": ("こんにちは", "本", "東京", "ミズ", "ひかり"),
     "hangul": ("안녕하세요", "책", "서울", "물", "빛"),
 }
-LONGEST_WORDS = 2_000
+MAX_WORDS = 2_000
 
 
 def parity_texts(count: int, seed: int = 7) -> list[str]:
@@ -38,6 +38,6 @@ def parity_texts(count: int, seed: int = 7) -> list[str]:
         words = WORDS[scripts[number % len(scripts)]]
         # The power makes short texts the common case, as in real use, and keeps the test quick.
         fraction = ((number // len(scripts)) / max(1, (count - 1) // len(scripts))) ** 4
-        length = max(1, round(LONGEST_WORDS**fraction))
+        length = max(1, round(MAX_WORDS**fraction))
         texts.append(" ".join(random_source.choice(words) for _ in range(length)))
     return texts

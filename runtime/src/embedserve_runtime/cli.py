@@ -24,11 +24,11 @@ from embedserve_runtime import __version__
 from embedserve_runtime.config import ModelSettings, RuntimeConfig, load_config
 from embedserve_runtime.errors import ConfigError, EmbedserveError
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.exports import is_foreign
+from embedserve_runtime.model.exports import needs_export
 from embedserve_runtime.model.onnx_outputs import onnx_outputs
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import LocatedModel, fetch_model, note_identity, open_model
-from embedserve_runtime.model.store.kernels import make_place
+from embedserve_runtime.model.store.kernel_cache import make_kernel_folder
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.redaction import redactor_for
 from embedserve_runtime.telemetry.termination import write_termination_message, write_termination_result
@@ -95,9 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _store(arguments)
     if command == "self-test":
         # Imported here, as for `serve`.
-        from embedserve_runtime import selftest
+        from embedserve_runtime.commands import self_test
 
-        return selftest.run(sys.stdout)
+        return self_test.run(sys.stdout)
     file = arguments.pop("config")
     as_json = arguments.pop("json", False)
     load = {name: arguments.pop(name) for name in BENCH_DEFAULTS if name in arguments}
@@ -127,9 +127,9 @@ def _serve(config: RuntimeConfig) -> int:
     # this.
     gc.disable()
     # Imported here, since the server's libraries would double the start-up time of the other commands.
-    from embedserve_runtime import serve
+    from embedserve_runtime.serving import process
 
-    return serve.run(config)
+    return process.run(config)
 
 
 def _fetch(config: RuntimeConfig) -> int:
@@ -139,14 +139,16 @@ def _fetch(config: RuntimeConfig) -> int:
     progress = Progress()
     with (
         _ended_by_sigterm(),
-        progress.told(),
-        progress.served(config.server.host, config.server.management_port),
+        progress.log_periodically(),
+        progress.serve(config.server.host, config.server.management_port),
     ):
         located = fetch_model(config.model, progress)
-        make_place(config.model.store.expanduser())
+        make_kernel_folder(config.model.store.expanduser())
         progress.enter("reading")
-        is_foreign_here = config.model.export_elsewhere and is_foreign(located.folder, config.model.onnx_file)
-        card = None if is_foreign_here else read_card(located.folder, located.revision, config.model)
+        needs_export_here = config.model.export_elsewhere and needs_export(
+            located.folder, config.model.onnx_file
+        )
+        card = None if needs_export_here else read_card(located.folder, located.revision, config.model)
     if card is not None:
         note_identity(config.model, located, card.vector_space)
     result = {"model": fetched(card, located, config.model)}
@@ -179,19 +181,19 @@ def _convert(config: RuntimeConfig) -> int:
 
 def _inspect(config: RuntimeConfig, *, as_json: bool) -> int:
     # Imported here, since only this command of the short ones needs to know the engines.
-    from embedserve_runtime.inspecting import described, table
+    from embedserve_runtime.commands.inspect_model import describe_model, table
 
     located = open_model(config.model)
-    facts = described(read_card(located.folder, located.revision, config.model), located, config)
+    facts = describe_model(read_card(located.folder, located.revision, config.model), located, config)
     print(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else table(facts))
     return 0
 
 
 def _store(arguments: Mapping[str, Any]) -> int:
-    from embedserve_runtime import storing
+    from embedserve_runtime.commands import store
 
     try:
-        return storing.run(arguments, sys.stdout)
+        return store.run(arguments, sys.stdout)
     except EmbedserveError as error:
         print(f"embedserve: {error.reason}: {error.message}", file=sys.stderr)
         return 1
@@ -199,10 +201,10 @@ def _store(arguments: Mapping[str, Any]) -> int:
 
 def _bench(config: RuntimeConfig, *, load: Mapping[str, Any], as_json: bool) -> int:
     # Imported here, as for the server.
-    from embedserve_runtime.benching.bench import Wanted, bench
+    from embedserve_runtime.benching.bench import BenchOptions, bench
     from embedserve_runtime.benching.report import picture, table
 
-    report = bench(config, Wanted(load["texts"], load["clients"], load["batch"], load["seconds"]))
+    report = bench(config, BenchOptions(load["texts"], load["clients"], load["batch"], load["seconds"]))
     print(json.dumps(asdict(report), indent=2) if as_json else table(report))
     if load["picture"] is not None:
         try:

@@ -152,23 +152,27 @@ NUMPY = {
 }
 
 
-@pytest.mark.parametrize("way", ["json", "base64", "bytes"])
+@pytest.mark.parametrize("encoder", ["json", "base64", "bytes"])
 @pytest.mark.parametrize("dtype", NUMPY)
-async def test_native_vectors_are_the_same_numbers_in_every_encoding(dtype: str, way: str) -> None:
-    body = {"inputs": ["hello", "world"], "dtype": dtype, "encoding": "base64" if way == "base64" else "json"}
-    headers = {"accept": "application/octet-stream"} if way == "bytes" else None
+async def test_native_vectors_are_the_same_numbers_in_every_encoding(dtype: str, encoder: str) -> None:
+    body = {
+        "inputs": ["hello", "world"],
+        "dtype": dtype,
+        "encoding": "base64" if encoder == "base64" else "json",
+    }
+    headers = {"accept": "application/octet-stream"} if encoder == "bytes" else None
     answer = await post("/v1/encode", body, headers)
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-embedserve-vector-space"] == SPACE
     want = quantize(rows_of("hello", "world"), Precision(dtype))
-    if way == "bytes":
+    if encoder == "bytes":
         assert answer.headers["x-embedserve-dtype"] == dtype
         shape = [int(part) for part in answer.headers["x-embedserve-shape"].split(",")]
         vectors: Any = np.frombuffer(answer.content, NUMPY[dtype]).reshape(shape)
     else:
         content = answer.json()
-        assert (content["dtype"], content["encoding"], content["token_counts"]) == (dtype, way, [3, 3])
-        vectors = from_base64(content["dense"], NUMPY[dtype]) if way == "base64" else content["dense"]
+        assert (content["dtype"], content["encoding"], content["token_counts"]) == (dtype, encoder, [3, 3])
+        vectors = from_base64(content["dense"], NUMPY[dtype]) if encoder == "base64" else content["dense"]
         if dtype in ("int8", "uint8"):
             codes = np.array(vectors, dtype=np.float32) - (128 if dtype == "uint8" else 0)
             back = codes * np.array(content["scales"])[:, None]

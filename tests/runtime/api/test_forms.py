@@ -14,13 +14,13 @@ from sentence_transformers.util.quantization import quantize_embeddings
 
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import ModelInvalid
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.loading import load_runner
+from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.ranges import RANGES_FILE
-from embedserve_runtime.results import Output
-from embedserve_runtime.runner import Runner
-from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.runtime.serve_kit import bench, splade_card
 from tests.support.models import tiny_bert
 from tests.support.tokenizers import with_minilm_tokenizer
@@ -150,8 +150,8 @@ async def test_chunks_are_means_of_the_states_that_one_forward_of_the_whole_text
     spans = [(0, 17), (18, len(text)), (10, 16), (14, 15)]
     card = runner.card
     tokenizer = TextTokenizer.from_card(card)
-    (ids,) = tokenizer.encode([text], prompt, CutRules(truncate=True))
-    (tokens,) = tokenizer.locate([text], prompt, CutRules(truncate=True))
+    (ids,) = tokenizer.encode([text], prompt, TruncationRules(truncate=True))
+    (tokens,) = tokenizer.locate([text], prompt, TruncationRules(truncate=True))
     hidden = runner.run(PackedBatch.pack([ids]), Output.HIDDEN).hidden
     assert hidden is not None
     want = []

@@ -13,8 +13,8 @@ from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling
 
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.loading import load_runner
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.loading.runners import load_runner
+from embedserve_runtime.runners.base import Runner
 from tests.runtime.heads.test_late_interaction import Kind, pylate_with_unused, saved
 from tests.runtime.rpc.rpc_kit import served
 from tests.runtime.serve_kit import Bench, bench

@@ -13,9 +13,9 @@ from starlette.types import Message
 from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
 from embedserve_runtime.api.middleware.disconnect import WATCH_SECONDS
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.readiness import Phase
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server import limits
+from embedserve_runtime.service.readiness import Phase
 from tests.runtime.serve_kit import Bench, GatedRun, bench
 
 EMBED = "/embed"

@@ -353,7 +353,7 @@ async def test_an_unexpected_error_is_a_500_that_tells_nothing_of_its_inside(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with bench() as server:
-        server.service._ways = None  # type: ignore[assignment]  # a bug, as far as the route can tell
+        server.service._encoders = None  # type: ignore[assignment]  # a bug, as far as the route can tell
         answer = await server.client.post("/embed", json={"inputs": "hello"})
     assert answer.status_code == 500
     content = answer.json()

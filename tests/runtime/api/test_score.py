@@ -11,10 +11,10 @@ import torch
 
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.loading import load_runner
+from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ScoreFunction
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.runners.base import Runner
 from tests.runtime.api.test_scoring import pair_logits
 from tests.runtime.heads.test_bge_m3 import M3
 from tests.runtime.serve_kit import SPACE, GatedRun, bench, card_of, classifier_of, mean_of_ids, splade_card

@@ -14,8 +14,8 @@ from transformers import BertForMaskedLM
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.loading import load_runner
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.loading.runners import load_runner
+from embedserve_runtime.runners.base import Runner
 from tests.runtime.heads import test_bge_m3, test_causal
 from tests.runtime.model.test_card import edit
 from tests.runtime.pipelines import test_dense_routes, test_routes_of_models

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.runners.base import Runner
 from tests.runtime.heads.head_runner import runner_of
 from tests.runtime.model.test_card import edit
 from tests.runtime.pipelines.test_dense_routes import CONFIG, OWN, PROMPTS, Bare
@@ -51,18 +51,18 @@ async def server(runner: Runner) -> AsyncIterator[Bench]:
         yield made
 
 
-def ids_by(folder: Path, way: str, text: str) -> list[int]:
-    tokenizer = Tokenizer.from_file(str(folder / f"{way}_0_Transformer" / "tokenizer.json"))
+def ids_by(folder: Path, encoder: str, text: str) -> list[int]:
+    tokenizer = Tokenizer.from_file(str(folder / f"{encoder}_0_Transformer" / "tokenizer.json"))
     tokenizer.no_padding()
     ids: list[int] = tokenizer.encode(text).ids
     return ids
 
 
-@pytest.mark.parametrize(("fields", "way", "prompt"), ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize(("fields", "encoder", "prompt"), ASKED.values(), ids=ASKED)
 async def test_tokenize_and_encode_list_the_tokens_of_the_way_that_is_asked_for(
-    server: Bench, folder: Path, fields: dict[str, Any], way: str, prompt: str
+    server: Bench, folder: Path, fields: dict[str, Any], encoder: str, prompt: str
 ) -> None:
-    want = ids_by(folder, way, prompt + TEXT)
+    want = ids_by(folder, encoder, prompt + TEXT)
     assert ids_by(folder, "query", prompt + TEXT) != ids_by(folder, "document", prompt + TEXT)
     listed = (await server.client.post("/tokenize", json={"inputs": TEXT} | fields)).json()
     assert [token["id"] for token in listed[0]] == want
@@ -71,11 +71,11 @@ async def test_tokenize_and_encode_list_the_tokens_of_the_way_that_is_asked_for(
     assert [token["id"] for token in encoded["tokens"][0]] == want
 
 
-@pytest.mark.parametrize("way", ["query", "document"])
+@pytest.mark.parametrize("encoder", ["query", "document"])
 async def test_decode_reads_ids_by_the_tokenizer_of_what_they_are(
-    server: Bench, folder: Path, way: str
+    server: Bench, folder: Path, encoder: str
 ) -> None:
-    body = {"ids": ids_by(folder, way, TEXT), "input_type": way}
+    body = {"ids": ids_by(folder, encoder, TEXT), "input_type": encoder}
     assert (await server.client.post("/decode", json=body)).json() == [TEXT]
 
 

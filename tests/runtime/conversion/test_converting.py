@@ -17,11 +17,11 @@ from transformers import BertForMaskedLM, BertForSequenceClassification, BertMod
 from embedserve_runtime.cli import main
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.conversion import converting
-from embedserve_runtime.conversion.converting import Recipe, chosen_forms, convert
-from embedserve_runtime.conversion.quantizing import Blocks, Static
+from embedserve_runtime.conversion.converting import QuantizationConfig, choose_forms, convert
+from embedserve_runtime.conversion.quantizing import BlockQuantization, StaticQuantization
 from embedserve_runtime.conversion.rewriting import Product
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.loading import load_runner
+from embedserve_runtime.loading.runners import load_runner
 from tests.runtime.pipelines.folders import TEXTS, bert, embed
 from tests.support.static_models import sentence_transformer
 from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
@@ -177,7 +177,7 @@ def product(name: str) -> Product:
     return Product(f"{name} input", name)
 
 
-STATIC = Static(None, np.float32(1), 0)
+STATIC = StaticQuantization(None, np.float32(1), 0)
 ERRORS = {"near": (STATIC, 1e-5), "further": (STATIC, 4e-4), "far": (STATIC, 2e-3)}
 
 
@@ -185,30 +185,39 @@ ERRORS = {"near": (STATIC, 1e-5), "further": (STATIC, 4e-4), "far": (STATIC, 2e-
     ("recipe", "want"),
     [
         pytest.param(
-            Recipe(6e-4, Blocks(128)),
-            {"near": STATIC, "further": STATIC, "far": Blocks(128), "unseen": Blocks(128)},
+            QuantizationConfig(6e-4, BlockQuantization(128)),
+            {
+                "near": STATIC,
+                "further": STATIC,
+                "far": BlockQuantization(128),
+                "unseen": BlockQuantization(128),
+            },
             id="only what loses much is made in blocks",
         ),
         pytest.param(
-            Recipe(0.0, Blocks(32)),
-            dict.fromkeys(("near", "further", "far", "unseen"), Blocks(32)),
+            QuantizationConfig(0.0, BlockQuantization(32)),
+            dict.fromkeys(("near", "further", "far", "unseen"), BlockQuantization(32)),
             id="everything in blocks",
         ),
         pytest.param(
-            Recipe(2e-4, Blocks(32), in_float=0.5),
-            {"near": STATIC, "further": Blocks(32)},
+            QuantizationConfig(2e-4, BlockQuantization(32), float_share=0.5),
+            {"near": STATIC, "further": BlockQuantization(32)},
             id="what loses most stays in float32",
         ),
     ],
 )
-def test_the_measured_error_decides_the_form_of_a_product(recipe: Recipe, want: dict[str, Any]) -> None:
-    assert chosen_forms([product(name) for name in (*ERRORS, "unseen")], ERRORS, recipe) == want
+def test_the_measured_error_decides_the_form_of_a_product(
+    recipe: QuantizationConfig, want: dict[str, Any]
+) -> None:
+    assert choose_forms([product(name) for name in (*ERRORS, "unseen")], ERRORS, recipe) == want
 
 
 def test_a_recipe_with_products_in_float32_runs_and_says_so(
     config_of: ConfigOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(converting, "RECIPES", (Recipe(0.0, Blocks(32), in_float=0.5),))
+    monkeypatch.setattr(
+        converting, "QUANTIZATION_CONFIGS", (QuantizationConfig(0.0, BlockQuantization(32), float_share=0.5),)
+    )
     config = config_of()
     graph = onnx.load(
         str(folder_of(config, convert(config)) / "int8" / "model.onnx"), load_external_data=False

@@ -12,7 +12,7 @@ from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.conversion.converting import convert
 from embedserve_runtime.engines.onnx.artifacts import find_artifact
 from embedserve_runtime.errors import ConfigError
-from embedserve_runtime.loading import load_runner
+from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.onnx_outputs import onnx_outputs
 from tests.runtime.heads.head_runner import card_of, greatest
 from tests.runtime.heads.test_late_interaction import DOCUMENTS, KINDS, QUERIES, saved, vectors_by
@@ -24,7 +24,7 @@ NO_FLOOR = {"min_mean_cosine": -1, "min_cosine": -1, "min_rank_agreement": -1}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = saved(tmp_path_factory.mktemp("colbert"), KINDS["hidden expansion"])
-    assert card_of(found).hides_tokens
+    assert card_of(found).has_attention_mask
     return found
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.conversion.quantizing import (
-    Blocks,
-    Seen,
-    Static,
-    best_static,
-    block_weight,
-    error,
-    static_weight,
+    BlockQuantization,
+    ObservedRanges,
+    StaticQuantization,
+    choose_static,
+    quantization_error,
+    quantize_blocks,
+    quantize_static,
 )
 from embedserve_runtime.engines.base import FloatArray
 from tests.support.tolerances import EIGHT_BIT_PRODUCT_ERROR
@@ -29,8 +29,8 @@ def inputs(outliers: float = 1.0, offset: float = 0.0) -> FloatArray:
     return values.astype(np.float32)
 
 
-def seen(rows: FloatArray) -> Seen:
-    return Seen(np.minimum(rows.min(axis=0), 0), np.maximum(rows.max(axis=0), 0), rows)
+def seen(rows: FloatArray) -> ObservedRanges:
+    return ObservedRanges(np.minimum(rows.min(axis=0), 0), np.maximum(rows.max(axis=0), 0), rows)
 
 
 @pytest.mark.parametrize(
@@ -45,36 +45,36 @@ def seen(rows: FloatArray) -> Seen:
 )
 def test_the_best_static_form_is_close(outliers: float, offset: float) -> None:
     rows = inputs(outliers, offset)
-    form, found = best_static(WEIGHT, seen(rows), 127)
+    form, found = choose_static(WEIGHT, seen(rows), 127)
     assert found <= EIGHT_BIT_PRODUCT_ERROR
-    assert error(WEIGHT, rows, form, 127) <= EIGHT_BIT_PRODUCT_ERROR
+    assert quantization_error(WEIGHT, rows, form, 127) <= EIGHT_BIT_PRODUCT_ERROR
 
 
 def test_large_columns_are_smoothed_and_columns_of_one_size_are_not() -> None:
     rows = inputs(outliers=30)
-    plain = Static(None, np.float32((rows.max() - rows.min()) / 255), 128)
-    form, found = best_static(WEIGHT, seen(rows), 127)
+    plain = StaticQuantization(None, np.float32((rows.max() - rows.min()) / 255), 128)
+    form, found = choose_static(WEIGHT, seen(rows), 127)
     assert form.factors is not None
-    assert found * 5 < error(WEIGHT, rows, plain, 127)
-    assert best_static(WEIGHT, seen(inputs()), 127)[0].factors is None
+    assert found * 5 < quantization_error(WEIGHT, rows, plain, 127)
+    assert choose_static(WEIGHT, seen(inputs()), 127)[0].factors is None
 
 
 def test_inputs_a_little_beyond_those_of_calibration_are_still_in_range() -> None:
     rows = inputs()
-    form, found = best_static(WEIGHT, seen(rows), 127)
-    assert error(WEIGHT, rows * np.float32(1.1), form, 127) <= 2 * found
+    form, found = choose_static(WEIGHT, seen(rows), 127)
+    assert quantization_error(WEIGHT, rows * np.float32(1.1), form, 127) <= 2 * found
 
 
 @pytest.mark.parametrize("greatest", [127, 63])
 def test_static_weights_use_the_levels_that_are_given(greatest: int) -> None:
-    quantised, scales = static_weight(WEIGHT, Static(None, np.float32(1), 0), greatest)
+    quantised, scales = quantize_static(WEIGHT, StaticQuantization(None, np.float32(1), 0), greatest)
     assert np.abs(quantised).max(axis=0).tolist() == [greatest] * OUTPUTS
     assert np.abs(quantised * scales - WEIGHT).max() <= scales.max() / 2 + 1e-6
 
 
 @pytest.mark.parametrize("size", [16, 32, 128])
 def test_blocks_hold_the_weights_and_zeros_behind_them(size: int) -> None:
-    quantised, scales = block_weight(WEIGHT, Blocks(size))
+    quantised, scales = quantize_blocks(WEIGHT, BlockQuantization(size))
     blocks = -(-COLUMNS // size)
     assert quantised.shape == (OUTPUTS, blocks, size)
     values = ((quantised.astype(np.float32) - 128) * scales[..., None]).reshape(OUTPUTS, -1)
@@ -85,6 +85,6 @@ def test_blocks_hold_the_weights_and_zeros_behind_them(size: int) -> None:
 def test_a_column_of_zeros_stays_zero() -> None:
     weight = WEIGHT.copy()
     weight[:, 5] = 0
-    quantised, scales = static_weight(weight, Static(None, np.float32(1), 0), 127)
+    quantised, scales = quantize_static(weight, StaticQuantization(None, np.float32(1), 0), 127)
     assert np.isfinite(scales).all()
     assert not quantised[:, 5].any()

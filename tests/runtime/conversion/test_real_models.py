@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embedserve_runtime.comparing import cosines
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.conversion.converting import convert
-from embedserve_runtime.loading import load_runner
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.engines.cosines import cosines
+from embedserve_runtime.loading.runners import load_runner
+from embedserve_runtime.runners.base import Runner
 from tests.runtime.pipelines.folders import embed
 from tests.support.models import minilm_folder, splade_folder
 from tests.support.texts import parity_texts

@@ -9,9 +9,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from embedserve_runtime.comparing import cosines
-from embedserve_runtime.conversion.calibration import observe, probing_engine
-from embedserve_runtime.conversion.quantizing import Blocks, best_static
+from embedserve_runtime.conversion.calibration import build_probing_engine, observe_ranges
+from embedserve_runtime.conversion.quantizing import BlockQuantization, choose_static
 from embedserve_runtime.conversion.rewriting import (
     FloatGraph,
     Named,
@@ -21,10 +20,11 @@ from embedserve_runtime.conversion.rewriting import (
     write_model,
 )
 from embedserve_runtime.cpu.features import instruction_set, max_static_weight
+from embedserve_runtime.engines.cosines import cosines
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.graph import build
 from embedserve_runtime.engines.onnx.session import BFLOAT16_PRODUCTS, session_options
-from embedserve_runtime.engines.onnx.spool import drained
+from embedserve_runtime.engines.onnx.spool import drain_arrays
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from tests.runtime.engines import cases
@@ -44,17 +44,17 @@ CASES = [
 
 def static(graph: FloatGraph, folder: Path, case: Case) -> Rewritten:
     encoder = families.describe(folder.parent)
-    engine = probing_engine(folder, encoder, graph.products(), threads=1)
-    seen = observe(engine, graph.products(), case.sequences())
+    engine = build_probing_engine(folder, encoder, graph.products(), threads=1)
+    seen = observe_ranges(engine, graph.products(), case.sequences())
     largest = max_static_weight(instruction_set())
-    forms = {name: best_static(graph.read(name), inputs, largest)[0] for name, inputs in seen.items()}
+    forms = {name: choose_static(graph.read(name), inputs, largest)[0] for name, inputs in seen.items()}
     assert len(forms) >= 4
     return eight_bit(graph, forms, largest)
 
 
 def blocks(graph: FloatGraph, folder: Path, case: Case) -> Rewritten:
     del folder, case
-    return eight_bit(graph, {product.weight: Blocks(32) for product in graph.products()}, 127)
+    return eight_bit(graph, {product.weight: BlockQuantization(32) for product in graph.products()}, 127)
 
 
 def half(graph: FloatGraph, folder: Path, case: Case) -> Rewritten:
@@ -75,7 +75,7 @@ def test_hidden_states_stay_close(case: Case, rewriter: str, tmp_path: Path) -> 
     case.build(tmp_path)
     encoder = families.describe(tmp_path)
     model, arrays = build(encoder, Weights(encoder, Checkpoint.open(tmp_path)))
-    write_model(tmp_path / "float32", model, drained(arrays), {})
+    write_model(tmp_path / "float32", model, drain_arrays(arrays), {})
     rewrite, least = REWRITERS[rewriter]
     graph = FloatGraph(tmp_path / "float32")
     write_model(tmp_path / rewriter, *rewrite(graph, tmp_path / "float32", case), {})
@@ -95,7 +95,7 @@ def test_a_graph_names_its_operators_and_what_it_is(tmp_path: Path) -> None:
     cases.BERT[0].build(tmp_path)
     encoder = families.describe(tmp_path)
     model, arrays = build(encoder, Weights(encoder, Checkpoint.open(tmp_path)))
-    write_model(tmp_path / "float32", model, drained(arrays), {"embedserve.precision": "float32"})
+    write_model(tmp_path / "float32", model, drain_arrays(arrays), {"embedserve.precision": "float32"})
     written = onnx.load(str(tmp_path / "float32" / "model.onnx"))
     assert {one.domain: one.version for one in written.opset_import} == {"": 23, "com.microsoft": 1}
     assert {one.key: one.value for one in written.metadata_props} == {"embedserve.precision": "float32"}
@@ -106,7 +106,7 @@ def test_products_for_bfloat16_stay_apart_from_their_biases_in_the_session(tmp_p
     case.build(tmp_path)
     encoder = families.describe(tmp_path)
     model, arrays = build(encoder, Weights(encoder, Checkpoint.open(tmp_path)))
-    write_model(tmp_path / "float32", model, drained(arrays), {})
+    write_model(tmp_path / "float32", model, drain_arrays(arrays), {})
     graph = FloatGraph(tmp_path / "float32")
     write_model(tmp_path / "bfloat16", *plain_products(graph), {})
     products = len(graph.products())

@@ -23,7 +23,7 @@ from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.conversion.converting import convert
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ConfigError
-from embedserve_runtime.loading import load_runner
+from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.pipeline import Pooling
 from tests.runtime.heads.head_runner import logits_of
 from tests.runtime.pipelines.folders import TEXTS, bert, embed, tokens_of

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_runtime.cpu.nodes import Place, cpus_in, home_of, read_nodes, read_place, usable_nodes
+from embedserve_runtime.cpu.nodes import (
+    CpuPlacement,
+    cpus_in,
+    home_of,
+    read_nodes,
+    read_placement,
+    usable_nodes,
+)
 
 ONE = {0: "0-15"}
 # Two sockets of 16 cores with two threads each: the second threads have the upper numbers.
@@ -82,7 +89,9 @@ def test_a_process_stays_on_a_node_that_has_what_it_may_use(
     root: Path, case: tuple[Mapping[int, str], str, str, int, int, tuple[int, str] | None]
 ) -> None:
     layout, cpus, memory, last, wanted, want = case
-    home = home_of(read_nodes(written(root, layout)), Place(cpus_in(cpus), cpus_in(memory), last), wanted)
+    home = home_of(
+        read_nodes(written(root, layout)), CpuPlacement(cpus_in(cpus), cpus_in(memory), last), wanted
+    )
     assert (home and (home.number, home.cpus)) == (want and (want[0], cpus_in(want[1])))
 
 
@@ -105,19 +114,19 @@ def test_the_nodes_of_a_process_are_those_of_its_cpus(
 
 
 def test_the_place_of_this_process_is_told_by_its_kernel() -> None:
-    place = read_place()
-    assert place.cpus == os.sched_getaffinity(0)
-    assert place.last < (os.cpu_count() or 1)
-    assert place.memory
+    placement = read_placement()
+    assert placement.cpus == os.sched_getaffinity(0)
+    assert placement.last < (os.cpu_count() or 1)
+    assert placement.memory
 
 
 def test_a_name_with_blanks_and_brackets_does_not_shift_the_fields(tmp_path: Path) -> None:
     numbers = " ".join(str(number) for number in range(4, 60))
     (tmp_path / "stat").write_text(f"12 (a) b (c)) S {numbers}\n")
     (tmp_path / "status").write_text("Name:\ta) b (c\nMems_allowed_list:\t0-1\n")
-    place = read_place(tmp_path)
+    placement = read_placement(tmp_path)
     # The 39th field, as proc(5) counts them.
-    assert (place.last, place.memory) == (39, frozenset({0, 1}))
+    assert (placement.last, placement.memory) == (39, frozenset({0, 1}))
 
 
 @pytest.mark.parametrize("parts", [1, 2], ids=["one node", "two nodes"])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from embedserve_runtime.cpu.split import MOST_FRONT_ENDS, CpuSplit, front_ends, split_cpus
+from embedserve_runtime.cpu.split import MAX_FRONT_ENDS, CpuSplit, front_ends, split_cpus
 
 MICRO = 1e-6
 CASES = {
@@ -41,7 +41,7 @@ FRONT_ENDS = {
     "a device gets as many as keep it busy": ((16, 2.0, 2.4e6, None), 5),
     "a device is fed by one where that is enough": ((16, 2.0, 400e3, None), 1),
     "its host thread keeps a core": ((4, 2.0, 2.4e6, None), 3),
-    "many cores": ((256, 2.0, 1e9, None), MOST_FRONT_ENDS),
+    "many cores": ((256, 2.0, 1e9, None), MAX_FRONT_ENDS),
     "nothing was measured": ((16, 0.0, 1e6, 16), 1),
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from embedserve_runtime.engines.base import Engine
+from embedserve_runtime.engines.base import EncoderEngine
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.model import families
@@ -18,14 +18,14 @@ from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    build: Callable[[Encoder, Weights], Engine]
+    build: Callable[[Encoder, Weights], EncoderEngine]
 
 
-def _onnx(encoder: Encoder, weights: Weights) -> Engine:
+def _onnx(encoder: Encoder, weights: Weights) -> EncoderEngine:
     return OnnxEngine.build(encoder, weights, threads=2)
 
 
-def _torch(encoder: Encoder, weights: Weights) -> Engine:
+def _torch(encoder: Encoder, weights: Weights) -> EncoderEngine:
     return TorchEngine(encoder, weights, torch.device("cpu"), torch.float32, threads=1)
 
 
@@ -35,6 +35,6 @@ ENGINES: Mapping[str, EngineKind] = {
 }
 
 
-def engine_of(folder: Path, engine: str) -> Engine:
+def engine_of(folder: Path, engine: str) -> EncoderEngine:
     encoder = families.describe(folder)
     return ENGINES[engine].build(encoder, Weights(encoder, Checkpoint.open(folder)))

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_runtime.engines.torch.compiled import FOLDER, filled_from
-from embedserve_runtime.model.store.kernels import Compiled
+from embedserve_runtime.engines.torch.compiled import FOLDER, use_kernel_cache
+from embedserve_runtime.model.store.kernel_cache import KernelCache
 from tests.support.mounts import bound_to, remount
 
 
 def load(store: Path, folder: Path, *compiles: str) -> list[str]:
     """One process's start: what was in the compiler's folder when its work began. compiles: what it adds."""
     folder.mkdir()
-    with filled_from(Compiled(store, "0f" * 16, folder)):
+    with use_kernel_cache(KernelCache(store, "0f" * 16, folder)):
         used = Path(os.environ[FOLDER])
         found = sorted(path.name for path in used.iterdir())
         for name in compiles:

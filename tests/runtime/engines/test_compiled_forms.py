@@ -23,8 +23,8 @@ from safetensors.numpy import save_file
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
 from embedserve_runtime.engines.torch.fused.support import EightBit
-from embedserve_runtime.engines.torch.graphs import LARGEST, buckets
-from embedserve_runtime.engines.torch.kernel_forms import counted_forms
+from embedserve_runtime.engines.torch.graphs import MAX_TOKENS, choose_buckets
+from embedserve_runtime.engines.torch.kernel_forms import count_forms
 from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import NormKind
@@ -154,7 +154,9 @@ def test_a_start_compiles_few_forms_of_kernels_and_batches_without_a_graph_add_f
     run = run_of(tmp_path, kind, form)
     with torch.inference_mode():
         # Beyond, buckets differ by nothing that kernels are told.
-        for capacity in [one for one in buckets(LARGEST) if one.tokens <= 6144 or one.tokens == LARGEST]:
+        for capacity in [
+            one for one in choose_buckets(MAX_TOKENS) if one.tokens <= 6144 or one.tokens == MAX_TOKENS
+        ]:
             run(DeviceBatch.over(torch.zeros(capacity.integers, dtype=torch.int32), capacity))
         at_start = forms.by_kernel.total()
         assert 5 < at_start <= MOST_AT_START, forms.by_kernel
@@ -180,7 +182,7 @@ def test_a_kernel_that_is_compiled_anew_for_every_batch_ends_the_start(
             *(values, values, values, 64, 8), GATED=False, HAS_BIAS=False, KIND=2, BLOCK=block, grid=(1,)
         )
 
-    with counted_forms(most=2) as counter:
+    with count_forms(max_forms=2) as counter:
         for block in (16, 32, 16):
             compile_form(block)
         with pytest.raises(EngineFailure, match="kernel activate was compiled in more than 2 forms"):
@@ -209,7 +211,7 @@ def test_the_product_for_hopper_fits_and_keeps_its_sums_in_registers(
     import triton
     from triton.runtime.driver import driver
 
-    from embedserve_runtime.engines.torch.fused.deferred import Deferred
+    from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm
     from embedserve_runtime.engines.torch.fused.hopper import EightBitSides, HopperProduct
 
     compiled = Compiled()
@@ -225,9 +227,11 @@ def test_the_product_for_hopper_fits_and_keeps_its_sums_in_registers(
         torch.zeros((256, 128), dtype=inner), torch.zeros(256), kind=0, gated=form == "gated"
     )
     out = torch.zeros((256, product.columns), dtype=outer)
-    residual: torch.Tensor | Deferred | None = out if form == "8 bit with residual" else None
+    residual: torch.Tensor | DeferredLayerNorm | None = out if form == "8 bit with residual" else None
     if form == "8 bit with deferred residual":
-        residual = Deferred(out, scales, scales, Normalization(NormKind.LAYER, 1e-12, scales, scales))
+        residual = DeferredLayerNorm(
+            out, scales, scales, Normalization(NormKind.LAYER, 1e-12, scales, scales)
+        )
     product(torch.zeros((256, 128), dtype=inner), out, residual=residual, eight=sides)
 
     file = tmp_path / "product.cubin"

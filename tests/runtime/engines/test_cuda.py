@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from embedserve_runtime.comparing import cosines
-from embedserve_runtime.device_runner import DeviceRunner, host_layers
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.cosines import cosines
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.fused.support import EightBit, why_not_flash, why_not_fused
 from embedserve_runtime.engines.torch.graphs import Forward
 from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, VocabularyHead
+from embedserve_runtime.engines.torch.host_transfer import SparseTransfer
 from embedserve_runtime.engines.torch.kernels import KernelKind
-from embedserve_runtime.engines.torch.landing import SparseLanding
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.heads import dense, sparse
 from embedserve_runtime.heads.dense import DenseHead
@@ -32,8 +32,8 @@ from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.heads.description import HeadLayer, MultiVectorHead, SparseHead, SparsePooling
 from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
-from embedserve_runtime.results import Output
-from embedserve_runtime.runner import EncoderRunner, Heads
+from embedserve_runtime.runners.base import EncoderRunner, Heads
+from embedserve_runtime.runners.device import DeviceRunner, host_layers
 from tests.runtime.engines.case import Case
 from tests.runtime.engines.cases import CASES
 from tests.runtime.engines.test_forms import (
@@ -145,7 +145,7 @@ def prepared(folder: Path, head: PooledHead | None, dtype: torch.dtype = torch.b
 
 
 def rows_of(engine: TorchEngine, batch: PackedBatch) -> FloatArray:
-    parts = engine.run(batch, lambda done, _: done.land(), needs_hidden=False)
+    parts = engine.run(batch, lambda done, _: done.start_copy(), needs_hidden=False)
     return np.concatenate([part.array() for part in parts])
 
 
@@ -174,7 +174,8 @@ def test_small_batches_give_the_same_rows_alone_and_while_others_are_under_way(t
     alone = [rows_of(engine, batch) for batch in batches]
     # The second of each pair finds the graph with the copies taken, and the last one free again.
     under_way = [
-        engine.run(batch, lambda done, _: done.land(), needs_hidden=False) for batch in (*batches, *batches)
+        engine.run(batch, lambda done, _: done.start_copy(), needs_hidden=False)
+        for batch in (*batches, *batches)
     ]
     for want, parts in zip((*alone, *alone), under_way, strict=True):
         np.testing.assert_array_equal(np.concatenate([part.array() for part in parts]), want)
@@ -222,12 +223,12 @@ def test_sparse_vectors_on_the_device_are_those_of_the_host(
     batch = random_batch()
     want = sparse.rows(engine.forward(batch), batch.cu_seqlens, head, loaded)
 
-    def land(done: Forward, _: PackedBatch) -> SparseLanding:
-        return SparseLanding.of(on_device(done.states, done.batch))
+    def start_copy(done: Forward, _: PackedBatch) -> SparseTransfer:
+        return SparseTransfer.start(on_device(done.states, done.batch))
 
-    (landing,) = engine.run(batch, land, needs_hidden=True)
+    (transfer,) = engine.run(batch, start_copy, needs_hidden=True)
     rows = np.zeros_like(want)
-    for row, (indices, values) in zip(rows, landing.rows(), strict=True):
+    for row, (indices, values) in zip(rows, transfer.rows(), strict=True):
         assert (np.diff(indices) > 0).all()
         row[indices] = values
     tolerance = 1e-4 if dtype is torch.float32 else 0.05
@@ -264,7 +265,7 @@ def test_a_batch_that_does_not_fit_into_memory_is_run_in_halves_and_later_ones_s
     try:
         np.testing.assert_array_equal(engine.forward(batch), want)
         assert engine.memory.failures == 1
-        assert engine.memory.most_tokens == batch.tokens // 2
+        assert engine.memory.max_tokens == batch.tokens // 2
         np.testing.assert_array_equal(engine.forward(batch), want)
         assert engine.memory.failures == 1
     finally:

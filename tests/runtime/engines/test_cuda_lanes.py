@@ -16,12 +16,12 @@ import torch
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch
 from embedserve_runtime.engines.torch.graphs import (
-    LEAST_TOKENS_OF_SECOND_LANE,
+    MIN_SECOND_LANE_TOKENS,
     Graphs,
-    buckets,
+    choose_buckets,
 )
 from embedserve_runtime.engines.torch.heads import PooledHead
-from embedserve_runtime.engines.torch.landing import Arriving, Landing
+from embedserve_runtime.engines.torch.host_transfer import HostTransfer, PendingArray
 from embedserve_runtime.engines.torch.parameters import Parameters
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.pipeline import Pooling
@@ -34,7 +34,7 @@ if not torch.cuda.is_available():
 CUDA = torch.device("cuda", 0)
 # Texts of a batch: some are for the second lane, some are not, and two are alike in size.
 TEXTS = (300, 20, 400, 1, 900, 300, 5, 310)
-MOST_TOKENS = 32_768
+BUCKET_TOKENS = 32_768
 
 
 def encoder() -> Encoder:
@@ -68,40 +68,43 @@ def batches() -> list[PackedBatch]:
     ]
 
 
-def land(graphs: Graphs, batch: PackedBatch, hidden: bool) -> Arriving:
+def start_copy(graphs: Graphs, batch: PackedBatch, hidden: bool) -> PendingArray:
     """Its hidden states or its rows, on their way."""
     done = graphs(batch, hidden)
     assert done is not None
-    with done.here():
-        return Landing.of(done.states) if hidden else done.land()
+    with done.on_stream():
+        return HostTransfer.start(done.states) if hidden else done.start_copy()
 
 
 def in_turn(
     graphs: Graphs, given: list[PackedBatch], hidden: list[bool], rounds: int
 ) -> Iterator[FloatArray]:
     """Of all batches so often, with three under way."""
-    under_way: deque[Arriving] = deque()
+    under_way: deque[PendingArray] = deque()
     for batch, wanted in list(zip(given, hidden, strict=True)) * rounds:
-        under_way.append(land(graphs, batch, wanted))
+        under_way.append(start_copy(graphs, batch, wanted))
         if len(under_way) == 3:
             yield under_way.popleft().array()
     while under_way:
         yield under_way.popleft().array()
 
 
-@pytest.mark.parametrize("most_of_second", [MOST_TOKENS, 2048])
+@pytest.mark.parametrize("max_second_lane_tokens", [BUCKET_TOKENS, 2048])
 @torch.inference_mode()
 def test_two_lanes_give_the_numbers_of_one_whatever_is_under_way(
-    graphs: partial[Graphs], most_of_second: int
+    graphs: partial[Graphs], max_second_lane_tokens: int
 ) -> None:
     given = batches()
-    assert sum(batch.tokens > LEAST_TOKENS_OF_SECOND_LANE for batch in given) > len(given) // 2
-    among = buckets(MOST_TOKENS)
-    one, two = graphs(among, least_of_second=MOST_TOKENS + 1), graphs(among, most_of_second=most_of_second)
+    assert sum(batch.tokens > MIN_SECOND_LANE_TOKENS for batch in given) > len(given) // 2
+    among = choose_buckets(BUCKET_TOKENS)
+    one, two = (
+        graphs(among, min_second_lane_tokens=BUCKET_TOKENS + 1),
+        graphs(among, max_second_lane_tokens=max_second_lane_tokens),
+    )
     assert one.capacities == two.capacities == among
     # Of large batches no graph keeps hidden states.
     for hidden in ([False] * len(given), [batch.tokens < 8000 for batch in given]):
-        alone = [land(one, batch, wanted).array() for batch, wanted in zip(given, hidden, strict=True)]
+        alone = [start_copy(one, batch, wanted).array() for batch, wanted in zip(given, hidden, strict=True)]
         got = list(in_turn(two, given, hidden, rounds=7))
         assert len(got) == 7 * len(given)
         for number, array in enumerate(got):
@@ -110,17 +113,17 @@ def test_two_lanes_give_the_numbers_of_one_whatever_is_under_way(
 
 @torch.inference_mode()
 def test_graphs_of_all_sizes_take_little_more_memory_than_the_largest_alone(graphs: partial[Graphs]) -> None:
-    def taken(among: Sequence[Capacity], least_of_second: int) -> int:
+    def taken(among: Sequence[Capacity], min_second_lane_tokens: int) -> int:
         torch.cuda.empty_cache()
         before = torch.cuda.memory_reserved()
-        made = graphs(among, least_of_second=least_of_second)
+        made = graphs(among, min_second_lane_tokens=min_second_lane_tokens)
         assert made.capacities == among
         return torch.cuda.memory_reserved() - before
 
-    among, none = buckets(MOST_TOKENS), MOST_TOKENS + 1
+    among, none = choose_buckets(BUCKET_TOKENS), BUCKET_TOKENS + 1
     graphs(among)
     of_largest = taken(among[-1:], none)
-    of_all, of_both = taken(among, none), taken(among, LEAST_TOKENS_OF_SECOND_LANE)
+    of_all, of_both = taken(among, none), taken(among, MIN_SECOND_LANE_TOKENS)
     assert of_largest <= of_all <= 2 * of_largest
     assert of_all < of_both <= of_all + 2 * of_largest
 
@@ -139,6 +142,6 @@ def test_what_takes_more_than_the_share_of_memory_has_no_graph(graphs: partial[G
 
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
-    made = Graphs(greedy, head, buckets(2000), MAX_TOKENS, least_of_second=512)
-    assert made.capacities == tuple(one for one in buckets(2000) if one.tokens < 1000)
+    made = Graphs(greedy, head, choose_buckets(2000), MAX_TOKENS, min_second_lane_tokens=512)
+    assert made.capacities == tuple(one for one in choose_buckets(2000) if one.tokens < 1000)
     assert torch.cuda.memory_reserved() - before <= share

@@ -15,11 +15,11 @@ from transformers import XLMRobertaConfig, XLMRobertaModel
 
 from embedserve_runtime.config import EngineSettings, ModelSettings, RuntimeConfig
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.loading import load_runner
-from embedserve_runtime.parity.eight_bit import LEAST_COSINE, sample
-from embedserve_runtime.recomputing import OverlappingRecomputing
-from embedserve_runtime.results import Output
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.engines.results import Output
+from embedserve_runtime.loading.runners import load_runner
+from embedserve_runtime.parity.eight_bit import MIN_COSINE, build_sample
+from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.runners.fp32_fallback import AsyncFallbackRunner
 from tests.runtime.overflowing import FITS, OVERFLOWS, overflowing, runners
 from tests.runtime.pipelines.folders import tokens_of
 from tests.support.models import tiny
@@ -81,9 +81,9 @@ def test_8_bit_below_the_floor_falls_back_to_16_and_both_tell_what_was_measured(
     facts = runner.engine
     assert facts.precision == runs
     assert facts.parity is not None
-    assert (facts.parity >= LEAST_COSINE) == (runs == precision)
+    assert (facts.parity >= MIN_COSINE) == (runs == precision)
     if runs != precision:
-        batch = sample(runner.card)
+        batch = build_sample(runner.card)
         vectors, want = (one.run(batch, Output.DENSE).dense for one in (runner, runner_of(folder, "auto")))
         np.testing.assert_array_equal(vectors, want)
 
@@ -126,7 +126,7 @@ def test_what_overflows_in_float16_on_the_device_is_computed_again_while_the_nex
 ) -> None:
     folder = overflowing(tmp_path, **settings)
     (reduced,), (exact,) = runners(folder, "float16"), runners(folder, "float32")
-    assert isinstance(reduced, OverlappingRecomputing)
+    assert isinstance(reduced, AsyncFallbackRunner)
     texts = [FITS] * others + [OVERFLOWS]
     batches = [PackedBatch.pack(tokens_of(reduced.card, one)) for one in (texts, texts[::-1])]
     # Alone the runner looks through pooled rows, with hidden states the device does.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from embedserve_runtime.engines.torch.fused.deferred import with_bias_of
+from embedserve_runtime.engines.torch.fused.deferred_norm import add_norm_bias
 from embedserve_runtime.engines.torch.fused.hopper import Bounds, EightBitSides, HopperProduct, why_not_hopper
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
@@ -149,7 +149,7 @@ def test_a_deferred_residual_is_normed_where_it_is_added(
     want = result(left, right, bias, -1, False) + norm(sums.float())
     _, residual = in_eight_bit(sums, norm, EightBit.INT8)
     assert residual.sums is sums
-    product = HopperProduct(right.values, with_bias_of(norm, bias))
+    product = HopperProduct(right.values, add_norm_bias(norm, bias))
     product(left.values, sums, residual=residual, eight=sides(left, right))
     assert error(sums, want) < MOST_ERROR_16
 
@@ -206,7 +206,7 @@ def test_few_rows_and_many_give_the_same_product(more: int, gated: bool) -> None
 
     right = Operand.random(256, 96, torch.bfloat16, 2)
     linear = Linear(right.values, torch.randn(256, device=CUDA).to(torch.bfloat16))
-    left = Operand.random(operations.LEAST_TOKENS_ON_HOPPER + more, 96, torch.bfloat16, 1)
+    left = Operand.random(operations.MIN_TOKENS_ON_HOPPER + more, 96, torch.bfloat16, 1)
     got = operations.ActivatedProduct(linear, Activation.GELU, gated)(left.values)
     # The library rounds once more before its activation.
     assert error(got, result(left, right, linear.bias, 0, gated)) < 2 * MOST_ERROR_16

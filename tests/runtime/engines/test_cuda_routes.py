@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 import torch
 
-from embedserve_runtime.assembling import runners_of
-from embedserve_runtime.device_runner import DeviceRunner, host_layers
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, TokenSequence
+from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.heads import TokenLayers
 from embedserve_runtime.heads.dense import DenseHead, RoutedHead
 from embedserve_runtime.heads.layers import LoadedLayer, run
 from embedserve_runtime.heads.tokens import MultiVectors
+from embedserve_runtime.loading.assembly import runners_of
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import HeadLayer, MultiVectorHead
 from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
-from embedserve_runtime.results import Output, Results
-from embedserve_runtime.runner import EncoderRunner, Heads, RoutedRunner, Runner
+from embedserve_runtime.runners.base import EncoderRunner, Heads, RoutedRunner, Runner
+from embedserve_runtime.runners.device import DeviceRunner, host_layers
 from tests.runtime.engines.test_forms import LAYERS, MAX_TOKENS, VOCABULARY, encoder_of
 from tests.runtime.engines.test_torch_engine import saved
 from tests.runtime.heads.head_runner import card_of
@@ -152,7 +152,7 @@ def test_an_asymmetric_model_on_the_device_equals_sentence_transformers_while_ba
     model = saved_pipeline(folder, *chain(Bare(tmp_path)), **PROMPTS)
     runner = on_cuda(folder, dtype)
     assert isinstance(runner, DeviceRunner | RoutedRunner)
-    assert runner.most_under_way == 2
+    assert runner.max_in_flight == 2
     card = runner.card
     assert card.query is not None
     queries = tokens_of(card, TEXTS, "query", query=True)

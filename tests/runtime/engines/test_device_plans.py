@@ -11,7 +11,7 @@ import torch
 from embedserve_runtime.engines.base import PackedBatch, TokenSequence
 from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, bring, copy_in
 from embedserve_runtime.engines.torch.devices import automatic_dtype, chosen
-from embedserve_runtime.engines.torch.graphs import LARGEST, bucket_for, buckets
+from embedserve_runtime.engines.torch.graphs import MAX_TOKENS, choose_buckets, find_bucket
 from embedserve_runtime.engines.torch.memory import MemoryBudget, halves
 from embedserve_runtime.errors import ConfigError
 
@@ -83,36 +83,36 @@ def test_a_layout_holds_the_batch_and_makes_sequences_of_one_token_of_what_is_le
 
 
 def test_a_batch_takes_the_smallest_bucket_with_room_for_its_tokens_and_sequences() -> None:
-    among = buckets(2**31)
+    among = choose_buckets(2**31)
     assert [one.tokens for one in among] == sorted({one.tokens for one in among})
     for batch in (batch_of(1), batch_of(16), batch_of(17), batch_of(*[1] * 100), batch_of(400, 300)):
-        number = bucket_for(batch, among)
+        number = find_bucket(batch, among)
         assert number is not None
         fits = [c.tokens >= batch.tokens and c.sequences >= len(batch.lengths) for c in among]
         assert number == fits.index(True)
-    assert bucket_for(batch_of(LARGEST + 1), among) is None
-    assert bucket_for(batch_of(*[1] * LARGEST), among) is None
+    assert find_bucket(batch_of(MAX_TOKENS + 1), among) is None
+    assert find_bucket(batch_of(*[1] * MAX_TOKENS), among) is None
 
 
 def test_no_bucket_is_much_larger_than_the_largest_batch() -> None:
-    assert [one.tokens for one in buckets(40)] == [16, 24, 32, 48]
+    assert [one.tokens for one in choose_buckets(40)] == [16, 24, 32, 48]
 
 
 def test_a_batch_that_did_not_fit_lowers_the_budget_and_later_ones_are_cut_to_it() -> None:
     memory, batch = MemoryBudget(), batch_of(3, 3, 2, 9, 1, 2)
     assert memory.parts(batch) == [batch]
     memory.lower(batch)
-    assert (memory.failures, memory.most_tokens) == (1, 10)
+    assert (memory.failures, memory.max_tokens) == (1, 10)
     parts = memory.parts(batch)
     assert lengths_of(parts) == [[3, 3, 2], [9, 1], [2]]
     assert np.concatenate([part.token_ids for part in parts]).tolist() == batch.token_ids.tolist()
 
 
 def test_a_sequence_longer_than_the_budget_runs_alone_and_cannot_lower_it() -> None:
-    memory = MemoryBudget(most_tokens=4)
+    memory = MemoryBudget(max_tokens=4)
     assert lengths_of(memory.parts(batch_of(2, 7, 1))) == [[2], [7], [1]]
     memory.lower(batch_of(7))
-    assert (memory.failures, memory.most_tokens) == (1, 4)
+    assert (memory.failures, memory.max_tokens) == (1, 4)
 
 
 @pytest.mark.parametrize(

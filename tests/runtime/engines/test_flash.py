@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import bring
-from embedserve_runtime.engines.torch.fused.flash import FlashAttention, Timed, flash_from
+from embedserve_runtime.engines.torch.fused.flash import FlashAttention, FlashTiming, flash_from
 from embedserve_runtime.engines.torch.fused.support import flash_runs, why_not_flash
 from embedserve_runtime.model.architecture import Attention
 from tests.runtime.engines.test_forms import ATTENTION, BUCKETS, LAYERS, encoder_of
@@ -40,8 +40,8 @@ PLAIN = replace(ATTENTION, heads=4, kv_heads=2, head_size=64, scale=0.125)
 def test_flash_is_taken_from_the_length_from_which_on_it_is_faster(
     flash: list[float], cosine: float, want: int | None
 ) -> None:
-    timed = [Timed(1024 << number, 1.0, time, cosine) for number, time in enumerate(flash)]
-    assert flash_from(timed) == flash_from(timed[::-1]) == want
+    timings = [FlashTiming(1024 << number, 1.0, time, cosine) for number, time in enumerate(flash)]
+    assert flash_from(timings) == flash_from(timings[::-1]) == want
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_its_call_gets_the_heads_of_the_joint_product_and_the_bounds_of_the_sequ
     monkeypatch.setitem(sys.modules, "flash_attn.cute", module)
     lengths = (5, 1, 9)
     packed = PackedBatch.pack([np.zeros(length, dtype=np.int32) for length in lengths])
-    batch = bring(packed, torch.device("cpu")).with_bounds(packed.longest)
+    batch = bring(packed, torch.device("cpu")).with_bounds(packed.max_seqlen)
     joint = torch.randn((15, 8 * 64), generator=torch.Generator().manual_seed(0))
     got = FlashAttention(PLAIN)(joint, batch)
     heads = joint.view(15, 8, 64)

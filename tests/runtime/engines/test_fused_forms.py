@@ -88,7 +88,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from embedserve_runtime.comparing import cosines
+from embedserve_runtime.engines.cosines import cosines
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import bring
 from embedserve_runtime.engines.torch.fused import eight_bit

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.grouping import (
     GROUP_OVERHEAD_FLOPS,
-    MOST_GROUP_TOKENS,
+    MAX_GROUP_TOKENS,
     EqualGroups,
     group,
     group_sizes,
@@ -75,7 +75,7 @@ def test_equal_groups_follow_each_other_and_hold_every_token_of_one_length_each(
     np.testing.assert_array_equal(np.repeat(runs, counts), ordered)
     np.testing.assert_array_equal((groups.ends - groups.starts)[:, 0], counts * runs)
     np.testing.assert_array_equal(groups.starts[1:], groups.ends[:-1])
-    assert ((counts * runs <= MOST_GROUP_TOKENS) | (counts == 1)).all()
+    assert ((counts * runs <= MAX_GROUP_TOKENS) | (counts == 1)).all()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.onnx import calls
+from embedserve_runtime.engines.onnx import attention_calls
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.errors import ConfigError, EngineFailure
 from embedserve_runtime.model import families
@@ -108,7 +108,7 @@ def test_sequences_too_long_to_attend_in_place_give_the_same_rows(
     random = np.random.default_rng(0)
     batch = PackedBatch.pack([random.integers(0, 20, length).astype(np.int32) for length in (3, 12, 3, 7)])
     in_place = engine_of(tmp_path, "onnx").forward(batch)
-    monkeypatch.setattr(calls, "MOST_TOKENS_IN_PLACE", 5)
+    monkeypatch.setattr(attention_calls, "MAX_TOKENS_IN_PLACE", 5)
     assert np.abs(engine_of(tmp_path, "onnx").forward(batch) - in_place).max() <= TINY_MODEL_MAX_ABS_DIFF
 
 

@@ -8,7 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.torch.fused.quantizing import LARGEST, FoldedValues, bounds_behind, quantized
+from embedserve_runtime.engines.torch.fused.quantizing import (
+    MAX_VALUE,
+    FoldedValues,
+    bounds_behind,
+    quantized,
+)
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
 from embedserve_runtime.model.architecture import NormKind
@@ -109,7 +114,7 @@ def test_scaled_and_shifted_values_give_the_same_output_and_fit_into_e4m3(
     assert float(means.abs().max()) < 1e-3 * float(second.abs().max())
     for one in (folded.joint, centred):
         values = one(rows)[:, QUERIES + KEYS :].abs().max()
-        assert 0.05 * LARGEST[EightBit.FP8] < values < FIRST_TOO_LARGE
+        assert 0.05 * MAX_VALUE[EightBit.FP8] < values < FIRST_TOO_LARGE
 
 
 def test_no_digit_of_a_weight_in_16_bit_changes() -> None:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from embedserve_runtime import errors
 from embedserve_runtime.engines.base import FlatTokens, Int32Array, PackedBatch, Tokens, TokenSequence
+from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.errors import EmbedserveError, Overloaded, RequestError
 from embedserve_runtime.frontends.codec import (
     INLINE_BYTES,
@@ -27,14 +28,13 @@ from embedserve_runtime.frontends.messages import (
     EngineMessage,
     FrontEndMessage,
     Message,
-    QueueDepth,
+    QueueDepthChanged,
     RequestCompleted,
     RequestFailed,
     Submit,
 )
-from embedserve_runtime.results import Output, Results, SparseVector
-from embedserve_runtime.scheduling.policy import Backlog
-from embedserve_runtime.scheduling.work import Completed, Order
+from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
+from embedserve_runtime.scheduling.policy import QueueDepth
 
 
 def received(parts: Sequence[Buffer]) -> list[zmq.Frame]:
@@ -62,7 +62,7 @@ SEQUENCES: dict[str, Sequence[Tokens]] = {
     "a typed one among plain ones": [ids(9), TokenSequence(ids(1, 2), ids(0, 1))],
     "a query beside a document": [TokenSequence(ids(1, 2), query=True), ids(3)],
     "a query with tokens that attention does not see": [
-        TokenSequence(ids(1, 2, 9), query=True, attended=2),
+        TokenSequence(ids(1, 2, 9), query=True, attended_length=2),
         TokenSequence(ids(4), query=True),
     ],
     "prompts that pooling leaves out": [TokenSequence(ids(1, 2, 3), None, 2), TokenSequence(ids(4), None, 0)],
@@ -70,16 +70,16 @@ SEQUENCES: dict[str, Sequence[Tokens]] = {
 
 
 @pytest.mark.parametrize("sequences", SEQUENCES.values(), ids=SEQUENCES)
-@pytest.mark.parametrize("most_bytes", [None, 1_000], ids=["without bound", "bounded"])
+@pytest.mark.parametrize("max_bytes", [None, 1_000], ids=["without bound", "bounded"])
 def test_an_order_makes_the_same_batch_on_the_other_side(
-    sequences: Sequence[Tokens], most_bytes: int | None
+    sequences: Sequence[Tokens], max_bytes: int | None
 ) -> None:
-    order = Order(sequences, Output.DENSE | Output.HIDDEN, most_bytes)
-    message = at_the_engine(Submit.of(7, order, 123.25))
+    batch_request = BatchRequest(sequences, Output.DENSE | Output.HIDDEN, max_bytes)
+    message = at_the_engine(Submit.of(7, batch_request, 123.25))
     assert isinstance(message, Submit)
-    got = message.order()
+    got = message.batch_request()
     assert (message.request, message.deadline) == (7, 123.25)
-    assert (got.wanted, got.most_bytes) == (order.wanted, most_bytes)
+    assert (got.wanted, got.max_bytes) == (batch_request.wanted, max_bytes)
     batch, want_batch = PackedBatch.pack(got.sequences), PackedBatch.pack(sequences)
     for name in ("token_ids", "cu_seqlens", "token_types", "unpooled", "queries"):
         value, want_value = getattr(batch, name), getattr(want_batch, name)
@@ -127,7 +127,7 @@ RESULTS = {
 
 @pytest.mark.parametrize("results", RESULTS.values(), ids=RESULTS)
 def test_results_come_back_bit_by_bit(results: Results) -> None:
-    message = at_a_front_end(RequestCompleted(7, Completed(results, 0.25, 0.5)))
+    message = at_a_front_end(RequestCompleted(7, CompletedRequest(results, 0.25, 0.5)))
     assert isinstance(message, RequestCompleted)
     assert message.request == 7
     done = message.completed
@@ -146,7 +146,7 @@ def test_results_come_back_bit_by_bit(results: Results) -> None:
 
 def test_large_arrays_are_sent_from_where_they_are_and_read_where_they_came_in() -> None:
     rows = floats(32, 768)
-    header, content = Encoder().encode(RequestCompleted(1, Completed(Results(dense=rows), 0.0, 0.0)))
+    header, content = Encoder().encode(RequestCompleted(1, CompletedRequest(Results(dense=rows), 0.0, 0.0)))
     assert np.shares_memory(np.frombuffer(content, dtype=np.float32), rows)
     frames = received([header, content])
     message = front_end_decoder().decode(frames)
@@ -185,7 +185,7 @@ def test_an_error_that_quotes_half_a_surrogate_pair_arrives_without_it() -> None
 
 @pytest.mark.parametrize("rate", [None, 1_000.0])
 def test_what_waits_is_told_as_it_is(rate: float | None) -> None:
-    depth = QueueDepth(Backlog(3, 400, rate))
+    depth = QueueDepthChanged(QueueDepth(3, 400, rate))
     assert at_a_front_end(depth) == depth
 
 
@@ -198,7 +198,7 @@ def submit_with(token_ids: object) -> bytes:
 def test_a_request_written_by_hand_is_read() -> None:
     message = engine_decoder().decode(received([submit_with(["<i4", [2], bytes(8)])]))
     assert isinstance(message, Submit)
-    assert [*PackedBatch.pack(message.order().sequences).token_ids] == [0, 0]
+    assert [*PackedBatch.pack(message.batch_request().sequences).token_ids] == [0, 0]
 
 
 MALFORMED: dict[str, Sequence[Buffer]] = {
@@ -226,7 +226,7 @@ def test_what_is_no_message_of_a_front_end_is_refused(parts: Sequence[Buffer]) -
         engine_decoder().decode(received(parts))
 
 
-SUBMIT = Submit.of(1, Order([ids(1, 2), ids(3)], Output.DENSE), 9.0)
+SUBMIT = Submit.of(1, BatchRequest([ids(1, 2), ids(3)], Output.DENSE), 9.0)
 CONTRADICTIONS: dict[str, Submit] = {
     "fewer ids than its lengths say": replace(SUBMIT, token_ids=ids(1, 2)),
     "more ids than its lengths say": replace(SUBMIT, token_ids=ids(1, 2, 3, 4)),
@@ -235,7 +235,7 @@ CONTRADICTIONS: dict[str, Submit] = {
     "types of fewer tokens": replace(SUBMIT, token_types=ids(1)),
     "prompts of more sequences": replace(SUBMIT, unpooled=ids(1, 1, 1)),
     "queries of fewer sequences": replace(SUBMIT, queries=np.array([True])),
-    "attention of fewer sequences": replace(SUBMIT, attended=ids(1)),
+    "attention of fewer sequences": replace(SUBMIT, attended_lengths=ids(1)),
     "a deadline that is no number": replace(SUBMIT, deadline=float("nan")),
     "nothing wanted": replace(SUBMIT, wanted=Output(0)),
 }
@@ -244,7 +244,7 @@ CONTRADICTIONS: dict[str, Submit] = {
 @pytest.mark.parametrize("message", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_a_request_that_contradicts_itself_is_refused(message: Submit) -> None:
     with pytest.raises(ValueError, match=r"a request with|token ids of|marks of"):
-        message.order()
+        message.batch_request()
 
 
 @pytest.mark.parametrize("length", [0, -1])

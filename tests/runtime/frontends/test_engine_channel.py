@@ -17,6 +17,7 @@ import zmq
 from msgspec.structs import replace
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import (
     BatchTooLarge,
     DeadlineExceeded,
@@ -33,7 +34,7 @@ from embedserve_runtime.frontends.messages import (
     EngineMessage,
     MetricsPageReply,
     MetricsPageRequest,
-    QueueDepth,
+    QueueDepthChanged,
     RequestCompleted,
     RequestFailed,
     ServerStatus,
@@ -41,10 +42,9 @@ from embedserve_runtime.frontends.messages import (
 )
 from embedserve_runtime.frontends.remote_dispatcher import RemoteDispatcher
 from embedserve_runtime.frontends.setup import request_series
-from embedserve_runtime.results import Output
+from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
-from embedserve_runtime.scheduling.policy import Backlog, Limits
-from embedserve_runtime.scheduling.work import Completed, Order
+from embedserve_runtime.scheduling.policy import Limits, QueueDepth
 from embedserve_runtime.telemetry.metrics import Metrics
 from tests.runtime.serve_kit import GatedRun, Run, TinyRunner, mean_of_ids
 
@@ -82,7 +82,7 @@ class FrontEnd:
             self.dispatcher.receive(message)
             return
         self.received.append(message)
-        if isinstance(message, QueueDepth):
+        if isinstance(message, QueueDepthChanged):
             self.dispatcher.receive(message)
 
 
@@ -113,16 +113,20 @@ async def served(run: Run, front_ends: int = 1, limits: Limits = LIMITS) -> Asyn
         channel.close()
 
 
-def order(*sequences: Int32Array, wanted: Output = Output.DENSE) -> Order:
-    return Order(sequences, wanted)
+def batch_request(*sequences: Int32Array, wanted: Output = Output.DENSE) -> BatchRequest:
+    return BatchRequest(sequences, wanted)
 
 
 def ids(*values: int) -> Int32Array:
     return np.array(values, dtype=np.int32)
 
 
-def submit(front_end: FrontEnd, *sequences: Int32Array, seconds: float = LATER) -> asyncio.Task[Completed]:
-    return asyncio.create_task(front_end.dispatcher.submit(order(*sequences), perf_counter() + seconds))
+def submit(
+    front_end: FrontEnd, *sequences: Int32Array, seconds: float = LATER
+) -> asyncio.Task[CompletedRequest]:
+    return asyncio.create_task(
+        front_end.dispatcher.submit(batch_request(*sequences), perf_counter() + seconds)
+    )
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -214,23 +218,23 @@ def is_full(front_end: FrontEnd) -> bool:
     return False
 
 
-DEPTHS: dict[str, tuple[list[list[Int32Array]], list[QueueDepth]]] = {
+DEPTHS: dict[str, tuple[list[list[Int32Array]], list[QueueDepthChanged]]] = {
     "half of the inputs": ([[ids(2)] * 5], []),
     "more than half of the inputs, in one turn": (
         [[ids(2)] * 6, [ids(2)], [ids(2)]],
-        [QueueDepth(Backlog(8, 8, None))],
+        [QueueDepthChanged(QueueDepth(8, 8, None))],
     ),
     "half of the tokens": ([[np.full(500, 2, dtype=np.int32)]], []),
     "more than half of the tokens": (
         [[np.full(501, 2, dtype=np.int32)]],
-        [QueueDepth(Backlog(1, 501, None))],
+        [QueueDepthChanged(QueueDepth(1, 501, None))],
     ),
 }
 
 
 @pytest.mark.parametrize(("requests", "told"), DEPTHS.values(), ids=DEPTHS)
 async def test_what_waits_is_told_from_half_of_a_bound_on_and_once_a_turn(
-    requests: list[list[Int32Array]], told: list[QueueDepth]
+    requests: list[list[Int32Array]], told: list[QueueDepthChanged]
 ) -> None:
     gate = GatedRun()
     async with served(gate) as server:
@@ -238,7 +242,7 @@ async def test_what_waits_is_told_from_half_of_a_bound_on_and_once_a_turn(
         running = submit(front_end, ids(1))
         await asyncio.to_thread(gate.entered.acquire)
         for sequences in requests:
-            server.dispatcher.start(order(*sequences), perf_counter() + LATER, lambda _: None)
+            server.dispatcher.start(batch_request(*sequences), perf_counter() + LATER, lambda _: None)
             server.channel.batch_done(inputs=1, tokens=1, padding=0, seconds=0.1, failed=False)
         await asyncio.sleep(0)
         last = ServerStatus(b"")
@@ -256,7 +260,7 @@ def failing(batch: PackedBatch) -> FloatArray:
 async def test_failures_reach_the_front_end_as_what_they_are() -> None:
     async with served(failing) as server:
         (front_end,) = server.front_ends
-        cases: list[tuple[type[EmbedserveError], asyncio.Task[Completed]]] = [
+        cases: list[tuple[type[EmbedserveError], asyncio.Task[CompletedRequest]]] = [
             (EngineFailure, submit(front_end, ids(1))),
             (BatchTooLarge, submit(front_end, *[ids(1)] * 11)),
         ]
@@ -327,9 +331,9 @@ async def test_no_message_is_lost_to_a_front_end_that_does_not_read() -> None:
         (front_end,) = server.front_ends
         first = submit(front_end, ids(1))
         await asyncio.to_thread(gate.entered.acquire)
-        outcomes: list[Completed | EmbedserveError] = []
+        outcomes: list[CompletedRequest | EmbedserveError] = []
         for _ in range(count):
-            front_end.dispatcher.start(order(ids(2)), perf_counter() + LATER, outcomes.append)
+            front_end.dispatcher.start(batch_request(ids(2)), perf_counter() + LATER, outcomes.append)
         await until_queued(server.dispatcher, count)
         server.dispatcher.close("all of them, in one turn of the loop")
         await until(lambda: len(outcomes) == count)
@@ -348,7 +352,7 @@ def raw_socket(address: str, identity: bytes) -> Iterator[zmq.Socket[bytes]]:
         yield raw
 
 
-SUBMIT = Submit.of(1, order(ids(7)), LATER)
+SUBMIT = Submit.of(1, batch_request(ids(7)), LATER)
 MALFORMED: dict[str, Sequence[Buffer]] = {
     "no msgpack": [b"GET / HTTP/1.1\r\n\r\n"],
     "nothing": [b""],

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from embedserve_runtime.assembling import runners_of
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch, Tokens
+from embedserve_runtime.engines.results import Output
+from embedserve_runtime.loading.assembly import runners_of
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.reading import read_card
-from embedserve_runtime.results import Output
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.runners.base import Runner
 from tests.runtime.engines.engines import ENGINES
 
 LENGTHS = (17, 1, 40, 2, 39, 5)

@@ -16,10 +16,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import ModelInvalid
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model.pipeline import Pooling
-from embedserve_runtime.results import Output, Results
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_runner import card_of, greatest, runner_of
 from tests.support.models import tiny

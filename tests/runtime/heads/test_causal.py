@@ -20,7 +20,7 @@ from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid
 from embedserve_runtime.heads.classification import scores
 from embedserve_runtime.model.heads.causal import QWEN3
 from embedserve_runtime.model.heads.description import ClassifierHead, Task
-from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_runner import card_of, greatest, logits_of, runner_of
 from tests.runtime.model.test_card import edit
@@ -103,7 +103,7 @@ def reference(model: PreTrainedModel, folder: Path, pair: tuple[str, str], instr
 def scores_of(folder: Path, engine: str, **settings: object) -> FloatArray:
     runner = runner_of(folder, engine, **settings)
     assert runner.card.task is Task.RERANK
-    texts = TextTokenizer.from_card(runner.card).encode_pairs(PAIRS, CutRules(truncate=True))
+    texts = TextTokenizer.from_card(runner.card).encode_pairs(PAIRS, TruncationRules(truncate=True))
     assert isinstance(runner.card.head, ClassifierHead)
     return scores(logits_of(runner, texts), runner.card.head.scores)[:, 0]
 

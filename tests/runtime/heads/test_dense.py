@@ -6,12 +6,12 @@ import torch
 from sentence_transformers.sentence_transformer.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Pooling as ReferencePooling
 
-from embedserve_runtime.device_runner import host_layers
 from embedserve_runtime.engines.torch.heads import TokenLayers
 from embedserve_runtime.heads import dense
 from embedserve_runtime.heads.layers import LoadedLayer
 from embedserve_runtime.model.heads.description import HeadLayer
 from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
+from embedserve_runtime.runners.device import host_layers
 
 SIZE = 6
 LENGTHS = (1, 5, 3)

@@ -17,15 +17,15 @@ from tokenizers import AddedToken, Tokenizer
 
 from embedserve_runtime.config import load_config
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, Tokens
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.heads.token_pooling import pool_tokens, pooled
-from embedserve_runtime.loading import load_runner
+from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.heads.description import TokenPooling
-from embedserve_runtime.results import Output
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.service import EmbedQuery, Role
 from embedserve_runtime.service.roles import is_query, prompt_of
-from embedserve_runtime.tokenizing import CutRules, TextTokenizer, Ways
+from embedserve_runtime.tokenizing import InputEncoders, TextTokenizer, TruncationRules
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_runner import card_of, greatest
 from tests.runtime.heads.test_multi_vector import as_pylate, projection, save
@@ -172,13 +172,13 @@ def vectors_of(folder: Path, engine: str, *, pools: bool = True) -> list[FloatAr
 def vectors_by(runner: Runner, *, pools: bool = True) -> list[FloatArray]:
     """Of all queries and documents, in one batch."""
     card = runner.card
-    ways = Ways.of(card, TextTokenizer.from_card(card))
+    ways = InputEncoders.for_model(card, TextTokenizer.from_card(card))
     sequences: list[Tokens] = []
     roles: list[Role] = []
     for role, texts in zip(ROLES, (QUERIES, DOCUMENTS), strict=True):
         query = EmbedQuery(texts, role=role)
         way = ways.queries if is_query(card, query) else ways.documents
-        sequences += way.encode(texts, prompt_of(card, query), CutRules(truncate=True))
+        sequences += way.encode(texts, prompt_of(card, query), TruncationRules(truncate=True))
         roles += [role] * len(texts)
     made = runner.run(PackedBatch.pack(sequences), Output.MULTI_VECTOR).multi_vectors
     assert made is not None
@@ -192,9 +192,9 @@ def test_a_marker_is_one_token_where_the_vocabulary_has_it(tmp_path: Path) -> No
     want = {as_pylate: ["[", "Q", "]"], pylate_with_tokens: ["[Q] "], pylate_with_unused: ["[unused0]"]}
     for number, (then, tokens) in enumerate(want.items()):
         card = card_of(saved(tmp_path / str(number), Kind(modules=(), then=then)))
-        way = Ways.of(card, TextTokenizer.from_card(card)).queries
+        way = InputEncoders.for_model(card, TextTokenizer.from_card(card)).queries
         (located,) = way.locate(
-            ["why"], prompt_of(card, EmbedQuery(["why"], role="query")), CutRules(truncate=True)
+            ["why"], prompt_of(card, EmbedQuery(["why"], role="query")), TruncationRules(truncate=True)
         )
         names = [token.text for token in located]
         assert names[1 : 1 + len(tokens)] == tokens

@@ -15,6 +15,7 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from transformers import BertConfig, BertModel
 
 from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.heads.description import (
     LateInteraction,
@@ -22,8 +23,7 @@ from embedserve_runtime.model.heads.description import (
     QueryExpansion,
     Task,
 )
-from embedserve_runtime.results import Output
-from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_runner import card_of, greatest, runner_of
 from tests.runtime.model.test_card import edit
@@ -81,7 +81,7 @@ def test_vectors_of_tokens_equal_sentence_transformers_on_every_engine(
     for engine in ENGINES:
         runner = runner_of(tmp_path / "saved", engine)
         assert (runner.card.task, runner.card.outputs) == (Task.MULTI_VECTOR, Output.MULTI_VECTOR)
-        ids = TextTokenizer.from_card(runner.card).encode(TEXTS, "", CutRules(truncate=True))
+        ids = TextTokenizer.from_card(runner.card).encode(TEXTS, "", TruncationRules(truncate=True))
         got = runner.run(PackedBatch.pack(ids), Output.MULTI_VECTOR).multi_vectors
         assert got is not None
         for ours, theirs in zip(got, want, strict=True):

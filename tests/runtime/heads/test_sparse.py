@@ -11,12 +11,12 @@ import torch
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.heads import sparse
 from embedserve_runtime.heads.layers import LoadedLayer
 from embedserve_runtime.model.heads.config import layer
 from embedserve_runtime.model.heads.description import SparseHead, SparsePooling, Task
-from embedserve_runtime.results import Output, SparseVector
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.runners.base import Runner
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_cases import MASKED_LMS, VOCABULARY, HeadCase
 from tests.runtime.heads.head_runner import greatest, runner_of, sequences

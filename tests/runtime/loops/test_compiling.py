@@ -12,13 +12,13 @@ import pytest
 pytestmark = pytest.mark.thorough
 
 LOOP = """
-from embedserve_runtime.loops.compiling import loop, made
+from embedserve_runtime.loops.compiling import count_compiled, loop
 
 @loop("int64(int64)")
 def doubled(number: int) -> int:
     return 2 * number
 """
-PROGRAM = "import example; print(example.doubled(21), example.made().compiled, example.made().kept)"
+PROGRAM = "import example; print(example.doubled(21), example.count_compiled().compiled, example.count_compiled().kept)"
 
 
 def run(program: str, folder: Path, sources: Path, **more: str) -> subprocess.CompletedProcess[str]:

@@ -10,12 +10,12 @@ from pathlib import Path
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.model.sources import fetch_model, open_model
-from embedserve_runtime.model.sources.hosts import Patience
+from embedserve_runtime.model.sources.host_limits import RetryPolicy
 from embedserve_runtime.model.store.checking import find_damage
 
 REPOSITORY = "lab/model"
 WEIGHTS = "model.safetensors"
-QUICK = Patience(first_pause_s=0.01, longest_pause_s=0.05, default_wait_s=0.05, read_s=5.0)
+QUICK = RetryPolicy(first_pause_s=0.01, max_pause_s=0.05, default_wait_s=0.05, read_s=5.0)
 CONFIG = {
     "model_type": "bert",
     "architectures": ["BertModel"],
@@ -68,5 +68,5 @@ def assert_fetched(settings: ModelSettings, files: dict[str, bytes]) -> None:
     assert blobs == {hashlib.sha256(content).hexdigest() for content in files.values()}
 
 
-def fetch(settings: ModelSettings, patience: Patience = QUICK) -> None:
-    fetch_model(settings, patience=patience)
+def fetch(settings: ModelSettings, retry_policy: RetryPolicy = QUICK) -> None:
+    fetch_model(settings, retry_policy=retry_policy)

@@ -30,7 +30,7 @@ from embedserve_runtime.errors import (
     VolumeFull,
 )
 from embedserve_runtime.model.sources import fetch_model, open_model, partial
-from embedserve_runtime.model.sources.hosts import Hosts, Patience, retry_after_s
+from embedserve_runtime.model.sources.host_limits import HostLimiters, RetryPolicy, retry_after_s
 from embedserve_runtime.model.sources.progress import Progress
 from tests.runtime.model.fetch_kit import (
     CONFIG,
@@ -137,30 +137,30 @@ def test_a_rate_limit_that_lasts_too_long_is_named(settings: ModelSettings, hub:
     hub.faults.clear()
     hub.faults.add(Fault(FaultKind.RATE_LIMIT, amount=0))
     with pytest.raises(SourceUnavailable, match="limits how much may be fetched"):
-        fetch(settings, Patience(first_pause_s=0.01, all_waits_s=0.1))
+        fetch(settings, RetryPolicy(first_pause_s=0.01, max_total_wait_s=0.1))
 
 
 def test_a_gate_is_closed_for_all_and_opens_for_one_at_a_time() -> None:
     now = [100.0]
-    hosts, stopped = Hosts(QUICK, 4, lambda: now[0]), threading.Event()
-    hosts.refused("hub", {"Retry-After": "2"})
-    hosts.refused("hub", {"Retry-After": "2"})
+    limiters, stopped = HostLimiters(QUICK, 4, lambda: now[0]), threading.Event()
+    limiters.record_refusal("hub", {"Retry-After": "2"})
+    limiters.record_refusal("hub", {"Retry-After": "2"})
     inside: list[str] = []
 
     def go() -> None:
-        with hosts.turn("hub", stopped):
+        with limiters.request_slot("hub", stopped):
             inside.append(threading.current_thread().name)
             stopped.wait()
 
-    with hosts.turn("other host", stopped):
+    with limiters.request_slot("other host", stopped):
         waiting = [threading.Thread(target=go, daemon=True) for _ in range(3)]
         for thread in waiting:
             thread.start()
         assert inside == []
     now[0] += 3
-    hosts.answered("other host")
+    limiters.record_answer("other host")
     while not inside:
-        hosts.answered("other host")
+        limiters.record_answer("other host")
     assert len(inside) == 1
     stopped.set()
     for thread in waiting:
@@ -233,7 +233,7 @@ def test_only_what_has_changed_is_fetched_for_another_commit(
 ) -> None:
     fetch(settings)
     (tmp_path / "repositories" / REPOSITORY / "main" / "tokenizer.json").write_bytes(b"{}")
-    located = fetch_model(changed(settings, refresh="1"), patience=QUICK)
+    located = fetch_model(changed(settings, refresh="1"), retry_policy=QUICK)
     assert content_of(located.folder) == files | {"tokenizer.json": b"{}"}
     assert sent_all(hub) == SIZE
 
@@ -248,7 +248,7 @@ def test_a_commit_that_is_gone_is_named(
 def test_damage_in_the_store_is_repaired_by_the_next_start_and_named_offline(
     settings: ModelSettings, files: dict[str, bytes]
 ) -> None:
-    located = fetch_model(settings, patience=QUICK)
+    located = fetch_model(settings, retry_policy=QUICK)
     weights = located.folder / WEIGHTS
     weights.chmod(0o644)
     weights.write_bytes(files[WEIGHTS][:-1])
@@ -291,7 +291,7 @@ def test_how_far_a_fetch_is_can_be_read_from_the_log_and_over_http(
 ) -> None:
     caplog.set_level(logging.INFO, logger="embedserve_runtime")
     progress = Progress()
-    with progress.told(0.05), progress.served("127.0.0.1", 0) as port:
+    with progress.log_periodically(0.05), progress.serve("127.0.0.1", 0) as port:
         fetch_model(settings, progress, QUICK)
         answer = httpx.get(f"http://127.0.0.1:{port}/progress").json()
     total = sum(map(len, files.values()))

@@ -81,10 +81,10 @@ def test_the_files_that_a_model_needs_are_fetched_from_under_a_prefix(
 def test_a_changed_object_is_fetched_when_that_is_asked_for(
     settings: ModelSettings, files: dict[str, bytes], server: S3Server
 ) -> None:
-    first = fetch_model(settings, patience=QUICK)
+    first = fetch_model(settings, retry_policy=QUICK)
     upload(server, "team/minilm", "tokenizer.json", b"{}")
-    assert fetch_model(settings, patience=QUICK) == first
-    second = fetch_model(changed(settings, refresh="1"), patience=QUICK)
+    assert fetch_model(settings, retry_policy=QUICK) == first
+    second = fetch_model(changed(settings, refresh="1"), retry_policy=QUICK)
     assert content_of(second.folder) == files | {"tokenizer.json": b"{}"}
     assert first.revision != second.revision
 

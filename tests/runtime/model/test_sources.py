@@ -127,7 +127,7 @@ def test_a_broken_transfer_is_taken_up_where_it_ended(settings: ModelSettings, h
 def test_a_hub_in_trouble_is_named_and_the_next_try_succeeds(settings: ModelSettings, hub: HubServer) -> None:
     hub.faults.add(Fault(FaultKind.SERVER_ERROR, path="/api/*"))
     with pytest.raises(SourceUnavailable, match="the hub answered HTTP 503 for repository lab/public"):
-        fetch_model(settings, patience=QUICK)
+        fetch_model(settings, retry_policy=QUICK)
     hub.faults.clear()
     assert fetch_model(settings).folder.is_dir()
 
@@ -174,6 +174,6 @@ def test_what_cannot_be_fetched_is_named(
     settings: ModelSettings, update: dict[str, object], want_error: type[EmbedserveError], want_message: str
 ) -> None:
     with pytest.raises(want_error, match=want_message) as caught:
-        fetch_model(changed(settings, **update), patience=QUICK)
+        fetch_model(changed(settings, **update), retry_policy=QUICK)
     assert READER not in str(caught.value)
     assert STRANGER not in str(caught.value)

@@ -16,7 +16,7 @@ import pytest
 from embedserve_runtime.cli import main
 from embedserve_runtime.errors import VolumeError, VolumeFull, VolumePermissionDenied, VolumeReadOnly
 from embedserve_runtime.model.store import (
-    Arrived,
+    FetchedFile,
     Name,
     Reference,
     Store,
@@ -25,7 +25,12 @@ from embedserve_runtime.model.store import (
     publish_folder,
 )
 from embedserve_runtime.model.store.checking import find_damage, remove_damaged
-from embedserve_runtime.model.store.garbage import Keep, contents_of, garbage_of, remove
+from embedserve_runtime.model.store.garbage_collector import (
+    RetentionPolicy,
+    find_garbage,
+    list_contents,
+    remove_garbage,
+)
 from embedserve_runtime.model.store.staging import live_writer, staged, sweep
 from embedserve_runtime.model.store.volume import volume_error
 from embedserve_runtime.model.store.writers import SILENT_AFTER_S, Writer
@@ -45,7 +50,7 @@ def add(store: Store, files: dict[str, bytes] = FILES, name: Name = NAME) -> Ref
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
             stored = StoredFile(path=path, size=len(content), sha256=hashlib.sha256(content).hexdigest())
-            arrived.append(Arrived(stored, file))
+            arrived.append(FetchedFile(stored, file))
         return store.add(staging, arrived, name, "c0ffee", "apache-2.0")
 
 
@@ -309,41 +314,43 @@ def full(store: Store) -> dict[str, str]:
     return digests
 
 
-GARBAGE: dict[str, tuple[Keep, set[str]]] = {
-    "young things stay": (Keep([], references=True, younger_than_s=FOREVER), set()),
+GARBAGE: dict[str, tuple[RetentionPolicy, set[str]]] = {
+    "young things stay": (RetentionPolicy([], references=True, younger_than_s=FOREVER), set()),
     "what has no name goes, with its artifact": (
-        Keep([], references=True, younger_than_s=60),
+        RetentionPolicy([], references=True, younger_than_s=60),
         {"unnamed", "of-unnamed"},
     ),
     "what is kept by its digest stays": (
-        Keep(["sha256:{unnamed}"], references=True, younger_than_s=60),
+        RetentionPolicy(["sha256:{unnamed}"], references=True, younger_than_s=60),
         set(),
     ),
     "an artifact kept by its name stays without its model": (
-        Keep(["of-unnamed"], references=True, younger_than_s=60),
+        RetentionPolicy(["of-unnamed"], references=True, younger_than_s=60),
         {"unnamed"},
     ),
     "only what is named": (
-        Keep(["lab/model"], references=False, younger_than_s=60),
+        RetentionPolicy(["lab/model"], references=False, younger_than_s=60),
         {"other", "unnamed", "of-unnamed"},
     ),
     "only what is named at its revision": (
-        Keep(["lab/other@v1", "lab/model@next"], references=False, younger_than_s=60),
+        RetentionPolicy(["lab/other@v1", "lab/model@next"], references=False, younger_than_s=60),
         {"kept", "of-kept", "unnamed", "of-unnamed"},
     ),
     "nothing is named": (
-        Keep([], references=False, younger_than_s=60),
+        RetentionPolicy([], references=False, younger_than_s=60),
         {"kept", "of-kept", "other", "unnamed", "of-unnamed"},
     ),
 }
 
 
-@pytest.mark.parametrize(("keep", "want"), GARBAGE.values(), ids=GARBAGE.keys())
+@pytest.mark.parametrize(("policy", "want"), GARBAGE.values(), ids=GARBAGE.keys())
 def test_gc_removes_what_nothing_in_use_stands_for(
-    store: Store, full: dict[str, str], keep: Keep, want: set[str]
+    store: Store, full: dict[str, str], policy: RetentionPolicy, want: set[str]
 ) -> None:
-    keep = Keep([name.format(**full) for name in keep.names], keep.references, keep.younger_than_s)
-    remove(store.root, garbage_of(contents_of(store.root, LATER), keep), 0.0)
+    policy = RetentionPolicy(
+        [name.format(**full) for name in policy.names], policy.references, policy.younger_than_s
+    )
+    remove_garbage(store.root, find_garbage(list_contents(store.root, LATER), policy), 0.0)
     left = {path.name for kind in ("models", "artifacts") for path in (store.root / kind).iterdir()}
     everything = {*full.values(), "of-kept", "of-unnamed"}
     assert everything - left == {full.get(name, name) for name in want}
@@ -370,10 +377,10 @@ def test_gc_takes_names_from_a_file_and_removes_nothing_where_it_cannot_be_read(
 
 def test_gc_leaves_a_file_that_a_live_writer_has_just_linked(store: Store) -> None:
     add(store)
-    keep = Keep([], references=False, younger_than_s=60)
+    policy = RetentionPolicy([], references=False, younger_than_s=60)
     with staged(store.root, "live") as staging:
         blob = next(iter((store.root / "blobs").iterdir()))
         os.link(blob, staging.files / "mine")
-        remove(store.root, garbage_of(contents_of(store.root, LATER), keep), 0.0)
+        remove_garbage(store.root, find_garbage(list_contents(store.root, LATER), policy), 0.0)
         assert [path.name for path in (store.root / "blobs").iterdir()] == [blob.name]
         assert (staging.files / "mine").exists()

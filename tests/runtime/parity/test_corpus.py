@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from embedserve_runtime.parity.corpus import FEWEST, calibration_texts, evenly, parity_texts
+from embedserve_runtime.parity.corpus import MIN_TEXTS, calibration_texts, evenly, parity_texts
 
 
 def test_the_corpus_has_other_texts_than_the_calibration_and_many_lengths() -> None:
@@ -22,7 +22,7 @@ def test_the_corpus_has_other_texts_than_the_calibration_and_many_lengths() -> N
     [
         pytest.param(5050, 100, id="all of them"),
         pytest.param(2600, 52, id="half of them"),
-        pytest.param(10, FEWEST, id="never fewer"),
+        pytest.param(10, MIN_TEXTS, id="never fewer"),
     ],
 )
 def test_texts_are_left_out_evenly_over_their_lengths(tokens: int, want_texts: int) -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.engines.base import EngineFacts, PackedBatch
+from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.parity.eight_bit import parity_of, sample
-from embedserve_runtime.results import Output, Results
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.parity.eight_bit import build_sample, measure_parity
+from embedserve_runtime.runners.base import Runner
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Worse:
 
 def test_the_sample_has_texts_of_a_word_and_of_the_greatest_length(minilm_runner: Runner) -> None:
     card = minilm_runner.card
-    lengths = sample(card).lengths
+    lengths = build_sample(card).lengths
     assert lengths.min() <= 4
     assert lengths.max() == card.max_length
 
@@ -52,5 +52,5 @@ def test_the_parity_is_the_cosine_that_the_error_leaves(minilm_runner: Runner, e
     batch = PackedBatch.pack(
         [source.integers(1000, 30_000, length).astype(np.int32) for length in (3, 9, 20)]
     )
-    measured = parity_of(Worse(minilm_runner, error), minilm_runner, batch)
+    measured = measure_parity(Worse(minilm_runner, error), minilm_runner, batch)
     assert measured == pytest.approx((1 + error**2) ** -0.5, abs=0.002)

@@ -11,12 +11,12 @@ from scipy import stats
 from embedserve_runtime.config import ParitySettings
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.parity.measures import (
-    Observed,
-    Parity,
+    ModelOutputs,
+    ParityReport,
     compare,
-    is_lost,
+    describe_shortfalls,
+    is_out_of_reach,
     rank_correlation,
-    shortfalls,
     similarities,
 )
 
@@ -27,8 +27,8 @@ def numbers(*values: float) -> FloatArray:
     return np.array(values, dtype=np.float32)
 
 
-def observed(vectors: FloatArray) -> Observed:
-    return Observed(vectors)
+def observed(vectors: FloatArray) -> ModelOutputs:
+    return ModelOutputs(vectors)
 
 
 @pytest.mark.parametrize("levels", [5, 1000], ids=["many equal numbers", "few"])
@@ -63,34 +63,38 @@ def test_equal_results_compare_as_equal() -> None:
 
 def test_the_least_rank_agreement_of_all_labels_counts() -> None:
     vectors = np.eye(3, dtype=np.float32)
-    one = Observed(vectors, np.array([[1, 1], [2, 2], [3, 3]], dtype=np.float32))
-    other = Observed(vectors, np.array([[1, 3], [2, 2], [3, 1]], dtype=np.float32))
+    one = ModelOutputs(vectors, np.array([[1, 1], [2, 2], [3, 3]], dtype=np.float32))
+    other = ModelOutputs(vectors, np.array([[1, 3], [2, 2], [3, 1]], dtype=np.float32))
     assert compare(one, other).rank_agreement == pytest.approx(-1)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_results_that_are_not_finite_are_below_every_floor(value: float) -> None:
     reference = observed(np.eye(3, dtype=np.float32))
-    found = Observed(np.full((3, 3), value, dtype=np.float32), np.eye(3, dtype=np.float32))
+    found = ModelOutputs(np.full((3, 3), value, dtype=np.float32), np.eye(3, dtype=np.float32))
     floor = ParitySettings(min_mean_cosine=-0.5, min_cosine=-0.5, min_rank_agreement=-0.5)
-    assert shortfalls(compare(reference, found), floor).count("is below") == 3
+    assert describe_shortfalls(compare(reference, found), floor).count("is below") == 3
 
 
 @pytest.mark.parametrize(
     ("parity", "want"),
     [
-        pytest.param(Parity(0.998, 0.99, 1.0, 0.99), "", id="at the floor"),
-        pytest.param(Parity(0.9979, 0.99, 0.1, 0.99), "mean cosine 0.99790 is below 0.998", id="mean cosine"),
-        pytest.param(Parity(1.0, 0.98, 0.1, 1.0), "min cosine 0.98000 is below 0.99", id="least cosine"),
+        pytest.param(ParityReport(0.998, 0.99, 1.0, 0.99), "", id="at the floor"),
         pytest.param(
-            Parity(1.0, 0.9, 0.1, 0.5),
+            ParityReport(0.9979, 0.99, 0.1, 0.99), "mean cosine 0.99790 is below 0.998", id="mean cosine"
+        ),
+        pytest.param(
+            ParityReport(1.0, 0.98, 0.1, 1.0), "min cosine 0.98000 is below 0.99", id="least cosine"
+        ),
+        pytest.param(
+            ParityReport(1.0, 0.9, 0.1, 0.5),
             "min cosine 0.90000 is below 0.99, rank agreement 0.50000 is below 0.99",
             id="several",
         ),
     ],
 )
-def test_what_is_below_the_default_floor_is_named(parity: Parity, want: str) -> None:
-    assert shortfalls(parity, ParitySettings()) == want
+def test_what_is_below_the_default_floor_is_named(parity: ParityReport, want: str) -> None:
+    assert describe_shortfalls(parity, ParitySettings()) == want
 
 
 @pytest.mark.parametrize(
@@ -103,4 +107,4 @@ def test_what_is_below_the_default_floor_is_named(parity: Parity, want: str) -> 
     ],
 )
 def test_a_variant_is_lost_when_no_other_text_could_save_it(found: list[float], want: bool) -> None:
-    assert is_lost(np.array(found), 10, ParitySettings()) is want
+    assert is_out_of_reach(np.array(found), 10, ParitySettings()) is want

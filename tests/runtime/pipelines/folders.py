@@ -11,8 +11,8 @@ from transformers import BertConfig, PreTrainedModel
 from embedserve_runtime.engines.base import FloatArray, TokenSequence
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.runner import Runner
-from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.runtime.heads.head_runner import dense_of
 from tests.support.models import tiny
 from tests.support.tokenizers import CUT_VOCABULARY, with_cut_tokenizer
@@ -23,7 +23,7 @@ TEXTS = [
     "the same words, the same signs " * 9,
     "Ünïcode and MORE",
 ]
-CUT = CutRules(truncate=True)
+CUT = TruncationRules(truncate=True)
 
 
 def bert(folder: Path, model: type[PreTrainedModel], **settings: object) -> Path:

@@ -17,12 +17,12 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from tokenizers import Tokenizer
 from transformers import BertModel
 
-from embedserve_runtime.assembling import runners_of
 from embedserve_runtime.cli import main
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.results import Output
-from embedserve_runtime.runner import RoutedRunner, Runner
+from embedserve_runtime.loading.assembly import runners_of
+from embedserve_runtime.runners.base import RoutedRunner, Runner
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_runner import card_of, dense_of, greatest, runner_of
 from tests.runtime.model.test_card import edit

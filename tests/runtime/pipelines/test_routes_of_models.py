@@ -19,10 +19,10 @@ from transformers import BertForMaskedLM
 
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.engines.base import PackedBatch, Tokens, TokenSequence
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmbedserveError, ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.loading import load_runner
+from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.heads.description import Task
-from embedserve_runtime.results import Output
 from embedserve_runtime.tokenizing import TextTokenizer
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_runner import card_of, greatest, runner_of

@@ -13,11 +13,11 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from transformers import BertForMaskedLM
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.heads.sparse import prune
 from embedserve_runtime.model.heads.description import Task
-from embedserve_runtime.results import Output, SparseVector
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_runner import card_of, greatest, runner_of

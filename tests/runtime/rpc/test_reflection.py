@@ -13,9 +13,9 @@ from grpc_health.v1 import health_pb2
 
 from embedserve_runtime.api.routes import RPC_SERVICES
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.readiness import Phase
 from embedserve_runtime.rpc.generated import embedserve_pb2, tei_pb2
 from embedserve_runtime.rpc.health import SERVICES
+from embedserve_runtime.service.readiness import Phase
 from tests.runtime.rpc.rpc_kit import served
 from tests.runtime.serve_kit import card_of, classifier_of, splade_card
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.scheduling.calibration import SMALLEST_BUDGET, calibrate, rate, warm_up
+from embedserve_runtime.scheduling.calibration import MIN_BUDGET, calibrate, measure_rate, warm_up
 
 
 class FakeEngine:
@@ -43,7 +43,7 @@ class TwoAtOnce(FakeEngine):
 
 
 RATES = [
-    pytest.param(lambda tokens: tokens / 10_000, SMALLEST_BUDGET, id="a flat rate needs no large batch"),
+    pytest.param(lambda tokens: tokens / 10_000, MIN_BUDGET, id="a flat rate needs no large batch"),
     pytest.param(
         lambda tokens: 0.01 + tokens / 100_000, 16_384, id="a fixed cost a batch is spread thin enough"
     ),
@@ -74,7 +74,7 @@ def test_an_engine_that_runs_two_batches_at_once_is_measured_with_two() -> None:
     )
     assert found.budget == 1_024
     assert found.tokens_per_second == pytest.approx(200_000)
-    of_texts = rate(engine, at_once=2, max_length=512, vocabulary_size=100, clock=engine.clock)
+    of_texts = measure_rate(engine, at_once=2, max_length=512, vocabulary_size=100, clock=engine.clock)
     assert of_texts == pytest.approx(2 * 128 / 1_024 * 100_000)
 
 

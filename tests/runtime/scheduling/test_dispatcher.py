@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.protocol import Engine
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import BatchTooLarge, DeadlineExceeded, EngineFailure, NotReady, Overloaded
-from embedserve_runtime.results import Output
-from embedserve_runtime.running import Runs
+from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.scheduling.recovery import MAX_RUNS
-from embedserve_runtime.scheduling.work import Completed, Order
 from tests.runtime.serve_kit import DIMENSIONS, GatedRun, OverlappingRunner, Run, TinyRunner, mean_of_ids
 
 LATER = 3_600.0
@@ -39,10 +39,10 @@ class Seen:
 
 @asynccontextmanager
 async def dispatcher(
-    *engines: Run | Runs, limits: Limits | None = None, observer: Seen | None = None
+    *engines: Run | Engine, limits: Limits | None = None, observer: Seen | None = None
 ) -> AsyncIterator[Dispatcher]:
     built = Dispatcher(
-        [one if isinstance(one, Runs) else TinyRunner(one) for one in engines],
+        [one if isinstance(one, Engine) else TinyRunner(one) for one in engines],
         limits or Limits(64, 10_000, 1_000),
         clock=perf_counter,
         observer=observer or Seen(),
@@ -57,11 +57,11 @@ def ids(*values: int) -> Int32Array:
     return np.array(values, dtype=np.int32)
 
 
-def dense_of(sequences: Sequence[Int32Array]) -> Order:
-    return Order(sequences, Output.DENSE)
+def dense_of(sequences: Sequence[Int32Array]) -> BatchRequest:
+    return BatchRequest(sequences, Output.DENSE)
 
 
-def dense_rows(done: Completed) -> FloatArray:
+def dense_rows(done: CompletedRequest) -> FloatArray:
     assert done.results.dense is not None
     return done.results.dense
 
@@ -168,7 +168,7 @@ async def test_a_failing_batch_fails_its_requests_and_no_others(
         fine = built.submit(dense_of([ids(2, 2, 2, 2)]), deadline())
         outcomes = await asyncio.gather(bad, fine, return_exceptions=True)
         assert isinstance(outcomes[0], EngineFailure)
-        assert isinstance(outcomes[1], Completed)
+        assert isinstance(outcomes[1], CompletedRequest)
         after = await built.submit(dense_of([ids(3)]), deadline())
         assert dense_rows(after).shape == (1, 8)
         assert built.queued_inputs == 0
@@ -192,7 +192,7 @@ async def test_in_a_batch_that_fails_only_the_bad_inputs_fail_their_requests(bad
     assert [isinstance(outcome, EngineFailure) for outcome in outcomes] == [n in bad for n in range(9)]
     run = mean_of_ids()
     for number, outcome in enumerate(outcomes):
-        if isinstance(outcome, Completed):
+        if isinstance(outcome, CompletedRequest):
             np.testing.assert_allclose(
                 dense_rows(outcome), run(PackedBatch.pack([ids(2, number)])), rtol=1e-6
             )
@@ -210,10 +210,10 @@ async def test_an_engine_that_fails_on_everything_is_not_asked_for_ever() -> Non
 async def test_a_request_whose_hidden_states_outgrow_its_bound_fails_and_leaves_nothing_behind() -> None:
     sequences = [ids(*[1] * 60)] * 10
     async with dispatcher(mean_of_ids()) as built:
-        order = Order(sequences, Output.HIDDEN, most_bytes=60 * DIMENSIONS * 4)
+        request = BatchRequest(sequences, Output.HIDDEN, max_bytes=60 * DIMENSIONS * 4)
         with pytest.raises(BatchTooLarge, match="send fewer inputs"):
-            await built.submit(order, deadline())
-        await built.submit(Order(sequences[:1], Output.HIDDEN, order.most_bytes), deadline())
+            await built.submit(request, deadline())
+        await built.submit(BatchRequest(sequences[:1], Output.HIDDEN, request.max_bytes), deadline())
         assert built.queued_inputs == 0
 
 
@@ -224,7 +224,7 @@ async def test_hidden_states_come_with_the_rows_of_those_who_ask_even_out_of_a_f
         await entered(gate)
         plain = asyncio.create_task(built.submit(dense_of([ids(5)]), deadline()))
         asked = asyncio.create_task(
-            built.submit(Order([ids(2, 3), ids(4)], Output.DENSE | Output.HIDDEN), deadline())
+            built.submit(BatchRequest([ids(2, 3), ids(4)], Output.DENSE | Output.HIDDEN), deadline())
         )
         bad = asyncio.create_task(built.submit(dense_of([ids(13)]), deadline()))
         await asyncio.sleep(0)

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.results import Output
+from embedserve_runtime.engines.results import Output
+from embedserve_runtime.scheduling.batches import BatchRequest
 from embedserve_runtime.scheduling.health import PROBES, EngineMonitor
-from embedserve_runtime.scheduling.work import Order
 from tests.runtime.serve_kit import Bench, bench, mean_of_ids
 
-PROBE = Order([np.array([2, 3], dtype=np.int32)], Output.DENSE)
+PROBE = BatchRequest([np.array([2, 3], dtype=np.int32)], Output.DENSE)
 POISON = 13
 
 

@@ -12,12 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from embedserve_runtime.errors import BatchTooLarge, Overloaded
 from embedserve_runtime.scheduling.policy import (
-    LEAST_RETRY_SECONDS,
     LOOK_AHEAD,
-    MOST_RETRY_SECONDS,
+    MAX_RETRY_SECONDS,
+    MIN_RETRY_SECONDS,
     Batch,
+    BatchPart,
     Limits,
-    Part,
     Policy,
 )
 
@@ -34,7 +34,7 @@ def policy_with(*requests: list[int], batch_tokens: int = 100, queue_tokens: int
 
 def batches_of(policy: Policy) -> list[dict[int, tuple[int, ...]]]:
     found = []
-    while batch := policy.cut(0.0):
+    while batch := policy.form_batch(0.0):
         found.append({part.request: tuple(part.inputs) for part in batch.parts})
     return found
 
@@ -65,23 +65,23 @@ def test_batches(requests: list[list[int]], want_batches: list[dict[int, tuple[i
 
 
 def test_inside_a_request_the_longest_input_is_cut_first() -> None:
-    first = policy_with([5, 60, 70]).cut(0.0)
+    first = policy_with([5, 60, 70]).form_batch(0.0)
     assert first is not None
     assert (list(first.parts[0].inputs), first.tokens) == ([2, 0], 75)
 
 
 def test_a_request_that_fits_as_a_whole_is_taken_as_it_came() -> None:
-    assert policy_with([5, 30, 10]).cut(0.0) == Batch((Part(1, range(3)),), tokens=45, inputs=3)
+    assert policy_with([5, 30, 10]).form_batch(0.0) == Batch((BatchPart(1, range(3)),), tokens=45, inputs=3)
 
 
 def test_a_single_query_behind_ten_thousand_texts_is_in_the_next_batch() -> None:
     policy = Policy(Limits(batch_tokens=4_096, queue_tokens=10**7, queue_inputs=20_000))
     policy.admit(1, [300] * 10_000, NEVER)
-    policy.cut(0.0)
+    policy.form_batch(0.0)
     policy.admit(2, [12], NEVER)
-    batch = policy.cut(0.0)
+    batch = policy.form_batch(0.0)
     assert batch is not None
-    assert Part(2, range(1)) in batch.parts
+    assert BatchPart(2, range(1)) in batch.parts
 
 
 def test_ten_thousand_texts_go_on_while_queries_fill_every_batch() -> None:
@@ -91,7 +91,7 @@ def test_ten_thousand_texts_go_on_while_queries_fill_every_batch() -> None:
     for cut in range(100):
         for query in range(10):
             policy.admit(1 + 10 * cut + query, [100], NEVER)
-        batch = policy.cut(0.0)
+        batch = policy.form_batch(0.0)
         assert batch is not None
         turns += [cut for part in batch.parts if part.request == 0]
     # A turn comes round when the queries that were there before it have been served, never later.
@@ -103,7 +103,7 @@ def test_ten_thousand_texts_go_on_while_queries_fill_every_batch() -> None:
 def test_nothing_behind_the_look_ahead_is_visited() -> None:
     long, short = [60], [5]
     policy = policy_with(*[long] * (LOOK_AHEAD + 2), short)
-    first = policy.cut(0.0)
+    first = policy.form_batch(0.0)
     assert first is not None
     assert [part.request for part in first.parts] == [1]
 
@@ -120,8 +120,8 @@ def test_a_request_past_its_deadline_is_dropped_by_the_cut() -> None:
     policy = policy_with()
     policy.admit(1, [10], deadline=5.0)
     policy.admit(2, [10], deadline=6.0)
-    batch = policy.cut(now=5.0)
-    assert batch == Batch((Part(2, range(1)),), tokens=10, inputs=1)
+    batch = policy.form_batch(now=5.0)
+    assert batch == Batch((BatchPart(2, range(1)),), tokens=10, inputs=1)
     assert policy.queued_inputs == 0
 
 
@@ -140,16 +140,16 @@ def test_a_full_queue_refuses_and_keeps_its_state(lengths: list[int], error: typ
     with pytest.raises(error):
         policy.admit(2, lengths, NEVER)
     assert (policy.queued_inputs, policy.queued_tokens) == (2, 50)
-    assert policy.cut(0.0) == Batch((Part(1, range(2)),), tokens=50, inputs=2)
+    assert policy.form_batch(0.0) == Batch((BatchPart(1, range(2)),), tokens=50, inputs=2)
 
 
 @pytest.mark.parametrize(
     ("rate", "want_seconds"),
     [
-        pytest.param(None, LEAST_RETRY_SECONDS, id="nothing measured yet"),
+        pytest.param(None, MIN_RETRY_SECONDS, id="nothing measured yet"),
         pytest.param(10.0, 5.0, id="the excess of 50 tokens over the rate"),
-        pytest.param(1_000.0, LEAST_RETRY_SECONDS, id="never less than a second"),
-        pytest.param(0.01, MOST_RETRY_SECONDS, id="never for ever"),
+        pytest.param(1_000.0, MIN_RETRY_SECONDS, id="never less than a second"),
+        pytest.param(0.01, MAX_RETRY_SECONDS, id="never for ever"),
     ],
 )
 def test_retry_after_comes_from_the_measured_rate(rate: float | None, want_seconds: float) -> None:
@@ -228,7 +228,7 @@ class QueueModel(RuleBasedStateMachine):
 
     @rule()
     def cut(self) -> None:
-        batch = self.policy.cut(self.now)
+        batch = self.policy.form_batch(self.now)
         for number in [n for n, request in self.live.items() if request.deadline <= self.now]:
             # The cut drops it when it comes by; a caller that saw the deadline pass cancels it.
             self.policy.cancel(number)
@@ -273,7 +273,7 @@ class QueueModel(RuleBasedStateMachine):
         for number in [n for n, request in self.live.items() if request.deadline <= self.now]:
             self.policy.cancel(number)
             del self.live[number]
-        while batch := self.policy.cut(self.now):
+        while batch := self.policy.form_batch(self.now):
             self.check(batch)
         assert not self.live
         assert (self.policy.queued_inputs, self.policy.queued_tokens) == (0, 0)

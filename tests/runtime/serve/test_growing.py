@@ -12,9 +12,9 @@ from tests.support.static_models import Saved
 
 # A table of vectors on a machine with three cores: two front ends are worth it.
 THREE_CORES = """
-from embedserve_runtime import starting
-starting.usable_cpus = lambda: 3
-starting.rate = lambda run, **_: 1e12
+from embedserve_runtime.serving import startup
+startup.usable_cpus = lambda: 3
+startup.measure_rate = lambda run, **_: 1e12
 """
 SETTINGS = {"server": {"http_workers": "auto", "management_port": None}}
 

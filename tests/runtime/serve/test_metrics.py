@@ -7,12 +7,12 @@ import re
 import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.frontends.setup import request_series
-from embedserve_runtime.results import Output
-from embedserve_runtime.runner import Runner
+from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.requests import RequestFacts, RequestMetrics
-from embedserve_runtime.telemetry.series import Histogram, Layout
+from embedserve_runtime.telemetry.series import Histogram, SeriesLayout
 from tests.runtime.serve_kit import Bench, bench
 
 
@@ -96,7 +96,7 @@ def test_the_page_is_the_sum_of_all_front_ends() -> None:
 
 
 def test_a_value_on_a_bound_counts_in_the_bucket_of_that_bound() -> None:
-    layout = Layout()
+    layout = SeriesLayout()
     family = layout.add("histogram", "h", "text", bounds=(1.0, 2.0))
     row = layout.new_row()
     for value in (0.5, 1.0, 1.5, 2.0, 2.5):

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.results import Output
-from embedserve_runtime.runner import Runner
-from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.runtime.serve.live import Live, live, statuses_under_signal, workers_of
 from tests.support.models import small_minilm
 from tests.support.static_models import Saved
@@ -48,7 +48,7 @@ def until(server: Live, series: str, value: float) -> None:
 def test_vectors_are_those_of_the_model(server: Live, minilm_runner: Runner) -> None:
     texts = parity_texts(12)
     tokenizer = TextTokenizer.from_card(minilm_runner.card)
-    batch = PackedBatch.pack(tokenizer.encode(texts, "", CutRules(truncate=True)))
+    batch = PackedBatch.pack(tokenizer.encode(texts, "", TruncationRules(truncate=True)))
     rows = minilm_runner.run(batch, Output.DENSE).dense
     assert rows is not None
     answer = httpx.post(f"{server.address}/embed", json={"inputs": texts}, timeout=60)

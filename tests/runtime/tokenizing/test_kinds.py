@@ -8,12 +8,12 @@ import pytest
 from sentence_transformers.base.modules import Transformer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from embedserve_runtime.tokenizing import FEW_CHARACTERS, CutRules, Side, TextTokenizer, Token
+from embedserve_runtime.tokenizing import FEW_CHARACTERS, Side, TextTokenizer, Token, TruncationRules
 from tests.runtime.tokenizing.kinds import KINDS, ODD, SCRIPTS, ours, saved, transformers_of
 from tests.support.models import tiny_bert
 
-CUT = CutRules(truncate=True)
-CUT_LEFT = CutRules(truncate=True, side="left")
+CUT = TruncationRules(truncate=True)
+CUT_LEFT = TruncationRules(truncate=True, side="left")
 SIDES: list[Side] = ["right", "left"]
 TEXTS = [*SCRIPTS.values(), ODD, "fox", " [SEP] </s> the  <s> ", SCRIPTS["english"] * 5]
 PROMPTS = [
@@ -34,7 +34,7 @@ PROMPTS = [
 @pytest.mark.parametrize("max_length", [4, 17, 512])
 def test_texts_equal_those_of_transformers(kind: str, side: Side, max_length: int) -> None:
     want = transformers_of(kind, side)(TEXTS, truncation=True, max_length=max_length)["input_ids"]
-    got = ours(kind, max_length).encode(TEXTS, "", CutRules(True, side))
+    got = ours(kind, max_length).encode(TEXTS, "", TruncationRules(True, side))
     assert [ids.tolist() for ids in got] == want
 
 

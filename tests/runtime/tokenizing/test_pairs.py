@@ -13,13 +13,13 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from embedserve_runtime.engines.base import Tokens, TokenSequence
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput, ModelInvalid
-from embedserve_runtime.tokenizing import FEW_CHARACTERS, PIECE_TEXTS, CutRules, Side, TextTokenizer
+from embedserve_runtime.tokenizing import FEW_CHARACTERS, PIECE_TEXTS, Side, TextTokenizer, TruncationRules
 from tests.runtime.serve_kit import VOCABULARY, tiny_wordpiece
 from tests.runtime.tokenizing.kinds import KINDS, ODD, SCRIPTS, ours, transformers_of
 from tests.support.models import tiny
 
-REFUSE = CutRules(truncate=False)
-CUT = CutRules(truncate=True)
+REFUSE = TruncationRules(truncate=False)
+CUT = TruncationRules(truncate=True)
 SIDES: list[Side] = ["right", "left"]
 ENGLISH, RUSSIAN = SCRIPTS["english"], SCRIPTS["russian"]
 
@@ -63,7 +63,7 @@ def wanted(
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("max_length", [12, 13, 30, 512])
 def test_pairs_equal_those_of_transformers(kind: str, side: Side, max_length: int) -> None:
-    got = ours(kind, max_length).encode_pairs(PAIRS, CutRules(True, side))
+    got = ours(kind, max_length).encode_pairs(PAIRS, TruncationRules(True, side))
     assert plain(got) == wanted(kind, PAIRS, max_length, side)
 
 
@@ -93,7 +93,7 @@ def test_very_long_texts_are_cut_as_if_they_had_been_read_whole(
     kind: str, side: Side, first: str, second: str
 ) -> None:
     for max_length in (254, 255):
-        got = ours(kind, max_length).encode_pairs([(first, second)], CutRules(True, side))
+        got = ours(kind, max_length).encode_pairs([(first, second)], TruncationRules(True, side))
         assert plain(got) == wanted(kind, [(first, second)], max_length, side)
 
 
@@ -118,9 +118,9 @@ def test_any_two_texts_give_the_ids_of_transformers(
     want = wanted(kind, pairs, max_length, side)
     if not want[0][0]:
         with pytest.raises(EmptyInput, match="input 0 has no tokens"):
-            ours(kind, max_length).encode_pairs(pairs, CutRules(True, side))
+            ours(kind, max_length).encode_pairs(pairs, TruncationRules(True, side))
     else:
-        assert plain(ours(kind, max_length).encode_pairs(pairs, CutRules(True, side))) == want
+        assert plain(ours(kind, max_length).encode_pairs(pairs, TruncationRules(True, side))) == want
 
 
 @pytest.mark.parametrize("prompt", [None, "search: "], ids=["no prompt", "prompt"])

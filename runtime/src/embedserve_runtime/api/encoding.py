@@ -17,8 +17,8 @@ import pybase64
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array
+from embedserve_runtime.engines.results import SparseVector
 from embedserve_runtime.heads.quantize import Precision, quantize
-from embedserve_runtime.results import SparseVector
 
 # Some 3 ms of writing.
 SLICE_VALUES = 131_072

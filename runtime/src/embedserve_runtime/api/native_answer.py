@@ -22,12 +22,12 @@ from embedserve_runtime.api.encoding import (
 from embedserve_runtime.api.schemas.native import EncodeBody, Encoding, NumberRanges
 from embedserve_runtime.api.store_forms import literals, sparse_literal, weights_by_text
 from embedserve_runtime.engines.base import FloatArray, Int32Array
+from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.heads.quantize import Precision, quantize, scales
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.ranges import RANGES_FILE, Ranges
-from embedserve_runtime.results import Output, SparseVector
-from embedserve_runtime.service import Embedded, EmbeddingService
+from embedserve_runtime.service import EmbeddingService, EmbedResult
 
 FLOATS = (Precision.FLOAT32, Precision.FLOAT16)
 # Precisions that lose the length of a vector unless its scale is sent along, or ranges are known.
@@ -120,7 +120,7 @@ def check_chunks(precision: Precision, ranges: Ranges | None) -> None:
 
 
 async def write_results(
-    form: Form, wanted: Output, service: EmbeddingService, embedded: Embedded
+    form: Form, wanted: Output, service: EmbeddingService, embedded: EmbedResult
 ) -> list[bytes]:
     """Members of the answer, a member for each output."""
     members = []

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from embedserve_runtime.api.context import context_of
-from embedserve_runtime.service import Effort, EmbeddingService
+from embedserve_runtime.service import EmbeddingService, Usage
 from embedserve_runtime.telemetry.requests import RequestFacts
 
 Header = tuple[bytes, bytes]
@@ -41,26 +41,24 @@ def result_response(
     request: Request,
     service: EmbeddingService,
     body: bytes,
-    effort: Effort,
+    usage: Usage,
     *,
     headers: Iterable[Header] = (),
     content_type: bytes = JSON,
 ) -> BytesResponse:
     """The answer of a request that the engine has worked for. Notes in the request's facts what it took."""
-    note_effort(context_of(request).facts, effort)
-    return BytesResponse(
-        body, headers=(*result_headers(service, effort), *headers), content_type=content_type
-    )
+    note_usage(context_of(request).facts, usage)
+    return BytesResponse(body, headers=(*result_headers(service, usage), *headers), content_type=content_type)
 
 
-def result_headers(service: EmbeddingService, effort: Effort) -> tuple[Header, ...]:
+def result_headers(service: EmbeddingService, usage: Usage) -> tuple[Header, ...]:
     """The vector space, and TEI's counters and times in whole milliseconds."""
-    timings = effort.timings
+    timings = usage.timings
     total = b"%d" % (timings.total * 1000)
     return (
         space_header(service),
-        (b"x-compute-characters", b"%d" % effort.characters),
-        (b"x-compute-tokens", b"%d" % effort.tokens),
+        (b"x-compute-characters", b"%d" % usage.characters),
+        (b"x-compute-tokens", b"%d" % usage.tokens),
         (b"x-compute-time", total),
         (b"x-total-time", total),
         (b"x-tokenization-time", b"%d" % (timings.tokenize * 1000)),
@@ -73,10 +71,10 @@ def space_header(service: EmbeddingService) -> Header:
     return (VECTOR_SPACE, service.card.vector_space.encode())
 
 
-def note_effort(facts: RequestFacts, effort: Effort) -> None:
+def note_usage(facts: RequestFacts, usage: Usage) -> None:
     """Note what an answer took, for metrics, logs and traces."""
-    timings = effort.timings
-    facts.lengths = effort.lengths
+    timings = usage.timings
+    facts.lengths = usage.lengths
     facts.tokenize_seconds = timings.tokenize
     facts.queue_seconds = timings.queue
     facts.engine_seconds = timings.engine

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from embedserve_runtime.comparing import cosines
 from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.engines.cosines import cosines
+from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.results import Output, SparseVector
 from embedserve_runtime.service import EmbeddingService, EmbedQuery, Pair, ScoreQuery
 
 # Of different lengths and scripts.

@@ -13,8 +13,8 @@ import orjson
 
 from embedserve_runtime.api.encoding import RowWriter, numbers, weights_in
 from embedserve_runtime.engines.base import FloatArray, Int32Array
+from embedserve_runtime.engines.results import SparseVector
 from embedserve_runtime.heads.quantize import Precision, quantize
-from embedserve_runtime.results import SparseVector
 
 BITS = (Precision.BINARY, Precision.UBINARY)
 

@@ -1,4 +1,4 @@
-"""`embedserve bench`: how fast a model runs on this machine, and which settings suit it.
+"""`embedserve bench`: measures how fast a model runs on this machine.
 
 texts      what is embedded: a file of the user's, or a mix of lengths
 products   the rate of matrix products that the machine reaches, and how many operations a text takes

@@ -13,22 +13,22 @@ from pathlib import Path
 import numpy as np
 import uvloop
 
-from embedserve_runtime.benching.load import Answers, Batches, run_load
+from embedserve_runtime.benching.load import BatchCounter, LoadResult, run_load
 from embedserve_runtime.benching.products import flops, measured_rate
 from embedserve_runtime.benching.texts import built_in_mix, read_texts
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.cpu.split import front_ends
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import WrongModelKind
 from embedserve_runtime.frontends.measuring import around_seconds
-from embedserve_runtime.loading import chosen_variant, load_runner
-from embedserve_runtime.results import Output
-from embedserve_runtime.runner import Runner, side_by_side
+from embedserve_runtime.loading.runners import choose_variant, load_runner
+from embedserve_runtime.runners.base import Runner, repeat_by_concurrency
 from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service import EmbeddingService
-from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
 CALIBRATION_SECONDS = 5.0
 WARM_UP_SECONDS = 1.0
@@ -36,7 +36,7 @@ TOKENIZER_REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BenchOptions:
     """What to run. texts: a file with one a line, None for the built-in mix."""
 
     texts: Path | None
@@ -56,7 +56,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BenchReport:
     """Rates are per second. product_gflops, product_share: None where the engine is not ONNX Runtime in float32.
 
     padding_share: positions computed beside real tokens, of all. tokenizing_share: of the time that tokenising and the
@@ -84,9 +84,9 @@ class Report:
     suggestion: Suggestion
 
 
-def bench(config: RuntimeConfig, wanted: Wanted) -> Report:
-    """Raises EmbedserveError when the model cannot be run."""
-    texts = built_in_mix() if wanted.texts is None else read_texts(wanted.texts)
+def bench(config: RuntimeConfig, options: BenchOptions) -> BenchReport:
+    """Run the benchmark. Raises EmbedserveError when the model cannot be run."""
+    texts = built_in_mix() if options.texts is None else read_texts(options.texts)
     runner = load_runner(config)
     card = runner.card
     if not card.main_output & (Output.DENSE | Output.SPARSE):
@@ -96,16 +96,16 @@ def bench(config: RuntimeConfig, wanted: Wanted) -> Report:
     tokenizing = _tokenizing_rate(tokenizer, texts)
     given = config.batching.max_batch_tokens
     budget = calibration.budget if given == "auto" else given
-    answers, batches = uvloop.run(
-        _loaded(config, runner, tokenizer, budget=budget, texts=texts, wanted=wanted)
+    load_result, batches = uvloop.run(
+        _loaded(config, runner, tokenizer, budget=budget, texts=texts, options=options)
     )
     return _report(
         config,
         runner,
-        wanted,
+        options,
         texts=len(texts),
         calibration=calibration,
-        answers=answers,
+        load_result=load_result,
         batches=batches,
         tokenizing=tokenizing,
         http_workers=front_ends(
@@ -124,24 +124,24 @@ async def _loaded(
     *,
     budget: int,
     texts: Sequence[str],
-    wanted: Wanted,
-) -> tuple[Answers, Batches]:
-    batching, batches = config.batching, Batches()
+    options: BenchOptions,
+) -> tuple[LoadResult, BatchCounter]:
+    batching, batches = config.batching, BatchCounter()
     limits = Limits(budget, batching.max_queue_tokens, batching.max_queue_inputs)
-    lanes = side_by_side([runner])
-    dispatcher = Dispatcher(lanes, limits, clock=time.perf_counter, observer=batches)
+    engines = repeat_by_concurrency([runner])
+    dispatcher = Dispatcher(engines, limits, clock=time.perf_counter, observer=batches)
     service = EmbeddingService(
         runner.card, tokenizer, dispatcher, batching, time.perf_counter, engines=[runner.engine]
     )
     try:
-        load = partial(run_load, service, texts, clients=wanted.clients, batch=wanted.batch)
-        await load(seconds=min(WARM_UP_SECONDS, wanted.seconds))
+        load = partial(run_load, service, texts, clients=options.clients, batch=options.batch)
+        await load(seconds=min(WARM_UP_SECONDS, options.seconds))
         batches.clear()
-        return await load(seconds=wanted.seconds), batches
+        return await load(seconds=options.seconds), batches
     finally:
         service.close()
         dispatcher.close("the run is over")
-        await asyncio.to_thread(dispatcher.join, wanted.seconds)
+        await asyncio.to_thread(dispatcher.join, options.seconds)
 
 
 def _calibration(runner: Runner, tokenizer: TextTokenizer) -> Calibration:
@@ -163,7 +163,7 @@ def _tokenizing_rate(tokenizer: TextTokenizer, texts: Sequence[str]) -> float:
     best = 0.0
     for _ in range(TOKENIZER_REPEATS):
         started = time.process_time()
-        encoded = tokenizer.encode(texts, "", CutRules(truncate=True))
+        encoded = tokenizer.encode(texts, "", TruncationRules(truncate=True))
         best = max(best, sum(map(len, encoded)) / max(time.process_time() - started, 1e-9))
     return best
 
@@ -171,39 +171,41 @@ def _tokenizing_rate(tokenizer: TextTokenizer, texts: Sequence[str]) -> float:
 def _report(
     config: RuntimeConfig,
     runner: Runner,
-    wanted: Wanted,
+    options: BenchOptions,
     *,
     texts: int,
     calibration: Calibration,
-    answers: Answers,
-    batches: Batches,
+    load_result: LoadResult,
+    batches: BatchCounter,
     tokenizing: float,
     http_workers: int,
-) -> Report:
+) -> BenchReport:
     threads = config.engine.threads or usable_cpus()
     card, engine = runner.card, runner.engine
-    tokens = sum(answers.lengths)
+    tokens = sum(load_result.lengths)
     comparable = engine.kind == "onnx" and engine.precision == "float32" and card.encoder.layers
     peak = measured_rate(card.encoder, threads) if comparable else None
-    work = flops(card.encoder, np.array(answers.lengths)) / answers.took if peak else None
+    work = flops(card.encoder, np.array(load_result.lengths)) / load_result.took if peak else None
     # On one core each: what a token takes before the engine, of all that it takes.
     engine_seconds = threads * batches.seconds / engine.at_once / max(batches.tokens, 1)
     tokenizing_share = (1 / tokenizing) / (1 / tokenizing + engine_seconds)
     marks = (
-        statistics.quantiles(answers.seconds, n=100, method="inclusive") if len(answers.seconds) > 1 else None
+        statistics.quantiles(load_result.seconds, n=100, method="inclusive")
+        if len(load_result.seconds) > 1
+        else None
     )
-    return Report(
+    return BenchReport(
         model=card.source,
         engine=engine.kind,
         texts=texts,
-        mean_tokens=tokens / len(answers.lengths),
-        clients=wanted.clients,
-        batch=wanted.batch,
-        requests=len(answers.seconds),
-        tokens_per_second=tokens / answers.took,
-        texts_per_second=len(answers.lengths) / answers.took,
-        p50_ms=1e3 * (marks[49] if marks else answers.seconds[0]),
-        p99_ms=1e3 * (marks[98] if marks else answers.seconds[0]),
+        mean_tokens=tokens / len(load_result.lengths),
+        clients=options.clients,
+        batch=options.batch,
+        requests=len(load_result.seconds),
+        tokens_per_second=tokens / load_result.took,
+        texts_per_second=len(load_result.lengths) / load_result.took,
+        p50_ms=1e3 * (marks[49] if marks else load_result.seconds[0]),
+        p99_ms=1e3 * (marks[98] if marks else load_result.seconds[0]),
         padding_share=batches.padding / max(batches.tokens + batches.padding, 1),
         tokenizing_share=tokenizing_share,
         product_gflops=peak / 1e9 if peak else None,
@@ -220,6 +222,6 @@ def _report(
 
 
 def _variants(config: RuntimeConfig, runner: Runner) -> dict[str, float]:
-    found = chosen_variant(runner.card, config) if runner.engine.kind == "onnx" else None
+    found = choose_variant(runner.card, config) if runner.engine.kind == "onnx" else None
     variants = () if found is None else found[0].report.variants
     return {one.precision: one.tokens_per_second for one in variants if one.published}

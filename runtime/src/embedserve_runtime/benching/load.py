@@ -13,7 +13,7 @@ from embedserve_runtime.service import EmbeddingService, EmbedQuery
 
 
 @dataclass(slots=True)
-class Batches(Observer):
+class BatchCounter(Observer):
     """Adds up what the engine ran."""
 
     count: int = 0
@@ -34,8 +34,8 @@ class Batches(Observer):
 
 
 @dataclass(slots=True)
-class Answers:
-    """Of the requests that were answered: seconds and token counts of the texts of each."""
+class LoadResult:
+    """The requests that were answered: their seconds, with the token counts of their texts."""
 
     seconds: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
@@ -44,10 +44,10 @@ class Answers:
 
 async def run_load(
     service: EmbeddingService, texts: Sequence[str], *, clients: int, batch: int, seconds: float
-) -> Answers:
+) -> LoadResult:
     """Send the texts round and round, `batch` in a request, until the time is over; at least one request each
     client. Raises any RequestError."""
-    answers = Answers()
+    load_result = LoadResult()
     source = itertools.cycle(texts)
     started = time.perf_counter()
     deadline = started + seconds
@@ -59,11 +59,11 @@ async def run_load(
             )
             sent = time.perf_counter()
             done = await service.embed(query)
-            answers.seconds.append(time.perf_counter() - sent)
-            answers.lengths += done.effort.lengths
+            load_result.seconds.append(time.perf_counter() - sent)
+            load_result.lengths += done.usage.lengths
             if time.perf_counter() >= deadline:
                 return
 
     await asyncio.gather(*(client() for _ in range(clients)))
-    answers.took = time.perf_counter() - started
-    return answers
+    load_result.took = time.perf_counter() - started
+    return load_result

@@ -21,14 +21,14 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class BarGroup:
     """Bars under a title of their own."""
 
     title: str
     rows: Sequence[Bar]
 
 
-def bars(title: str, groups: Sequence[Group]) -> str:
+def bars(title: str, groups: Sequence[BarGroup]) -> str:
     """One line a bar, the longest of all as wide as the picture allows. Values are printed as whole numbers."""
     longest = max((bar.value for group in groups for bar in group.rows), default=0.0) or 1.0
     height = LINE * (len(groups) + sum(len(group.rows) for group in groups) + 2)

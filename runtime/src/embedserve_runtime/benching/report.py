@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from embedserve_runtime.benching.bench import Report
-from embedserve_runtime.benching.picture import Bar, Group, bars
+from embedserve_runtime.benching.bench import BenchReport
+from embedserve_runtime.benching.picture import Bar, BarGroup, bars
 
 
-def table(report: Report) -> str:
+def table(report: BenchReport) -> str:
     """Lines of a name and a value, then the suggestion."""
     best = report.suggestion
     rows = [
@@ -39,11 +39,11 @@ def table(report: Report) -> str:
     return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
 
 
-def _requests(report: Report) -> str:
+def _requests(report: BenchReport) -> str:
     return "one text a request" if report.batch == 1 else f"{report.batch} texts a request"
 
 
-def _precisions(report: Report) -> str:
+def _precisions(report: BenchReport) -> str:
     measured = report.suggestion.precision
     if report.variants:
         rates = ", ".join(f"{precision} {rate:,.0f}/s" for precision, rate in report.variants.items())
@@ -53,7 +53,7 @@ def _precisions(report: Report) -> str:
     return measured
 
 
-def picture(report: Report) -> str:
+def picture(report: BenchReport) -> str:
     """Tokens/s by token budget, and under load, as SVG."""
     chosen = report.suggestion.max_batch_tokens
     budgets = [
@@ -64,7 +64,7 @@ def picture(report: Report) -> str:
     return bars(
         f"tokens/s on this machine: {report.model}",
         [
-            Group("the engine alone, by token budget (batching.max_batch_tokens)", budgets),
-            Group("under load", [load]),
+            BarGroup("the engine alone, by token budget (batching.max_batch_tokens)", budgets),
+            BarGroup("under load", [load]),
         ],
     )

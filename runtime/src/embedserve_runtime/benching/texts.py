@@ -9,7 +9,7 @@ from pathlib import Path
 from embedserve_runtime.errors import ConfigError
 
 MIX_TEXTS = 256
-SHORTEST_WORDS, LONGEST_WORDS = 4, 200
+MIN_WORDS, MAX_WORDS = 4, 200
 VOCABULARY = (
     "the of and in to a is for with on as by that are this from it at be was which an or its these not "
     "can have model text query document search answer question value system result method data language "
@@ -30,9 +30,9 @@ def read_texts(file: Path) -> list[str]:
 
 
 def built_in_mix(count: int = MIX_TEXTS) -> list[str]:
-    """The same texts at every call: as many of 4 to 8 words as of 100 to 200, in no order."""
+    """Build the same texts at every call: as many of 4 to 8 words as of 100 to 200, in no order."""
     chance = random.Random(7)
-    bounds = math.log(SHORTEST_WORDS), math.log(LONGEST_WORDS + 1)
+    bounds = math.log(MIN_WORDS), math.log(MAX_WORDS + 1)
     words = VOCABULARY.split()
     lengths = [int(math.exp(chance.uniform(*bounds))) for _ in range(count)]
     return [" ".join(chance.choice(words) for _ in range(length)) for length in lengths]

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from embedserve_runtime.config.group import Group
+from embedserve_runtime.config.group import SettingsGroup
 
 
-class EngineSettings(Group):
+class EngineSettings(SettingsGroup):
     """How the forward pass runs."""
 
     kind: Literal["auto", "onnx", "torch", "static"] = Field(
@@ -47,7 +47,7 @@ ConvertedPrecision = Literal["float32", "float16", "int8"]
 Share = Annotated[float, Field(ge=-1, le=1)]
 
 
-class ParitySettings(Group):
+class ParitySettings(SettingsGroup):
     """What a converted variant must reach against the plain float32 graph to be published."""
 
     min_mean_cosine: Share = Field(
@@ -61,7 +61,7 @@ class ParitySettings(Group):
     )
 
 
-class OnnxSettings(Group):
+class OnnxSettings(SettingsGroup):
     """Conversion into a stored ONNX artifact: what `embedserve convert` makes and `embedserve serve` takes."""
 
     convert: Literal["Never", "IfNeeded", "Always"] = Field(

@@ -8,11 +8,11 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from embedserve_runtime.config.group import Group
+from embedserve_runtime.config.group import SettingsGroup
 from embedserve_runtime.config.secrets import OptionalHeaderSecret
 
 
-class ModelSettings(Group):
+class ModelSettings(SettingsGroup):
     """Which model is served and how its vectors are made."""
 
     source: str = Field(

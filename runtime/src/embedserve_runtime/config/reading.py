@@ -110,12 +110,12 @@ def _problems(error: ValidationError | SettingsError) -> str:
     if isinstance(error, SettingsError):
         return str(error)
     return "; ".join(
-        f"{_named(problem['loc'])}: {problem['msg'].removeprefix('Value error, ')}"
+        f"{_format_path(problem['loc'])}: {problem['msg'].removeprefix('Value error, ')}"
         for problem in error.errors(include_url=False, include_input=False, include_context=False)
     )
 
 
-def _named(path: Sequence[str | int]) -> str:
+def _format_path(path: Sequence[str | int]) -> str:
     """A setting by its path, with the environment variable that sets it where one does."""
     words = [str(part) for part in path]
     variables = ("EMBEDSERVE_" + "__".join(words[:end]).upper() for end in range(len(words), 0, -1))

@@ -39,15 +39,15 @@ def checked_secret(value: str) -> str:
     return stripped
 
 
-def _checked(value: SecretStr) -> SecretStr:
+def _check_secret(value: SecretStr) -> SecretStr:
     return SecretStr(checked_secret(value.get_secret_value()))
 
 
 def _checked_unless_empty(value: SecretStr | None) -> SecretStr | None:
-    return _checked(value) if value is not None and value.get_secret_value() else None
+    return _check_secret(value) if value is not None and value.get_secret_value() else None
 
 
-HeaderSecret = Annotated[SecretStr, AfterValidator(_checked)]
+HeaderSecret = Annotated[SecretStr, AfterValidator(_check_secret)]
 """A secret that is sent or received in an HTTP header."""
 OptionalHeaderSecret = Annotated[SecretStr | None, AfterValidator(_checked_unless_empty)]
 """The same; an empty variable is one that was not set."""

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, PositiveInt
 from pydantic_settings import NoDecode
 
-from embedserve_runtime.config.group import Group
+from embedserve_runtime.config.group import SettingsGroup
 from embedserve_runtime.config.secrets import HeaderSecret
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -21,7 +21,7 @@ def _split_keys(value: object) -> object:
     return tuple(re.split(r"[,\s]+", value.strip())) if isinstance(value, str) else value
 
 
-class ServerSettings(Group):
+class ServerSettings(SettingsGroup):
     """Where the runtime listens and how it stops."""
 
     host: str = Field(default="127.0.0.1", description="Address of both ports.")
@@ -96,11 +96,11 @@ class ServerSettings(Group):
 
     @property
     def first_workers(self) -> int:
-        """Of `http_workers` that it starts with: one where their number is yet to be measured."""
+        """The number of HTTP workers to start with: one where their number is yet to be measured."""
         return 1 if self.http_workers == "auto" else self.http_workers
 
 
-class BatchingSettings(Group):
+class BatchingSettings(SettingsGroup):
     """Token-budget batching and its bounds."""
 
     max_batch_tokens: PositiveInt | Literal["auto"] = Field(
@@ -126,7 +126,7 @@ class BatchingSettings(Group):
     )
 
 
-class TelemetrySettings(Group):
+class TelemetrySettings(SettingsGroup):
     """What the runtime says about itself beside logs and metrics."""
 
     otlp_endpoint: str | None = Field(

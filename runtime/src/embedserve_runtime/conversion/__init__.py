@@ -1,12 +1,12 @@
-"""From a model to a stored ONNX artifact: written once, in several precisions, tried against float32, published or not.
+"""The conversion of a model to a stored ONNX artifact in several precisions, each compared with float32.
 
-    converting     the whole way; called by `embedserve convert`
-    foreign        the way of a model of no family of ours: exported by torch and held against it
-    calibration    what goes into each product of a model, observed
+    converting     the whole conversion; called by `embedserve convert`
+    exporting      models of unsupported families, exported by torch and compared with it
+    calibration    the observed ranges of the inputs of each product
     quantizing     8-bit numbers and how far they are off: pure functions on arrays
     rewriting      a float32 graph to one of another precision
     standard       a variant as an ONNX file with the usual inputs and outputs
-    trial          a variant run over the corpus: its vectors, its speed
+    benchmark      a variant run over the corpus: its vectors, its speed
 
 The texts, and how vectors are compared, are in `parity`.
 

@@ -1,4 +1,4 @@
-"""What goes into each product while calibration texts run through the float32 graph."""
+"""Observes the inputs of each product while calibration texts run through the float32 graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from embedserve_runtime.conversion.quantizing import Seen
+from embedserve_runtime.conversion.quantizing import ObservedRanges
 from embedserve_runtime.conversion.rewriting import Product
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, Tokens
 from embedserve_runtime.engines.onnx.artifacts import MODEL_FILE
@@ -23,41 +23,48 @@ RUN_TOKENS = 128
 ROWS = 192
 
 
-def probing_engine(
-    folder: Path, encoder: Encoder, products: Sequence[Product], threads: int, *, hides_tokens: bool = False
+def build_probing_engine(
+    folder: Path,
+    encoder: Encoder,
+    products: Sequence[Product],
+    threads: int,
+    *,
+    has_attention_mask: bool = False,
 ) -> OnnxEngine:
-    """An engine that gives what goes into the products, besides. folder: of the float32 graph; a file in it is written
+    """Build an engine that also gives the inputs of the products. folder: of the float32 graph; a file in it is written
     and removed."""
     model = onnx.load(str(folder / MODEL_FILE), load_external_data=False)
     model.graph.output.extend(
-        helper.make_tensor_value_info(value, TensorProto.FLOAT, None) for value in _values(products)
+        helper.make_tensor_value_info(value, TensorProto.FLOAT, None) for value in _input_names(products)
     )
     probe = folder / PROBE_FILE
     probe.write_bytes(model.SerializeToString())
-    engine = OnnxEngine.load(encoder, probe, "float32", threads, hides_tokens=hides_tokens)
+    engine = OnnxEngine.load(encoder, probe, "float32", threads, has_attention_mask=has_attention_mask)
     probe.unlink()
     return engine
 
 
-def observe(engine: OnnxEngine, products: Sequence[Product], texts: Sequence[Tokens]) -> Mapping[str, Seen]:
-    """What was seen of the inputs of each product, by the name of its weight. A product that no token came to, as of
-    an expert that none chose, is left out."""
-    values = _values(products)
-    collected = {value: _Collected() for value in values}
+def observe_ranges(
+    engine: OnnxEngine, products: Sequence[Product], texts: Sequence[Tokens]
+) -> Mapping[str, ObservedRanges]:
+    """Observe the ranges of the inputs of each product, by the name of its weight. A product that no token came to, as
+    of an expert that none chose, is left out."""
+    values = _input_names(products)
+    collected = {value: _RangeCollector() for value in values}
     step = max(1, sum(map(len, texts)) // ROWS)
-    for batch in batches_of(texts, RUN_TOKENS):
+    for batch in pack_batches(texts, RUN_TOKENS):
         for value, seen in zip(values, engine.probe(batch, values), strict=True):
             collected[value].add(seen, step)
-    return {one.weight: collected[one.value].seen() for one in products if collected[one.value].rows}
+    return {one.weight: collected[one.value].ranges() for one in products if collected[one.value].rows}
 
 
-def _values(products: Sequence[Product]) -> list[str]:
-    """Several products may have the same input."""
+def _input_names(products: Sequence[Product]) -> list[str]:
+    """Name the inputs of the products, each once."""
     return list(dict.fromkeys(product.value for product in products))
 
 
-def batches_of(texts: Sequence[Tokens], tokens: int) -> list[PackedBatch]:
-    """Consecutive texts together as long as they have at most so many tokens; a longer one alone."""
+def pack_batches(texts: Sequence[Tokens], tokens: int) -> list[PackedBatch]:
+    """Pack consecutive texts together as long as they have at most so many tokens; a longer one alone."""
     batches: list[list[Tokens]] = []
     held = 0
     for text in texts:
@@ -69,8 +76,8 @@ def batches_of(texts: Sequence[Tokens], tokens: int) -> list[PackedBatch]:
     return [PackedBatch.pack(batch) for batch in batches]
 
 
-class _Collected:
-    """Inputs of one product so far."""
+class _RangeCollector:
+    """Collects the ranges of the inputs of one product."""
 
     def __init__(self) -> None:
         self.rows: list[FloatArray] = []
@@ -83,6 +90,6 @@ class _Collected:
             self._high = np.maximum(self._high, values.max(axis=0))
             self.rows.append(values[::step].copy())
 
-    def seen(self) -> Seen:
+    def ranges(self) -> ObservedRanges:
         rows = np.concatenate(self.rows)
-        return Seen(np.asarray(self._low), np.asarray(self._high), rows[: 2 * ROWS])
+        return ObservedRanges(np.asarray(self._low), np.asarray(self._high), rows[: 2 * ROWS])

@@ -1,4 +1,4 @@
-"""Writes a model's artifact into the store: every variant, tried against float32, those that are good enough kept."""
+"""Writes a model's artifact into the store: every variant is compared with float32, and the good ones are published."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ from typing import Any
 
 import onnx
 
-from embedserve_runtime.assembling import heads_of, runners_of
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.conversion.calibration import observe, probing_engine
-from embedserve_runtime.conversion.foreign import export
-from embedserve_runtime.conversion.quantizing import Blocks, Static, best_static
+from embedserve_runtime.conversion.benchmark import (
+    Benchmark,
+    BenchmarkResult,
+    ParityLimits,
+    describe_variant,
+    tokenize_corpus,
+)
+from embedserve_runtime.conversion.calibration import build_probing_engine, observe_ranges
+from embedserve_runtime.conversion.exporting import export
+from embedserve_runtime.conversion.quantizing import BlockQuantization, StaticQuantization, choose_static
 from embedserve_runtime.conversion.rewriting import (
     FloatGraph,
     Form,
@@ -30,7 +36,6 @@ from embedserve_runtime.conversion.rewriting import (
     write_model,
 )
 from embedserve_runtime.conversion.standard import check_outputs, standard_model
-from embedserve_runtime.conversion.trial import Limits, Trial, Tried, sequences_of, variant_of
 from embedserve_runtime.cpu.features import max_static_weight
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.onnx.artifacts import (
@@ -41,61 +46,63 @@ from embedserve_runtime.engines.onnx.artifacts import (
     REPORT_FILE,
     STANDARD_FILE,
     Artifact,
+    ConversionReport,
     Inputs,
-    Report,
     Variant,
     find_artifact,
     inputs_of,
 )
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.graph import build
-from embedserve_runtime.engines.onnx.spool import drained
+from embedserve_runtime.engines.onnx.spool import drain_arrays
 from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.loading.assembly import heads_of, runners_of
+from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
-from embedserve_runtime.model.exports import is_foreign
+from embedserve_runtime.model.exports import needs_export
 from embedserve_runtime.model.reading import read_card
-from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.store import is_sound, publish_folder, remove_folder
 from embedserve_runtime.parity.corpus import calibration_texts, parity_texts
-from embedserve_runtime.parity.measures import compare, shortfalls
+from embedserve_runtime.parity.measures import compare, describe_shortfalls
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """A product whose static error is above `most_error` is made in `blocks`; of all products the share `in_float`,
+class QuantizationConfig:
+    """A product whose static error is above `max_error` is made in `blocks`; of all products the share `in_float`,
     those with the greatest errors, stays in float32."""
 
-    most_error: float
-    blocks: Blocks
-    in_float: float = 0.0
+    max_error: float
+    blocks: BlockQuantization
+    float_share: float = 0.0
 
 
 # The fastest first.
-RECIPES = (
-    Recipe(6e-4, Blocks(128)),
-    Recipe(2e-4, Blocks(128)),
-    Recipe(0.0, Blocks(32)),
-    Recipe(0.0, Blocks(32), in_float=0.25),
+QUANTIZATION_CONFIGS = (
+    QuantizationConfig(6e-4, BlockQuantization(128)),
+    QuantizationConfig(2e-4, BlockQuantization(128)),
+    QuantizationConfig(0.0, BlockQuantization(32)),
+    QuantizationConfig(0.0, BlockQuantization(32), float_share=0.25),
 )
-# Tokens of calibration, of those that a trial may run.
+# Tokens of calibration, of those that a benchmark may run.
 CALIBRATION_SHARE = 0.5
 
 
 def convert(config: RuntimeConfig) -> Mapping[str, Any]:
-    """What was made, as the operator reads it. Raises ModelError, SourceUnavailable, ConfigError and VolumeError."""
+    """Convert a model and report the result, as the operator reads it. Raises ModelError, SourceUnavailable,
+    ConfigError and VolumeError."""
     located = open_model(config.model)
-    if config.onnx.convert != "Never" and is_foreign(located.folder, config.model.onnx_file):
+    if config.onnx.convert != "Never" and needs_export(located.folder, config.model.onnx_file):
         name = export(config, located)
         card = read_card(located.folder, located.revision, config.model)
         return _result(card, find_artifact(config.model.store.expanduser(), name))
     card = read_card(located.folder, located.revision, config.model)
     if config.onnx.convert == "Never":
         return _result(card, None)
-    refuse_foreign(card)
+    refuse_unconvertible(card)
     inputs = inputs_of(card, config.onnx)
     root = config.model.store.expanduser()
     artifact = find_artifact(root, inputs.name)
@@ -104,14 +111,14 @@ def convert(config: RuntimeConfig) -> Mapping[str, Any]:
         return _result(card, artifact)
     remove_folder(root, KIND, inputs.name)
     threads = config.engine.threads or usable_cpus()
-    maker = Maker(card, inputs, threads)
-    publish_folder(root, KIND, inputs.name, maker.fill, made_from=located.digest)
+    writer = ArtifactWriter(card, inputs, threads)
+    publish_folder(root, KIND, inputs.name, writer.write, made_from=located.digest)
     return _result(card, find_artifact(root, inputs.name))
 
 
-def refuse_foreign(card: ModelCard) -> None:
-    """Raises UnsupportedArchitecture for what our graph is not written from."""
-    if isinstance(card.body, ShippedGraph):
+def refuse_unconvertible(card: ModelCard) -> None:
+    """Raise UnsupportedArchitecture for a model that our graph is not written from."""
+    if isinstance(card.body, BundledOnnx):
         raise UnsupportedArchitecture(
             f"{card.source} runs by an ONNX file of its own, which is not converted; set onnx.convert to Never, or "
             "unset model.onnx_file where there are safetensors weights of a supported family"
@@ -128,7 +135,7 @@ def refuse_foreign(card: ModelCard) -> None:
 
 
 def _result(card: ModelCard, artifact: Artifact | None) -> Mapping[str, Any]:
-    report = Report(chosen=PLAIN, variants=()) if artifact is None else artifact.report
+    report = ConversionReport(chosen=PLAIN, variants=()) if artifact is None else artifact.report
     return {
         "artifact": None if artifact is None else artifact.name,
         "vectorSpace": card.vector_space,
@@ -138,39 +145,39 @@ def _result(card: ModelCard, artifact: Artifact | None) -> Mapping[str, Any]:
     }
 
 
-class Maker:
-    """Fills the folder of one artifact."""
+class ArtifactWriter:
+    """Writes the folder of one artifact."""
 
     def __init__(self, card: ModelCard, inputs: Inputs, threads: int) -> None:
         self._card = card
         self._inputs = inputs
         self._threads = threads
         self._checkpoint = Checkpoint.open(card.encoder_folder)
-        self._trial = Trial(card, sequences_of(card, parity_texts()))
+        self._benchmark = Benchmark(card, tokenize_corpus(card, parity_texts()))
         self._seconds: dict[str, float] = {}
         self._heads = heads_of(card, self._checkpoint)
         self._standard_outputs = inputs.outputs[1:]
         check_outputs(card, self._standard_outputs)
 
-    def fill(self, folder: Path) -> None:
-        """Write all that is published, and the report. float32 always is."""
+    def write(self, folder: Path) -> None:
+        """Write the variants that are published, and the report. float32 always is published."""
         (folder / INPUTS_FILE).write_text(self._inputs.model_dump_json(by_alias=True, indent=1) + "\n")
         self._write_float(folder / PLAIN)
-        reference = self._try(folder, PLAIN)
-        limits = Limits(reference.observed, self._inputs.floor)
-        variants = [self._judged(limits, reference, PLAIN)]
+        reference = self._run_benchmark(folder, PLAIN)
+        limits = ParityLimits(reference.outputs, self._inputs.floor)
+        variants = [self._judge(limits, reference, PLAIN)]
         if self._standard_outputs:
             self._write_standard(folder / PLAIN)
         for precision in self._inputs.variants:
             if precision == "float16":
-                variants.append(self._half(folder, limits))
+                variants.append(self._write_half(folder, limits))
             elif precision == "bfloat16":
-                variants.append(self._bfloat16(folder, limits))
+                variants.append(self._write_bfloat16(folder, limits))
             elif precision == "int8":
-                variants.append(self._eight_bit(folder, limits))
+                variants.append(self._write_eight_bit(folder, limits))
         published = [variant for variant in variants if variant.published]
         chosen = max(published, key=lambda variant: variant.tokens_per_second).precision
-        report = Report(chosen=chosen, variants=tuple(variants))
+        report = ConversionReport(chosen=chosen, variants=tuple(variants))
         (folder / REPORT_FILE).write_text(report.model_dump_json(by_alias=True, indent=1) + "\n")
         seconds = {phase: round(value, 2) for phase, value in self._seconds.items()}
         log.info(
@@ -187,34 +194,36 @@ class Maker:
     def _write_float(self, folder: Path) -> None:
         with self._timed("writing"):
             weights = Weights(self._card.encoder, self._checkpoint)
-            model, arrays = build(self._card.encoder, weights, hides_tokens=self._card.hides_tokens)
-            write_model(folder, model, drained(arrays), self._metadata(PLAIN, "as the source"))
+            model, arrays = build(
+                self._card.encoder, weights, has_attention_mask=self._card.has_attention_mask
+            )
+            write_model(folder, model, drain_arrays(arrays), self._metadata(PLAIN, "as the source"))
 
     def _write_standard(self, folder: Path) -> None:
         packed = onnx.load(str(folder / MODEL_FILE), load_external_data=False)
         model = standard_model(packed, self._card, self._heads, self._standard_outputs)
         (folder / STANDARD_FILE).write_bytes(model.SerializeToString(deterministic=True))
 
-    def _half(self, folder: Path, limits: Limits) -> Variant:
+    def _write_half(self, folder: Path, limits: ParityLimits) -> Variant:
         with self._timed("writing"):
             model, arrays = half_weights(FloatGraph(folder / PLAIN))
             write_model(folder / "float16", model, arrays, self._metadata("float16", "matrices in float16"))
-        return self._published(folder, "float16", limits)
+        return self._publish_if_good(folder, "float16", limits)
 
-    def _bfloat16(self, folder: Path, limits: Limits) -> Variant:
+    def _write_bfloat16(self, folder: Path, limits: ParityLimits) -> Variant:
         with self._timed("writing"):
             model, arrays = plain_products(FloatGraph(folder / PLAIN))
             recipe = "products in bfloat16 as the session makes them"
             write_model(folder / "bfloat16", model, arrays, self._metadata("bfloat16", recipe))
-        return self._published(folder, "bfloat16", limits)
+        return self._publish_if_good(folder, "bfloat16", limits)
 
-    def _eight_bit(self, folder: Path, limits: Limits) -> Variant:
-        """By the first recipe that is good enough, else as the last one is judged."""
+    def _write_eight_bit(self, folder: Path, limits: ParityLimits) -> Variant:
+        """Write the first variant in 8 bit that is good enough; else the last one is judged."""
         graph = FloatGraph(folder / PLAIN)
-        static = self._static_forms(graph, folder / PLAIN)
+        static = self._choose_static_forms(graph, folder / PLAIN)
         recipes: list[Mapping[str, Form]] = []
-        for recipe in RECIPES:
-            forms = chosen_forms(graph.products(), static, recipe)
+        for recipe in QUANTIZATION_CONFIGS:
+            forms = choose_forms(graph.products(), static, recipe)
             if forms not in recipes:
                 recipes.append(forms)
         for forms in recipes:
@@ -224,9 +233,9 @@ class Maker:
                     folder / "int8",
                     model,
                     arrays,
-                    self._metadata("int8", recipe_of(forms, len(graph.products()))),
+                    self._metadata("int8", describe_forms(forms, len(graph.products()))),
                 )
-            variant = self._published(folder, "int8", limits)
+            variant = self._publish_if_good(folder, "int8", limits)
             if variant.published:
                 break
         return variant
@@ -236,27 +245,29 @@ class Maker:
         """The largest 8-bit weight: scales are chosen for the weights that are written."""
         return max_static_weight(self._inputs.instruction_set)
 
-    def _static_forms(self, graph: FloatGraph, folder: Path) -> Mapping[str, tuple[Static, float]]:
-        """The best of each product, by the name of its weight, and its error."""
-        texts = sequences_of(self._card, calibration_texts(), CALIBRATION_SHARE)
+    def _choose_static_forms(
+        self, graph: FloatGraph, folder: Path
+    ) -> Mapping[str, tuple[StaticQuantization, float]]:
+        """Choose the static form of each product, by the name of its weight, with its error."""
+        texts = tokenize_corpus(self._card, calibration_texts(), CALIBRATION_SHARE)
         with self._timed("calibrating"):
-            engine = probing_engine(
+            engine = build_probing_engine(
                 folder,
                 self._card.encoder,
                 graph.products(),
                 self._threads,
-                hides_tokens=self._card.hides_tokens,
+                has_attention_mask=self._card.has_attention_mask,
             )
-            seen = observe(engine, graph.products(), texts)
+            seen = observe_ranges(engine, graph.products(), texts)
             del engine
 
         # One after another: numpy's products have threads of their own, and two pools of them wait for each other.
         with self._timed("choosing scales"):
-            return {name: best_static(graph.read(name), seen[name], self._max_weight) for name in seen}
+            return {name: choose_static(graph.read(name), seen[name], self._max_weight) for name in seen}
 
-    def _published(self, folder: Path, precision: str, limits: Limits) -> Variant:
-        """Tried, judged, and removed again if it is not good enough."""
-        variant = self._judged(limits, self._try(folder, precision, limits), precision)
+    def _publish_if_good(self, folder: Path, precision: str, limits: ParityLimits) -> Variant:
+        """Run a variant and judge it; remove it if it is not good enough."""
+        variant = self._judge(limits, self._run_benchmark(folder, precision, limits), precision)
         if not variant.published:
             log.warning("variant not published", extra={"precision": precision, "reason": variant.reason})
             shutil.rmtree(folder / precision)
@@ -264,23 +275,25 @@ class Maker:
             self._write_standard(folder / precision)
         return variant
 
-    def _try(self, folder: Path, precision: str, limits: Limits | None = None) -> Tried:
+    def _run_benchmark(
+        self, folder: Path, precision: str, limits: ParityLimits | None = None
+    ) -> BenchmarkResult:
         with self._timed(f"trying {precision}"):
             engine = OnnxEngine.load(
                 self._card.encoder,
                 folder / precision / MODEL_FILE,
                 precision,
                 self._threads,
-                hides_tokens=self._card.hides_tokens,
+                has_attention_mask=self._card.has_attention_mask,
             )
             (runner,) = runners_of(self._card, lambda *_: [engine])
-            return self._trial.run(runner, limits)
+            return self._benchmark.run(runner, limits)
 
-    def _judged(self, limits: Limits, tried: Tried, precision: str) -> Variant:
-        texts = len(tried.observed.vectors)
-        parity = compare(limits.reference.first(texts), tried.observed)
-        reason = "" if precision == PLAIN else shortfalls(parity, self._inputs.floor)
-        return variant_of(precision, parity, reason, tried.tokens_per_second)
+    def _judge(self, limits: ParityLimits, result: BenchmarkResult, precision: str) -> Variant:
+        texts = len(result.outputs.vectors)
+        parity = compare(limits.reference.first(texts), result.outputs)
+        reason = "" if precision == PLAIN else describe_shortfalls(parity, self._inputs.floor)
+        return describe_variant(precision, parity, reason, result.tokens_per_second)
 
     def _metadata(self, precision: str, recipe: str) -> Mapping[str, str]:
         return {
@@ -290,23 +303,25 @@ class Maker:
         }
 
 
-def chosen_forms(
-    products: Sequence[Product], static: Mapping[str, tuple[Static, float]], recipe: Recipe
+def choose_forms(
+    products: Sequence[Product],
+    static: Mapping[str, tuple[StaticQuantization, float]],
+    recipe: QuantizationConfig,
 ) -> Mapping[str, Form]:
-    """Of each product by its weight: static where that is close enough, block-wise elsewhere; none where it stays in
-    float32. A product that calibration has not seen counts as the worst."""
+    """Choose the form of each product, by its weight: static where that is close enough, block-wise elsewhere; none
+    where it stays in float32. A product that calibration has not seen counts as the worst."""
     errors = {product.weight: static.get(product.weight, (None, inf))[1] for product in products}
-    worst = sorted(errors, key=lambda name: -errors[name])[: int(len(errors) * recipe.in_float)]
+    worst = sorted(errors, key=lambda name: -errors[name])[: int(len(errors) * recipe.float_share)]
     forms: dict[str, Form] = {}
     for name, error in errors.items():
         if name not in worst:
-            forms[name] = static[name][0] if error <= recipe.most_error else recipe.blocks
+            forms[name] = static[name][0] if error <= recipe.max_error else recipe.blocks
     return forms
 
 
-def recipe_of(forms: Mapping[str, Form], products: int) -> str:
-    """In words. products: how many there are."""
-    blocks = [form for form in forms.values() if isinstance(form, Blocks)]
+def describe_forms(forms: Mapping[str, Form], products: int) -> str:
+    """Describe the forms in words. products: how many there are."""
+    blocks = [form for form in forms.values() if isinstance(form, BlockQuantization)]
     sizes = "".join(f" of {size}" for size in sorted({form.size for form in blocks}))
     whole = products - len(forms)
     left = f", {whole} in float32" if whole else ""

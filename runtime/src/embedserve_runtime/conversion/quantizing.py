@@ -1,4 +1,4 @@
-"""8-bit products: which numbers stand for weights and inputs, and how far the result is off. Pure functions on arrays.
+"""Quantization of products to 8 bit, with the error that it causes. Pure functions on arrays.
 
 Two forms. STATIC: inputs unsigned in 8 bit with one scale, weights signed with a scale a column (asymmetric
 and symmetric uniform quantisation). A few columns of a transformer's hidden states are 10 times larger than the rest,
@@ -37,9 +37,12 @@ TINY = np.float32(1e-8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
-    """Inputs of a product while calibration texts ran: low, high (columns,): least and greatest value of each column,
-    0 included; rows (tokens, columns): those of some tokens."""
+class ObservedRanges:
+    """The ranges of the inputs of a product while calibration texts ran.
+
+    low, high (columns,): least and greatest value of each column,
+    0 included; rows (tokens, columns): those of some tokens.
+    """
 
     low: FloatArray
     high: FloatArray
@@ -47,9 +50,12 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Static:
-    """factors: (columns,), what inputs are divided by first, None for nothing. A quantised input is
-    round(x / scale) + zero_point within 0 to 255."""
+class StaticQuantization:
+    """Quantization with one scale for all inputs.
+
+    factors: (columns,), what inputs are divided by first, None for nothing. A quantised input is
+    round(x / scale) + zero_point within 0 to 255.
+    """
 
     factors: FloatArray | None
     scale: np.float32
@@ -57,22 +63,24 @@ class Static:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
-    """size: columns of a block."""
+class BlockQuantization:
+    """Quantization with a scale for each block of columns. size: columns of a block."""
 
     size: int
 
 
-def static_weight(weight: FloatArray, form: Static, greatest: int) -> tuple[Int8Array, FloatArray]:
-    """(columns, outputs) as int8 of at most `greatest`, and the scale of each output."""
+def quantize_static(
+    weight: FloatArray, form: StaticQuantization, max_weight: int
+) -> tuple[Int8Array, FloatArray]:
+    """Return a weight as int8 of at most `max_weight`, (columns, outputs), and the scale of each output."""
     if form.factors is not None:
         weight = weight * form.factors[:, None]
-    scales = np.maximum(np.abs(weight).max(axis=0), TINY) / np.float32(greatest)
+    scales = np.maximum(np.abs(weight).max(axis=0), TINY) / np.float32(max_weight)
     return np.rint(weight / scales).astype(np.int8), scales.astype(np.float32)
 
 
-def block_weight(weight: FloatArray, form: Blocks) -> tuple[UInt8Array, FloatArray]:
-    """(columns, outputs) as uint8 (outputs, blocks, size) around 128, and scales (outputs, blocks). The last block is
+def quantize_blocks(weight: FloatArray, form: BlockQuantization) -> tuple[UInt8Array, FloatArray]:
+    """Return a weight as uint8 (outputs, blocks, size) around 128, and its scales (outputs, blocks). The last block is
     filled up with zeros."""
     columns, outputs = weight.shape
     blocks = -(-columns // form.size)
@@ -83,21 +91,27 @@ def block_weight(weight: FloatArray, form: Blocks) -> tuple[UInt8Array, FloatArr
     return (np.rint(values / scales[..., None]) + 128).astype(np.uint8), scales.astype(np.float32)
 
 
-def best_static(weight: FloatArray, seen: Seen, greatest: int) -> tuple[Static, float]:
-    """The static form with the least error, and that error; the one without smoothing unless another is worth it."""
+def choose_static(
+    weight: FloatArray, ranges: ObservedRanges, max_weight: int
+) -> tuple[StaticQuantization, float]:
+    """Return the static form with the least error, and that error: the one without smoothing unless another is worth
+    it."""
     step = max(1, weight.shape[1] // SAMPLED_COLUMNS)
     sample = np.ascontiguousarray(weight[:, ::step])
     plain, *smoothed = [
-        (form, error(sample, seen.rows, form, greatest)) for form in _static_forms(weight, seen)
+        (form, quantization_error(sample, ranges.rows, form, max_weight))
+        for form in _static_forms(weight, ranges)
     ]
     best = min(smoothed, key=lambda pair: pair[1])
     return best if best[1] * SMOOTHING_GAIN < plain[1] else plain
 
 
-def error(weight: FloatArray, rows: FloatArray, form: Static, greatest: int) -> float:
-    """Mean over tokens of the squared error of the product relative to its size; rows (tokens, columns)."""
+def quantization_error(
+    weight: FloatArray, rows: FloatArray, form: StaticQuantization, max_weight: int
+) -> float:
+    """Return the mean over tokens of the squared error of the product relative to its size; rows (tokens, columns)."""
     want = rows @ weight
-    quantised, scales = static_weight(weight, form, greatest)
+    quantised, scales = quantize_static(weight, form, max_weight)
     inputs = rows if form.factors is None else rows / form.factors
     levels = np.clip(np.rint(inputs / form.scale) + form.zero_point, 0, 255) - np.float32(form.zero_point)
     found = (levels * form.scale) @ (quantised * scales)
@@ -105,24 +119,24 @@ def error(weight: FloatArray, rows: FloatArray, form: Static, greatest: int) -> 
     return float(np.mean(((found - want) ** 2).sum(axis=1) / size))
 
 
-def _static_forms(weight: FloatArray, seen: Seen) -> Iterator[Static]:
-    """Without smoothing, then all that are tried."""
-    yield _ranged(seen, None)
-    sizes = np.maximum(np.maximum(seen.high, -seen.low), TINY)
+def _static_forms(weight: FloatArray, ranges: ObservedRanges) -> Iterator[StaticQuantization]:
+    """Give the form without smoothing, then the smoothed ones."""
+    yield _cover_ranges(ranges, None)
+    sizes = np.maximum(np.maximum(ranges.high, -ranges.low), TINY)
     sizes = np.maximum(sizes, np.median(sizes) * np.float32(0.05))
     weights = np.maximum(np.abs(weight).max(axis=1), TINY)
     for strength in STRENGTHS:
         factors = sizes**strength / weights ** (1 - strength)
-        yield _ranged(seen, factors)
-        yield _ranged(seen, np.maximum(factors, np.median(factors)))
+        yield _cover_ranges(ranges, factors)
+        yield _cover_ranges(ranges, np.maximum(factors, np.median(factors)))
     for quantile in QUANTILES:
-        yield _ranged(seen, np.maximum(sizes / np.quantile(sizes, quantile), 1))
+        yield _cover_ranges(ranges, np.maximum(sizes / np.quantile(sizes, quantile), 1))
 
 
-def _ranged(seen: Seen, factors: NDArray[np.floating] | None) -> Static:
-    """With the scale that covers all that was seen, and the headroom."""
+def _cover_ranges(ranges: ObservedRanges, factors: NDArray[np.floating] | None) -> StaticQuantization:
+    """Return the form whose scale covers the observed ranges and the headroom."""
     kept = None if factors is None else factors.astype(np.float32)
-    low, high = (seen.low, seen.high) if kept is None else (seen.low / kept, seen.high / kept)
+    low, high = (ranges.low, ranges.high) if kept is None else (ranges.low / kept, ranges.high / kept)
     least, greatest = float(low.min() * HEADROOM), float(high.max() * HEADROOM)
     scale = np.float32(max(greatest - least, float(TINY)) / 255)
-    return Static(kept, scale, round(min(255.0, max(0.0, -least / float(scale)))))
+    return StaticQuantization(kept, scale, round(min(255.0, max(0.0, -least / float(scale)))))

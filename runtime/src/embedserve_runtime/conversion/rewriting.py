@@ -16,7 +16,12 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from embedserve_runtime.conversion.quantizing import Blocks, Static, block_weight, static_weight
+from embedserve_runtime.conversion.quantizing import (
+    BlockQuantization,
+    StaticQuantization,
+    quantize_blocks,
+    quantize_static,
+)
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.onnx.artifacts import MODEL_FILE, WEIGHTS_FILE
 from embedserve_runtime.engines.onnx.graph import declared
@@ -24,12 +29,12 @@ from embedserve_runtime.engines.onnx.nodes import FUSED
 from embedserve_runtime.engines.onnx.spool import write_weights
 
 # Narrower products stay as they are: there is nothing to gain, and a router of experts must not choose others.
-LEAST_WIDTH = 16
+MIN_WIDTH = 16
 # MatMulNBits: inputs in 8 bit too.
 EIGHT_BIT_INPUTS = 4
 
 Array = NDArray[np.generic]
-Form = Static | Blocks
+Form = StaticQuantization | BlockQuantization
 Named = tuple[str, Array]
 
 
@@ -81,7 +86,7 @@ class FloatGraph:
 
     def _is_wide(self, name: str) -> bool:
         tensor = self._tensors.get(name)
-        return tensor is not None and len(tensor.dims) == 2 and min(tensor.dims) >= LEAST_WIDTH
+        return tensor is not None and len(tensor.dims) == 2 and min(tensor.dims) >= MIN_WIDTH
 
 
 def write_model(
@@ -122,9 +127,9 @@ def eight_bit(
         rewriter.halve(name)
     for weight, form in forms.items():
         match form:
-            case Static():
+            case StaticQuantization():
                 rewriter.make_static(weight, form, greatest)
-            case Blocks():
+            case BlockQuantization():
                 rewriter.make_blocks(weight, form)
     return rewriter.finish()
 
@@ -169,7 +174,7 @@ class _Rewriter:
 
         self._nodes[name] = nodes
 
-    def make_static(self, name: str, form: Static, greatest: int) -> None:
+    def make_static(self, name: str, form: StaticQuantization, greatest: int) -> None:
         whole, scales = f"{name}:int8", f"{name}:scales"
         scale = self._scalar(f"{name}:input_scale", np.float32(form.scale))
         zero = self._scalar(f"{name}:input_zero_point", np.uint8(form.zero_point))
@@ -186,7 +191,7 @@ class _Rewriter:
 
         def arrays(weight: FloatArray) -> dict[str, Array]:
             values: dict[str, Array] = {}
-            values[whole], values[scales] = static_weight(weight, form, greatest)
+            values[whole], values[scales] = quantize_static(weight, form, greatest)
             if form.factors is not None:
                 values[f"{name}:factors"] = 1 / form.factors
             return values
@@ -201,7 +206,7 @@ class _Rewriter:
         self._nodes[name] = nodes
         self._declare(name, kinds, arrays)
 
-    def make_blocks(self, name: str, form: Blocks) -> None:
+    def make_blocks(self, name: str, form: BlockQuantization) -> None:
         whole, scales = f"{name}:blocks", f"{name}:scales"
         columns, outputs = self._shape(name)
         blocks = -(-columns // form.size)
@@ -221,7 +226,7 @@ class _Rewriter:
             ]
 
         def arrays(weight: FloatArray) -> dict[str, Array]:
-            return dict(zip((whole, scales), block_weight(weight, form), strict=True))
+            return dict(zip((whole, scales), quantize_blocks(weight, form), strict=True))
 
         self._nodes[name] = nodes
         shapes: dict[str, tuple[Any, tuple[int, ...] | None]] = {

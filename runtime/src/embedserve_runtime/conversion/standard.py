@@ -34,7 +34,7 @@ from embedserve_runtime.model.architecture import NormKind
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.onnx_outputs import HIDDEN, ROWS, onnx_outputs
 from embedserve_runtime.model.pipeline import Activation, Pooling
-from embedserve_runtime.runner import Heads
+from embedserve_runtime.runners.base import Heads
 
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 # Names of what is added begin with it, so that none is one of the packed graph's.
@@ -42,7 +42,7 @@ STEM = "standard:"
 
 
 def check_outputs(card: ModelCard, outputs: Sequence[str]) -> None:
-    """Raises ConfigError for an output that the model does not have, or that a file cannot give."""
+    """Raise ConfigError for an output that the model does not have, or that a file cannot give."""
     can = onnx_outputs(card)
     missing = [name for name in outputs if name not in can]
     if missing:
@@ -59,7 +59,7 @@ def standard_model(
     has_types = any(value.name == TYPES_INPUT[0] for value in packed.graph.input)
     before = GraphWriter(stem=STEM)
     places = _pack(before, has_types=has_types)
-    behind = _Behind(before.continued(), card, places)
+    behind = _OutputTail(before.continued(), card, places)
     declared = [behind.declared(name, heads) for name in outputs]
     model = onnx.ModelProto()
     model.CopyFrom(packed)
@@ -99,7 +99,7 @@ def _pack(graph: GraphWriter, *, has_types: bool) -> str:
     return places
 
 
-class _Behind:
+class _OutputTail:
     """Writes what follows the packed hidden states."""
 
     def __init__(self, graph: GraphWriter, card: ModelCard, places: str) -> None:

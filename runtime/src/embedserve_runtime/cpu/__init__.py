@@ -1,4 +1,4 @@
-"""The machine's CPUs: what they can do, how many this process may use, and how they are shared.
+"""The machine's CPUs: their features, their quota, their split between the engine's threads.
 
 features      which arithmetic the processor has
 quota         how many CPUs the process may use

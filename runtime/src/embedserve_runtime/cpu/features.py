@@ -35,7 +35,7 @@ def has_bfloat16_products() -> bool:
 
 
 def cpu_flags() -> frozenset[str]:
-    """Of this machine."""
+    """Return the instruction set of this machine."""
     return flags_in(_cpu_info())
 
 

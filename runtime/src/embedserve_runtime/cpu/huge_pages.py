@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 # `MADV_COLLAPSE`, from Linux 6.1 on; older kernels refuse it.
 COLLAPSE = 25
 # Of the pages that become one: what was free of them is memory from then on.
-LEAST_SHARE = 0.95
+MIN_SHARE = 0.95
 # /proc/self/pagemap has so many bytes for each page; the highest bit is set where there is memory.
 ENTRY_BYTES = 8
 PRESENT = np.uint64(1 << 63)
@@ -31,8 +31,8 @@ Advise = Callable[[int, int], bool]
 
 
 def use_huge_pages() -> None:
-    """For what is in memory now, before the first request: beside requests the copying would slow them. It takes a
-    second for some GB. Nothing happens where the kernel knows no huge pages, or is set to use none."""
+    """Move what is in memory now to huge pages, before the first request: beside requests the copying would slow them.
+    It takes a second for some GB. Nothing happens where the kernel knows no huge pages, or is set to use none."""
     size = huge_page_bytes()
     if size is None:
         return
@@ -52,7 +52,7 @@ def use_huge_pages() -> None:
 
 
 def huge_page_bytes(settings: Path = SETTINGS) -> int | None:
-    """None where they are not to be used."""
+    """Return the size of huge pages; None where they are not to be used."""
     try:
         if "[never]" in (settings / "enabled").read_text():
             return None
@@ -76,6 +76,6 @@ def move(size: int, advise: Advise) -> int:
         for begin in blocks(Path("/proc/self/maps").read_text(), size):
             table.seek(begin // mmap.PAGESIZE * ENTRY_BYTES)
             entries = np.frombuffer(table.read(pages * ENTRY_BYTES), np.uint64)
-            if np.count_nonzero(entries & PRESENT) >= LEAST_SHARE * pages and advise(begin, size):
+            if np.count_nonzero(entries & PRESENT) >= MIN_SHARE * pages and advise(begin, size):
                 moved += size
     return moved

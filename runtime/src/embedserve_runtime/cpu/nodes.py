@@ -33,7 +33,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CpuPlacement:
     """What the kernel lets a process have, and where it is. cpus: its affinity mask (cpuset). memory: numbers of the
     nodes that its memory may lie on. last: the CPU that it ran on last."""
 
@@ -43,17 +43,17 @@ class Place:
 
 
 def read_nodes(root: Path = NODES_ROOT) -> tuple[Node, ...]:
-    """By their numbers; none where the kernel tells of none."""
+    """Read the memory nodes by number; none where the kernel lists none."""
     files = {int(file.parent.name.removeprefix("node")): file for file in root.glob("node[0-9]*/cpulist")}
     nodes = (Node(number, cpus_in(files[number].read_text().strip())) for number in sorted(files))
     return tuple(node for node in nodes if node.cpus)
 
 
-def read_place(root: Path = PROCESS_ROOT) -> Place:
-    """Of this process."""
+def read_placement(root: Path = PROCESS_ROOT) -> CpuPlacement:
+    """Read the placement of this process."""
     fields = dict(line.split(":", 1) for line in (root / "status").read_text().splitlines() if ":" in line)
     last = (root / "stat").read_text().rpartition(")")[2].split()[LAST_CPU_FIELD]
-    return Place(allowed_cpus(), cpus_in(fields.get("Mems_allowed_list", "").strip()), int(last))
+    return CpuPlacement(allowed_cpus(), cpus_in(fields.get("Mems_allowed_list", "").strip()), int(last))
 
 
 def cpus_in(text: str) -> frozenset[int]:
@@ -67,14 +67,14 @@ def usable_nodes(nodes: Sequence[Node], cpus: frozenset[int]) -> tuple[Node, ...
     return tuple(Node(node.number, node.cpus & cpus) for node in nodes if node.cpus & cpus)
 
 
-def home_of(nodes: Sequence[Node], place: Place, wanted: int) -> Node | None:
+def home_of(nodes: Sequence[Node], placement: CpuPlacement, wanted: int) -> Node | None:
     """The node to stay on, with those of its CPUs that may be used; None where it is one anyway, or `wanted` CPUs are
     on none whose memory may be used."""
-    usable = usable_nodes(nodes, place.cpus)
-    fitting = [node for node in usable if len(node.cpus) >= wanted and node.number in place.memory]
+    usable = usable_nodes(nodes, placement.cpus)
+    fitting = [node for node in usable if len(node.cpus) >= wanted and node.number in placement.memory]
     if len(usable) < 2 or not fitting:
         return None
-    return max(fitting, key=lambda node: (place.last in node.cpus, len(node.cpus), -node.number))
+    return max(fitting, key=lambda node: (placement.last in node.cpus, len(node.cpus), -node.number))
 
 
 def stay_on_one_node(wanted: int, root: Path = NODES_ROOT) -> None:
@@ -82,8 +82,8 @@ def stay_on_one_node(wanted: int, root: Path = NODES_ROOT) -> None:
     nodes = read_nodes(root)
     if len(nodes) < 2:
         return
-    place = read_place()
-    home = home_of(nodes, place, wanted)
+    placement = read_placement()
+    home = home_of(nodes, placement, wanted)
     if home is None:
         return
     for task in (PROCESS_ROOT / "task").iterdir():

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 # Each front end takes 65 MB; more of them than this have not been seen to be of use.
-MOST_FRONT_ENDS = 16
+MAX_FRONT_ENDS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +47,4 @@ def front_ends(cpus: int, *, around: float, rate: float, threads: int | None) ->
     needed = around * rate
     if threads is not None:
         needed = math.floor(cpus * needed / (needed + threads) + 0.5)
-    return max(1, min(math.ceil(needed), cpus - 1, MOST_FRONT_ENDS))
+    return max(1, min(math.ceil(needed), cpus - 1, MAX_FRONT_ENDS))

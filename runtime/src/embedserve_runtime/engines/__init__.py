@@ -1,0 +1,1 @@
+"""How an encoder runs: packed token ids in, packed hidden states out."""

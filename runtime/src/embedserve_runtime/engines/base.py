@@ -26,15 +26,15 @@ class TokenSequence:
 
     ids: int32, shape (length,). types: the token type of each, the same shape, or None where all are of type 0.
     unpooled: how many leading tokens, of a prompt, pooling leaves out.
-    query: whether it takes the way of queries, where a model has another one for them.
-    attended: how many leading tokens attention sees; the others see those and are not seen. None for all.
+    query: whether it is encoded as a query, where a model tells queries from documents.
+    attended_length: how many leading tokens attention sees; the others see those and are not seen. None for all.
     """
 
     ids: Int32Array
     types: Int32Array | None = None
     unpooled: int = 0
     query: bool = False
-    attended: int | None = None
+    attended_length: int | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -99,8 +99,9 @@ class PackedBatch:
     cu_seqlens: int32, shape (sequences + 1,): sequence i is token_ids[cu_seqlens[i]:cu_seqlens[i + 1]]
     token_types: int32, shape (tokens,), or None where all tokens are of type 0
     unpooled: int32, shape (sequences,), leading tokens that pooling leaves out, or None where it takes all
-    queries: bool, shape (sequences,), which sequences take the way of queries, or None where none does
-    attended: int32, shape (sequences,), leading tokens that attention sees, from 1 on, or None where it sees all
+    queries: bool, shape (sequences,), which sequences are encoded as queries, or None where none does
+    attended_lengths: int32, shape (sequences,), leading tokens that attention sees, from 1 on, or None where it sees
+    all
     """
 
     token_ids: Int32Array
@@ -108,7 +109,7 @@ class PackedBatch:
     token_types: Int32Array | None = None
     unpooled: Int32Array | None = None
     queries: BoolArray | None = None
-    attended: Int32Array | None = None
+    attended_lengths: Int32Array | None = None
 
     @classmethod
     def pack(cls, sequences: Sequence[Tokens]) -> PackedBatch:
@@ -123,10 +124,10 @@ class PackedBatch:
         return cls(
             ids,
             cu_seqlens,
-            _types(sequences, cu_seqlens),
-            _unpooled(sequences),
-            _queries(sequences),
-            _attended(sequences),
+            _token_types(sequences, cu_seqlens),
+            _unpooled_counts(sequences),
+            _query_flags(sequences),
+            _attended_counts(sequences),
         )
 
     def select(self, places: Int32Array) -> PackedBatch:
@@ -140,7 +141,7 @@ class PackedBatch:
             None if self.token_types is None else self.token_types[rows],
             None if self.unpooled is None else self.unpooled[places],
             None if self.queries is None else self.queries[places],
-            None if self.attended is None else self.attended[places],
+            None if self.attended_lengths is None else self.attended_lengths[places],
         )
 
     def rows_of(self, places: Int32Array) -> Int32Array:
@@ -158,7 +159,7 @@ class PackedBatch:
         return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
 
     @property
-    def longest(self) -> int:
+    def max_seqlen(self) -> int:
         """Tokens of the longest sequence."""
         return self.tokens if len(self.cu_seqlens) == 2 else int(self.lengths.max())
 
@@ -167,7 +168,7 @@ class PackedBatch:
         return int(self.cu_seqlens[-1])
 
     def check_types(self, rows: int) -> None:
-        """Raises EngineFailure when a token type is not one of the `rows` that the encoder has.
+        """Raise EngineFailure when a token type is not one of the `rows` that the encoder has.
 
         Without this an engine that lays types and positions out in one table would read another position.
         """
@@ -181,7 +182,7 @@ class PackedBatch:
             )
 
 
-def _types(sequences: Sequence[Tokens], cu_seqlens: Int32Array) -> Int32Array | None:
+def _token_types(sequences: Sequence[Tokens], cu_seqlens: Int32Array) -> Int32Array | None:
     typed = [
         (start, one.types)
         for one, start in zip(sequences, cu_seqlens[:-1], strict=True)
@@ -195,18 +196,18 @@ def _types(sequences: Sequence[Tokens], cu_seqlens: Int32Array) -> Int32Array | 
     return types
 
 
-def _unpooled(sequences: Sequence[Tokens]) -> Int32Array | None:
+def _unpooled_counts(sequences: Sequence[Tokens]) -> Int32Array | None:
     counts = [one.unpooled if isinstance(one, TokenSequence) else 0 for one in sequences]
     return np.array(counts, dtype=np.int32) if any(counts) else None
 
 
-def _queries(sequences: Sequence[Tokens]) -> BoolArray | None:
+def _query_flags(sequences: Sequence[Tokens]) -> BoolArray | None:
     marks = [isinstance(one, TokenSequence) and one.query for one in sequences]
     return np.array(marks) if any(marks) else None
 
 
-def _attended(sequences: Sequence[Tokens]) -> Int32Array | None:
-    counts = [one.attended if isinstance(one, TokenSequence) else None for one in sequences]
+def _attended_counts(sequences: Sequence[Tokens]) -> Int32Array | None:
+    counts = [one.attended_length if isinstance(one, TokenSequence) else None for one in sequences]
     if all(count is None for count in counts):
         return None
     filled = [len(one) if count is None else count for one, count in zip(sequences, counts, strict=True)]
@@ -233,7 +234,7 @@ class EngineFacts:
     at_once: int = 1
 
 
-class Engine(Protocol):
+class EncoderEngine(Protocol):
     """Runs an encoder. `forward` is called from as many threads at a time as the facts say."""
 
     @property

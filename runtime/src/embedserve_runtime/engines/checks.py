@@ -1,15 +1,15 @@
-"""What a self-test finds: a line for each thing that was looked at, or could not be."""
+"""The checks of a self-test: one line for each thing that was looked at, or could not be."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from embedserve_runtime.comparing import cosines
 from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.engines.cosines import cosines
 
 
-class State(StrEnum):
+class CheckStatus(StrEnum):
     OK = "ok"
     FAILED = "failed"
     NOT_CHECKED = "not checked"
@@ -17,15 +17,15 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """name: what was looked at; words: what was seen, or why it could not be looked at."""
+    """The result of a check. name: what was looked at; words: what was seen, or why it could not be looked at."""
 
     name: str
-    state: State
+    status: CheckStatus
     words: str
 
 
-def near(name: str, values: FloatArray, want: FloatArray, least_cosine: float) -> Check:
-    """Hidden states against those of another engine, token by token."""
+def compare_hidden_states(name: str, values: FloatArray, want: FloatArray, min_cosine: float) -> Check:
+    """Compare hidden states with those of another engine, token by token."""
     cosine = float(cosines(values, want).min())
-    state = State.OK if cosine >= least_cosine else State.FAILED
-    return Check(name, state, f"least cosine {cosine:.6f}, at least {least_cosine} is needed")
+    status = CheckStatus.OK if cosine >= min_cosine else CheckStatus.FAILED
+    return Check(name, status, f"least cosine {cosine:.6f}, at least {min_cosine} is needed")

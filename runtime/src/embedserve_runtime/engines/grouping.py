@@ -21,7 +21,7 @@ Int64Array = NDArray[np.int64]
 GROUP_OVERHEAD_FLOPS = 4_500_000
 # Tokens of a group of sequences of one length: what its queries, keys and values take should fit the processor's
 # cache. Measured with MiniLM on Zen 4 (1 MiB a core): from 1,024 tokens on the same attention takes twice the time.
-MOST_GROUP_TOKENS = 512
+MAX_GROUP_TOKENS = 512
 # Padded tokens that a block may have for each real one, where everything runs over padding.
 PADDING_SHARE = 0.125
 
@@ -78,7 +78,7 @@ class EqualGroups:
 
     @classmethod
     def of(cls, lengths: Int32Array) -> EqualGroups:
-        """Groups of sequences of these lengths, of at most MOST_GROUP_TOKENS unless one sequence has more."""
+        """Groups of sequences of these lengths, of at most MAX_GROUP_TOKENS unless one sequence has more."""
         if len(lengths) == 1:  # in a third of the time that the general way takes
             length = int(lengths[0])
             return cls(
@@ -89,8 +89,8 @@ class EqualGroups:
         first = np.flatnonzero(np.diff(lengths, prepend=-1))
         counts = np.diff(first, append=len(lengths)).astype(np.int64)
         runs = lengths[first].astype(np.int64)
-        most = np.maximum(MOST_GROUP_TOKENS // runs, 1)
-        parts = -(-counts // most)
+        max_sequences = np.maximum(MAX_GROUP_TOKENS // runs, 1)
+        parts = -(-counts // max_sequences)
         # A run is cut into parts of like size.
         number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
         counts, parts, runs = (np.repeat(values, parts) for values in (counts, parts, runs))
@@ -136,7 +136,9 @@ def group(batch: PackedBatch, hidden_size: int) -> AttentionGroups:
         rows=rows,
         row_starts=row_starts,
         shapes=np.stack((sizes, padded_length), axis=1),
-        lengths=(ordered if batch.attended is None else batch.attended[order]).astype(np.int32),
+        lengths=(ordered if batch.attended_lengths is None else batch.attended_lengths[order]).astype(
+            np.int32
+        ),
         length_starts=length_starts,
         unpad=unpad,
     )

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.errors import EngineFailure, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import TENSOR, WordTable
-from embedserve_runtime.results import Output, Results, SparseVector
 
 # Dtypes of tables that the loop reads as they are stored.
 STORED = ("float32", "float64", "int8", "float16")
@@ -157,7 +157,7 @@ class WordRunner:
         return self._card
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
-        """Raises EngineFailure for an id that the table does not have."""
+        """Sum up the vectors of each text. Raises EngineFailure for an id that the table does not have."""
         if batch.tokens and not 0 <= batch.token_ids.min() <= batch.token_ids.max() < len(self._weights):
             raise EngineFailure(
                 f"a batch of {batch.tokens} tokens has ids outside of the table of {len(self._weights)}"

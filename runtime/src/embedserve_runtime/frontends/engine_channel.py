@@ -24,15 +24,15 @@ from embedserve_runtime.frontends.messages import (
     Hello,
     MetricsPageReply,
     MetricsPageRequest,
-    QueueDepth,
+    QueueDepthChanged,
     Ready,
     RequestCompleted,
     RequestFailed,
     Submit,
 )
+from embedserve_runtime.scheduling.batches import CompletedRequest
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
-from embedserve_runtime.scheduling.policy import Backlog
-from embedserve_runtime.scheduling.work import Completed
+from embedserve_runtime.scheduling.policy import QueueDepth
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class EngineChannel:
         self._metrics_page = metrics_page
         self._dispatcher: Dispatcher | None = None
         self._peers: dict[bytes, Peer] = {}
-        self._told = Backlog(0, 0, None)
+        self._told = QueueDepth(0, 0, None)
         self._telling_is_due = False
         self._encoder, self._decoder = Encoder(), engine_decoder()
         self._folder = tempfile.mkdtemp(prefix="embedserve-")
@@ -148,17 +148,17 @@ class EngineChannel:
         self._telling_is_due = False
         if self._dispatcher is None:
             return
-        backlog = self._dispatcher.backlog
-        if backlog == self._told or not (self._is_worth_telling(backlog) or self._told.inputs):
+        queue_depth = self._dispatcher.queue_depth
+        if queue_depth == self._told or not (self._is_worth_telling(queue_depth) or self._told.inputs):
             return
-        self._told = backlog if self._is_worth_telling(backlog) else Backlog(0, 0, None)
-        self.broadcast(QueueDepth(self._told))
+        self._told = queue_depth if self._is_worth_telling(queue_depth) else QueueDepth(0, 0, None)
+        self.broadcast(QueueDepthChanged(self._told))
 
-    def _is_worth_telling(self, backlog: Backlog) -> bool:
+    def _is_worth_telling(self, queue_depth: QueueDepth) -> bool:
         limits = self.dispatcher.limits
         return (
-            backlog.inputs > TOLD_FROM * limits.queue_inputs
-            or backlog.tokens > TOLD_FROM * limits.queue_tokens
+            queue_depth.inputs > TOLD_FROM * limits.queue_inputs
+            or queue_depth.tokens > TOLD_FROM * limits.queue_tokens
         )
 
 
@@ -203,12 +203,12 @@ class Peer:
             self._cancel(request)
 
     def _submit(self, message: Submit) -> None:
-        order = message.order()
+        batch_request = message.batch_request()
         if message.request in self._running:
             raise ValueError(f"a second request with number {message.request}")
         settle = partial(self._settle, message.request)
         try:
-            number = self._channel.dispatcher.start(order, message.deadline, settle)
+            number = self._channel.dispatcher.start(batch_request, message.deadline, settle)
         except EmbedserveError as error:
             self.send(RequestFailed.of(message.request, error))
         else:
@@ -221,9 +221,9 @@ class Peer:
             self._channel.dispatcher.withdraw(number)
             self._channel.queue_changed()
 
-    def _settle(self, request: int, outcome: Completed | EmbedserveError) -> None:
+    def _settle(self, request: int, outcome: CompletedRequest | EmbedserveError) -> None:
         self._running.pop(request, None)
-        if isinstance(outcome, Completed):
+        if isinstance(outcome, CompletedRequest):
             self.send(RequestCompleted(request, outcome))
         else:
             self.send(RequestFailed.of(request, outcome))

@@ -19,17 +19,17 @@ from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings, ServerSettings
 from embedserve_runtime.engines.base import EngineFacts, PackedBatch
+from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.frontends.setup import ConnectionMetrics, request_series
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
-from embedserve_runtime.readiness import Readiness
-from embedserve_runtime.results import Output, Results
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.server.sockets import bind
 from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service.readiness import Readiness
 from embedserve_runtime.telemetry.logs import unread_log
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.tokenizing import TextTokenizer

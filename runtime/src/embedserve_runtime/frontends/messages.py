@@ -15,10 +15,10 @@ from msgspec import Meta, Struct
 
 from embedserve_runtime import errors
 from embedserve_runtime.engines.base import BoolArray, FlatTokens, Int32Array, PackedBatch, TokenSequence
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmbedserveError, EngineFailure, Overloaded, RequestError
-from embedserve_runtime.results import Output
-from embedserve_runtime.scheduling.policy import Backlog
-from embedserve_runtime.scheduling.work import Completed, Order
+from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
+from embedserve_runtime.scheduling.policy import QueueDepth
 
 # Of a sequence; positions are 32 bits wide.
 MOST_TOKENS = 2**31 - 1
@@ -48,32 +48,35 @@ class Submit(Message, frozen=True):
     request: int
     deadline: float
     wanted: Output
-    most_bytes: int | None
+    max_bytes: int | None
     lengths: list[Annotated[int, Meta(ge=1, le=MOST_TOKENS)]]
     token_ids: Int32Array
     token_types: Int32Array | None
     unpooled: Int32Array | None
     queries: BoolArray | None
-    attended: Int32Array | None
+    attended_lengths: Int32Array | None
 
     @classmethod
-    def of(cls, request: int, order: Order, deadline: float) -> Submit:
-        batch = PackedBatch.pack(order.sequences)
+    def of(cls, request: int, batch_request: BatchRequest, deadline: float) -> Submit:
+        batch = PackedBatch.pack(batch_request.sequences)
         return cls(
             request,
             deadline,
-            order.wanted,
-            order.most_bytes,
+            batch_request.wanted,
+            batch_request.max_bytes,
             batch.lengths.tolist(),
             batch.token_ids,
             batch.token_types,
             batch.unpooled,
             batch.queries,
-            batch.attended,
+            batch.attended_lengths,
         )
 
-    def order(self) -> Order:
-        """An order whose sequences make the same batch. Raises ValueError when the message contradicts itself."""
+    def batch_request(self) -> BatchRequest:
+        """Build a request whose sequences make the same batch.
+
+        Raises ValueError when the message contradicts itself.
+        """
         if math.isnan(self.deadline) or not self.wanted:
             raise ValueError(f"a request with the deadline {self.deadline} for {self.wanted}")
         cu_seqlens = np.array([0, *accumulate(self.lengths)], dtype=np.int32)
@@ -82,20 +85,20 @@ class Submit(Message, frozen=True):
             raise ValueError(f"{ids.shape} token ids of {sequences} sequences with {tokens} tokens")
         # Engines get arrays that can be written: torch warns of others.
         flat = FlatTokens(ids if ids.flags.writeable else ids.copy(), cu_seqlens)
-        marks = (self.unpooled, self.queries, self.attended)
+        marks = (self.unpooled, self.queries, self.attended_lengths)
         if self.token_types is None and all(one is None for one in marks):
-            return Order(flat, self.wanted, self.most_bytes)
+            return BatchRequest(flat, self.wanted, self.max_bytes)
         _check_shape(self.token_types, tokens)
         for one in marks:
             _check_shape(one, sequences)
-        return Order(self._marked(flat), self.wanted, self.most_bytes)
+        return BatchRequest(self._marked(flat), self.wanted, self.max_bytes)
 
     def _marked(self, ids: FlatTokens) -> list[TokenSequence]:
         count = len(ids)
         types = [None] * count if self.token_types is None else FlatTokens(self.token_types, ids.cu_seqlens)
         unpooled = [0] * count if self.unpooled is None else self.unpooled.tolist()
         queries = [False] * count if self.queries is None else self.queries.tolist()
-        attended = [None] * count if self.attended is None else self.attended.tolist()
+        attended = [None] * count if self.attended_lengths is None else self.attended_lengths.tolist()
         return [TokenSequence(*one) for one in zip(ids, types, unpooled, queries, attended, strict=True)]
 
 
@@ -135,17 +138,17 @@ class ModelOpened(Message, frozen=True):
     opening: bytes
 
 
-class QueueDepth(Message, frozen=True):
+class QueueDepthChanged(Message, frozen=True):
     """What waits for the engine."""
 
-    backlog: Backlog
+    queue_depth: QueueDepth
 
 
 class RequestCompleted(Message, frozen=True):
     """The results of a request."""
 
     request: int
-    completed: Completed
+    completed: CompletedRequest
 
 
 class RequestFailed(Message, frozen=True):
@@ -183,7 +186,7 @@ EngineMessage: TypeAlias = (
     Configure
     | ServerStatus
     | ModelOpened
-    | QueueDepth
+    | QueueDepthChanged
     | RequestCompleted
     | RequestFailed
     | MetricsPageReply

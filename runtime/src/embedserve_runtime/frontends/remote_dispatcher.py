@@ -10,14 +10,14 @@ from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.frontends.messages import (
     Cancel,
     FrontEndMessage,
-    QueueDepth,
+    QueueDepthChanged,
     RequestCompleted,
     RequestFailed,
     Submit,
 )
-from embedserve_runtime.scheduling.policy import Backlog, Limits
-from embedserve_runtime.scheduling.waiting import outcome_of
-from embedserve_runtime.scheduling.work import Completed, Order, Settle
+from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest, OutcomeCallback
+from embedserve_runtime.scheduling.outcomes import wait_for_outcome
+from embedserve_runtime.scheduling.policy import Limits, QueueDepth
 
 
 class Sends(Protocol):
@@ -25,7 +25,7 @@ class Sends(Protocol):
 
 
 class RemoteDispatcher:
-    """`Submits`, and a number for each request that is on its way.
+    """`RequestDispatcher`, and a number for each request that is on its way.
 
     What waits is known as it was when the engine's process last told, which it does while the queue is filling up.
     """
@@ -33,39 +33,39 @@ class RemoteDispatcher:
     def __init__(self, channel: Sends, limits: Limits) -> None:
         self._channel = channel
         self._limits = limits
-        self._backlog = Backlog(0, 0, None)
+        self._queue_depth = QueueDepth(0, 0, None)
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, Settle] = {}
+        self._waiting: dict[int, OutcomeCallback] = {}
 
     @property
     def limits(self) -> Limits:
         return self._limits
 
     def check_room(self, inputs: int) -> None:
-        self._backlog.check_room(self._limits, inputs, 0)
+        self._queue_depth.check_room(self._limits, inputs, 0)
 
-    async def submit(self, order: Order, deadline: float) -> Completed:
-        return await outcome_of(partial(self.start, order, deadline), self.withdraw)
+    async def submit(self, request: BatchRequest, deadline: float) -> CompletedRequest:
+        return await wait_for_outcome(partial(self.start, request, deadline), self.withdraw)
 
-    def start(self, order: Order, deadline: float, settle: Settle) -> int:
+    def start(self, request: BatchRequest, deadline: float, settle: OutcomeCallback) -> int:
         number = next(self._numbers)
         self._waiting[number] = settle
-        self._channel.send(Submit.of(number, order, deadline))
+        self._channel.send(Submit.of(number, request, deadline))
         return number
 
     def withdraw(self, number: int) -> None:
         if self._waiting.pop(number, None):
             self._channel.send(Cancel(number))
 
-    def receive(self, message: QueueDepth | RequestCompleted | RequestFailed) -> None:
+    def receive(self, message: QueueDepthChanged | RequestCompleted | RequestFailed) -> None:
         match message:
-            case QueueDepth():
-                self._backlog = message.backlog
+            case QueueDepthChanged():
+                self._queue_depth = message.queue_depth
             case RequestCompleted():
                 self._settle(message.request, message.completed)
             case RequestFailed():
                 self._settle(message.request, message.error())
 
-    def _settle(self, number: int, outcome: Completed | EmbedserveError) -> None:
+    def _settle(self, number: int, outcome: CompletedRequest | EmbedserveError) -> None:
         if settle := self._waiting.pop(number, None):  # else withdrawn meanwhile
             settle(outcome)

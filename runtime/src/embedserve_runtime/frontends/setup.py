@@ -26,9 +26,9 @@ from embedserve_runtime.api.routes import (
 from embedserve_runtime.config import BatchingSettings, ServerSettings, TelemetrySettings
 from embedserve_runtime.engines.base import EngineFacts
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.readiness import Phase, Readiness
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
 from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.service.readiness import Phase, Readiness
 from embedserve_runtime.telemetry.requests import RequestFacts, RequestMetrics, RequestSeries
 from embedserve_runtime.tokenizing import TextTokenizer
 

@@ -16,9 +16,9 @@ from embedserve_runtime.errors import FrontEndFailure
 from embedserve_runtime.frontends.engine_channel import EngineChannel, Peer
 from embedserve_runtime.frontends.messages import Configure, ModelOpened, ServerStatus, Stop
 from embedserve_runtime.frontends.setup import Opening, Setup, Told, pickled
-from embedserve_runtime.readiness import Phase
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.server.sockets import Ports
+from embedserve_runtime.service.readiness import Phase
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.series import NUMBER_BYTES, Row, row_in
 from embedserve_runtime.tokenizing import TextTokenizer

@@ -28,7 +28,7 @@ from embedserve_runtime.frontends.messages import (
     MetricsPageReply,
     MetricsPageRequest,
     ModelOpened,
-    QueueDepth,
+    QueueDepthChanged,
     Ready,
     RequestCompleted,
     RequestFailed,
@@ -46,9 +46,9 @@ from embedserve_runtime.frontends.setup import (
     server_context,
     unpickled,
 )
-from embedserve_runtime.readiness import Phase, Readiness
 from embedserve_runtime.server.sockets import Ports
 from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service.readiness import Phase, Readiness
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.redaction import redactor_for
 from embedserve_runtime.telemetry.requests import RequestMetrics
@@ -90,7 +90,7 @@ class Worker:
 
     def _received(self, message: EngineMessage) -> None:
         match message:
-            case RequestCompleted() | RequestFailed() | QueueDepth():
+            case RequestCompleted() | RequestFailed() | QueueDepthChanged():
                 if self._dispatcher:
                     self._dispatcher.receive(message)
             case Configure():

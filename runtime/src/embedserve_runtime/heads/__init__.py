@@ -1,0 +1,1 @@
+"""Hidden states to vectors or scores, each pooling once."""

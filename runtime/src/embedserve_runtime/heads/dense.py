@@ -33,7 +33,7 @@ class DenseHead:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoutedHead:
-    """Two heads behind one encoder, which give rows of one length: each sequence gets that of its way."""
+    """Two heads behind one encoder, which give rows of one length: each sequence gets that of its role."""
 
     documents: DenseHead
     queries: DenseHead
@@ -41,10 +41,10 @@ class RoutedHead:
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> FloatArray:
         if batch.queries is None:
             return self.documents(hidden, batch)
-        return of_its_way(self.documents(hidden, batch), self.queries(hidden, batch), batch.queries)
+        return select_by_role(self.documents(hidden, batch), self.queries(hidden, batch), batch.queries)
 
 
-def of_its_way(documents: FloatArray, queries: FloatArray, are_queries: BoolArray) -> FloatArray:
+def select_by_role(documents: FloatArray, queries: FloatArray, are_queries: BoolArray) -> FloatArray:
     """Rows of `queries` where a sequence is one, else of `documents`; the rest of both is not looked at."""
     rows: FloatArray = np.where(are_queries[:, None], queries, documents)
     return rows

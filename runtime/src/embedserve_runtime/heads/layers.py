@@ -49,13 +49,13 @@ class LoadedLayer:
         product: FloatArray = values @ self.weight.T
         if self.bias is not None:
             product += self.bias
-        made = self._normed(activate(product, self.layer.activation))
+        made = self._normalize(activate(product, self.layer.activation))
         if not self.layer.residual:
             return made
         added: FloatArray = made + (values if self.residual is None else values @ self.residual.T)
         return added
 
-    def _normed(self, values: FloatArray) -> FloatArray:
+    def _normalize(self, values: FloatArray) -> FloatArray:
         norm = self.layer.norm
         if norm is None or self.norm_weight is None:
             return values

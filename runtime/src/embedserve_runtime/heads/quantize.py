@@ -64,10 +64,10 @@ def scales(rows: FloatArray) -> FloatArray:
 def _in_ranges(rows: FloatArray, ranges: Ranges) -> NDArray[np.int16]:
     """0 to 255: in which of 255 steps from the least to the largest number a number lies. Numbers outside are moved to
     the end that is near."""
-    least = np.array(ranges.least, dtype=np.float32)
-    steps = (np.array(ranges.largest, dtype=np.float32) - least) / 255
+    minimum = np.array(ranges.minimum, dtype=np.float32)
+    steps = (np.array(ranges.maximum, dtype=np.float32) - minimum) / 255
     steps = np.where(steps == 0, np.float32(1), steps)
-    return np.clip(np.floor((rows - least) / steps), 0, 255).astype(np.int16)
+    return np.clip(np.floor((rows - minimum) / steps), 0, 255).astype(np.int16)
 
 
 def _int8(rows: FloatArray) -> NDArray[np.int8]:

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.engines.results import SparseVector
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.results import SparseVector
 
 
 def cosines(query: FloatArray, rows: FloatArray) -> FloatArray:
-    """Of one vector to each row, float32 within [-1, 1]; 0 where either is a zero vector."""
+    """Return the cosine of one vector to each row, float32 within [-1, 1]; 0 where either is a zero vector."""
     products: FloatArray = normalize(rows) @ normalize(query[None])[0]
     return products.clip(-1.0, 1.0)
 

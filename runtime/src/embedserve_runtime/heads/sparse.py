@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.results import SparseVector
 from embedserve_runtime.heads.layers import LoadedLayer, run
 from embedserve_runtime.model.heads.description import SparseHead, SparsePooling
-from embedserve_runtime.results import SparseVector
 
 # Of one tile of logits, and of the dense rows held while they are made sparse. 16 MiB are 137 tokens of BERT:
 # products this wide run at full speed.
@@ -29,10 +29,10 @@ class Splade:
     layers: Sequence[LoadedLayer]
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> list[SparseVector]:
-        bounds, most = batch.cu_seqlens, max(1, TILE_BYTES // (4 * self.head.vocabulary))
+        bounds, max_sequences = batch.cu_seqlens, max(1, TILE_BYTES // (4 * self.head.vocabulary))
         made: list[SparseVector] = []
-        for first in range(0, len(bounds) - 1, most):
-            part = bounds[first : first + most + 1]
+        for first in range(0, len(bounds) - 1, max_sequences):
+            part = bounds[first : first + max_sequences + 1]
             dense = rows(hidden[part[0] : part[-1]], part - part[0], self.head, self.layers)
             made += map(nonzero, dense)
         return made

@@ -17,7 +17,7 @@ from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model.heads.description import LateInteraction, TokenPooling
 
 # Vectors of one document: their distances take 32 MiB.
-MOST_VECTORS = 2048
+MAX_VECTORS = 2048
 
 
 class Merge(NamedTuple):
@@ -29,7 +29,7 @@ class Merge(NamedTuple):
 
 
 def pooled(vectors: FloatArray, late: LateInteraction | None, *, is_query: bool) -> FloatArray:
-    """As the model itself has it for inputs of that role. Raises BatchTooLarge."""
+    """Pool token vectors as the model does for inputs of that role. Raises BatchTooLarge."""
     if late is None or late.pooling is None or ("query" if is_query else "document") not in late.pooled_roles:
         return vectors
     return pool_tokens(vectors, late.pooling)
@@ -43,9 +43,9 @@ def pool_tokens(vectors: FloatArray, pooling: TokenPooling) -> FloatArray:
     kept, others = vectors[: pooling.protected], vectors[pooling.protected :]
     clusters = max(int(len(others) // pooling.factor), 1)
     if clusters < len(others):
-        if len(others) > MOST_VECTORS:
+        if len(others) > MAX_VECTORS:
             raise BatchTooLarge(
-                f"vectors are pooled for {MOST_VECTORS} tokens in one text, got {len(others)}; send shorter texts"
+                f"vectors are pooled for {MAX_VECTORS} tokens in one text, got {len(others)}; send shorter texts"
             )
         others = _means(others, cut(ward(others), len(others), clusters))
     result = np.concatenate((kept, others))
@@ -95,7 +95,7 @@ def _merge(distances: NDArray[np.float64], sizes: NDArray[np.float64], gone: int
 
 def cut(merges: list[Merge], count: int, clusters: int) -> NDArray[np.intp]:
     """A number for each of `count` vectors, from 0 on in the order of first members: of at most that many clusters."""
-    most = sorted(merge.distance for merge in merges)[count - clusters - 1]
+    max_distance = sorted(merge.distance for merge in merges)[count - clusters - 1]
     root = list(range(count))
 
     def find(member: int) -> int:
@@ -105,7 +105,7 @@ def cut(merges: list[Merge], count: int, clusters: int) -> NDArray[np.intp]:
         return member
 
     for merge in merges:
-        if merge.distance <= most:
+        if merge.distance <= max_distance:
             first, second = sorted((find(merge.first), find(merge.second)))
             root[second] = first
     _, numbers = np.unique([find(member) for member in range(count)], return_inverse=True)

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.results import SparseVector
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.heads.layers import LoadedLayer, run
 from embedserve_runtime.model.heads.description import LexicalHead, MultiVectorHead
-from embedserve_runtime.results import SparseVector
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +34,7 @@ class Lexical:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MultiVectors:
-    """Of each sequence an array (tokens that count, out features)."""
+    """Give each sequence an array (tokens that count, out features)."""
 
     head: MultiVectorHead
     layers: Sequence[LoadedLayer]
@@ -44,13 +44,13 @@ class MultiVectors:
         if self.head.normalize:
             vectors = normalize(vectors)
         each = np.split(vectors, batch.cu_seqlens[1:-1])
-        counted = self._counted(batch)
+        counted = self._counted_tokens(batch)
         if counted is not None:
             parts = np.split(counted, batch.cu_seqlens[1:-1])
             each = [one[counts] for one, counts in zip(each, parts, strict=True)]
         return [one[self.head.skipped :] for one in each]
 
-    def _counted(self, batch: PackedBatch) -> BoolArray | None:
+    def _counted_tokens(self, batch: PackedBatch) -> BoolArray | None:
         """(tokens,), which of them are not to be skipped for their id; None where no id is."""
         late = self.head.interaction
         if late is None or not late.skipped:
@@ -64,7 +64,8 @@ class MultiVectors:
 def _largest_by_id(
     sequences: NDArray[np.int64], ids: Int32Array, weights: FloatArray, count: int
 ) -> list[SparseVector]:
-    """Of `count` sequences. What is not a number stays, for others to see."""
+    """Take the largest weight of each id in each of `count` sequences. What is not a number stays, for others to
+    see."""
     if not len(ids):
         return [SparseVector(ids, weights)] * count
     # One sort of all tokens of a batch: a sort a sequence takes ten times as long.

@@ -1,4 +1,4 @@
-"""Single-pass loops over numbers and bytes that numba compiles; docs/loops.md has the rules.
+"""Single-pass loops that numba compiles; docs/loops.md has the rules.
 
     targets    for which processor, and where compiled code is kept
     compiling  the decorator `loop`

@@ -34,7 +34,7 @@ config.CACHE_LOCATOR_CLASSES = f"{__name__}.Locator"
 _made: list[Any] = []
 
 
-class Made(NamedTuple):
+class CompiledLoops(NamedTuple):
     """compiled, kept: how many loops were compiled by this process, and how many were taken from the folder."""
 
     compiled: int
@@ -79,11 +79,11 @@ def loop(*signatures: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return compiled
 
 
-def made() -> Made:
-    """Of all loops up to now."""
+def count_compiled() -> CompiledLoops:
+    """Count the loops that were compiled up to now."""
     kept = sum(sum(one.stats.cache_hits.values()) for one in _made)
     total = sum(len(one.signatures) for one in _made)
-    return Made(total - kept, kept, FOLDER, config.CPU_NAME)
+    return CompiledLoops(total - kept, kept, FOLDER, config.CPU_NAME)
 
 
 def _kept(function: Callable[..., Any], signatures: list[str]) -> Any:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from embedserve_runtime.loops import means, reading, tries
-from embedserve_runtime.loops.compiling import Made, made
+from embedserve_runtime.loops.compiling import CompiledLoops, count_compiled
 
 MODULES = (means, reading, tries)
 
 
-def compiled() -> Made:
-    return made()
+def compiled() -> CompiledLoops:
+    return count_compiled()

@@ -20,7 +20,7 @@ MANY, NAMED = 6, 0x80
 # A normalized character: its class, how many bytes it has, and these.
 CHARACTER = 6
 # Bytes of a word; a text with a longer one is left out.
-LONGEST = 4_096
+MAX_WORD_BYTES = 4_096
 # Code points that the tables are asked for.
 PLANE = 0x10000
 
@@ -117,8 +117,8 @@ def read(
     left out, which have none.
     """
     ascii_only = len(data) == lengths.sum() + max(len(lengths) - 1, 0)
-    word = np.empty(LONGEST + CHARACTER, dtype=np.uint8)
-    room = 1 if most else LONGEST + CHARACTER + 1
+    word = np.empty(MAX_WORD_BYTES + CHARACTER, dtype=np.uint8)
+    room = 1 if most else MAX_WORD_BYTES + CHARACTER + 1
     sums, ways = np.empty(room, dtype=np.float64), np.empty((room, 2), dtype=np.int32)
     at = place = cu_seqlens[0] = left_out = 0
     for text in range(len(lengths)):
@@ -161,7 +161,7 @@ def read(
             if class_ == BLANK:
                 if place >= stop and made >= last:
                     break
-            elif class_ == ODD or size > LONGEST:
+            elif class_ == ODD or size > MAX_WORD_BYTES:
                 fits = False
             elif class_ != NOTHING:
                 if size == 0:

@@ -42,7 +42,8 @@ def folder_of(environment: Mapping[str, str]) -> Path:
 
 
 def stamp(versions: str) -> str:
-    """Of code that was compiled from these sources: loops call those of other files, so all files of the room count."""
+    """Return the stamp of code that was compiled from these sources: loops call those of other files, so all files of
+    the room count."""
     digest = hashlib.sha256(versions.encode())
     for file in sorted(HERE.glob("*.py")):
         digest.update(file.name.encode() + file.read_bytes())

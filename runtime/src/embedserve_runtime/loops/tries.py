@@ -21,7 +21,7 @@ BYTE, STRING, BASE = 0xFF, 0x100, 9
 # No byte of UTF-8, so it leads nowhere.
 FREE = 0xC0
 _BYTES = 256
-_MOST_NODES = 1 << (31 - BASE)
+_MAX_NODES = 1 << (31 - BASE)
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int64]
@@ -37,7 +37,8 @@ class Trie(NamedTuple):
 
 
 def trie_of(strings: Mapping[bytes, int]) -> Trie | None:
-    """None for more than some million nodes. strings: none empty, none with FREE, each with a number from 0 on."""
+    """Build the trie of strings; None for more than some million nodes. strings: none empty, none with FREE, each with
+    a number from 0 on."""
     ordered = sorted(strings)
     pool = np.frombuffer(b"".join(ordered), np.uint8)
     ends = np.cumsum([0, *map(len, ordered)])
@@ -48,7 +49,7 @@ def trie_of(strings: Mapping[bytes, int]) -> Trie | None:
         nodes = np.full(size, FREE, dtype=np.int32)
         numbers, bases = np.full(size, NONE, dtype=np.int32), np.zeros(size, dtype=np.uint8)
         if bound := _built(pool, ends, of_strings, todo, nodes, numbers, bases):
-            return Trie(nodes[:bound].copy(), numbers[:bound].copy()) if bound <= _MOST_NODES else None
+            return Trie(nodes[:bound].copy(), numbers[:bound].copy()) if bound <= _MAX_NODES else None
         size *= 2
 
 

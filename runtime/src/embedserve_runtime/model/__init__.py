@@ -1,0 +1,1 @@
+"""What a model is: its files, its description, its identity."""

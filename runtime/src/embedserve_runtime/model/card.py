@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
@@ -20,13 +22,11 @@ from embedserve_runtime.model.heads.description import (
 )
 from embedserve_runtime.model.pipeline import Pipeline
 from embedserve_runtime.model.ranges import Ranges
-from embedserve_runtime.model.shipped import ShippedGraph
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import WordTable
-from embedserve_runtime.results import Output
 
 TOKENIZER_FILE = "tokenizer.json"
-Body = StaticTable | WordTable | ShippedGraph
+Body = StaticTable | WordTable | BundledOnnx
 OUTPUT_OF: Mapping[type[Head | TokenHead], Output] = MappingProxyType(
     {
         ClassifierHead: Output.LOGITS,
@@ -38,7 +38,7 @@ OUTPUT_OF: Mapping[type[Head | TokenHead], Output] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class QueryWay:
+class QueryRoute:
     """How queries are treated where they differ from documents.
 
     card: of the model that queries alone would see; its prompts and vector space are those of the whole.
@@ -81,7 +81,7 @@ class ModelCard:
     task: Task = Task.EMBED
     head: Head | None = None
     token_heads: tuple[TokenHead, ...] = ()
-    query: QueryWay | None = None
+    query: QueryRoute | None = None
     encoder_path: str = ""
     pair_types: bool = False
     body: Body | None = None
@@ -97,7 +97,7 @@ class ModelCard:
         """All that one forward pass can give, of documents where queries differ."""
         if isinstance(self.body, WordTable):
             return Output.SPARSE
-        if isinstance(self.body, ShippedGraph) and self.head is None and self.body.hidden is None:
+        if isinstance(self.body, BundledOnnx) and self.head is None and self.body.hidden is None:
             return Output.DENSE
         made = Output.DENSE | Output.HIDDEN if self.head is None else OUTPUT_OF[type(self.head)]
         for head in self.token_heads:
@@ -137,8 +137,8 @@ class ModelCard:
         return self.head.interaction if isinstance(self.head, MultiVectorHead) else None
 
     @property
-    def hides_tokens(self) -> bool:
-        """Whether inputs have tokens that attention does not see: `PackedBatch.attended`."""
+    def has_attention_mask(self) -> bool:
+        """Whether inputs have tokens that attention does not see: `PackedBatch.attended_lengths`."""
         late = self.late_interaction
         return late is not None and late.expansion is not None and not late.expansion.attend
 

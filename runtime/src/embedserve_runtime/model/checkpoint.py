@@ -174,7 +174,8 @@ class Weights:
 
 
 def dense_tensors(folder: Path, layers: Iterable[DenseLayer]) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Of the sentence-transformers Dense modules, as `dense.<number>.weight`, `.bias` and `.residual`: W, b and R."""
+    """Read the tensors of the sentence-transformers Dense modules, as `dense.<number>.weight`, `.bias` and `.residual`:
+    W, b and R."""
     for number, layer in enumerate(layers):
         checkpoint = Checkpoint.open(folder / layer.folder)
         parts = {"weight": "linear.weight"}

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.model.bundled_onnx import choose_file
 from embedserve_runtime.model.checkpoint import Checkpoint
 from embedserve_runtime.model.modules import read_entries, read_layout
-from embedserve_runtime.model.routes import expand
-from embedserve_runtime.model.shipped import chosen_file
+from embedserve_runtime.model.routes import expand_routes
 from embedserve_runtime.model.store import find_folder
 
 KIND: Final = "artifacts"
@@ -33,17 +33,17 @@ ADVICE = (
 )
 
 
-def is_foreign(folder: Path, onnx_file: str | None) -> bool:
+def needs_export(folder: Path, onnx_file: str | None) -> bool:
     """Whether neither a family nor an ONNX file of its own runs the model. onnx_file: the one that is chosen."""
-    ways = expand(folder, read_entries(folder))
-    if ways.queries is not None:
+    routes = expand_routes(folder, read_entries(folder))
+    if routes.queries is not None:
         return False  # its encoders are run by families alone
-    modules = read_layout(folder, ways.documents).modules
+    modules = read_layout(folder, routes.documents).modules
     if onnx_file is not None or modules.static is not None or modules.words is not None:
         return False
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
     try:
-        chosen_file(folder / modules.transformer, names, None)
+        choose_file(folder / modules.transformer, names, None)
     except UnsupportedArchitecture:
         return True
     return False

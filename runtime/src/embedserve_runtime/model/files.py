@@ -23,7 +23,7 @@ class FileModel(BaseModel):
 
 @cache
 def _validator_of(shape: Any) -> TypeAdapter[Any]:
-    """As many as there are shapes in the code."""
+    """Cache one validator for each type, of which the code has few."""
     return TypeAdapter(shape)
 
 
@@ -49,5 +49,5 @@ def read_json(path: Path, shape: type[T]) -> T:
 
 
 def read_json_if_there(path: Path, shape: type[T], otherwise: T) -> T:
-    """As `read_json`, or `otherwise` when the file does not exist."""
+    """Read a JSON file; return `otherwise` when it does not exist."""
     return read_json(path, shape) if path.exists() else otherwise

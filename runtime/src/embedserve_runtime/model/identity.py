@@ -84,7 +84,7 @@ def vector_space(
 
 
 def joined(documents: str, queries: str) -> str:
-    """The identity of a model whose queries take another way than its documents, from those of the two ways."""
+    """Return the identity of a model that encodes queries and documents by different routes, from theirs."""
     return _identity({"documents": documents, "queries": queries})
 
 

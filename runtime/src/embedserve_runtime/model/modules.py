@@ -189,7 +189,7 @@ class Modules:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ModelLayout:
     """What the folder's own files say, before the settings of the service are laid over it.
 
     max_length: tokens, special ones included; None when no file says it.
@@ -212,7 +212,7 @@ def read_entries(folder: Path) -> list[ModuleEntry]:
     return sorted(entries, key=lambda entry: entry.idx)
 
 
-def read_layout(folder: Path, entries: Sequence[ModuleEntry]) -> Layout:
+def read_layout(folder: Path, entries: Sequence[ModuleEntry]) -> ModelLayout:
     """Read the layout of the modules in `entries`.
 
     Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture, naming file and module.
@@ -226,7 +226,7 @@ def read_layout(folder: Path, entries: Sequence[ModuleEntry]) -> Layout:
     tokenizer = read_json_if_there(
         encoder / "tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile()
     )
-    return Layout(
+    return ModelLayout(
         modules=modules,
         max_length=settings.max_seq_length or _limit(tokenizer),
         lowercase=settings.do_lower_case,
@@ -239,7 +239,7 @@ def read_layout(folder: Path, entries: Sequence[ModuleEntry]) -> Layout:
 
 
 def read_modules(folder: Path, entries: Sequence[ModuleEntry], model_type: str | None) -> Modules:
-    """Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture."""
+    """Read the configuration of each module. Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture."""
     modules, order = Modules(written=bool(entries)), [entry.kind for entry in entries]
     for entry in entries:
         config = folder / entry.path / "config.json"

@@ -47,7 +47,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class OnnxDeclaration:
     """inputs: without those that the file itself gives values. external: paths relative to the file's folder."""
 
     inputs: tuple[Value, ...]
@@ -58,19 +58,19 @@ class Declared:
 Field = tuple[int, int, memoryview]
 
 
-def read_declared(path: Path) -> Declared:
-    """Raises ModelFileMissing or ModelInvalid."""
+def read_declaration(path: Path) -> OnnxDeclaration:
+    """Read the declaration of an ONNX file without its weights. Raises ModelFileMissing or ModelInvalid."""
     try:
         with path.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return _declared(memoryview(content))
+        return _parse_model(memoryview(content))
     except FileNotFoundError as error:
         raise ModelFileMissing(f"{path.name} not found in {path.parent}") from error
     except (OSError, ValueError, IndexError, UnicodeDecodeError) as error:
         raise ModelInvalid(f"{path} is not a readable ONNX file: {error}") from error
 
 
-def _declared(model: memoryview) -> Declared:
+def _parse_model(model: memoryview) -> OnnxDeclaration:
     inputs: list[Value] = []
     outputs: list[Value] = []
     own: set[str] = set()
@@ -88,7 +88,7 @@ def _declared(model: memoryview) -> Declared:
                 inputs.append(_value(value))
             case 12:
                 outputs.append(_value(value))
-    return Declared(
+    return OnnxDeclaration(
         tuple(value for value in inputs if value.name not in own), tuple(outputs), tuple(sorted(external))
     )
 
@@ -128,7 +128,7 @@ def _tensor_type(tensor: memoryview) -> tuple[int, tuple[int | None, ...] | None
 
 
 def _size(dimension: memoryview) -> int | None:
-    """None for a symbol, and for a size that is not given or below 0."""
+    """Read a size; None for a symbol, and for a size that is not given or below 0."""
     size = next((_varint(value, 0)[0] for number, _, value in _fields(dimension) if number == 1), None)
     return size if size is not None and size < 1 << 63 else None
 

@@ -13,8 +13,8 @@ LOGITS: Final = "logits"
 
 
 def onnx_outputs(card: ModelCard) -> tuple[str, ...]:
-    """In the order of the names above; none where no such file can be written."""
-    if card.body is not None or card.hides_tokens:
+    """Return the outputs of a standard ONNX file, in the order of the names above; none where it cannot be written."""
+    if card.body is not None or card.has_attention_mask:
         return ()
     heads = (card.head, *card.token_heads)
     # One pooling for all inputs, over all tokens: an attention mask says nothing of ways and prompts.

@@ -16,16 +16,16 @@ RANGES_FILE = "quantization_ranges.json"
 class Ranges:
     """The least and the largest number of each dimension."""
 
-    least: tuple[float, ...]
-    largest: tuple[float, ...]
+    minimum: tuple[float, ...]
+    maximum: tuple[float, ...]
 
     def fault(self, dimensions: int) -> str | None:
         """What is wrong with them for vectors of so many dimensions."""
-        if len(self.least) != dimensions or len(self.largest) != dimensions:
-            return f"has {len(self.least)} and {len(self.largest)} numbers, the vectors have {dimensions} dimensions"
-        if not all(map(isfinite, (*self.least, *self.largest))):
+        if len(self.minimum) != dimensions or len(self.maximum) != dimensions:
+            return f"has {len(self.minimum)} and {len(self.maximum)} numbers, the vectors have {dimensions} dimensions"
+        if not all(map(isfinite, (*self.minimum, *self.maximum))):
             return "has a number that is not finite"
-        wrong = next((i for i in range(dimensions) if self.least[i] > self.largest[i]), None)
+        wrong = next((i for i in range(dimensions) if self.minimum[i] > self.maximum[i]), None)
         return None if wrong is None else f"dimension {wrong}: the least number is larger than the largest"
 
 
@@ -35,7 +35,7 @@ class _RangesFile(FileModel):
 
 
 def read_ranges(folder: Path, dimensions: int) -> Ranges | None:
-    """Of the folder's file, None without one. Raises ModelInvalid."""
+    """Read the ranges from the folder's file; None without one. Raises ModelInvalid."""
     path = folder / RANGES_FILE
     content = read_json_if_there(path, _RangesFile, None)
     if content is None:

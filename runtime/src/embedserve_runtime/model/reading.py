@@ -1,4 +1,4 @@
-"""From a model folder and the settings to its card: which of the ways to run it, and what it gives."""
+"""From a model folder and the settings to its card: which of the routes to run it, and what it gives."""
 
 from __future__ import annotations
 
@@ -21,8 +21,21 @@ from embedserve_runtime.errors import (
 )
 from embedserve_runtime.model import families, routes
 from embedserve_runtime.model.architecture import Encoder
-from embedserve_runtime.model.card import TOKENIZER_FILE, ModelCard, QueryWay
+from embedserve_runtime.model.bundled_onnx import (
+    BundledOnnx,
+    choose_file,
+    graph_encoder,
+    read_graph,
+    token_weights,
+)
+from embedserve_runtime.model.card import TOKENIZER_FILE, ModelCard, QueryRoute
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
+from embedserve_runtime.model.config_overrides import (
+    resolve_max_length,
+    resolve_pipeline,
+    resolve_prompts,
+    resolve_rows_pipeline,
+)
 from embedserve_runtime.model.exports import ADVICE, find_export, origin_of
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
@@ -35,22 +48,9 @@ from embedserve_runtime.model.heads.late_interaction import late_layout, with_pr
 from embedserve_runtime.model.heads.reading import read_graph_head, read_head, read_token_heads
 from embedserve_runtime.model.heads.tensors import head_tensors
 from embedserve_runtime.model.identity import joined, tokenizer_digest, vector_space
-from embedserve_runtime.model.modules import Layout, ModuleEntry, read_entries, read_layout
-from embedserve_runtime.model.overlay import (
-    max_length_of,
-    pipeline_of,
-    prompts_of,
-    rows_pipeline,
-)
+from embedserve_runtime.model.modules import ModelLayout, ModuleEntry, read_entries, read_layout
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.model.ranges import read_ranges
-from embedserve_runtime.model.shipped import (
-    ShippedGraph,
-    chosen_file,
-    graph_encoder,
-    read_graph,
-    token_weights,
-)
 from embedserve_runtime.model.static import StaticTable, read_static
 from embedserve_runtime.model.words import WordTable, read_words
 
@@ -72,9 +72,9 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
 
 
 def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard:
-    ways = routes.expand(folder, read_entries(folder))
-    if ways.queries is None:
-        return _read_way(folder, revision, settings, ways.documents)
+    module_routes = routes.expand_routes(folder, read_entries(folder))
+    if module_routes.queries is None:
+        return _read_route(folder, revision, settings, module_routes.documents)
     for name, value, absent in (
         ("pooling", settings.pooling, "auto"),
         ("onnx_file", settings.onnx_file, None),
@@ -83,12 +83,12 @@ def _read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCar
             raise ConfigError(
                 f"model.{name}: cannot be set for a model that treats queries and documents differently"
             )
-    documents = _read_way(folder, revision, settings, ways.documents)
-    queries = _read_way(folder, revision, settings, ways.queries, beside=documents)
+    documents = _read_route(folder, revision, settings, module_routes.documents)
+    queries = _read_route(folder, revision, settings, module_routes.queries, beside=documents)
     _check_comparable(folder, documents, queries)
     space = joined(documents.vector_space, queries.vector_space)
-    way = QueryWay(replace(queries, vector_space=space), ways.default)
-    return replace(documents, vector_space=space, query=way)
+    route = QueryRoute(replace(queries, vector_space=space), module_routes.default)
+    return replace(documents, vector_space=space, query=route)
 
 
 def _check_outputs(card: ModelCard, settings: ModelSettings) -> None:
@@ -101,10 +101,10 @@ def _check_outputs(card: ModelCard, settings: ModelSettings) -> None:
 
 
 def _check_comparable(folder: Path, documents: ModelCard, queries: ModelCard) -> None:
-    """Raises UnsupportedArchitecture or ModelInvalid where the vectors of the two could not be compared."""
+    """Raise UnsupportedArchitecture or ModelInvalid where the vectors of the two could not be compared."""
     for name, card in (("documents", documents), ("queries", queries)):
-        if card.task not in (Task.EMBED, Task.SPARSE) or isinstance(card.body, ShippedGraph):
-            what = "run an ONNX file" if isinstance(card.body, ShippedGraph) else f"have the task {card.task}"
+        if card.task not in (Task.EMBED, Task.SPARSE) or isinstance(card.body, BundledOnnx):
+            what = "run an ONNX file" if isinstance(card.body, BundledOnnx) else f"have the task {card.task}"
             raise UnsupportedArchitecture(
                 f"{folder}: its {name} {what}, which a model with routes may not; supported: dense and sparse vectors"
             )
@@ -124,14 +124,14 @@ def _check_comparable(folder: Path, documents: ModelCard, queries: ModelCard) ->
         )
 
 
-def _read_way(
+def _read_route(
     folder: Path,
     revision: str,
     settings: ModelSettings,
     entries: Sequence[ModuleEntry],
     beside: ModelCard | None = None,
 ) -> ModelCard:
-    """What the modules make of an input. beside: the other way; weights that it runs too are not digested again."""
+    """What the modules make of an input. beside: the other route; weights that it runs too are not digested again."""
     layout = read_layout(folder, entries)
     source = _Source(folder, revision, settings, layout)
     if layout.modules.words is not None:
@@ -161,14 +161,14 @@ def _encoder_card(source: _Source, beside: ModelCard | None) -> ModelCard:
     checkpoint = Checkpoint.open(encoder_folder)
     weights = Weights(encoder, checkpoint)
     pipeline = (
-        pipeline_of(folder, encoder, layout, settings)
+        resolve_pipeline(folder, encoder, layout, settings)
         if head is None
-        else rows_pipeline(head_outputs(head), settings, layout)
+        else resolve_rows_pipeline(head_outputs(head), settings, layout)
     )
     if isinstance(head, MultiVectorHead) and head.interaction is not None:
         layout = late_layout(layout, head.interaction)
         source = replace(source, layout=layout)
-    prompts, default_prompt = prompts_of(layout, settings)
+    prompts, default_prompt = resolve_prompts(layout, settings)
     if isinstance(head, MultiVectorHead) and head.interaction is not None:
         head = replace(head, interaction=with_prompts(head.interaction, prompts))
     if isinstance(head, ClassifierHead) and head.template is not None and default_prompt is not None:
@@ -189,11 +189,11 @@ def _encoder_card(source: _Source, beside: ModelCard | None) -> ModelCard:
     )
 
 
-def _pair_types(encoder: Encoder, layout: Layout) -> bool:
+def _pair_types(encoder: Encoder, layout: ModelLayout) -> bool:
     return encoder.embeddings.token_types > 1 and layout.token_types
 
 
-def _graph(folder: Path, home: Path, settings: ModelSettings, layout: Layout) -> ShippedGraph | None:
+def _graph(folder: Path, home: Path, settings: ModelSettings, layout: ModelLayout) -> BundledOnnx | None:
     """The ONNX file that is run: the one asked for, else one where no family fits, of the folder or an export in the
     store; None where a family runs.
 
@@ -202,9 +202,9 @@ def _graph(folder: Path, home: Path, settings: ModelSettings, layout: Layout) ->
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     origin = None
     try:
-        name = chosen_file(home, names, settings.onnx_file)
+        name = choose_file(home, names, settings.onnx_file)
     except UnsupportedArchitecture as error:
-        origin, name = _exported(home, settings, error)
+        origin, name = _open_export(home, settings, error)
     if name is None:
         return None
     if settings.task == "sparse":
@@ -223,7 +223,7 @@ def _graph(folder: Path, home: Path, settings: ModelSettings, layout: Layout) ->
     return replace(graph, origin=origin)
 
 
-def _exported(
+def _open_export(
     home: Path, settings: ModelSettings, without: UnsupportedArchitecture
 ) -> tuple[Mapping[str, str], str]:
     """What an export in the store was made from, and where it lies. Raises `without`, with advice, if there is none."""
@@ -237,7 +237,7 @@ def _exported(
     return origin, str(found)
 
 
-def _graph_card(source: _Source, graph: ShippedGraph) -> ModelCard:
+def _graph_card(source: _Source, graph: BundledOnnx) -> ModelCard:
     folder, settings, layout = source.folder, source.settings, source.layout
     home = folder / layout.modules.transformer
     encoder = graph_encoder(home, graph)
@@ -245,16 +245,16 @@ def _graph_card(source: _Source, graph: ShippedGraph) -> ModelCard:
         encoder = replace(encoder, max_tokens=families.describe(home).max_tokens)
     task, head = Task.EMBED, None
     if graph.rows is None:
-        pipeline = pipeline_of(folder, encoder, layout, settings)
+        pipeline = resolve_pipeline(folder, encoder, layout, settings)
     elif graph.rows_are == "dense":
         # Poolings and dense modules are in the graph; normalising twice changes nothing.
         sized = replace(encoder, hidden_size=graph.width or 0)
         first = None if layout.modules.pooling is None else layout.modules.pooling[:1]
         modules = replace(layout.modules, pooling=first, dense=())
-        pipeline = pipeline_of(folder, sized, replace(layout, modules=modules), settings)
+        pipeline = resolve_pipeline(folder, sized, replace(layout, modules=modules), settings)
     else:
         task, head = read_graph_head(home, encoder, layout, settings.task, graph.width or 0)
-        pipeline = rows_pipeline(graph.width or 0, settings, layout)
+        pipeline = resolve_rows_pipeline(graph.width or 0, settings, layout)
     card = _card(source, encoder, pipeline, _Contents(head=graph.identity))
     weights = () if graph.weights is None else (token_weights(home, encoder),)
     pair_types = _pair_types(encoder, layout)
@@ -271,7 +271,7 @@ def _static_card(source: _Source, table: StaticTable) -> ModelCard:
         raise ConfigError(f"model.pooling: a static embedding model has the mean, not {settings.pooling}")
     modules = replace(layout.modules, pooling=(Pooling.MEAN,), transformer=layout.modules.static or "")
     layout = replace(layout, modules=modules, max_length=table.max_length, lowercase=False)
-    pipeline = pipeline_of(source.folder, table.encoder, layout, settings)
+    pipeline = resolve_pipeline(source.folder, table.encoder, layout, settings)
     if table.normalize is not None:
         pipeline = replace(pipeline, normalize=table.normalize)
     contents = _Contents(tensors=table.tensors().items(), head=table.identity)
@@ -286,7 +286,7 @@ def _words_card(source: _Source, table: WordTable) -> ModelCard:
         raise ConfigError(f"model.task: a table of token weights gives sparse vectors, not {settings.task}")
     modules = replace(layout.modules, transformer=layout.modules.words or "")
     layout = replace(layout, modules=modules, max_length=table.max_length, lowercase=False)
-    pipeline = rows_pipeline(table.vocabulary, settings, layout)
+    pipeline = resolve_rows_pipeline(table.vocabulary, settings, layout)
     contents = _Contents(tensors=table.tensors().items(), head=table.identity)
     card = _card(replace(source, layout=layout), table.encoder, pipeline, contents)
     return replace(card, task=Task.SPARSE, body=table)
@@ -299,7 +299,7 @@ class _Source:
     folder: Path
     revision: str
     settings: ModelSettings
-    layout: Layout
+    layout: ModelLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -315,7 +315,7 @@ class _Contents:
 def _card(source: _Source, encoder: Encoder, pipeline: Pipeline, contents: _Contents) -> ModelCard:
     """What every card has; heads, routes and bodies are laid over it."""
     folder, settings, layout = source.folder, source.settings, source.layout
-    prompts, default_prompt = prompts_of(layout, settings)
+    prompts, default_prompt = resolve_prompts(layout, settings)
     home = layout.modules.transformer
     return ModelCard(
         folder=folder,
@@ -323,7 +323,7 @@ def _card(source: _Source, encoder: Encoder, pipeline: Pipeline, contents: _Cont
         revision=source.revision,
         encoder=encoder,
         pipeline=pipeline,
-        max_length=max_length_of(encoder, layout, settings),
+        max_length=resolve_max_length(encoder, layout, settings),
         lowercase=layout.lowercase,
         prompts=MappingProxyType(prompts),
         default_prompt=default_prompt,

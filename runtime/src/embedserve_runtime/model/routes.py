@@ -1,7 +1,8 @@
 """Asymmetric models: a Router module (`Asym` before) that sends queries and documents through other modules.
 
-Each way is laid out as modules of its own: what stands before the router, the route, what stands behind it. Everything
-else reads a way as it reads a model without a router. Source of the rules: Router of sentence-transformers 6.2.
+Each modules is laid out as modules of its own: what stands before the router, the route, what stands behind it.
+Everything else reads a modules as it reads a model without a router. Source of the rules: Router of
+sentence-transformers 6.2.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class _RouterFile(FileModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class ModuleRoutes:
     """The modules that documents take, and those that queries take where a router tells them apart.
 
     default: QUERY or DOCUMENT, which of the two an input takes that is called neither; None: it must be called one.
@@ -50,11 +51,11 @@ class Ways:
     default: str | None = DOCUMENT
 
 
-def expand(folder: Path, entries: Sequence[ModuleEntry]) -> Ways:
-    """Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture, naming file and route."""
+def expand_routes(folder: Path, entries: Sequence[ModuleEntry]) -> ModuleRoutes:
+    """Lay out the modules of each route. Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture."""
     places = [place for place, entry in enumerate(entries) if entry.kind in ROUTERS]
     if not places:
-        return Ways(entries)
+        return ModuleRoutes(entries)
     if len(places) > 1:
         raise UnsupportedArchitecture(f"{folder / 'modules.json'}: more than one Router is not supported")
     (place,) = places
@@ -65,17 +66,17 @@ def expand(folder: Path, entries: Sequence[ModuleEntry]) -> Ways:
     routing = _Routing.of(path, config)
     query, document = routing.route_of(QUERY), routing.route_of(DOCUMENT)
     _check_reached(path, config, {query, document})
-    ways = {
+    modules_of = {
         route: [*entries[:place], *_entries(path, router, route, config), *entries[place + 1 :]]
         for route in (query, document)
     }
-    empty = next((route for route, way in ways.items() if not way), None)
+    empty = next((route for route, modules in modules_of.items() if not modules), None)
     if empty is not None:
         raise ModelInvalid(f"{path}: the route {empty!r} has no modules")
     if query == document:
-        return Ways(ways[document])
+        return ModuleRoutes(modules_of[document])
     names = {query: QUERY, document: DOCUMENT, None: None}
-    return Ways(ways[document], ways[query], names[routing.default])
+    return ModuleRoutes(modules_of[document], modules_of[query], names[routing.default])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class _Routing:
         return cls(path, routes, mappings, _found(mappings, routes, None) or otherwise)
 
     def route_of(self, task: str) -> str:
-        """Raises UnsupportedArchitecture where there is none."""
+        """Return the route of a task. Raises UnsupportedArchitecture where there is none."""
         route = _found(self.mappings, self.routes, task)
         if route is None:
             raise UnsupportedArchitecture(
@@ -119,7 +120,7 @@ def _found(mappings: Mapping[Key, str], routes: Sequence[str], task: str | None)
 
 
 def _key(path: Path, text: str) -> Key:
-    """Of `route_mappings`, where a pair of task and kind of input is written as Python writes it."""
+    """Parse a key of `route_mappings`, where a pair of task and kind of input is written as a Python tuple."""
     try:
         key = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -130,7 +131,7 @@ def _key(path: Path, text: str) -> Key:
 
 
 def _check_reached(path: Path, config: _RouterFile, reached: set[str]) -> None:
-    """Raises UnsupportedArchitecture for routes that requests have no word for."""
+    """Raise UnsupportedArchitecture for routes that requests have no word for."""
     others = [route for route in config.structure if route not in reached]
     if others:
         raise UnsupportedArchitecture(

@@ -30,7 +30,7 @@ MODEL2VEC, SENTENCE_TRANSFORMERS = "embeddings", "embedding.weight"
 # Where config.json of a Model2Vec model says nothing.
 MODEL2VEC_LENGTH = 512
 # Where nothing bounds a text, as in sentence-transformers: a batch must hold the longest input.
-LONGEST = 32_768
+DEFAULT_MAX_LENGTH = 32_768
 
 Tensor = NDArray[Any]
 
@@ -93,7 +93,7 @@ def without_layers(family: str, dimensions: int, vocabulary: int, max_length: in
     return Encoder(
         family=family,
         hidden_size=dimensions,
-        max_tokens=max(max_length, LONGEST),
+        max_tokens=max(max_length, DEFAULT_MAX_LENGTH),
         embeddings=Embeddings(vocabulary=vocabulary, positions=None, token_types=0, norm=None),
         layers=(),
         final_norm=None,
@@ -138,7 +138,7 @@ def _table(home: Path, tensor: str, tensors: Mapping[str, Tensor]) -> StaticTabl
         tensor=tensor,
         vocabulary=vocabulary,
         dimensions=tensors["embeddings"].shape[1],
-        max_length=length or LONGEST,
+        max_length=length or DEFAULT_MAX_LENGTH,
         token_characters=characters,
         unknown=unknown,
         normalize=normalize,

@@ -72,7 +72,7 @@ class TorchFile:
     """Read access to the tensors of one file, by name."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ModelFileMissing or ModelInvalid, naming the file and what it has."""
+        """Read the file's index. Raises ModelFileMissing or ModelInvalid, naming the file and what it has."""
         try:
             if path.stat().st_size > MAX_FILE_BYTES:
                 raise _Refused(f"it has more than {MAX_FILE_BYTES} bytes")

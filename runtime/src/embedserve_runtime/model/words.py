@@ -17,7 +17,7 @@ from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import SINGLE_FILE, Checkpoint
 from embedserve_runtime.model.files import FileModel, read_json_if_there
 from embedserve_runtime.model.modules import tokenizer_length
-from embedserve_runtime.model.static import LONGEST, tokenizer_beside, without_layers
+from embedserve_runtime.model.static import DEFAULT_MAX_LENGTH, tokenizer_beside, without_layers
 
 TENSOR = "weight"
 
@@ -65,7 +65,7 @@ def read_words(home: Path) -> WordTable:
         raise ModelInvalid(
             f"{home / SINGLE_FILE} has weights of {vocabulary} tokens, tokenizer.json gives ids up to {last}"
         )
-    return WordTable(home, vocabulary, tokenizer_length(home) or LONGEST)
+    return WordTable(home, vocabulary, tokenizer_length(home) or DEFAULT_MAX_LENGTH)
 
 
 def _weights(home: Path) -> FloatArray:

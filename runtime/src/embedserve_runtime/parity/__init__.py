@@ -4,5 +4,5 @@
     measures    numbers of two sets of vectors, and the judgement: pure functions on arrays
     eight_bit   of an engine in 8 bit against itself in 16 bit, when a server on a GPU starts
 
-Variants of a converted model are tried on the same texts and by the same measures: `conversion.trial`.
+Variants of a converted model are run on the same texts and by the same measures: `conversion.benchmark`.
 """

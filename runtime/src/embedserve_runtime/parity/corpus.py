@@ -13,7 +13,7 @@ RUNS = (2, 3, 5, 8, 13)
 PARITY_TEXTS = 128
 CALIBRATION_TEXTS = 88
 # Texts that are tried however large the model is.
-FEWEST = 32
+MIN_TEXTS = 32
 
 
 def parity_texts() -> list[str]:
@@ -33,11 +33,11 @@ def evenly(lengths: Sequence[int], tokens: int) -> list[int]:
     """Which texts to take where all are too many: as many as together have at most so many tokens, but FEWEST at
     least, with lengths spread like those of all. In the order of their lengths."""
     by_length = np.argsort(lengths, kind="stable")
-    for count in range(len(lengths), FEWEST, -1):
+    for count in range(len(lengths), MIN_TEXTS, -1):
         taken = by_length[np.arange(count) * len(lengths) // count]
         if np.take(lengths, taken).sum() <= tokens:
             return [*map(int, taken)]
-    count = min(FEWEST, len(lengths))
+    count = min(MIN_TEXTS, len(lengths))
     return [*map(int, by_length[np.arange(count) * len(lengths) // count])]
 
 

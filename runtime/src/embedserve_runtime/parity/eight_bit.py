@@ -1,34 +1,35 @@
-"""How far an engine's vectors in 8 bit are from its own in 16, and what is near enough."""
+"""Measures how far an engine's vectors in 8 bit are from its own in 16 bit."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from embedserve_runtime.comparing import cosines
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.cosines import cosines
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.heads.dense import pool
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.parity.corpus import evenly, parity_texts
-from embedserve_runtime.results import Output
-from embedserve_runtime.runner import Runner
-from embedserve_runtime.tokenizing import CutRules, TextTokenizer
+from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
 # Below, 8 bit is refused: neighbours in a large collection are nearer to each other than this.
-LEAST_COSINE = 0.999
+MIN_COSINE = 0.999
 # Tokens of all texts together, which run as one batch.
 SAMPLE_TOKENS = 8192
 
 
-def sample(card: ModelCard) -> PackedBatch:
-    """Texts of the corpus as the model gets them."""
+def build_sample(card: ModelCard) -> PackedBatch:
+    """Build a batch of texts of the corpus, tokenized as the model gets them."""
     tokenizer = TextTokenizer.from_card(card)
-    texts = tokenizer.encode(parity_texts(), "", CutRules(truncate=True))
+    texts = tokenizer.encode(parity_texts(), "", TruncationRules(truncate=True))
     return PackedBatch.pack([texts[number] for number in evenly([*map(len, texts)], SAMPLE_TOKENS)])
 
 
-def parity_of(runner: Runner, exact: Runner, batch: PackedBatch) -> float:
-    """Least cosine of dense vectors, or where a model has none, of means of hidden states. Raises EngineFailure."""
+def measure_parity(runner: Runner, exact: Runner, batch: PackedBatch) -> float:
+    """Return the least cosine of dense vectors, or where a model has none, of means of hidden states. Raises
+    EngineFailure."""
     output = Output.DENSE if Output.DENSE in runner.card.outputs else Output.HIDDEN
     return float(cosines(*(_vectors(one, batch, output) for one in (runner, exact))).min())
 

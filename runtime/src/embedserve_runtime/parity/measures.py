@@ -1,4 +1,4 @@
-"""Two sets of vectors of the same texts in numbers, and whether they are near enough. Pure functions on arrays."""
+"""Measures how near two sets of vectors of the same texts are. Pure functions on arrays."""
 
 from __future__ import annotations
 
@@ -7,33 +7,39 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.comparing import Cosines, cosines
 from embedserve_runtime.config import ParitySettings
 from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.engines.cosines import Cosines, cosines
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Observed:
-    """What a variant made of texts. vectors: (texts, dimensions). logits: (texts, labels), None where the model gives
-    none."""
+class ModelOutputs:
+    """The outputs of a variant for some texts.
+
+    vectors: (texts, dimensions). logits: (texts, labels), None where the model gives none.
+    """
 
     vectors: FloatArray
     logits: FloatArray | None = None
 
     @property
     def scores(self) -> FloatArray:
-        """(kinds, numbers), of each kind what is compared by rank: what each label of a classifier gives, else
-        similarities of all pairs of texts."""
+        """The numbers compared by rank, (kinds, numbers): those of each label of a classifier, else the similarities of
+        all pairs of texts."""
         return similarities(self.vectors)[None] if self.logits is None else self.logits.T
 
-    def first(self, texts: int) -> Observed:
-        return Observed(self.vectors[:texts], None if self.logits is None else self.logits[:texts])
+    def first(self, texts: int) -> ModelOutputs:
+        """Return the outputs for the first texts."""
+        return ModelOutputs(self.vectors[:texts], None if self.logits is None else self.logits[:texts])
 
 
 @dataclass(frozen=True, slots=True)
-class Parity:
-    """mean_cosine, min_cosine: of a text's two vectors. max_difference: of any number of the vectors. rank_agreement:
-    Spearman's correlation of the scores, of the kind where it is least."""
+class ParityReport:
+    """How near the outputs of a variant are to those of the reference.
+
+    mean_cosine, min_cosine: of a text's two vectors. max_difference: of any number of the vectors. rank_agreement:
+    Spearman's correlation of the scores, of the kind where it is least.
+    """
 
     mean_cosine: float
     min_cosine: float
@@ -42,17 +48,17 @@ class Parity:
 
 
 def similarities(vectors: FloatArray) -> FloatArray:
-    """Inner products of all pairs of rows, each once: (rows * (rows - 1) / 2,)."""
+    """Return the inner products of all pairs of rows, each once: (rows * (rows - 1) / 2,)."""
     products: FloatArray = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
     return products
 
 
-def compare(reference: Observed, found: Observed) -> Parity:
-    """Results that are not finite compare as the worst there is."""
+def compare(reference: ModelOutputs, found: ModelOutputs) -> ParityReport:
+    """Compare outputs with those of the reference; outputs that are not finite get the worst report there is."""
     if not (np.isfinite(found.vectors).all() and np.isfinite(found.scores).all()):
-        return Parity(-1.0, -1.0, float(np.finfo(np.float32).max), -1.0)
+        return ParityReport(-1.0, -1.0, float(np.finfo(np.float32).max), -1.0)
     found_cosines = cosines(reference.vectors, found.vectors)
-    return Parity(
+    return ParityReport(
         float(found_cosines.mean()),
         float(found_cosines.min()),
         float(np.abs(reference.vectors - found.vectors).max()),
@@ -60,15 +66,15 @@ def compare(reference: Observed, found: Observed) -> Parity:
     )
 
 
-def is_lost(found: Cosines, texts: int, floor: ParitySettings) -> bool:
-    """Whether the floor is out of reach after the cosines of the first texts, even if all others were 1."""
+def is_out_of_reach(found: Cosines, texts: int, floor: ParitySettings) -> bool:
+    """Return whether the floor is out of reach after the cosines of the first texts, even if all others were 1."""
     best_mean = (found.sum() + texts - len(found)) / texts
     return bool(found.min() < floor.min_cosine or best_mean < floor.min_mean_cosine)
 
 
 def rank_correlation(one: FloatArray, other: FloatArray) -> float:
-    """Spearman's: Pearson's correlation of the ranks, equal numbers sharing theirs. 1 where neither side varies, 0
-    where one does not; 1 of fewer than two numbers."""
+    """Return Spearman's coefficient: Pearson's correlation of the ranks, equal numbers sharing theirs. 1 where neither
+    side varies, 0 where one does not; 1 of fewer than two numbers."""
     if len(one) < 2:
         return 1.0
     ranks = [_ranks(values) for values in (one, other)]
@@ -79,15 +85,15 @@ def rank_correlation(one: FloatArray, other: FloatArray) -> float:
     return float(np.mean(centred[0] * centred[1]) / (spread[0] * spread[1]))
 
 
-def shortfalls(parity: Parity, floor: ParitySettings) -> str:
-    """What is below the floor, in words; empty where nothing is."""
+def describe_shortfalls(parity: ParityReport, floor: ParitySettings) -> str:
+    """Say what is below the floor, in words; empty where nothing is."""
     limits = (
         ("mean cosine", parity.mean_cosine, floor.min_mean_cosine),
         ("min cosine", parity.min_cosine, floor.min_cosine),
         ("rank agreement", parity.rank_agreement, floor.min_rank_agreement),
     )
     return ", ".join(
-        f"{name} {value:.5f} is below {least:g}" for name, value, least in limits if value < least
+        f"{name} {value:.5f} is below {bound:g}" for name, value, bound in limits if value < bound
     )
 
 

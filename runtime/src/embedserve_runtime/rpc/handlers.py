@@ -19,14 +19,14 @@ from google.protobuf.message import Message
 from embedserve_runtime.api.context import RequestContext, ServerContext
 from embedserve_runtime.api.errors import RouteNotFound
 from embedserve_runtime.api.inputs import RequestOptions, request_options
-from embedserve_runtime.api.responses import VECTOR_SPACE, Header, note_effort, result_headers
+from embedserve_runtime.api.responses import VECTOR_SPACE, Header, note_usage, result_headers
 from embedserve_runtime.api.routes import OTHER
 from embedserve_runtime.errors import BatchTooLarge, NotReady, Overloaded
 from embedserve_runtime.rpc.calls import CallContext, CallRecorder, LibraryContext
 from embedserve_runtime.rpc.memory import CallMemory, MessageMemory, StreamMemory
 from embedserve_runtime.rpc.messages import check_size, only_message, parse
 from embedserve_runtime.rpc.ordered_answers import in_order
-from embedserve_runtime.service import Effort, EmbeddingService
+from embedserve_runtime.service import EmbeddingService, Usage
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
@@ -34,10 +34,10 @@ T = TypeVar("T")
 
 
 class Response(NamedTuple, Generic[A]):
-    """What a handler returns. effort: what the model did for it; None where it did not run."""
+    """What a handler returns. usage: what the model did for it; None where it did not run."""
 
     message: A
-    effort: Effort | None = None
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +144,16 @@ class MethodHandlers:
 
     async def _collect(self, messages: AsyncIterator[bytes], kind: type[Q], memory: CallMemory) -> list[Q]:
         most = self._server.readiness.service().dispatcher.limits.queue_inputs
-        most_bytes = self._memory.max_message_bytes
+        max_bytes = self._memory.max_message_bytes
         requests: list[Q] = []
         total = 0
         async for message in messages:
-            check_size(message, most_bytes)
+            check_size(message, max_bytes)
             request = parse(kind, message)
             total += len(message)
-            if total > most_bytes or len(requests) == most:
+            if total > max_bytes or len(requests) == most:
                 raise BatchTooLarge(
-                    f"a stream with one answer takes {most} messages of {most_bytes} bytes in all; use several"
+                    f"a stream with one answer takes {most} messages of {max_bytes} bytes in all; use several"
                 )
             memory.grow_to(total)
             requests.append(request)
@@ -194,10 +194,10 @@ class MethodHandlers:
         options = _options(call, request_context)
         context = MessageContext(service, request_context, options, self._server.model_name)
         response = await handler(context, request)
-        if response.effort is None:
+        if response.usage is None:
             return _ResponseWithHeaders(response.message, ())
-        note_effort(request_context.facts, response.effort)
-        return _ResponseWithHeaders(response.message, result_headers(service, response.effort))
+        note_usage(request_context.facts, response.usage)
+        return _ResponseWithHeaders(response.message, result_headers(service, response.usage))
 
     def _check_current(self) -> None:
         """Raises NotReady in a stream that began before the service's name passed: the client may begin another."""

@@ -7,10 +7,10 @@ import asyncio
 from grpc.aio import ServicerContext
 from grpc_health.v1 import health, health_pb2
 
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.model.heads.description import ClassifierHead
-from embedserve_runtime.readiness import Readiness
-from embedserve_runtime.results import Output
 from embedserve_runtime.rpc import native, tei
+from embedserve_runtime.service.readiness import Readiness
 
 SERVICES = {**tei.SERVICES, **native.SERVICES}
 # The name under which health is asked of the server as a whole.

@@ -12,14 +12,22 @@ from typing import Any, Literal
 from embedserve_runtime.api.inputs import note_inputs, prompt_for_role
 from embedserve_runtime.api.native_answer import FLOATS, SCALED, check_chunks, ranges_of
 from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
 from embedserve_runtime.heads.quantize import Precision, quantize, scales
 from embedserve_runtime.model.ranges import Ranges
-from embedserve_runtime.results import Output, SparseVector
 from embedserve_runtime.rpc.generated import embedserve_pb2 as pb
 from embedserve_runtime.rpc.handlers import MessageContext, MethodHandlers, Methods, Response
 from embedserve_runtime.rpc.protobuf_fields import optional_field
-from embedserve_runtime.service import Effort, Embedded, EmbedQuery, Measure, RelevanceQuery, Role, relevance
+from embedserve_runtime.service import (
+    EmbedQuery,
+    EmbedResult,
+    Measure,
+    RelevanceQuery,
+    Role,
+    Usage,
+    relevance,
+)
 from embedserve_runtime.tokenizing import Input, Side
 
 # Messages of a stream that are worked on at a time; each carries as many inputs as a request may.
@@ -70,14 +78,14 @@ async def encode(context: MessageContext, request: pb.EncodeRequest) -> Response
         model=context.model_name,
         vector_space=context.service.card.vector_space,
         precision=request.precision or pb.PRECISION_FLOAT32,
-        token_counts=embedded.effort.lengths,
-        effort=_effort(embedded.effort),
+        token_counts=embedded.usage.lengths,
+        effort=_usage(embedded.usage),
     )
     if _size(embedded) <= INLINE_BYTES:
         _write(message, embedded, query.outputs, form)
     else:
         await asyncio.to_thread(_write, message, embedded, query.outputs, form)
-    return Response(message, embedded.effort)
+    return Response(message, embedded.usage)
 
 
 async def score(context: MessageContext, request: pb.ScoreRequest) -> Response[pb.ScoreResponse]:
@@ -104,10 +112,10 @@ async def score(context: MessageContext, request: pb.ScoreRequest) -> Response[p
         model=context.model_name,
         vector_space=context.service.card.vector_space,
         scores=found.scores.tolist(),
-        effort=_effort(found.effort),
+        effort=_usage(found.usage),
         **{measure.value: scores.tolist() for measure, scores in found.measures.items()},
     )
-    return Response(message, found.effort)
+    return Response(message, found.usage)
 
 
 def _query(context: MessageContext, request: pb.EncodeRequest) -> EmbedQuery:
@@ -210,8 +218,8 @@ def _side(side: pb.Side) -> Side:
     return "left" if side == pb.SIDE_LEFT else "right"
 
 
-def _effort(effort: Effort) -> pb.Effort:
-    timings = effort.timings
+def _usage(usage: Usage) -> pb.Effort:
+    timings = usage.timings
     return pb.Effort(
         total_seconds=timings.total,
         tokenize_seconds=timings.tokenize,
@@ -220,12 +228,12 @@ def _effort(effort: Effort) -> pb.Effort:
     )
 
 
-def _size(embedded: Embedded) -> int:
+def _size(embedded: EmbedResult) -> int:
     ragged = (embedded.sparse, embedded.multi_vectors, embedded.hidden, embedded.chunks)
     return embedded.dense.nbytes + sum(one.nbytes for member in ragged for one in member)
 
 
-def _write(message: pb.EncodeResponse, embedded: Embedded, wanted: Output, form: Form) -> None:
+def _write(message: pb.EncodeResponse, embedded: EmbedResult, wanted: Output, form: Form) -> None:
     if Output.DENSE in wanted:
         message.dense.CopyFrom(form.matrix(embedded.dense))
         if form.precision in SCALED and form.ranges is None:

@@ -11,15 +11,15 @@ import numpy as np
 
 from embedserve_runtime.api.inputs import note_inputs
 from embedserve_runtime.api.routers.tei import byte_offsets
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput, InvalidInput
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
-from embedserve_runtime.results import Output
 from embedserve_runtime.rpc import protobuf_fields
 from embedserve_runtime.rpc.generated import tei_pb2 as pb
 from embedserve_runtime.rpc.handlers import MessageContext, MethodHandlers, Methods, Response
 from embedserve_runtime.rpc.protobuf_fields import optional_field
-from embedserve_runtime.service import TOKENIZER_THREADS, Effort, EmbedQuery, Pair, ScoreQuery, rank
+from embedserve_runtime.service import TOKENIZER_THREADS, EmbedQuery, Pair, ScoreQuery, Usage, rank
 from embedserve_runtime.tokenizing import Side, Token
 
 VERSION = version("embedserve-runtime")
@@ -61,11 +61,11 @@ async def embed(context: MessageContext, request: pb.EmbedRequest) -> Response[p
     )
     note_inputs(context.request, 1, is_batch=False)
     embedded = await context.service.embed(query)
-    message = pb.EmbedResponse(metadata=_metadata(embedded.effort))
+    message = pb.EmbedResponse(metadata=_metadata(embedded.usage))
     message.MergeFromString(
         protobuf_fields.floats(pb.EmbedResponse.EMBEDDINGS_FIELD_NUMBER, embedded.dense[0])
     )
-    return Response(message, embedded.effort)
+    return Response(message, embedded.usage)
 
 
 async def embed_sparse(
@@ -77,14 +77,14 @@ async def embed_sparse(
         pb.SparseValue(index=index, value=value)
         for index, value in zip(vector.indices.tolist(), vector.values.tolist(), strict=True)
     ]
-    message = pb.EmbedSparseResponse(sparse_embeddings=entries, metadata=_metadata(embedded.effort))
-    return Response(message, embedded.effort)
+    message = pb.EmbedSparseResponse(sparse_embeddings=entries, metadata=_metadata(embedded.usage))
+    return Response(message, embedded.usage)
 
 
 async def embed_all(context: MessageContext, request: pb.EmbedAllRequest) -> Response[pb.EmbedAllResponse]:
     embedded = await context.service.embed(_tokens_query(context, request, Output.HIDDEN))
     (states,) = embedded.hidden
-    message = pb.EmbedAllResponse(metadata=_metadata(embedded.effort))
+    message = pb.EmbedAllResponse(metadata=_metadata(embedded.usage))
 
     def write() -> None:
         field = pb.EmbedAllResponse.TOKEN_EMBEDDINGS_FIELD_NUMBER
@@ -94,7 +94,7 @@ async def embed_all(context: MessageContext, request: pb.EmbedAllRequest) -> Res
         write()
     else:
         await asyncio.to_thread(write)
-    return Response(message, embedded.effort)
+    return Response(message, embedded.usage)
 
 
 async def predict(context: MessageContext, request: pb.PredictRequest) -> Response[pb.PredictResponse]:
@@ -131,8 +131,8 @@ async def _predict(
         pb.Prediction(score=float(row[column]), label=scored.labels[column])
         for column in np.argsort(-row, kind="stable").tolist()
     ]
-    message = pb.PredictResponse(predictions=predictions, metadata=_metadata(scored.effort))
-    return Response(message, scored.effort)
+    message = pb.PredictResponse(predictions=predictions, metadata=_metadata(scored.usage))
+    return Response(message, scored.usage)
 
 
 async def rerank(context: MessageContext, request: pb.RerankRequest) -> Response[pb.RerankResponse]:
@@ -179,7 +179,7 @@ async def _rerank(
         )
         for place in scored.ranking().tolist()
     ]
-    return Response(pb.RerankResponse(ranks=ranks, metadata=_metadata(scored.effort)), scored.effort)
+    return Response(pb.RerankResponse(ranks=ranks, metadata=_metadata(scored.usage)), scored.usage)
 
 
 async def tokenize(context: MessageContext, request: pb.EncodeRequest) -> Response[pb.EncodeResponse]:
@@ -223,11 +223,11 @@ def _model_type(card: ModelCard) -> pb.ModelType:
     return pb.MODEL_TYPE_RERANKER if len(card.head.labels) == 1 else pb.MODEL_TYPE_CLASSIFIER
 
 
-def _metadata(effort: Effort) -> pb.Metadata:
-    timings = effort.timings
+def _metadata(usage: Usage) -> pb.Metadata:
+    timings = usage.timings
     return pb.Metadata(
-        compute_chars=effort.characters,
-        compute_tokens=effort.tokens,
+        compute_chars=usage.characters,
+        compute_tokens=usage.tokens,
         total_time_ns=_nanoseconds(timings.total),
         tokenization_time_ns=_nanoseconds(timings.tokenize),
         queue_time_ns=_nanoseconds(timings.queue),

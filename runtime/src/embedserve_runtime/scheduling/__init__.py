@@ -1,7 +1,12 @@
-"""Which inputs run together and when.
+"""The scheduler: it decides which inputs run together.
 
     policy        the rules, one synchronous class without clock or thread
-    dispatcher    the shell around it: asyncio on one side, the engine's thread on the other
+    batches       requests, scheduled batches and their outcomes
+    dispatcher    asyncio on one side, the executors on the other
+    executors     the threads that run batches on an engine
+    outcomes      coroutines that wait for an outcome
+    recovery      finds the inputs that a failed batch failed on
+    health        tells an engine that is broken from a batch that failed
     deadlines     many deadlines with one timer
     calibration   measures the engine and chooses the token budget
 

@@ -15,19 +15,19 @@ import numpy as np
 
 from embedserve_runtime.engines.base import Int32Array, PackedBatch
 
-SMALLEST_BUDGET = 256
-LARGEST_BUDGET = 65_536
+MIN_BUDGET = 256
+MAX_BUDGET = 65_536
 # What a typical text has; a shorter maximum of the model wins.
 SEQUENCE_TOKENS = 128
 WARM_UP_LENGTHS = (4, 8, 12, 16, 24, 48, 96)
 SHARE_OF_PEAK = 0.95
 # The rate has stopped growing when this many doublings in a row each gain less than this.
 FLAT_DOUBLINGS = 2
-LEAST_GAIN = 1.02
+MIN_GAIN = 1.02
 REPEATS = 3
-# What a batch takes beside its run: cut, handed to the engine's thread, its results handed back. Of a model that is a
-# table this is more than the run.
-HANDING_OVER_SECONDS = 1e-4
+# The time that forming a batch, handing it to the engine's thread and handing its results back take. For a model that
+# is a table this is more than the run.
+HANDOVER_SECONDS = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +62,31 @@ def calibrate(
     """
     length = min(SEQUENCE_TOKENS, max_length)
     measurements: list[Measurement] = []
-    budget, flat, peak = SMALLEST_BUDGET, 0, 0.0
-    with _together(run, at_once, clock) as together:
-        together.run(_sample(budget, length, vocabulary_size))
+    budget, flat, peak = MIN_BUDGET, 0, 0.0
+    with _run_concurrently(run, at_once, clock) as runs:
+        runs.run(_sample(budget, length, vocabulary_size))
         deadline = clock() + seconds
-        while budget <= LARGEST_BUDGET and flat < FLAT_DOUBLINGS:
-            rate, last_run = together.best_rate(_sample(budget, length, vocabulary_size), deadline)
+        while budget <= MAX_BUDGET and flat < FLAT_DOUBLINGS:
+            rate, last_run = runs.best_rate(_sample(budget, length, vocabulary_size), deadline)
             measurements.append(Measurement(budget, rate))
-            served = _served(measurements[-1], at_once)
-            flat = flat + 1 if served < peak * LEAST_GAIN else 0
+            served = _served_rate(measurements[-1], at_once)
+            flat = flat + 1 if served < peak * MIN_GAIN else 0
             peak = max(peak, served)
             # The next batch takes about twice as long as this one.
             if clock() + 2 * last_run > deadline:
                 break
             budget *= 2
-    chosen = next(m for m in measurements if _served(m, at_once) >= SHARE_OF_PEAK * peak)
+    chosen = next(m for m in measurements if _served_rate(m, at_once) >= SHARE_OF_PEAK * peak)
     return Calibration(chosen.budget, chosen.tokens_per_second, tuple(measurements))
 
 
-def _served(measured: Measurement, at_once: int) -> float:
+def _served_rate(measured: Measurement, at_once: int) -> float:
     """Tokens a second where such batches follow each other, so many at once."""
     tokens = at_once * measured.budget
-    return tokens / (tokens / measured.tokens_per_second + HANDING_OVER_SECONDS)
+    return tokens / (tokens / measured.tokens_per_second + HANDOVER_SECONDS)
 
 
-def rate(
+def measure_rate(
     run: Callable[[PackedBatch], object],
     *,
     at_once: int,
@@ -96,8 +96,8 @@ def rate(
 ) -> float:
     """Tokens per second of typical texts, as many at once as batches; the best of a few runs."""
     length = min(SEQUENCE_TOKENS, max_length)
-    with _together(run, at_once, clock) as together:
-        return together.best_rate(_sample(length, length, vocabulary_size), math.inf)[0]
+    with _run_concurrently(run, at_once, clock) as runs:
+        return runs.best_rate(_sample(length, length, vocabulary_size), math.inf)[0]
 
 
 def warm_up(run: Callable[[PackedBatch], object], *, max_length: int, vocabulary_size: int) -> None:
@@ -118,7 +118,7 @@ def _ids(tokens: int, vocabulary_size: int) -> Int32Array:
 
 
 @dataclass(frozen=True, slots=True)
-class _Together:
+class _ConcurrentRuns:
     """run: runs a batch `at_once` times at once, and comes back after the last."""
 
     run: Callable[[PackedBatch], object]
@@ -139,11 +139,11 @@ class _Together:
 
 
 @contextmanager
-def _together(
+def _run_concurrently(
     run: Callable[[PackedBatch], object], at_once: int, clock: Callable[[], float]
-) -> Iterator[_Together]:
+) -> Iterator[_ConcurrentRuns]:
     if at_once == 1:
-        yield _Together(run, at_once, clock)
+        yield _ConcurrentRuns(run, at_once, clock)
         return
     with ThreadPoolExecutor(at_once) as threads:
-        yield _Together(lambda batch: list(threads.map(run, [batch] * at_once)), at_once, clock)
+        yield _ConcurrentRuns(lambda batch: list(threads.map(run, [batch] * at_once)), at_once, clock)

@@ -1,10 +1,10 @@
-"""The shell around the policy: requests come in on the event loop, batches run on the lanes of the engines.
+"""Dispatches requests, which come in on the event loop, to the executors of the engines.
 
-    submit (loop) -> policy.admit ... a lane's thread: policy.cut -> pack -> run -> deliver (loop)
+    submit (loop) -> policy.admit ... an executor's thread: policy.form_batch -> pack -> run -> deliver (loop)
 
-A lane cuts for itself the moment its engine has room, so a request that arrives late still makes the next batch.
-Where a single serial engine runs a batch that is long enough to be predicted, the loop cuts and packs the next one just
-before it ends, and the engine finds it ready.
+An executor forms a batch the moment its engine has room, so a request that arrives late still makes the next batch.
+Where a single serial engine runs a batch that is long enough to be predicted, the loop forms and packs the next one
+just before it ends, and the engine finds it ready.
 
 One wake-up of the loop a batch and one future a request, whatever the number of inputs.
 """
@@ -20,34 +20,43 @@ from functools import partial
 from typing import Protocol
 
 from embedserve_runtime.engines.base import lengths_of
+from embedserve_runtime.engines.protocol import Engine
 from embedserve_runtime.errors import DeadlineExceeded, EmbedserveError, NotReady
-from embedserve_runtime.running import Runs
+from embedserve_runtime.scheduling.batches import (
+    BatchRequest,
+    CompletedRequest,
+    Job,
+    Outcome,
+    OutcomeCallback,
+    ScheduledBatch,
+)
 from embedserve_runtime.scheduling.deadlines import Deadlines
-from embedserve_runtime.scheduling.lanes import SerialLane, lane_of
-from embedserve_runtime.scheduling.policy import Backlog, Limits, Policy
-from embedserve_runtime.scheduling.waiting import outcome_of
-from embedserve_runtime.scheduling.work import Completed, Cut, Job, Order, Outcome, Settle
+from embedserve_runtime.scheduling.executors import SerialExecutor, start_executor
+from embedserve_runtime.scheduling.outcomes import wait_for_outcome
+from embedserve_runtime.scheduling.policy import Limits, Policy, QueueDepth
 
 Clock = Callable[[], float]
 
-# How long before its expected end the next batch is prepared: some ten times what cutting and packing take.
+# How long before its expected end the next batch is prepared: some ten times what forming and packing take.
 PREPARE_SECONDS = 0.002
 # Batches expected to end sooner than this are not worth it.
-LEAST_PREPARED_SECONDS = 0.010
+MIN_PREPARED_SECONDS = 0.010
 
 
 class Observer(Protocol):
-    """Told, on the event loop, about every run of the engine."""
+    """Is told about every run of the engine, on the event loop."""
 
     def batch_done(self, *, inputs: int, tokens: int, padding: int, seconds: float, failed: bool) -> None: ...
 
 
 class Dispatcher:
-    """Owns the queue and the lanes."""
+    """Owns the queue and the executors."""
 
-    def __init__(self, engines: Sequence[Runs], limits: Limits, *, clock: Clock, observer: Observer) -> None:
-        """engines: of one model, each with a lane of its own; they take batches from one queue. One that runs several
-        batches at once is given as often."""
+    def __init__(
+        self, engines: Sequence[Engine], limits: Limits, *, clock: Clock, observer: Observer
+    ) -> None:
+        """engines: of one model, each with an executor of its own; they take batches from one queue. An engine that
+        runs several batches at once is listed as often."""
         self._engines = len(engines)
         self._clock = clock
         self._observer = observer
@@ -57,19 +66,19 @@ class Dispatcher:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
-        self._waiting_lanes = 0
+        self._waiting_executors = 0
         self._wake_is_due = False
         self._batches = 0
-        self._prepared: Cut | None = None
+        self._prepared: ScheduledBatch | None = None
         self._closed: str | None = None
         self.on_batch_failed: Callable[[], None] | None = None
         """Called on the event loop after a batch of which every input failed."""
         self._loop = asyncio.get_running_loop()
-        self._lanes = [
-            lane_of(runs, clock, self._wait_for_batch, self._give, f"engine-{number}")
-            for number, runs in enumerate(engines)
+        self._executors = [
+            start_executor(engine, clock, self._wait_for_batch, self._give, f"engine-{number}")
+            for number, engine in enumerate(engines)
         ]
-        self._prepares = len(engines) == 1 and isinstance(self._lanes[0], SerialLane)
+        self._prepares = len(engines) == 1 and isinstance(self._executors[0], SerialExecutor)
 
     @property
     def queued_inputs(self) -> int:
@@ -93,47 +102,47 @@ class Dispatcher:
         return self._policy.limits
 
     @property
-    def backlog(self) -> Backlog:
-        return self._policy.backlog
+    def queue_depth(self) -> QueueDepth:
+        return self._policy.queue_depth
 
     def learn_rate(self, tokens_per_second: float) -> None:
-        """Take a rate of one lane's engine that was measured before the first request."""
+        """Take the rate of one executor's engine that was measured before the first request."""
         with self._lock:
             self._policy.tokens_per_second = tokens_per_second * self._engines
 
     def check_room(self, inputs: int) -> None:
-        """As `Submits` has it."""
+        """Refuse a request early. Raises BatchTooLarge, NotReady, Overloaded."""
         if self._closed:
             raise NotReady(self._closed)
         self._policy.check_room(inputs, 0)
 
-    async def submit(self, order: Order, deadline: float) -> Completed:
-        """As `Submits` has it."""
-        return await outcome_of(partial(self.start, order, deadline), self.withdraw)
+    async def submit(self, request: BatchRequest, deadline: float) -> CompletedRequest:
+        """Run a request and wait for its results."""
+        return await wait_for_outcome(partial(self.start, request, deadline), self.withdraw)
 
-    def start(self, order: Order, deadline: float, settle: Settle) -> int:
-        """As `Submits` has it."""
+    def start(self, request: BatchRequest, deadline: float, settle: OutcomeCallback) -> int:
+        """Queue a request; `settle` is called once with its outcome. Returns a number for `withdraw`."""
         if self._closed:
             raise NotReady(self._closed)
-        job = Job(next(self._numbers), order, settle, self._clock())
-        lengths = lengths_of(order.sequences)
+        job = Job(next(self._numbers), request, settle, self._clock())
+        lengths = lengths_of(request.sequences)
         with self._lock:
             self._policy.admit(job.number, lengths, deadline)
             self._jobs[job.number] = job
-        if self._waiting_lanes and not self._wake_is_due:
-            # At the end of this turn of the loop: what else has come in by then shares the batch.
+        if self._waiting_executors and not self._wake_is_due:
+            # At the end of this iteration of the loop: what else has come in by then shares the batch.
             self._wake_is_due = True
-            self._loop.call_soon(self._wake_a_lane)
+            self._loop.call_soon(self._wake_an_executor)
         self._deadlines.add(job.number, deadline)
         return job.number
 
     def withdraw(self, number: int) -> None:
-        """As `Submits` has it."""
+        """Take what still waits of a request out of the queue."""
         if job := self._jobs.get(number):
             self._forget(job)
 
     def close(self, message: str) -> None:
-        """Take no more requests, fail those left as NotReady, and end each lane after its batch."""
+        """Take no more requests, fail those left as NotReady, and end each executor after its batch."""
         with self._lock:
             self._closed = message
             for number in self._jobs:
@@ -145,10 +154,10 @@ class Dispatcher:
         self._deadlines.close()
 
     def join(self, seconds: float) -> None:
-        """After `close`: wait for the engines to come out of their last batches, so long at most."""
+        """After `close`: wait until the engines have ended their last batches, for at most `seconds`."""
         deadline = self._clock() + seconds
-        for lane in self._lanes:
-            lane.join(max(0.0, deadline - self._clock()))
+        for executor in self._executors:
+            executor.join(max(0.0, deadline - self._clock()))
 
     def _expire(self, number: int) -> None:
         job = self._jobs[number]
@@ -158,7 +167,7 @@ class Dispatcher:
             DeadlineExceeded(f"not answered within {waited:.1f} s; the server is busy or the request large"),
         )
 
-    def _settle(self, job: Job, outcome: Completed | EmbedserveError) -> None:
+    def _settle(self, job: Job, outcome: CompletedRequest | EmbedserveError) -> None:
         self._forget(job)
         job.settle(outcome)
 
@@ -169,39 +178,39 @@ class Dispatcher:
             if job.remaining:  # not answered, so that some of it may still wait
                 self._policy.cancel(job.number)
 
-    def _cut(self) -> Cut | None:
-        """The lock is held already."""
-        batch = self._policy.cut(self._clock())
+    def _form_batch(self) -> ScheduledBatch | None:
+        """Form the next batch. The caller holds the lock."""
+        batch = self._policy.form_batch(self._clock())
         if batch is None:
             return None
         parts = tuple((self._jobs[part.request], part.inputs) for part in batch.parts)
-        return Cut(parts, batch.tokens, batch.inputs)
+        return ScheduledBatch(parts, batch.tokens, batch.inputs)
 
-    # -- on threads of the lanes
+    # -- on threads of the executors
 
-    def _wait_for_batch(self) -> Cut | None:
+    def _wait_for_batch(self) -> ScheduledBatch | None:
         with self._lock:
             while True:
                 if self._closed:
                     return None
-                cut, self._prepared = self._prepared or self._cut(), None
-                if cut:
+                batch, self._prepared = self._prepared or self._form_batch(), None
+                if batch:
                     break
-                self._waiting_lanes += 1
+                self._waiting_executors += 1
                 self._wake.wait()
-                self._waiting_lanes -= 1
+                self._waiting_executors -= 1
             self._batches += 1
             number, rate = self._batches, self._policy.tokens_per_second
-            if self._waiting_lanes and self._policy.queued_inputs:
+            if self._waiting_executors and self._policy.queued_inputs:
                 self._wake.notify()
         if self._prepares and rate:
-            expected = cut.tokens / rate
-            if expected >= LEAST_PREPARED_SECONDS:
+            expected = batch.tokens / rate
+            if expected >= MIN_PREPARED_SECONDS:
                 self._call_on_loop(self._loop.call_later, expected - PREPARE_SECONDS, self._prepare, number)
-        return cut
+        return batch
 
-    def _give(self, cut: Cut, outcome: Outcome) -> None:
-        self._call_on_loop(self._deliver, cut, outcome)
+    def _give(self, batch: ScheduledBatch, outcome: Outcome) -> None:
+        self._call_on_loop(self._deliver, batch, outcome)
 
     def _call_on_loop(self, function: Callable[..., object], *arguments: object) -> None:
         # A closed loop means that the process is going down and nobody waits any more.
@@ -210,21 +219,21 @@ class Dispatcher:
 
     # -- on the event loop
 
-    def _wake_a_lane(self) -> None:
+    def _wake_an_executor(self) -> None:
         self._wake_is_due = False
         with self._lock:
             self._wake.notify()
 
     def _prepare(self, number: int) -> None:
-        """Cut and pack the batch that follows batch `number`, unless the engine was faster than expected."""
+        """ScheduledBatch and pack the batch that follows batch `number`, unless the engine was faster than expected."""
         with self._lock:
-            if self._batches != number or self._waiting_lanes or self._closed:
+            if self._batches != number or self._waiting_executors or self._closed:
                 return
-            self._prepared = cut = self._cut()
-        if cut:
-            _ = cut.packed
+            self._prepared = batch = self._form_batch()
+        if batch:
+            _ = batch.packed
 
-    def _deliver(self, cut: Cut, outcome: Outcome) -> None:
+    def _deliver(self, batch: ScheduledBatch, outcome: Outcome) -> None:
         for run in outcome.runs:
             self._observer.batch_done(
                 inputs=run.inputs,
@@ -237,10 +246,10 @@ class Dispatcher:
             for run in outcome.runs:
                 if not run.failed:
                     self._policy.record(run.tokens * self._engines, run.seconds)
-        if len(outcome.failed) == cut.inputs and self.on_batch_failed is not None:
+        if len(outcome.failed) == batch.inputs and self.on_batch_failed is not None:
             self.on_batch_failed()
         end = 0
-        for job, inputs in cut.parts:
+        for job, inputs in batch.parts:
             start, end = end, end + len(inputs)
             if job.number not in self._jobs:
                 continue

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from embedserve_runtime.errors import EmbedserveError, EngineFailure
-from embedserve_runtime.scheduling.work import Completed, Order, Submits
+from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest, RequestDispatcher
 
 PROBES = 3
 """Failures in a row of a batch that ran before, after which the engine counts as broken."""
@@ -23,8 +23,8 @@ class EngineMonitor:
 
     def __init__(
         self,
-        dispatcher: Submits,
-        probe: Order,
+        dispatcher: RequestDispatcher,
+        probe: BatchRequest,
         clock: Callable[[], float],
         on_broken: Callable[[str], None],
     ) -> None:
@@ -49,7 +49,7 @@ class EngineMonitor:
         except EmbedserveError:  # no room, or the process is stopping; the next failure asks again
             self._is_probing = False
 
-    def _settle(self, outcome: Completed | EmbedserveError) -> None:
+    def _settle(self, outcome: CompletedRequest | EmbedserveError) -> None:
         if not isinstance(outcome, EngineFailure):
             self._is_probing = False
             return

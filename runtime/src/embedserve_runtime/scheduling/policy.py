@@ -1,8 +1,8 @@
 """The batching rules: what is admitted, and which inputs form the next batch.
 
-Requests wait in a ring. A cut goes round it: each request in front takes one turn (inputs up to a quantum of
-tokens, at least one input), then moves to the end, until the token budget is full. So a request with 10,000
-inputs takes one turn where a single query takes one turn. What does not fit is passed over for what does, and
+Requests wait in a ring. `form_batch` goes round it: it takes a quantum of tokens (at least one input) from the request
+in front, then moves that to the end, until the token budget is full. So a request with 10,000 inputs gives one quantum
+where a single query gives one. What does not fit is passed over for what does, and
 keeps its place.
 
 How long anyone waits is bounded: the request in front always gets into the batch, whatever its length, and
@@ -26,16 +26,16 @@ from msgspec import Struct
 
 from embedserve_runtime.errors import BatchTooLarge, Overloaded
 
-# A turn is this part of the budget: small enough that many requests share a batch, large enough that a cut is
+# A quantum is this part of the budget: small enough that many requests share a batch, large enough that forming one is
 # cheap.
-TURNS_PER_BATCH = 8
-# Requests passed over before a cut gives up filling the rest of the budget.
+QUANTA_PER_BATCH = 8
+# Requests passed over before `form_batch` gives up filling the rest of the budget.
 LOOK_AHEAD = 64
 # Weight of the newest batch in the measured rate.
 RATE_WEIGHT = 0.2
 # Before anything is measured, and as the shortest and longest wait that a client is told.
-LEAST_RETRY_SECONDS = 1.0
-MOST_RETRY_SECONDS = 120.0
+MIN_RETRY_SECONDS = 1.0
+MAX_RETRY_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,28 +47,28 @@ class Limits:
     queue_inputs: int
 
 
-class Part(Struct, frozen=True):
-    """Inputs of one request, by their index in it; a range where they are all of it."""
+class BatchPart(Struct, frozen=True):
+    """Inputs of one request, by their index in it; a range when they are all of its inputs."""
 
     request: int
     inputs: Sequence[int]
 
 
 class Batch(Struct, frozen=True):
-    parts: tuple[Part, ...]
+    parts: tuple[BatchPart, ...]
     tokens: int
     inputs: int
 
 
-class Backlog(Struct, frozen=True):
-    """What waits, and the measured rate: enough to say whether there is room for more."""
+class QueueDepth(Struct, frozen=True):
+    """How much waits, with the measured rate: enough to say whether there is room for more."""
 
     inputs: int
     tokens: int
     tokens_per_second: float | None
 
     def check_room(self, limits: Limits, inputs: int, tokens: int) -> None:
-        """Raises BatchTooLarge for what can never be admitted, Overloaded for what cannot be admitted now."""
+        """Raise BatchTooLarge for what can never be admitted, Overloaded for what cannot be admitted now."""
         if inputs > limits.queue_inputs:
             raise BatchTooLarge(
                 f"{inputs} inputs in one request; the queue takes {limits.queue_inputs} in all"
@@ -82,19 +82,19 @@ class Backlog(Struct, frozen=True):
         if excess_inputs > 0 or excess_tokens > 0:
             raise Overloaded(
                 f"the queue is full: {self.inputs} inputs with {self.tokens} tokens wait",
-                self._seconds_until_gone(excess_inputs, excess_tokens),
+                self._seconds_until_free(excess_inputs, excess_tokens),
             )
 
-    def _seconds_until_gone(self, inputs: int, tokens: int) -> float:
+    def _seconds_until_free(self, inputs: int, tokens: int) -> float:
         if not self.tokens_per_second:
-            return LEAST_RETRY_SECONDS
+            return MIN_RETRY_SECONDS
         mean_tokens = self.tokens / self.inputs if self.inputs else 0.0
         seconds = max(tokens, inputs * mean_tokens) / self.tokens_per_second
-        return float(math.ceil(min(max(seconds, LEAST_RETRY_SECONDS), MOST_RETRY_SECONDS)))
+        return float(math.ceil(min(max(seconds, MIN_RETRY_SECONDS), MAX_RETRY_SECONDS)))
 
 
-class _Waiting:
-    """The inputs of one request that have not been cut yet: as they came until some of them are, then the shortest
+class _QueuedRequest:
+    """The inputs of one request that wait: in the order they came until some have been taken, then the shortest
     first."""
 
     __slots__ = ("deadline", "lengths", "order", "request", "tokens")
@@ -107,7 +107,7 @@ class _Waiting:
         self.tokens = tokens
         self.order, self.lengths = None, [*lengths]
 
-    def take_turn(self, room: int, quantum: int, *, any_length: bool) -> tuple[Sequence[int], int]:
+    def take_inputs(self, room: int, quantum: int, *, any_length: bool) -> tuple[Sequence[int], int]:
         """Take the longest inputs that fit, about a quantum of tokens; with `any_length` the first always fits.
 
         A request that fits as a whole is taken as it came.
@@ -151,8 +151,8 @@ class Policy:
         self.queued_tokens = 0
         self.queued_inputs = 0
         self.tokens_per_second: float | None = None
-        self._quantum = max(1, limits.batch_tokens // TURNS_PER_BATCH)
-        self._ring: OrderedDict[int, _Waiting] = OrderedDict()
+        self._quantum = max(1, limits.batch_tokens // QUANTA_PER_BATCH)
+        self._ring: OrderedDict[int, _QueuedRequest] = OrderedDict()
 
     @property
     def queue_seconds(self) -> float:
@@ -160,36 +160,36 @@ class Policy:
         return self.queued_tokens / self.tokens_per_second if self.tokens_per_second else 0.0
 
     @property
-    def backlog(self) -> Backlog:
-        return Backlog(self.queued_inputs, self.queued_tokens, self.tokens_per_second)
+    def queue_depth(self) -> QueueDepth:
+        return QueueDepth(self.queued_inputs, self.queued_tokens, self.tokens_per_second)
 
     def check_room(self, inputs: int, tokens: int) -> None:
-        """Raises as `Backlog.check_room`."""
+        """Raise BatchTooLarge for what can never be admitted, Overloaded for what cannot be admitted now."""
         limits = self.limits
         if (
             self.queued_inputs + inputs > limits.queue_inputs
             or self.queued_tokens + tokens > limits.queue_tokens
         ):
-            self.backlog.check_room(limits, inputs, tokens)
+            self.queue_depth.check_room(limits, inputs, tokens)
 
     def admit(self, request: int, lengths: Sequence[int], deadline: float) -> None:
         """Queue the inputs of a request, given their token counts (each at least 1). Raises as `check_room`."""
         tokens = sum(lengths)
         self.check_room(len(lengths), tokens)
-        self._ring[request] = _Waiting(request, lengths, tokens, deadline)
+        self._ring[request] = _QueuedRequest(request, lengths, tokens, deadline)
         self.queued_tokens += tokens
         self.queued_inputs += len(lengths)
 
     def cancel(self, request: int) -> None:
-        """Drop what of a request still waits; nothing happens when all of it has been cut."""
+        """Drop the inputs of a request that still wait; nothing happens when none do."""
         if waiting := self._ring.pop(request, None):
             self._forget(waiting)
 
-    def cut(self, now: float) -> Batch | None:
-        """The next batch, or None when nothing waits. Requests whose deadline has passed are dropped."""
+    def form_batch(self, now: float) -> Batch | None:
+        """Form the next batch; None when nothing waits. Requests whose deadline has passed are dropped."""
         room = self.limits.batch_tokens
         taken: dict[int, Sequence[int]] = {}
-        passed: list[_Waiting] = []
+        passed: list[_QueuedRequest] = []
         tokens = inputs = 0
         while self._ring and tokens < room and len(passed) < LOOK_AHEAD:
             _, waiting = self._ring.popitem(last=False)
@@ -198,16 +198,16 @@ class Policy:
                 continue
             # Who waits alone shares with nobody.
             quantum = self._quantum if self._ring or passed else room
-            turn, turn_tokens = waiting.take_turn(room - tokens, quantum, any_length=not taken)
-            if not turn:
+            chosen, chosen_tokens = waiting.take_inputs(room - tokens, quantum, any_length=not taken)
+            if not chosen:
                 passed.append(waiting)
                 continue
             if earlier := taken.get(waiting.request):
-                taken[waiting.request] = [*earlier, *turn]
+                taken[waiting.request] = [*earlier, *chosen]
             else:
-                taken[waiting.request] = turn
-            tokens += turn_tokens
-            inputs += len(turn)
+                taken[waiting.request] = chosen
+            tokens += chosen_tokens
+            inputs += len(chosen)
             if waiting.lengths:
                 self._ring[waiting.request] = waiting
         for waiting in reversed(passed):
@@ -215,7 +215,7 @@ class Policy:
             self._ring.move_to_end(waiting.request, last=False)
         self.queued_tokens -= tokens
         self.queued_inputs -= inputs
-        parts = tuple(Part(request, indices) for request, indices in taken.items())
+        parts = tuple(BatchPart(request, indices) for request, indices in taken.items())
         return Batch(parts, tokens, inputs) if parts else None
 
     def record(self, tokens: int, seconds: float) -> None:
@@ -226,6 +226,6 @@ class Policy:
         known = self.tokens_per_second
         self.tokens_per_second = rate if known is None else known + RATE_WEIGHT * (rate - known)
 
-    def _forget(self, waiting: _Waiting) -> None:
+    def _forget(self, waiting: _QueuedRequest) -> None:
         self.queued_tokens -= waiting.tokens
         self.queued_inputs -= len(waiting.lengths)

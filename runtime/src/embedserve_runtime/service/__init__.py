@@ -1,9 +1,9 @@
-"""One request's way: prompt -> tokens -> batches -> results -> cut, scores, normalise.
+"""The path of a request: prompt -> tokens -> batches -> results -> cut, scores, normalise.
 
 Every dialect of the API comes through here, so what a request means is decided once. Knows no HTTP.
 
     values     what is asked for and what comes back
-    service    the way itself
+    service    the path itself
     micro_batching  small queries, many at a time
     roles      what inputs are, and which text goes before them
     spans      which tokens the parts of a text have
@@ -19,21 +19,20 @@ from embedserve_runtime.service.ranking import rank
 from embedserve_runtime.service.relevance import Measure, Relevance, RelevanceQuery, relevance
 from embedserve_runtime.service.service import TOKENIZER_THREADS, EmbeddingService
 from embedserve_runtime.service.values import (
-    Effort,
-    Embedded,
     EmbedQuery,
+    EmbedResult,
     Pair,
     Role,
-    Scored,
     ScoreQuery,
+    ScoreResult,
     Timings,
+    Usage,
 )
 
 __all__ = [
     "TOKENIZER_THREADS",
-    "Effort",
     "EmbedQuery",
-    "Embedded",
+    "EmbedResult",
     "EmbeddingService",
     "Measure",
     "Pair",
@@ -41,8 +40,9 @@ __all__ = [
     "RelevanceQuery",
     "Role",
     "ScoreQuery",
-    "Scored",
+    "ScoreResult",
     "Timings",
+    "Usage",
     "rank",
     "relevance",
 ]

@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.errors import NotFinite
 from embedserve_runtime.heads.chunks import means
 from embedserve_runtime.heads.dense import cut, normalize
@@ -15,7 +16,6 @@ from embedserve_runtime.heads.sparse import prune
 from embedserve_runtime.heads.token_pooling import pool_tokens, pooled
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import TokenPooling
-from embedserve_runtime.results import Output, Results, SparseVector
 from embedserve_runtime.service.roles import card_of, is_query
 from embedserve_runtime.service.spans import Chosen
 from embedserve_runtime.service.values import EmbedQuery
@@ -23,8 +23,8 @@ from embedserve_runtime.service.values import EmbedQuery
 NO_ROWS: FloatArray = np.zeros((0, 0), dtype=np.float32)
 
 
-class Finished(Struct, frozen=True, eq=False):
-    """As `Embedded` has them."""
+class FinishedOutputs(Struct, frozen=True, eq=False):
+    """The outputs of an embedding request, as the answer has them."""
 
     dense: FloatArray
     sparse: Sequence[SparseVector]
@@ -33,12 +33,14 @@ class Finished(Struct, frozen=True, eq=False):
     chunks: Sequence[FloatArray]
 
 
-def finish(card: ModelCard, results: Results, query: EmbedQuery, chosen: Sequence[Chosen]) -> Finished:
+def finish_outputs(
+    card: ModelCard, results: Results, query: EmbedQuery, chosen: Sequence[Chosen]
+) -> FinishedOutputs:
     """chosen: the tokens of each span of each input, where the query has spans. Raises NotFinite, BatchTooLarge."""
     hidden, vectors, sparse = results.hidden or (), results.multi_vectors or (), results.sparse or ()
     check_finite((*hidden, *vectors))
     check_finite(vector.values for vector in sparse)
-    return Finished(
+    return FinishedOutputs(
         NO_ROWS if results.dense is None else finish_rows(card, results.dense, query),
         [prune(vector, top_k=query.top_k, threshold=query.threshold) for vector in sparse],
         [_tokens(card, one, query) for one in vectors],
@@ -68,6 +70,6 @@ def _tokens(card: ModelCard, vectors: FloatArray, query: EmbedQuery) -> FloatArr
 
 
 def check_finite(arrays: Iterable[FloatArray]) -> None:
-    """Raises NotFinite."""
+    """Raise NotFinite if a value is not finite."""
     if not all(np.isfinite(array).all() for array in arrays):
         raise NotFinite("the model gave a value that is not a finite number; no vector is returned")

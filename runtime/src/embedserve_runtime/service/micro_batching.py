@@ -14,16 +14,16 @@ from typing import NamedTuple
 import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray, Tokens, lengths_of
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmbedserveError, NotFinite
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.results import Output
-from embedserve_runtime.scheduling.waiting import outcome_of
-from embedserve_runtime.scheduling.work import Completed, Order, Submits
+from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest, RequestDispatcher
+from embedserve_runtime.scheduling.outcomes import wait_for_outcome
 from embedserve_runtime.service.finishing import NO_ROWS, finish_rows
-from embedserve_runtime.service.values import Effort, Embedded, EmbedQuery, Timings
-from embedserve_runtime.tokenizing import CutRules
+from embedserve_runtime.service.values import EmbedQuery, EmbedResult, Timings, Usage
+from embedserve_runtime.tokenizing import TruncationRules
+from embedserve_runtime.tokenizing.input_encoders import InputEncoder
 from embedserve_runtime.tokenizing.reader import FEW_CHARACTERS
-from embedserve_runtime.tokenizing.ways import Way
 
 # Of one query: some 0.2 ms of tokenising, which costs less than the hop to a thread.
 MAX_CHARACTERS = 512
@@ -34,15 +34,15 @@ MAX_INPUTS = 16
 TURN_CHARACTERS = FEW_CHARACTERS
 
 # Called once with the outcome; anything but an EmbedserveError is a bug.
-Settle = Callable[[Embedded | Exception], None]
+OutcomeCallback = Callable[[EmbedResult | Exception], None]
 
 
-class Rendering(NamedTuple):
+class InputRendering(NamedTuple):
     """How texts become sequences; those of one rendering go through the tokenizer in one call."""
 
-    way: Way
+    encoder: InputEncoder
     prompt: str
-    rules: CutRules
+    rules: TruncationRules
 
 
 def is_small(query: EmbedQuery) -> bool:
@@ -57,7 +57,7 @@ def is_small(query: EmbedQuery) -> bool:
 
 
 class PendingRequest:
-    """A query on its way. number: in the queue, once it is there. characters: of its inputs."""
+    """A query that is being answered. number: in the queue, once it is there. characters: of its inputs."""
 
     __slots__ = (
         "characters",
@@ -75,13 +75,13 @@ class PendingRequest:
     )
     sequences: Sequence[Tokens]
     tokenized: float
-    done: Completed
+    done: CompletedRequest
 
     def __init__(
         self,
         query: EmbedQuery,
-        rendering: Rendering,
-        settle: Settle,
+        rendering: InputRendering,
+        settle: OutcomeCallback,
         finished: Callable[[PendingRequest], None],
         *,
         started: float,
@@ -98,15 +98,15 @@ class PendingRequest:
         self.number: int | None = None
         self.is_over = False
 
-    def complete(self, outcome: Completed | EmbedserveError) -> None:
+    def complete(self, outcome: CompletedRequest | EmbedserveError) -> None:
         """The scheduler's answer."""
-        if isinstance(outcome, Completed):
+        if isinstance(outcome, CompletedRequest):
             self.done = outcome
             self.finished(self)
         else:
             self.end(outcome)
 
-    def end(self, outcome: Embedded | Exception) -> None:
+    def end(self, outcome: EmbedResult | Exception) -> None:
         if not self.is_over:
             self.is_over = True
             self.settle(outcome)
@@ -115,7 +115,7 @@ class PendingRequest:
 class MicroBatcher:
     """Puts small queries together. Belongs to one event loop."""
 
-    def __init__(self, card: ModelCard, dispatcher: Submits, clock: Callable[[], float]) -> None:
+    def __init__(self, card: ModelCard, dispatcher: RequestDispatcher, clock: Callable[[], float]) -> None:
         self._card = card
         self._dispatcher = dispatcher
         self._clock = clock
@@ -124,17 +124,24 @@ class MicroBatcher:
         self._sends = False
 
     async def embed(
-        self, query: EmbedQuery, rendering: Rendering, started: float, deadline: float
-    ) -> Embedded:
+        self, query: EmbedQuery, rendering: InputRendering, started: float, deadline: float
+    ) -> EmbedResult:
         """started: when the request came. Both are times of the clock. Raises any RequestError."""
-        return await outcome_of(
+        return await wait_for_outcome(
             lambda settle: self._start(query, rendering, settle, started, deadline), self._withdraw
         )
 
     def _start(
-        self, query: EmbedQuery, rendering: Rendering, settle: Settle, started: float, deadline: float
+        self,
+        query: EmbedQuery,
+        rendering: InputRendering,
+        settle: OutcomeCallback,
+        started: float,
+        deadline: float,
     ) -> PendingRequest:
-        request = PendingRequest(query, rendering, settle, self._finished, started=started, deadline=deadline)
+        request = PendingRequest(
+            query, rendering, settle, self._settle_finished, started=started, deadline=deadline
+        )
         self._coming.append(request)
         if not self._sends:
             self._sends = True
@@ -150,7 +157,7 @@ class MicroBatcher:
     # -- to the queue
 
     def _send(self) -> None:
-        groups: dict[Rendering, list[PendingRequest]] = {}
+        groups: dict[InputRendering, list[PendingRequest]] = {}
         characters = 0
         while self._coming:
             request = self._coming[0]
@@ -166,10 +173,10 @@ class MicroBatcher:
         if self._sends:
             asyncio.get_running_loop().call_soon(self._send)
 
-    def _tokenize(self, rendering: Rendering, requests: Sequence[PendingRequest]) -> None:
+    def _tokenize(self, rendering: InputRendering, requests: Sequence[PendingRequest]) -> None:
         try:
             inputs = [item for request in requests for item in request.query.inputs]
-            sequences = rendering.way.encode(inputs, rendering.prompt, rendering.rules)
+            sequences = rendering.encoder.encode(inputs, rendering.prompt, rendering.rules)
         except Exception as error:  # noqa: BLE001  # handed to who asked, as it would have been raised there
             if len(requests) == 1:
                 requests[0].end(error)
@@ -187,30 +194,34 @@ class MicroBatcher:
 
     def _submit(self, request: PendingRequest) -> None:
         try:
-            order = Order(request.sequences, request.query.outputs)
-            request.number = self._dispatcher.start(order, request.deadline, request.complete)
+            batch_request = BatchRequest(request.sequences, request.query.outputs)
+            request.number = self._dispatcher.start(batch_request, request.deadline, request.complete)
         except EmbedserveError as error:
             request.end(error)
 
     # -- from the queue
 
-    def _finished(self, request: PendingRequest) -> None:
+    def _settle_finished(self, request: PendingRequest) -> None:
         self._ended.append(request)
         if len(self._ended) == 1:
             asyncio.get_running_loop().call_soon(self._finish)
 
     def _finish(self) -> None:
         ended, self._ended = self._ended, []
-        groups: dict[tuple[Way, int | None, bool | None], list[PendingRequest]] = {}
+        groups: dict[tuple[InputEncoder, int | None, bool | None], list[PendingRequest]] = {}
         for request in ended:
             query = request.query
-            groups.setdefault((request.rendering.way, query.dimensions, query.normalize), []).append(request)
+            groups.setdefault((request.rendering.encoder, query.dimensions, query.normalize), []).append(
+                request
+            )
         for requests in groups.values():
             self._finish_alike(requests)
 
     def _finish_alike(self, requests: Sequence[PendingRequest]) -> None:
         try:
-            rows = finish_rows(self._card, _joined(request.done for request in requests), requests[0].query)
+            rows = finish_rows(
+                self._card, _join_rows(request.done for request in requests), requests[0].query
+            )
         except NotFinite as error:
             if len(requests) == 1:
                 requests[0].end(error)
@@ -222,17 +233,17 @@ class MicroBatcher:
         end = 0
         for request in requests:
             start, end = end, end + len(request.sequences)
-            request.end(Embedded(rows[start:end], (), (), (), (), _effort(request, now)))
+            request.end(EmbedResult(rows[start:end], (), (), (), (), _usage(request, now)))
 
 
-def _joined(all_done: Iterable[Completed]) -> FloatArray:
+def _join_rows(all_done: Iterable[CompletedRequest]) -> FloatArray:
     rows = [NO_ROWS if done.results.dense is None else done.results.dense for done in all_done]
     return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
 
-def _effort(request: PendingRequest, now: float) -> Effort:
+def _usage(request: PendingRequest, now: float) -> Usage:
     done = request.done
     timings = Timings(
         now - request.started, request.tokenized - request.started, done.queue_seconds, done.engine_seconds
     )
-    return Effort(lengths_of(request.sequences), request.characters, timings)
+    return Usage(lengths_of(request.sequences), request.characters, timings)

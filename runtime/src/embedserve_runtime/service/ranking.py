@@ -9,15 +9,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput, NotFinite
 from embedserve_runtime.heads.similarity import max_similarities
-from embedserve_runtime.results import Output
+from embedserve_runtime.service.concurrency import INLINE_PRODUCTS, join_usage, run_concurrently
 from embedserve_runtime.service.service import EmbeddingService
-from embedserve_runtime.service.together import INLINE_PRODUCTS, joined, together
-from embedserve_runtime.service.values import EmbedQuery, Pair, Role, Scored, ScoreQuery
+from embedserve_runtime.service.values import EmbedQuery, Pair, Role, ScoreQuery, ScoreResult
 
 
-async def rank(service: EmbeddingService, query: ScoreQuery) -> Scored:
+async def rank(service: EmbeddingService, query: ScoreQuery) -> ScoreResult:
     """Scores of pairs of a query and a document. Of token vectors that is the mean, over the query's vectors, of the
     largest product with one of the document's; `raw` is the sum, ColBERT's own MaxSim. Raises any RequestError.
     """
@@ -31,7 +31,7 @@ async def rank(service: EmbeddingService, query: ScoreQuery) -> Scored:
     documents = [pair.second for pair in pairs]
     if query.document_tokens is not None:
         documents = await service.shorten(documents, query.document_tokens)
-    asked, given = await together(
+    asked, given = await run_concurrently(
         service.embed(_vectors_of(questions, "query", query)),
         service.embed(_vectors_of(documents, "document", query)),
     )
@@ -46,7 +46,7 @@ async def rank(service: EmbeddingService, query: ScoreQuery) -> Scored:
         scores = await service.in_thread(lambda: _scores(groups, raw=query.raw))
     if not np.isfinite(scores).all():
         raise NotFinite("a product of the vectors is not a finite number; no score is returned")
-    return Scored(scores[:, None], ("relevance",), joined(asked.effort, given.effort))
+    return ScoreResult(scores[:, None], ("relevance",), join_usage(asked.usage, given.usage))
 
 
 def _vectors_of(texts: Sequence[str], role: Role, query: ScoreQuery) -> EmbedQuery:

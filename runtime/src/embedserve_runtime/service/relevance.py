@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput, InvalidInput, NotFinite, WrongModelKind
 from embedserve_runtime.heads.similarity import max_similarities, sparse_products
-from embedserve_runtime.results import Output
+from embedserve_runtime.service.concurrency import INLINE_PRODUCTS, join_usage, run_concurrently
 from embedserve_runtime.service.service import EmbeddingService
-from embedserve_runtime.service.together import INLINE_PRODUCTS, joined, together
 from embedserve_runtime.service.values import (
-    Effort,
-    Embedded,
     EmbedQuery,
+    EmbedResult,
     Pair,
     Role,
     ScoreQuery,
+    Usage,
 )
 from embedserve_runtime.tokenizing import Side
 
-LARGEST_WEIGHT = 1e6
+MAX_RELEVANCE_WEIGHT = 1e6
 
 
 class Measure(StrEnum):
@@ -72,13 +72,13 @@ class RelevanceQuery:
 class Relevance:
     """scores, and each of the measures: float32, finite, one a document, in their order. weights: those used.
 
-    effort: with the query's length before those of the documents, or those of the pairs.
+    usage: with the query's length before those of the documents, or those of the pairs.
     """
 
     scores: FloatArray
     measures: Mapping[Measure, FloatArray]
     weights: Mapping[Measure, float]
-    effort: Effort
+    usage: Usage
 
 
 async def relevance(service: EmbeddingService, query: RelevanceQuery) -> Relevance:
@@ -88,7 +88,7 @@ async def relevance(service: EmbeddingService, query: RelevanceQuery) -> Relevan
     if not query.documents:
         raise EmptyInput("`documents` cannot be empty")
     weights = _weights(service, query)
-    measures, effort = await (
+    measures, usage = await (
         _by_pairs(service, query)
         if Measure.CROSS_ENCODER in weights
         else _by_vectors(service, query, weights)
@@ -96,7 +96,7 @@ async def relevance(service: EmbeddingService, query: RelevanceQuery) -> Relevan
     scores = weighted(measures, weights, divide=query.divide)
     if not all(np.isfinite(numbers).all() for numbers in (scores, *measures.values())):
         raise NotFinite("a product of the vectors is not a finite number; no score is returned")
-    return Relevance(scores, measures, weights, effort)
+    return Relevance(scores, measures, weights, usage)
 
 
 def weighted(
@@ -110,7 +110,7 @@ def weighted(
 
 
 def _weights(service: EmbeddingService, query: RelevanceQuery) -> dict[Measure, float]:
-    """Raises WrongModelKind, InvalidInput."""
+    """Return the weight of each measure. Raises WrongModelKind, InvalidInput."""
     outputs = service.card.outputs
     had = [measure for measure in Measure if OUTPUT_OF[measure] in outputs]
     weights = {measure: query.weights[measure] for measure in Measure if measure in query.weights}
@@ -120,8 +120,8 @@ def _weights(service: EmbeddingService, query: RelevanceQuery) -> dict[Measure, 
             raise WrongModelKind(
                 f"model cannot score by `{measure}`: it has {' and '.join(had) or 'no measure'}"
             )
-    if not all(0 <= weight <= LARGEST_WEIGHT for weight in weights.values()):
-        raise InvalidInput(f"`weights` must be numbers from 0 to {LARGEST_WEIGHT:.0f}")
+    if not all(0 <= weight <= MAX_RELEVANCE_WEIGHT for weight in weights.values()):
+        raise InvalidInput(f"`weights` must be numbers from 0 to {MAX_RELEVANCE_WEIGHT:.0f}")
     if query.divide and not sum(weights.values()):
         raise InvalidInput("the sum of `weights` is 0, and cannot be divided by")
     return weights
@@ -129,7 +129,7 @@ def _weights(service: EmbeddingService, query: RelevanceQuery) -> dict[Measure, 
 
 async def _by_pairs(
     service: EmbeddingService, query: RelevanceQuery
-) -> tuple[dict[Measure, FloatArray], Effort]:
+) -> tuple[dict[Measure, FloatArray], Usage]:
     if query.query_prompt_name is not None or query.document_prompt_name is not None:
         raise InvalidInput("prompts are for vectors; a cross-encoder's pairs get none")
     scored = await service.score(
@@ -143,17 +143,17 @@ async def _by_pairs(
             timeout=query.timeout,
         )
     )
-    return {Measure.CROSS_ENCODER: scored.scores[:, 0]}, scored.effort
+    return {Measure.CROSS_ENCODER: scored.scores[:, 0]}, scored.usage
 
 
 async def _by_vectors(
     service: EmbeddingService, query: RelevanceQuery, weights: Mapping[Measure, float]
-) -> tuple[dict[Measure, FloatArray], Effort]:
+) -> tuple[dict[Measure, FloatArray], Usage]:
     outputs = Output(0)
     for measure in weights:
         outputs |= OUTPUT_OF[measure]
 
-    def embed(texts: Sequence[str], prompt_name: str | None, role: Role) -> Coroutine[Any, Any, Embedded]:
+    def embed(texts: Sequence[str], prompt_name: str | None, role: Role) -> Coroutine[Any, Any, EmbedResult]:
         return service.embed(
             EmbedQuery(
                 texts,
@@ -167,7 +167,7 @@ async def _by_vectors(
             )
         )
 
-    asked, given = await together(
+    asked, given = await run_concurrently(
         embed([query.query], query.query_prompt_name, "query"),
         embed(query.documents, query.document_prompt_name, "document"),
     )
@@ -176,11 +176,11 @@ async def _by_vectors(
         measures = _measure(asked, given, weights)
     else:
         measures = await service.in_thread(_measure, asked, given, weights)
-    return measures, joined(asked.effort, given.effort)
+    return measures, join_usage(asked.usage, given.usage)
 
 
 def _measure(
-    query: Embedded, documents: Embedded, measures: Mapping[Measure, float]
+    query: EmbedResult, documents: EmbedResult, measures: Mapping[Measure, float]
 ) -> dict[Measure, FloatArray]:
     taken: dict[Measure, FloatArray] = {}
     if Measure.DENSE in measures:

@@ -31,7 +31,7 @@ def is_query(card: ModelCard, query: EmbedQuery) -> bool:
 
 
 def card_of(card: ModelCard, query: EmbedQuery) -> ModelCard:
-    """The card of the way that the inputs take. Raises InvalidInput."""
+    """Return the card that the inputs are encoded by. Raises InvalidInput."""
     return card.query.card if card.query is not None and is_query(card, query) else card
 
 
@@ -46,7 +46,7 @@ def prompt_of(card: ModelCard, query: EmbedQuery) -> str:
     if name is None:
         return _usual(card, query)
     if card.query is not None and name in {QUERY, DOCUMENT} - set(card.prompts):
-        return ""  # names a way that the model has, without a text of its own
+        return ""  # names a role that the model has, without a text of its own
     if name not in card.prompts:
         known = ", ".join(f'"{known}"' for known in card.prompts)
         raise UnknownPrompt(f"prompt name {name!r} does not exist. Available prompts: [{known}]")

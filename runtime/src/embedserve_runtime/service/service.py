@@ -1,4 +1,4 @@
-"""The way of a request through tokenizer, queue and engine."""
+"""The path of a request through tokenizer, queue and engine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import EngineFacts, Int32Array, Tokens, lengths_of
+from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import (
     BatchTooLarge,
     EmptyInput,
@@ -20,24 +21,23 @@ from embedserve_runtime.errors import (
 from embedserve_runtime.heads.classification import scores
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
-from embedserve_runtime.results import Output, Results
-from embedserve_runtime.scheduling.work import Order, Submits
-from embedserve_runtime.service.finishing import check_finite, finish
-from embedserve_runtime.service.micro_batching import MAX_CHARACTERS, MicroBatcher, Rendering, is_small
+from embedserve_runtime.scheduling.batches import BatchRequest, RequestDispatcher
+from embedserve_runtime.service.finishing import check_finite, finish_outputs
+from embedserve_runtime.service.micro_batching import MAX_CHARACTERS, InputRendering, MicroBatcher, is_small
 from embedserve_runtime.service.roles import card_of, is_query, prompt_of
 from embedserve_runtime.service.spans import Chosen, check_spans, choose
 from embedserve_runtime.service.values import (
-    Effort,
-    Embedded,
     EmbedQuery,
+    EmbedResult,
     Pair,
     Role,
-    Scored,
     ScoreQuery,
+    ScoreResult,
     Timings,
+    Usage,
 )
-from embedserve_runtime.tokenizing import CutRules, Input, TextTokenizer, Token, Ways
-from embedserve_runtime.tokenizing.ways import Way
+from embedserve_runtime.tokenizing import Input, InputEncoders, TextTokenizer, Token, TruncationRules
+from embedserve_runtime.tokenizing.input_encoders import InputEncoder
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -59,9 +59,9 @@ OUTPUT_NAMES = {
 }
 
 
-class _Ran(NamedTuple):
+class _RunResult(NamedTuple):
     results: Results
-    effort: Effort
+    usage: Usage
 
 
 class EmbeddingService:
@@ -71,7 +71,7 @@ class EmbeddingService:
         self,
         card: ModelCard,
         tokenizer: TextTokenizer,
-        dispatcher: Submits,
+        dispatcher: RequestDispatcher,
         batching: BatchingSettings,
         clock: Callable[[], float],
         *,
@@ -84,7 +84,7 @@ class EmbeddingService:
         self.batching = batching
         self.max_length = tokenizer.max_length
         self._tokenizer = tokenizer
-        self._ways = Ways.of(card, tokenizer)
+        self._encoders = InputEncoders.for_model(card, tokenizer)
         self._clock = clock
         outputs = card.outputs
         # Kept, since a set operation on flags takes as long as all other checks together.
@@ -92,58 +92,58 @@ class EmbeddingService:
         self._micro_batcher = MicroBatcher(card, dispatcher, clock)
         self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
 
-    async def embed(self, query: EmbedQuery) -> Embedded:
-        """Raises any RequestError."""
+    async def embed(self, query: EmbedQuery) -> EmbedResult:
+        """Embed the inputs of a query. Raises any RequestError."""
         started = self._clock()
         self._check(query)
         if is_small(query):
-            rendering = Rendering(self._way(query), self.prompt_of(query), self._rules(query))
+            rendering = InputRendering(self._encoder_of(query), self.prompt_of(query), self._rules(query))
             deadline = self._deadline(started, query.timeout)
             return await self._micro_batcher.embed(query, rendering, started, deadline)
         prompt = self.prompt_of(query)
         characters = sum(map(len, query.inputs))
         sequences = await self._tokenize(
             characters + len(prompt) * len(query.inputs),
-            lambda: self._way(query).encode(query.inputs, prompt, self._rules(query)),
+            lambda: self._encoder_of(query).encode(query.inputs, prompt, self._rules(query)),
         )
         if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) or query.spans is not None:
             self._check_hidden(sum(map(len, sequences)))
         chosen = await self._chosen(query, prompt)
         wanted = query.outputs if query.spans is None else query.outputs | Output.HIDDEN
-        order = Order(sequences, wanted, self.batching.max_hidden_bytes)
-        results, effort = await self._run(order, characters, started, query.timeout)
+        request = BatchRequest(sequences, wanted, self.batching.max_hidden_bytes)
+        results, usage = await self._run(request, characters, started, query.timeout)
         if results.nbytes <= INLINE_BYTES and query.pool_factor is None:
-            finished = finish(self.card, results, query, chosen)
+            finished = finish_outputs(self.card, results, query, chosen)
         else:
-            finished = await self.in_thread(finish, self.card, results, query, chosen)
-        return Embedded(
+            finished = await self.in_thread(finish_outputs, self.card, results, query, chosen)
+        return EmbedResult(
             finished.dense,
             finished.sparse,
             finished.multi_vectors,
             finished.hidden,
             finished.chunks,
-            effort,
+            usage,
         )
 
-    async def score(self, query: ScoreQuery) -> Scored:
-        """Raises any RequestError."""
+    async def score(self, query: ScoreQuery) -> ScoreResult:
+        """Score the items of a query. Raises any RequestError."""
         started = self._clock()
         head = self._check_score(query)
         characters = sum(len(item) if isinstance(item, str) else sum(map(len, item)) for item in query.items)
         sequences = await self._tokenize(characters, lambda: self._encode_items(query))
-        order = Order(sequences, Output.LOGITS)
-        results, effort = await self._run(order, characters, started, query.timeout)
+        request = BatchRequest(sequences, Output.LOGITS)
+        results, usage = await self._run(request, characters, started, query.timeout)
         logits = results.logits
         assert logits is not None, "asked for"
         check_finite((logits,))
-        return Scored(logits if query.raw else scores(logits, head.scores), head.labels, effort)
+        return ScoreResult(logits if query.raw else scores(logits, head.scores), head.labels, usage)
 
     async def locate(self, query: EmbedQuery) -> list[list[Token]]:
         """The tokens that `embed` makes of the inputs, with their places in prompt + input."""
         self._check(query)
         _check_listed(query.inputs)
-        way, prompt = self._way(query), self.prompt_of(query)
-        return await self.in_thread(way.locate, query.inputs, prompt, self._rules(query))
+        encoder, prompt = self._encoder_of(query), self.prompt_of(query)
+        return await self.in_thread(encoder.locate, query.inputs, prompt, self._rules(query))
 
     async def tokenize(self, query: EmbedQuery, *, add_special_tokens: bool) -> list[list[Token]]:
         """All tokens of each text, uncut, with their places in prompt + text, by the tokenizer of what they are."""
@@ -170,7 +170,8 @@ class EmbeddingService:
         )
 
     def _reader(self, query: EmbedQuery) -> TextTokenizer:
-        """Raises InvalidInput where inputs are neither queries nor documents."""
+        """Return the tokenizer of the inputs' role. Raises InvalidInput where inputs are neither queries nor
+        documents."""
         return self._tokenizer.queries if is_query(self.card, query) else self._tokenizer
 
     def token_texts(self, ids: Int32Array) -> list[str]:
@@ -181,9 +182,9 @@ class EmbeddingService:
         """Refuse a request for the number of its inputs. Raises EmptyInput, BatchTooLarge."""
         if not count:
             raise EmptyInput("the list of inputs is empty")
-        largest = self.batching.max_client_batch_size
-        if largest is not None and count > largest:
-            raise BatchTooLarge(f"batch size {count} > maximum allowed batch size {largest}")
+        max_count = self.batching.max_client_batch_size
+        if max_count is not None and count > max_count:
+            raise BatchTooLarge(f"batch size {count} > maximum allowed batch size {max_count}")
 
     def check_room(self, count: int) -> None:
         """Refuse a request for the number of its inputs, or for want of room in the queue, before it costs anything.
@@ -234,7 +235,7 @@ class EmbeddingService:
             )
 
     def check_ranks(self) -> None:
-        """Raises WrongModelKind when the model is no reranker."""
+        """Raise WrongModelKind when the model is not a reranker."""
         if not self.card.ranks_by_vectors:
             self._reranker()
 
@@ -264,9 +265,9 @@ class EmbeddingService:
         """The text put before each input. Raises UnknownPrompt, InvalidInput."""
         return prompt_of(self.card, query)
 
-    def _rules(self, query: EmbedQuery | ScoreQuery) -> CutRules:
+    def _rules(self, query: EmbedQuery | ScoreQuery) -> TruncationRules:
         truncates = self.batching.auto_truncate if query.truncate is None else query.truncate
-        return CutRules(truncates, query.side)
+        return TruncationRules(truncates, query.side)
 
     async def _chosen(self, query: EmbedQuery, prompt: str) -> list[Chosen]:
         if query.spans is None:
@@ -277,8 +278,8 @@ class EmbeddingService:
             for index, (tokens, spans) in enumerate(zip(located, query.spans, strict=True))
         ]
 
-    def _way(self, query: EmbedQuery) -> Way:
-        return self._ways.queries if is_query(self.card, query) else self._ways.documents
+    def _encoder_of(self, query: EmbedQuery) -> InputEncoder:
+        return self._encoders.queries if is_query(self.card, query) else self._encoders.documents
 
     def _encode_items(self, query: ScoreQuery) -> list[Tokens]:
         """One sequence an item. Single texts get no prompt: the default one is for vectors."""
@@ -297,21 +298,23 @@ class EmbeddingService:
     async def _tokenize(self, characters: int, encode: Callable[[], Sequence[Tokens]]) -> Sequence[Tokens]:
         return encode() if characters <= INLINE_CHARACTERS else await self.in_thread(encode)
 
-    async def _run(self, order: Order, characters: int, started: float, seconds: float | None) -> _Ran:
+    async def _run(
+        self, request: BatchRequest, characters: int, started: float, seconds: float | None
+    ) -> _RunResult:
         """started: when the request came. seconds: what the client gives it from there."""
         tokenized = self._clock()
-        done = await self.dispatcher.submit(order, self._deadline(started, seconds))
+        done = await self.dispatcher.submit(request, self._deadline(started, seconds))
         timings = Timings(
             total=self._clock() - started,
             tokenize=tokenized - started,
             queue=done.queue_seconds,
             engine=done.engine_seconds,
         )
-        return _Ran(done.results, Effort(lengths_of(order.sequences), characters, timings))
+        return _RunResult(done.results, Usage(lengths_of(request.sequences), characters, timings))
 
     def _deadline(self, started: float, seconds: float | None) -> float:
-        most = self.batching.request_timeout_seconds
-        return started + (most if seconds is None else min(most, seconds))
+        max_seconds = self.batching.request_timeout_seconds
+        return started + (max_seconds if seconds is None else min(max_seconds, seconds))
 
     async def in_thread(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)

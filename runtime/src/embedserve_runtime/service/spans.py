@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import Int32Array
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
 from embedserve_runtime.heads.chunks import Span, members
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.pipeline import Pooling
-from embedserve_runtime.results import Output
 from embedserve_runtime.service.roles import card_of
 from embedserve_runtime.service.values import EmbedQuery
 from embedserve_runtime.tokenizing import Token
@@ -20,7 +20,7 @@ from embedserve_runtime.tokenizing import Token
 # Of one input, the token numbers of each of its spans.
 Chosen = Sequence[NDArray[np.intp]]
 # Spans of one request: a vector each.
-MOST_SPANS = 16_384
+MAX_SPANS = 16_384
 
 
 def check_spans(card: ModelCard, query: EmbedQuery) -> None:
@@ -36,8 +36,8 @@ def check_spans(card: ModelCard, query: EmbedQuery) -> None:
         raise InvalidInput(
             f"`spans` needs a list for each of {len(query.inputs)} inputs, got {len(query.spans)}"
         )
-    if sum(map(len, query.spans)) > MOST_SPANS:
-        raise InvalidInput(f"one request may have {MOST_SPANS} spans, got {sum(map(len, query.spans))}")
+    if sum(map(len, query.spans)) > MAX_SPANS:
+        raise InvalidInput(f"one request may have {MAX_SPANS} spans, got {sum(map(len, query.spans))}")
     for index, (text, spans) in enumerate(zip(query.inputs, query.spans, strict=True)):
         if not isinstance(text, str):
             raise InvalidInput(

@@ -10,8 +10,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.heads.chunks import Span
-from embedserve_runtime.results import Output, SparseVector
 from embedserve_runtime.tokenizing import Input, Side
 
 Role = Literal["query", "document"]
@@ -59,8 +59,9 @@ class Timings(Struct, frozen=True):
     engine: float
 
 
-class Effort(Struct, frozen=True):
-    """What an answer took. lengths: tokens of each input after truncation, prompt and special tokens included."""
+class Usage(Struct, frozen=True):
+    """What an answer used of the server. lengths: tokens of each input after truncation, prompt and special tokens
+    included."""
 
     lengths: Sequence[int]
     characters: int
@@ -71,7 +72,7 @@ class Effort(Struct, frozen=True):
         return sum(self.lengths)
 
 
-class Embedded(Struct, frozen=True):
+class EmbedResult(Struct, frozen=True):
     """What was asked for, in the order of the inputs; all numbers are finite.
 
     dense: float32, contiguous, one row an input. multi_vectors, hidden: an array (tokens, size) for each input.
@@ -84,7 +85,7 @@ class Embedded(Struct, frozen=True):
     multi_vectors: Sequence[FloatArray]
     hidden: Sequence[FloatArray]
     chunks: Sequence[FloatArray]
-    effort: Effort
+    usage: Usage
 
 
 class Pair(NamedTuple):
@@ -114,12 +115,12 @@ class ScoreQuery(Struct, frozen=True):
     timeout: float | None = None
 
 
-class Scored(Struct, frozen=True):
+class ScoreResult(Struct, frozen=True):
     """scores: float32, finite, (items, labels), the columns in the order of `labels`."""
 
     scores: FloatArray
     labels: Sequence[str]
-    effort: Effort
+    usage: Usage
 
     def ranking(self) -> NDArray[np.intp]:
         """Places of the items, the best first by the first label; equal ones in their order."""

@@ -1,1 +1,1 @@
-"""What the runtime says about itself: logs, metrics, and the message that it leaves when it ends."""
+"""What the runtime reports about itself: logs, metrics, traces, the termination message."""

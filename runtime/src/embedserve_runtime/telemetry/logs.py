@@ -56,7 +56,7 @@ def configure_logs(level: str, redactor: Redactor) -> None:
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """In the place of the interpreter's own hook, which writes tracebacks past the formatter."""
+    """Log an uncaught exception, in place of the interpreter's own hook, which writes tracebacks past the formatter."""
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, traceback)
     elif not issubclass(kind, SystemExit):

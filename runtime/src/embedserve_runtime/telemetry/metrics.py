@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from embedserve_runtime.engines.base import EngineFacts
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.telemetry.requests import RequestMetrics, RequestSeries
-from embedserve_runtime.telemetry.series import Histogram, Layout, Row
+from embedserve_runtime.telemetry.series import Histogram, Row, SeriesLayout
 
 ENGINE_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 POWERS_OF_TWO = tuple(float(2**k) for k in range(17))
@@ -42,7 +42,7 @@ class Queue(Protocol):
     def queue_seconds(self) -> float: ...
 
 
-class Running(Protocol):
+class MeasuredRunner(Protocol):
     """What is told of each engine."""
 
     @property
@@ -67,15 +67,15 @@ class Metrics:
         self.pids: dict[str, int] = {"engine": os.getpid()}
         self._rows: list[Row] = [self.requests.row]
         self._queue: Queue | None = None
-        self._runners: Sequence[Running] = ()
+        self._runners: Sequence[MeasuredRunner] = ()
         self._engine = _EngineSeries()
         self._add_gauges()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self.registry.register(_Collected(lambda: series.layout.metrics(self._rows)))
-        self.registry.register(_Collected(self._engine.metrics))
-        self.registry.register(_Collected(self._memory))
-        self.registry.register(_Collected(self._engines))
+        self.registry.register(_MetricsCollector(lambda: series.layout.metrics(self._rows)))
+        self.registry.register(_MetricsCollector(self._engine.metrics))
+        self.registry.register(_MetricsCollector(self._memory))
+        self.registry.register(_MetricsCollector(self._engines))
 
     def add_row(self, row: Row) -> None:
         """Sum up what another front end counts."""
@@ -88,7 +88,7 @@ class Metrics:
         self._engine.worker_replaced()
 
     def model_loaded(
-        self, card: ModelCard, max_batch_tokens: int, queue: Queue, runners: Sequence[Running]
+        self, card: ModelCard, max_batch_tokens: int, queue: Queue, runners: Sequence[MeasuredRunner]
     ) -> None:
         self._runners = runners
         self._model.labels(
@@ -162,7 +162,7 @@ class _EngineSeries:
     """What the engine's process counts itself."""
 
     def __init__(self) -> None:
-        self._layout = layout = Layout()
+        self._layout = layout = SeriesLayout()
         self._inputs = layout.add("counter", "embedserve_inputs", "Inputs that have run through the engine.")
         self._tokens = layout.add("counter", "embedserve_tokens", "Tokens that have run through the engine.")
         self._padding = layout.add(
@@ -209,7 +209,7 @@ class _EngineSeries:
         return self._layout.metrics([self._row])
 
 
-class _Collected(Collector):
+class _MetricsCollector(Collector):
     """A function as a collector."""
 
     def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:

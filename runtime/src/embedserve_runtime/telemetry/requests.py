@@ -14,7 +14,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from embedserve_runtime.telemetry.series import Family, Histogram, Layout, Row, TwoHistograms
+from embedserve_runtime.telemetry.series import Family, Histogram, Row, SeriesLayout, TwoHistograms
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 TEI_SECONDS = tuple(1e-5 * 1.5**k for k in range(1, 36))
@@ -42,7 +42,7 @@ class RequestFacts(Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class FinishedRequest:
     """A request that has been answered. seconds: of all of it, up to now.
 
     rpc_status: of a gRPC call, as that protocol numbers it; method is empty then, route the service, and status what
@@ -71,7 +71,7 @@ class RequestSeries:
         embedding_routes: Collection[str],
         causes: Iterable[str],
     ) -> None:
-        self.layout = layout = Layout()
+        self.layout = layout = SeriesLayout()
         self.embedding_routes = frozenset(embedding_routes)
         pairs = [(route, str(status)) for route in routes for status in statuses]
         self.requests = layout.add(
@@ -114,7 +114,7 @@ class RequestSeries:
         )
 
     def clear_gauges(self, row: Row) -> None:
-        """Of a front end that has died."""
+        """Set the gauges of a front end that has died to zero."""
         for family in self.layout.families:
             if family.kind == "gauge":
                 for place in family.places().values():
@@ -152,7 +152,7 @@ class RequestMetrics:
         self.row[self._in_flight] -= 1
 
     def request_done(self, route: str, status: int, seconds: float, facts: RequestFacts) -> None:
-        """Raises KeyError for a route or a status that is not among the series."""
+        """Count a finished request. Raises KeyError for a route or a status that is not among the series."""
         row = self.row
         row[self._by_status[route, status]] += 1
         self._durations[route].observe(seconds)

@@ -69,7 +69,7 @@ class Family:
 
 
 @dataclass
-class Layout:
+class SeriesLayout:
     families: list[Family] = field(default_factory=list)
     size: int = 0
 
@@ -92,7 +92,7 @@ class Layout:
         return row_in(memoryview(bytearray(self.size * NUMBER_BYTES)))
 
     def metrics(self, rows: Sequence[Row]) -> Iterator[Metric]:
-        """Of the sum of all rows."""
+        """Return the metrics of the sum of all rows."""
         total = [sum(numbers) for numbers in zip(*rows, strict=True)]
         return (family.metric(total) for family in self.families)
 

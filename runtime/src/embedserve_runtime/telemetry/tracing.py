@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from embedserve_runtime.telemetry.requests import Done, RequestFacts
+from embedserve_runtime.telemetry.requests import FinishedRequest, RequestFacts
 
 # At the end: so long the spans that are left may take to be sent.
 FLUSH_SECONDS = 3.0
@@ -42,7 +42,7 @@ class RequestTracer:
         self._tracer = self._provider.get_tracer("embedserve_runtime")
         self._propagator = TraceContextTextMapPropagator()
 
-    def request_done(self, done: Done, headers: Mapping[bytes, bytes]) -> None:
+    def request_done(self, done: FinishedRequest, headers: Mapping[bytes, bytes]) -> None:
         """headers: of the request; its W3C trace context is the parent."""
         end = time.time_ns()
         start = end - int(done.seconds * SECOND)
@@ -97,7 +97,7 @@ class RequestTracer:
         self._tracer.start_span("encode", context=context, start_time=encoding).end(end)
 
 
-def _protocol(done: Done) -> dict[str, str | int]:
+def _protocol(done: FinishedRequest) -> dict[str, str | int]:
     """OpenTelemetry's names for what a protocol has."""
     if done.rpc_status is not None:
         return {"rpc.system": "grpc", "rpc.service": done.route, "rpc.grpc.status_code": done.rpc_status}

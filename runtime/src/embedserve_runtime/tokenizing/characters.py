@@ -22,7 +22,7 @@ from embedserve_runtime.loops.reading import (
     SIGN,
 )
 from embedserve_runtime.loops.tries import Bytes
-from embedserve_runtime.tokenizing.spelling import PLAIN, Split, Surroundings
+from embedserve_runtime.tokenizing.pre_tokenizer import PLAIN, PreTokenizerSettings, Split
 
 _ASCII = 0x80
 
@@ -37,22 +37,24 @@ class Characters(NamedTuple):
     name_starts: Int32Array
 
 
-def read_characters(tokenizer: Tokenizer, layout: Mapping[str, Any], around: Surroundings) -> Characters:
+def read_characters(
+    tokenizer: Tokenizer, layout: Mapping[str, Any], settings: PreTokenizerSettings
+) -> Characters:
     """layout: tokenizer.json. A character is ODD that may join with another, that may be part of an added token once it
     is normalized, or that would be taken for the mark."""
     plain = PLAIN.findall("".join(map(chr, range(PLANE))))
     raw, normal = _names(tokenizer, layout)
     hidden = frozenset("".join(normal))
     made: list[str | None] = [None] * PLANE
-    for character, normalized in zip(plain, _normalized(tokenizer, plain), strict=True):
+    for character, normalized in zip(plain, _normalize_characters(tokenizer, plain), strict=True):
         # Added tokens that are looked for in normalized texts are found in texts of ASCII as they are written.
         hides = bool(normal) and (
             not normalized or (not character.isascii() and not hidden.isdisjoint(normalized.lower()))
         )
-        if not (hides or (around.mark and around.mark in normalized)):
+        if not (hides or (settings.mark and settings.mark in normalized)):
             made[ord(character)] = normalized
     starts = _starts(["\0" if one is None else one for one in made])
-    rows = _rows("".join(["\0" if one is None else one for one in made]), around.split)
+    rows = _rows("".join(["\0" if one is None else one for one in made]), settings.split)
     rows[starts[[code for code, one in enumerate(made) if one is None]], 0] = ODD
     names = [_small(name) for name in sorted({*raw, *normal})]
     return Characters(
@@ -64,7 +66,7 @@ def read_characters(tokenizer: Tokenizer, layout: Mapping[str, Any], around: Sur
     )
 
 
-def _normalized(tokenizer: Tokenizer, characters: Sequence[str]) -> list[str]:
+def _normalize_characters(tokenizer: Tokenizer, characters: Sequence[str]) -> list[str]:
     """What the normalizer makes of each, between two letters that it leaves as they are."""
     normalizer = tokenizer.normalizer
     if normalizer is None:

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from embedserve_runtime.engines.base import Tokens
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong
-from embedserve_runtime.tokenizing.cutting import CutRules, keep, longest_first
 from embedserve_runtime.tokenizing.layout import read_pair_template
 from embedserve_runtime.tokenizing.reader import Body, Reader, pieces
+from embedserve_runtime.tokenizing.truncation import TruncationRules, longest_first, truncate_ids
 
 Pair = tuple[str, str]
 
 
 def check_not_empty(pairs: Sequence[Pair]) -> None:
-    """Raises EmptyInput for a pair of two empty texts; one empty text is an input like any other."""
+    """Raise EmptyInput for a pair of two empty texts; one empty text is an input like any other."""
     for index, pair in enumerate(pairs):
         if not any(pair):
             raise EmptyInput(f"input {index} is empty: neither of its two texts has a character")
@@ -36,19 +36,19 @@ class PairEncoder:
                 "special tokens of a pair"
             )
 
-    def encode(self, pairs: Sequence[Pair], prompt: str, rules: CutRules) -> list[Tokens]:
+    def encode(self, pairs: Sequence[Pair], prompt: str, rules: TruncationRules) -> list[Tokens]:
         """The prompt goes before the first text of each pair. One first text is tokenized once a call.
 
         Raises EmptyInput, InputTooLong, InvalidInput, the first two naming the pair.
         """
         check_not_empty(pairs)
         return [
-            self._joined(index, pair, bodies, rules)
+            self._join(index, pair, bodies, rules)
             for index, (pair, bodies) in enumerate(self._bodies(pairs, prompt, rules))
         ]
 
     def _bodies(
-        self, pairs: Sequence[Pair], prompt: str, rules: CutRules
+        self, pairs: Sequence[Pair], prompt: str, rules: TruncationRules
     ) -> Iterator[tuple[Pair, tuple[Body, Body]]]:
         side = rules.side if rules.truncate else "right"
         known: dict[str, Body] = {}
@@ -60,7 +60,7 @@ class PairEncoder:
             for pair, second in zip(prompted, seconds, strict=True):
                 yield pair, (known[pair[0]], second)
 
-    def _joined(self, index: int, pair: Pair, bodies: tuple[Body, Body], rules: CutRules) -> Tokens:
+    def _join(self, index: int, pair: Pair, bodies: tuple[Body, Body], rules: TruncationRules) -> Tokens:
         first, second = bodies
         count = first.count + second.count
         if not rules.truncate and count > self._room:
@@ -70,7 +70,10 @@ class PairEncoder:
                 f"most {self._max_length}; shorten it or set `truncate` to true"
             )
         lengths = longest_first(*self._counts(pair, bodies), self._room)
-        texts = keep(first.ids, lengths[0], rules.side), keep(second.ids, lengths[1], rules.side)
+        texts = (
+            truncate_ids(first.ids, lengths[0], rules.side),
+            truncate_ids(second.ids, lengths[1], rules.side),
+        )
         sequence = self._template.join(texts, typed=self._typed)
         if not len(sequence):
             raise EmptyInput(f"input {index} has no tokens after normalising")

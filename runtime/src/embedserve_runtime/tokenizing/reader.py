@@ -17,9 +17,9 @@ from tokenizers import Encoding, Tokenizer
 
 from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.errors import InvalidInput
-from embedserve_runtime.tokenizing.cutting import Side, keep
 from embedserve_runtime.tokenizing.layout import read_boundaries, read_special_tokens
-from embedserve_runtime.tokenizing.words import Words
+from embedserve_runtime.tokenizing.truncation import Side, truncate_ids
+from embedserve_runtime.tokenizing.words import WordTokenizer
 
 ItemT = TypeVar("ItemT")
 
@@ -57,7 +57,7 @@ class Ids(Struct, frozen=True, eq=False):
         return len(self.ids)
 
 
-class Segment(Struct, frozen=True):
+class TokenSegment(Struct, frozen=True):
     """Tokens start to stop of an encoding, whose text begins `shift` code points into the whole."""
 
     encoding: Encoding | Ids
@@ -90,7 +90,7 @@ class Segment(Struct, frozen=True):
         ]
 
 
-class Need(Struct, frozen=True):
+class TokenNeeds(Struct, frozen=True):
     """What a caller wants to know of a text.
 
     enough: a part of the text with more tokens than this decides.
@@ -104,8 +104,9 @@ class Need(Struct, frozen=True):
     offsets: bool = False
 
 
-class Part(Struct, frozen=True):
-    """As much of a text as decides. whole: all of it; shift: where in the text the part begins, in code points."""
+class TextPart(Struct, frozen=True):
+    """The part of a text that is decisive. whole: all of it; shift: where in the text the part begins, in code
+    points."""
 
     encoding: Encoding | Ids
     whole: bool = True
@@ -132,24 +133,24 @@ class Body(Struct, frozen=True, eq=False):
 
 
 class Reader:
-    def __init__(self, tokenizer: Tokenizer, max_length: int, *, bulk: bool) -> None:
-        """Takes the tokenizer over: nobody else may change it afterwards. bulk: whether many texts at a time shall be
-        fast. Raises ModelInvalid."""
+    def __init__(self, tokenizer: Tokenizer, max_length: int, *, compiled: bool) -> None:
+        """Takes the tokenizer over: nobody else may change it afterwards. compiled: whether many texts at a time shall
+        be fast. Raises ModelInvalid."""
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self.tokenizer = tokenizer
         self.head, self.tail = read_special_tokens(tokenizer)
         self._frame = self.head.tobytes(), self.tail.tobytes()
         layout = json.loads(tokenizer.to_str())
-        self._words = Words.of(tokenizer, layout, bulk=bulk)
+        self._words = WordTokenizer.build(tokenizer, layout, compiled=compiled)
         self._boundaries = read_boundaries(layout)
         self._window = max(max_length * WINDOW_CHARACTERS_PER_TOKEN, FEW_CHARACTERS)
 
-    def parts(self, texts: Sequence[str], need: Need) -> Iterator[Part]:
-        """As much of each text as decides, in order; `texts` is one piece of a request. Very long texts are taken
+    def parts(self, texts: Sequence[str], needs: TokenNeeds) -> Iterator[TextPart]:
+        """Encode the decisive part of each text, in order; `texts` is one piece of a request. Very long texts are taken
         one at a time, as the caller goes on. Raises InvalidInput.
         """
-        known = [self._known(text, need) if len(text) <= self._window else None for text in texts]
+        known = [self._known(text, needs) if len(text) <= self._window else None for text in texts]
         near = iter(
             self._encode(
                 [
@@ -157,14 +158,14 @@ class Reader:
                     for text, ids in zip(texts, known, strict=True)
                     if ids is None and len(text) <= self._window
                 ],
-                need,
+                needs,
             )
         )
         for text, ids in zip(texts, known, strict=True):
             if ids is not None:
-                yield Part(Ids(ids))
+                yield TextPart(Ids(ids))
             else:
-                yield Part(next(near)) if len(text) <= self._window else self._far(text, need)
+                yield TextPart(next(near)) if len(text) <= self._window else self._far(text, needs)
 
     def by_words(self, texts: Sequence[str]) -> Sequence[Int32Array | None]:
         """All ids of each text, with special tokens; None where its words are not looked up. FlatTokens where all were
@@ -177,47 +178,50 @@ class Reader:
             and sum(lengths) <= PIECE_CHARACTERS
             and max(lengths, default=0) <= self._window
         ):
-            return self._words.ids_of(texts, *self._frame)
+            return self._words.ids_of_all(texts, *self._frame)
         near = [text for text in texts if len(text) <= self._window]
-        known = iter([ids for piece in pieces(near, len) for ids in self._words.ids_of(piece, *self._frame)])
+        known = iter(
+            [ids for piece in pieces(near, len) for ids in self._words.ids_of_all(piece, *self._frame)]
+        )
         return [next(known) if len(text) <= self._window else None for text in texts]
 
     def bodies(self, texts: Sequence[str], room: int, side: Side) -> list[Body]:
         """The tokens of each text that may stay where `room` tokens fit. Raises InvalidInput."""
-        need = Need(room, from_left=side == "right")
+        needs = TokenNeeds(room, from_left=side == "right")
         bodies = []
         for piece in pieces(texts, len):
-            for part in self.parts(piece, need):
+            for part in self.parts(piece, needs):
                 ids = np.array(part.encoding.ids, dtype=np.int32)
                 # A copy, lest the ids that were cut off stay in memory.
-                bodies.append(Body(keep(ids, room, side).copy(), len(ids), part.whole))
+                bodies.append(Body(truncate_ids(ids, room, side).copy(), len(ids), part.whole))
         return bodies
 
     def count(self, text: str) -> int:
         """All tokens of the text, without special ones."""
-        return len(self._encode_one(text, Need(0, from_left=True)))
+        return len(self._encode_one(text, TokenNeeds(0, from_left=True)))
 
-    def leading(self, text: str, characters: int, most: int) -> Segment:
-        """The tokens, at most `most`, that lie wholly in the first characters, as they come out before the rest."""
+    def leading(self, text: str, characters: int, max_tokens: int) -> TokenSegment:
+        """Return the tokens, at most `max_tokens`, that lie wholly in the first characters, as they come out before the
+        rest."""
         end, pattern = len(text), self._boundaries.pattern
         if pattern and (found := pattern.search(text, characters)):
             end = found.start()
         encoding = self.tokenizer.encode(text[:end], add_special_tokens=False)
         inside = sum(stop <= characters for _, stop in encoding.offsets)
-        return Segment(encoding, 0, min(inside, most))
+        return TokenSegment(encoding, 0, min(inside, max_tokens))
 
-    def _known(self, text: str, need: Need) -> Int32Array | None:
+    def _known(self, text: str, needs: TokenNeeds) -> Int32Array | None:
         """Ids of a text by its words; None where the library must read it whole."""
-        if self._words is None or need.offsets:
+        if self._words is None or needs.offsets:
             return None
-        return self._words.ids(text, *self._frame) if need.special else self._words.ids(text)
+        return self._words.ids(text, *self._frame) if needs.special else self._words.ids(text)
 
-    def _encode(self, texts: list[str], need: Need) -> list[Encoding]:
-        tokenizer, special = self.tokenizer, need.special
+    def _encode(self, texts: list[str], needs: TokenNeeds) -> list[Encoding]:
+        tokenizer, special = self.tokenizer, needs.special
         try:
             if sum(map(len, texts)) <= FEW_CHARACTERS:
                 return [tokenizer.encode(text, add_special_tokens=special) for text in texts]
-            batch = tokenizer.encode_batch if need.offsets else tokenizer.encode_batch_fast
+            batch = tokenizer.encode_batch if needs.offsets else tokenizer.encode_batch_fast
             encodings: list[Encoding] = batch(texts, add_special_tokens=special)
         except TypeError as error:  # what the library says of a string that has no UTF-8
             raise InvalidInput(
@@ -225,10 +229,10 @@ class Reader:
             ) from error
         return encodings
 
-    def _encode_one(self, text: str, need: Need) -> Encoding:
-        return self._encode([text], need)[0]
+    def _encode_one(self, text: str, needs: TokenNeeds) -> Encoding:
+        return self._encode([text], needs)[0]
 
-    def _far(self, text: str, need: Need) -> Part:
+    def _far(self, text: str, needs: TokenNeeds) -> TextPart:
         """Encode as much of a very long text as decides.
 
         A part that ends at a word boundary has the ids of the whole text there. So once it has more ids than
@@ -236,17 +240,17 @@ class Reader:
         """
         pattern, both_ways = self._boundaries.pattern, self._boundaries.both_ways
         window = self._window
-        while pattern and (need.from_left or both_ways) and window < len(text):
-            found = pattern.search(text, window if need.from_left else len(text) - window)
-            if found is None and need.from_left:
+        while pattern and (needs.from_left or both_ways) and window < len(text):
+            found = pattern.search(text, window if needs.from_left else len(text) - window)
+            if found is None and needs.from_left:
                 break
             if found is not None:
                 cut = found.start()
-                encoding = self._encode_one(text[:cut] if need.from_left else text[cut:], need)
-                if len(encoding) > need.enough:
-                    return Part(encoding, False, 0 if need.from_left else cut)
+                encoding = self._encode_one(text[:cut] if needs.from_left else text[cut:], needs)
+                if len(encoding) > needs.enough:
+                    return TextPart(encoding, False, 0 if needs.from_left else cut)
             window *= WINDOW_GROWTH
-        return Part(self._encode_one(text, need))
+        return TextPart(self._encode_one(text, needs))
 
 
 def pieces(items: Sequence[ItemT], size: Callable[[ItemT], int]) -> Iterator[Sequence[ItemT]]:

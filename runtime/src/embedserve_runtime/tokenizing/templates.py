@@ -14,9 +14,9 @@ import numpy as np
 
 from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.errors import ConfigError, InputTooLong
-from embedserve_runtime.tokenizing.cutting import CutRules, keep
 from embedserve_runtime.tokenizing.pairs import Pair, check_not_empty
-from embedserve_runtime.tokenizing.reader import Need, Part, Reader, pieces
+from embedserve_runtime.tokenizing.reader import Reader, TextPart, TokenNeeds, pieces
+from embedserve_runtime.tokenizing.truncation import TruncationRules, truncate_ids
 
 _PLACES = re.compile(r"\{(instruction|query|document)\}")
 _DOCUMENT = "{document}"
@@ -60,13 +60,15 @@ class TemplateEncoder:
         if self._frame({"query": "", "instruction": ""}) is None:
             raise ConfigError(f"max_length {max_length} leaves no room beside the template")
 
-    def encode(self, pairs: Sequence[Pair], rules: CutRules, *, instruction: str = "") -> list[Int32Array]:
+    def encode(
+        self, pairs: Sequence[Pair], rules: TruncationRules, *, instruction: str = ""
+    ) -> list[Int32Array]:
         """One sequence a pair of query and document; only the document is cut.
 
         Raises EmptyInput and InputTooLong, naming the pair, and InvalidInput.
         """
         check_not_empty(pairs)
-        need = Need(self._max_length, from_left=not rules.truncate or rules.side == "right")
+        needs = TokenNeeds(self._max_length, from_left=not rules.truncate or rules.side == "right")
         frames: dict[str, _Frame] = {}
         sequences: list[Int32Array] = []
         for piece in pieces(pairs, lambda pair: len(instruction) + len(pair[0]) + len(pair[1])):
@@ -74,7 +76,7 @@ class TemplateEncoder:
                 if query not in frames:
                     frames[query] = self._frame_of(index, query, instruction)
             texts = [frames[query].lead + document for query, document in piece]
-            parts = self._reader.parts(texts, need)
+            parts = self._reader.parts(texts, needs)
             for (query, _), text, part in zip(piece, texts, parts, strict=True):
                 sequences.append(self._fit(len(sequences), frames[query], text, part, rules))
         return sequences
@@ -89,20 +91,22 @@ class TemplateEncoder:
         return frame
 
     def _frame(self, values: Mapping[str, str]) -> _Frame | None:
-        """None where not one token of a document fits."""
-        head, tail = self._joined(self._before, values), self._joined(self._after, values)
+        """Return the frame of a query; None where not one token of a document fits."""
+        head, tail = self._join(self._before, values), self._join(self._after, values)
         room = self._max_length - len(head) - len(tail)
-        lead = _filled(self._lead, values)
+        lead = _fill_in(self._lead, values)
         (body,) = self._reader.bodies([lead], self._max_length, "right")
         return _Frame(head, lead, tail, room, body.count) if body.count < room else None
 
-    def _joined(self, parts: Sequence[str], values: Mapping[str, str]) -> Int32Array:
+    def _join(self, parts: Sequence[str], values: Mapping[str, str]) -> Int32Array:
         """Ids of the parts; of a part too long for the model, as many as show that."""
-        texts = [_filled(part, values) for part in parts]
+        texts = [_fill_in(part, values) for part in parts]
         bodies = self._reader.bodies(texts, self._max_length, "right")
         return np.concatenate([np.empty(0, dtype=np.int32), *(body.ids for body in bodies)])
 
-    def _fit(self, index: int, frame: _Frame, text: str, part: Part, rules: CutRules) -> Int32Array:
+    def _fit(
+        self, index: int, frame: _Frame, text: str, part: TextPart, rules: TruncationRules
+    ) -> Int32Array:
         ids = np.array(part.encoding.ids, dtype=np.int32)
         if len(ids) > frame.room and not rules.truncate:
             least = "" if part.whole else "at least "
@@ -115,9 +119,11 @@ class TemplateEncoder:
         # The lead stays, then comes the end of the document.
         leading = self._reader.leading(text, len(frame.lead), frame.lead_tokens)
         lead = np.array(leading.ids, dtype=np.int32)
-        return np.concatenate((frame.head, lead, keep(ids, frame.room - len(lead), "left"), frame.tail))
+        return np.concatenate(
+            (frame.head, lead, truncate_ids(ids, frame.room - len(lead), "left"), frame.tail)
+        )
 
 
-def _filled(part: str, values: Mapping[str, str]) -> str:
+def _fill_in(part: str, values: Mapping[str, str]) -> str:
     """The part with its places filled; braces inside a value mean nothing."""
     return _PLACES.sub(lambda place: values[place[1]], part)

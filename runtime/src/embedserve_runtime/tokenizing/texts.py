@@ -18,11 +18,19 @@ from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, PromptTemplate, Task
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import WordTable
-from embedserve_runtime.tokenizing.cutting import CutRules, keep
 from embedserve_runtime.tokenizing.layout import lowercase_first, register_markers
 from embedserve_runtime.tokenizing.pairs import PairEncoder
-from embedserve_runtime.tokenizing.reader import Ids, Need, Part, Reader, Segment, Token, pieces
+from embedserve_runtime.tokenizing.reader import (
+    Ids,
+    Reader,
+    TextPart,
+    Token,
+    TokenNeeds,
+    TokenSegment,
+    pieces,
+)
 from embedserve_runtime.tokenizing.templates import TemplateEncoder
+from embedserve_runtime.tokenizing.truncation import TruncationRules, truncate_ids
 
 Input = str | list[int]
 
@@ -50,7 +58,7 @@ class TextTokenizer:
         pair_types: bool = False,
         blank: int | None = None,
         characters: int | None = None,
-        bulk: bool = False,
+        compiled: bool = False,
     ) -> None:
         """Takes the tokenizer over: nobody else may change it afterwards.
 
@@ -58,11 +66,11 @@ class TextTokenizer:
         pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
         blank: id that stands for a text without tokens; None: such a text is refused.
         characters: of a text with its prompt that is cut on the right, no more than these are looked at.
-        bulk: whether many texts at a time shall be fast, which takes time at start and some memory.
+        compiled: whether many texts at a time shall be fast, which takes time at start and some memory.
         """
         self._blank = blank
         self._characters = characters
-        self._reader = Reader(tokenizer, max_length, bulk=bulk)
+        self._reader = Reader(tokenizer, max_length, compiled=compiled)
         self._tokenizer = tokenizer
         self.queries = self
         self._pair_types = pair_types
@@ -78,7 +86,8 @@ class TextTokenizer:
 
     @classmethod
     def from_card(cls, card: ModelCard) -> TextTokenizer:
-        """Raises ModelInvalid and ConfigError; for a reranker also when its tokenizer cannot make pairs."""
+        """Build the tokenizer of a model. Raises ModelInvalid and ConfigError; for a reranker also when its tokenizer
+        cannot make pairs."""
         built = cls._of_way(card)
         if card.query is not None and not card.shares_encoder:
             built.queries = cls._of_way(card.query.card)
@@ -103,7 +112,7 @@ class TextTokenizer:
                 vocabulary,
                 blank=vocabulary,
                 characters=None if per_token is None else card.max_length * per_token,
-                bulk=True,
+                compiled=True,
             )
         if card.late_interaction is not None:
             register_markers(tokenizer, card.late_interaction.markers)
@@ -122,7 +131,7 @@ class TextTokenizer:
         """Make pairs with a written prompt from now on. Raises ConfigError when it leaves no room."""
         self._written = (self.template(template.parts), template.instruction)
 
-    def encode(self, inputs: Sequence[Input], prompt: str, rules: CutRules) -> Sequence[Int32Array]:
+    def encode(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> Sequence[Int32Array]:
         """Token ids of each input, in order. Texts get the prompt put before them; id arrays are used as they
         are.
 
@@ -141,7 +150,7 @@ class TextTokenizer:
         return [next(fitted)[0] if ids is None else ids for ids in known]
 
     def encode_pairs(
-        self, pairs: Sequence[tuple[str, str]], rules: CutRules, *, prompt: str = ""
+        self, pairs: Sequence[tuple[str, str]], rules: TruncationRules, *, prompt: str = ""
     ) -> list[Tokens]:
         """One sequence a pair, as transformers' fast tokenizers make it with `truncation=True`; with token types where
         the encoder is told them. The prompt goes before the first text, as in sentence-transformers' CrossEncoder; for
@@ -156,19 +165,19 @@ class TextTokenizer:
         return self._pairs.encode(pairs, prompt, rules)
 
     def require_pairs(self) -> None:
-        """Raises ModelInvalid or ConfigError when pairs cannot be encoded, which a single text does not need."""
+        """Raise ModelInvalid or ConfigError when pairs cannot be encoded, which a single text does not need."""
         self._pairs  # noqa: B018  made at first use
 
     def template(self, parts: Sequence[str]) -> TemplateEncoder:
-        """For models that rank by a written prompt instead of the tokenizer's pair template. Raises ConfigError."""
+        """Build the encoder of models that rank by a written prompt, not by a pair template. Raises ConfigError."""
         return TemplateEncoder(self._reader, self.max_length, parts)
 
     def shorten(self, texts: Sequence[str], tokens: int) -> list[str]:
         """The beginning of each text that its first `tokens` tokens cover."""
-        need = Need(tokens, from_left=True, offsets=True)
+        needs = TokenNeeds(tokens, from_left=True, offsets=True)
         shortened = []
         for piece in pieces(texts, len):
-            for text, part in zip(piece, self._reader.parts(piece, need), strict=True):
+            for text, part in zip(piece, self._reader.parts(piece, needs), strict=True):
                 offsets = part.offsets
                 shortened.append(text[: offsets[tokens - 1][1]] if len(offsets) > tokens else text)
         return shortened
@@ -188,13 +197,13 @@ class TextTokenizer:
     def _count_prompt_tokens(self, prompt: str) -> int:
         if not prompt:
             return 0
-        part = next(self._reader.parts([prompt], Need(self.max_length, from_left=True, special=True)))
+        part = next(self._reader.parts([prompt], TokenNeeds(self.max_length, from_left=True, special=True)))
         if not len(part.encoding):
             return 0
-        ids = _ids_of(self._fit_text(0, prompt, 0, part, CutRules(truncate=True)))
+        ids = _ids_of(self._fit_text(0, prompt, 0, part, TruncationRules(truncate=True)))
         return len(ids) - (int(ids[-1]) in self._special_ids)
 
-    def locate(self, inputs: Sequence[Input], prompt: str, rules: CutRules) -> list[list[Token]]:
+    def locate(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> list[list[Token]]:
         """What `encode` gives, with the texts of the tokens and their places in prompt + input."""
         located = []
         for item, (ids, segments) in zip(
@@ -226,7 +235,7 @@ class TextTokenizer:
             whole = [prompt + text for text in piece]
             encodings = self._tokenizer.encode_batch(whole, add_special_tokens=add_special_tokens)
             tokenized += [
-                Segment(encoding, 0, len(encoding.ids)).tokens(text)
+                TokenSegment(encoding, 0, len(encoding.ids)).tokens(text)
                 for text, encoding in zip(whole, encodings, strict=True)
             ]
         return tokenized
@@ -265,16 +274,21 @@ class TextTokenizer:
         return bool(lengths.min() > 0 and lengths.max() <= self.max_length)
 
     def _fit(
-        self, inputs: Sequence[tuple[int, Input]], prompt: str, rules: CutRules, *, offsets: bool = False
-    ) -> Iterator[tuple[Int32Array, list[Segment]]]:
+        self,
+        inputs: Sequence[tuple[int, Input]],
+        prompt: str,
+        rules: TruncationRules,
+        *,
+        offsets: bool = False,
+    ) -> Iterator[tuple[Int32Array, list[TokenSegment]]]:
         """Ids of each numbered input, and where they come from; one at a time, since the second is large."""
         from_left = not rules.truncate or rules.side == "right"
-        need = Need(self.max_length, from_left, special=True, offsets=offsets)
+        needs = TokenNeeds(self.max_length, from_left, special=True, offsets=offsets)
         for piece in pieces(inputs, lambda numbered: len(numbered[1])):
             texts = [prompt + item for _, item in piece if isinstance(item, str)]
             if self._characters is not None and from_left:
                 texts = [self._first_characters(text, rules) for text in texts]
-            parts = self._reader.parts(texts, need)
+            parts = self._reader.parts(texts, needs)
             for index, item in piece:
                 if isinstance(item, str):
                     part = next(parts)
@@ -289,25 +303,25 @@ class TextTokenizer:
                     yield self._fit_ids(index, item, rules), []
 
     def _fit_text(
-        self, index: int, text: str, prompt_length: int, part: Part, rules: CutRules
-    ) -> list[Segment]:
+        self, index: int, text: str, prompt_length: int, part: TextPart, rules: TruncationRules
+    ) -> list[TokenSegment]:
         encoding, count = part.encoding, len(part.encoding)
         if not count:
             raise EmptyInput(f"input {index} has no tokens after normalising")
         if count <= self.max_length:
-            return [Segment(encoding, 0, count)]
+            return [TokenSegment(encoding, 0, count)]
         if not rules.truncate:
             raise self._too_long(index, count, exact=part.whole)
         head, tail = len(self._head), count - len(self._tail)
         if rules.side == "right":
-            return [Segment(encoding, 0, head + self._room), Segment(encoding, tail, count)]
+            return [TokenSegment(encoding, 0, head + self._room), TokenSegment(encoding, tail, count)]
         # Special tokens and prompt stay, then comes the end of the text.
         prompt = [self._reader.leading(text, prompt_length, self._room)] if prompt_length else []
         kept = tail - (self._room - sum(map(len, prompt)))
-        return [Segment(encoding, 0, head), *prompt, Segment(encoding, kept, count, part.shift)]
+        return [TokenSegment(encoding, 0, head), *prompt, TokenSegment(encoding, kept, count, part.shift)]
 
-    def _first_characters(self, text: str, rules: CutRules) -> str:
-        """Raises InputTooLong."""
+    def _first_characters(self, text: str, rules: TruncationRules) -> str:
+        """Cut a very long text before it is tokenized. Raises InputTooLong."""
         if len(text) > (limit := self._characters or len(text)) and not rules.truncate:
             raise InputTooLong(
                 f"an input has {len(text)} characters and the model reads at most {limit}; shorten it or set "
@@ -315,7 +329,7 @@ class TextTokenizer:
             )
         return text[:limit]
 
-    def _fit_ids(self, index: int, ids: list[int], rules: CutRules) -> Int32Array:
+    def _fit_ids(self, index: int, ids: list[int], rules: TruncationRules) -> Int32Array:
         _check_ids(index, ids, self.vocabulary_size)
         array = np.array(ids, dtype=np.int32)
         if len(ids) <= self.max_length:
@@ -323,9 +337,9 @@ class TextTokenizer:
         if not rules.truncate:
             raise self._too_long(index, len(ids), exact=True)
         if not self._is_framed(array):
-            return keep(array, self.max_length, rules.side)
+            return truncate_ids(array, self.max_length, rules.side)
         content = array[len(self._head) : len(ids) - len(self._tail)]
-        return np.concatenate((self._head, keep(content, self._room, rules.side), self._tail))
+        return np.concatenate((self._head, truncate_ids(content, self._room, rules.side), self._tail))
 
     def _is_framed(self, ids: Int32Array) -> bool:
         """Whether the client sent the special tokens along."""
@@ -356,7 +370,7 @@ def _check_ids(index: int, ids: list[int], vocabulary: int) -> None:
         raise InvalidInput(f"input {index}: token id {wrong} is not in the vocabulary of {vocabulary}")
 
 
-def _ids_of(segments: list[Segment]) -> Int32Array:
+def _ids_of(segments: list[TokenSegment]) -> Int32Array:
     if len(segments) == 1:
         return np.array(segments[0].ids, dtype=np.int32)
     return np.concatenate([np.array(segment.ids, dtype=np.int32) for segment in segments])

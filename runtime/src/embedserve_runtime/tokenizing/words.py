@@ -17,15 +17,15 @@ from tokenizers import Tokenizer
 
 from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.tokenizing.layout import WORD_NORMALIZERS, flat
-from embedserve_runtime.tokenizing.spelling import PLAIN, read_surroundings, spell_by_model
+from embedserve_runtime.tokenizing.pre_tokenizer import PLAIN, build_word_encoder, read_pre_tokenizer_settings
 
 if TYPE_CHECKING:
-    from embedserve_runtime.tokenizing.bulk import Bulk
+    from embedserve_runtime.tokenizing.compiled import CompiledTokenizer
 
 # Some 200 bytes each. When so many have been met, those that are not met again among the next so many are forgotten.
-MOST_WORDS = 32_768
+MAX_WORDS = 32_768
 # Longer ones come once, and one may be a whole text of a language without blanks.
-LONGEST_WORD = 48
+MAX_WORD_LENGTH = 48
 _PLAIN = re.compile(f"{PLAIN.pattern}*")
 _BLANKS = " \t\n\r"
 
@@ -33,51 +33,53 @@ _SPLIT_FIRST = {"BertPreTokenizer", "WhitespaceSplit", "Whitespace"}
 _SPLIT_FURTHER = {*_SPLIT_FIRST, "Punctuation", "Digits"}
 
 
-class Words:
-    """Safe from several threads: at worst two of them fill in the same word."""
+class WordTokenizer:
+    """Looks texts up word by word. Safe from several threads: at worst two of them fill in the same word."""
 
-    def __init__(self, encode: Callable[[str], list[int]], bulk: Bulk | None = None) -> None:
-        """encode: ids of one word, without special tokens. bulk: what reads texts first, where it can."""
-        self._table = _Table(encode)
-        self.bulk = bulk
+    def __init__(self, encode: Callable[[str], list[int]], compiled: CompiledTokenizer | None = None) -> None:
+        """encode: ids of one word, without special tokens. compiled: reads texts first, where it can."""
+        self._table = _WordCache(encode)
+        self.compiled = compiled
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, layout: Mapping[str, Any], *, bulk: bool) -> Words | None:
-        """None for a tokenizer whose words are not known to be independent. layout: its tokenizer.json. bulk: whether
-        texts shall be read by compiled loops, which take memory and a longer start."""
+    def build(
+        cls, tokenizer: Tokenizer, layout: Mapping[str, Any], *, compiled: bool
+    ) -> WordTokenizer | None:
+        """Build one from tokenizer.json; None where words are not known to be independent. layout: its tokenizer.json.
+        compiled: whether texts shall be read by compiled loops, which take memory and a longer start."""
         if not (words_are_independent(layout) and _blanks_stay(tokenizer)):
             return None
-        around = read_surroundings(tokenizer, layout)
-        if around is None:
+        settings = read_pre_tokenizer_settings(tokenizer, layout)
+        if settings is None:
             return cls(lambda word: tokenizer.encode(word, add_special_tokens=False).ids)
-        spell = spell_by_model(tokenizer, layout, around)
-        if not bulk:
-            return cls(spell)
-        from embedserve_runtime.tokenizing.bulk import Bulk
+        encode_word = build_word_encoder(tokenizer, layout, settings)
+        if not compiled:
+            return cls(encode_word)
+        from embedserve_runtime.tokenizing.compiled import CompiledTokenizer
 
-        return cls(spell, Bulk.of(tokenizer, layout, around))
+        return cls(encode_word, CompiledTokenizer.build(tokenizer, layout, settings))
 
     def ids(self, text: str, head: bytes = b"", tail: bytes = b"") -> Int32Array | None:
-        """Of the text, between `head` and `tail`, ids as int32; None where the library must read it whole."""
-        if self.bulk is not None:
-            return self.ids_of([text], head, tail)[0]
-        return self._looked_up(text, head, tail)
+        """Return the ids of a text between `head` and `tail`; None where the library must read it whole."""
+        if self.compiled is not None:
+            return self.ids_of_all([text], head, tail)[0]
+        return self._look_up(text, head, tail)
 
-    def ids_of(
+    def ids_of_all(
         self, texts: Sequence[str], head: bytes = b"", tail: bytes = b""
     ) -> Sequence[Int32Array | None]:
-        """`ids` of each; FlatTokens where all were read together."""
-        if self.bulk is None or not texts:
-            return [self._looked_up(text, head, tail) for text in texts]
-        read, odd = self.bulk.read(texts, head, tail)
+        """Return the `ids` of each text, as FlatTokens where all were read together."""
+        if self.compiled is None or not texts:
+            return [self._look_up(text, head, tail) for text in texts]
+        read, odd = self.compiled.read(texts, head, tail)
         if odd is None:
             return read
         return [
-            self._looked_up(text, head, tail) if left_out else ids
+            self._look_up(text, head, tail) if left_out else ids
             for text, ids, left_out in zip(texts, read, odd.tolist(), strict=True)
         ]
 
-    def _looked_up(self, text: str, head: bytes, tail: bytes) -> Int32Array | None:
+    def _look_up(self, text: str, head: bytes, tail: bytes) -> Int32Array | None:
         if not text.isascii() and _PLAIN.fullmatch(text) is None:
             return None
         spaced = text.replace("\n", " ").replace("\t", " ").replace("\r", " ")
@@ -87,7 +89,7 @@ class Words:
         )
 
 
-class _Table(dict[str, bytes]):
+class _WordCache(dict[str, bytes]):
     """Ids by word, int32: of the words met last. Those met before them are kept aside, and come back when met."""
 
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
@@ -99,8 +101,8 @@ class _Table(dict[str, bytes]):
         ids = self._aside.get(word)
         if ids is None:
             ids = array("i", self._encode(word) if word else ()).tobytes()
-        if len(word) <= LONGEST_WORD:
-            if len(self) >= MOST_WORDS:
+        if len(word) <= MAX_WORD_LENGTH:
+            if len(self) >= MAX_WORDS:
                 self._aside = dict(self)
                 self.clear()
             self[word] = ids

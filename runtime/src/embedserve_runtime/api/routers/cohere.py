@@ -70,7 +70,7 @@ async def embed(request: Request, body: CohereBody) -> Response:
     ]
     meta = CohereMeta(
         api_version=CohereVersion(version="2"),
-        billed_units=CohereUnits(input_tokens=embedded.effort.tokens),
+        billed_units=CohereUnits(input_tokens=embedded.usage.tokens),
     )
     content = b'{"id":%b,"embeddings":{%b},"texts":%b,"meta":%b,"response_type":"embeddings_by_type"}' % (
         orjson.dumps(context.request_id),
@@ -78,7 +78,7 @@ async def embed(request: Request, body: CohereBody) -> Response:
         orjson.dumps(texts),
         to_json(meta),
     )
-    return result_response(request, service, content, embedded.effort)
+    return result_response(request, service, content, embedded.usage)
 
 
 def _texts_of(body: CohereBody) -> list[str]:

@@ -16,7 +16,7 @@ from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.probes import CurrentAnswer, CurrentBody, SelfCheck
 from embedserve_runtime.api.schemas.tei import ErrorBody
 from embedserve_runtime.api.self_check import problems_of
-from embedserve_runtime.results import Output
+from embedserve_runtime.engines.results import Output
 
 router = APIRouter(route_class=JsonRoute, tags=["management"], responses=error_responses(ErrorBody, 422, 503))
 

@@ -18,9 +18,9 @@ from embedserve_runtime.api.responses import result_response
 from embedserve_runtime.api.routers.documented import Responses, error_responses
 from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.api.schemas.native import EncodeAnswer, EncodeBody
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
-from embedserve_runtime.results import Output
-from embedserve_runtime.service import Embedded, EmbeddingService, EmbedQuery
+from embedserve_runtime.service import EmbeddingService, EmbedQuery, EmbedResult
 from embedserve_runtime.tokenizing import Input, Token
 
 BYTES = b"application/octet-stream"
@@ -62,14 +62,14 @@ async def encode(request: Request, body: EncodeBody) -> Response:
         b'"vector_space":' + orjson.dumps(service.card.vector_space),
         b'"dtype":' + orjson.dumps(body.dtype),
         b'"encoding":' + orjson.dumps(body.encoding),
-        b'"token_counts":' + orjson.dumps(list(embedded.effort.lengths)),
+        b'"token_counts":' + orjson.dumps(list(embedded.usage.lengths)),
         *await write_results(form, wanted, service, embedded),
     ]
     if tokens is not None:
         prompt = service.prompt_of(query)
         listed = await asyncio.to_thread(_write_tokens, query.inputs, len(prompt), tokens)
         members.append(b'"tokens":' + listed)
-    return result_response(request, service, b"{" + b",".join(members) + b"}", embedded.effort)
+    return result_response(request, service, b"{" + b",".join(members) + b"}", embedded.usage)
 
 
 def _query_of(request: Request, body: EncodeBody, service: EmbeddingService, wanted: Output) -> EmbedQuery:
@@ -115,12 +115,12 @@ def _check_outputs(body: EncodeBody, wanted: Output, *, as_bytes: bool) -> None:
 
 
 async def _bytes_response(
-    request: Request, service: EmbeddingService, embedded: Embedded, form: Form
+    request: Request, service: EmbeddingService, embedded: EmbedResult, form: Form
 ) -> Response:
     rows = await asyncio.to_thread(form.quantized, embedded.dense)
     headers = ((DTYPE, form.precision.encode()), (SHAPE, b"%d,%d" % rows.shape))
     return result_response(
-        request, service, rows.tobytes(), embedded.effort, headers=headers, content_type=BYTES
+        request, service, rows.tobytes(), embedded.usage, headers=headers, content_type=BYTES
     )
 
 

@@ -47,11 +47,11 @@ async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
     embedded = await service.embed(query)
     writer = openai_base64 if body.encoding_format == "base64" else openai_numbers
     rows = await write_rows(embedded.dense, writer)
-    tokens = embedded.effort.tokens
+    tokens = embedded.usage.tokens
     usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (tokens, tokens)
     model = orjson.dumps(server_of(request).model_name)
     content = b'{"object":"list","data":%b,"model":%b,"usage":%b}' % (rows, model, usage)
-    return result_response(request, service, content, embedded.effort)
+    return result_response(request, service, content, embedded.usage)
 
 
 @router.get(

@@ -37,9 +37,9 @@ from embedserve_runtime.api.schemas.tei import (
     TokensBody,
     VertexBody,
 )
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.results import Output
 from embedserve_runtime.service import EmbeddingService
 
 router = APIRouter(route_class=JsonRoute, tags=["platforms"], responses=error_responses(ErrorBody))

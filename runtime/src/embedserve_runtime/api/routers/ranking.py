@@ -72,7 +72,7 @@ async def _rerank(request: Request, body: RankBody, version: Literal["1", "2"]) 
         )
         for place in scored.ranking()[: body.top_n].tolist()
     ]
-    tokens = scored.effort.tokens
+    tokens = scored.usage.tokens
     answer = RankAnswer(
         id=context.request_id,
         model=server_of(request).model_name,
@@ -84,7 +84,7 @@ async def _rerank(request: Request, body: RankBody, version: Literal["1", "2"]) 
         ),
         usage=RankUsage(prompt_tokens=tokens, total_tokens=tokens),
     )
-    return result_response(request, service, to_json(answer), scored.effort)
+    return result_response(request, service, to_json(answer), scored.usage)
 
 
 def _check(body: RankBody) -> None:

@@ -53,7 +53,7 @@ async def score(request: Request, body: ScoreBody) -> Response:
         b'"measures":{' + measures + b"}",
         b'"weights":' + orjson.dumps({str(name): weight for name, weight in found.weights.items()}),
     )
-    return result_response(request, service, b"{" + b",".join(members) + b"}", found.effort)
+    return result_response(request, service, b"{" + b",".join(members) + b"}", found.usage)
 
 
 def _weights_of(body: ScoreBody) -> dict[Measure, float]:

@@ -55,11 +55,11 @@ from embedserve_runtime.api.schemas.tei import (
     TokensBody,
 )
 from embedserve_runtime.engines.base import EngineFacts
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput
 from embedserve_runtime.heads.similarity import cosines
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, MultiVectorHead, SparseHead
-from embedserve_runtime.results import Output
 from embedserve_runtime.service import TOKENIZER_THREADS, EmbedQuery
 from embedserve_runtime.tokenizing import Token
 
@@ -97,8 +97,8 @@ async def predict(request: Request, body: PredictBody) -> Response:
 async def run_task(request: Request, task: TeiTask) -> Response:
     """The answer of a task. Raises any RequestError."""
     service = service_of(request)
-    content, effort = await task.run(service)
-    return result_response(request, service, content, effort)
+    content, usage = await task.run(service)
+    return result_response(request, service, content, usage)
 
 
 @router.post(
@@ -111,7 +111,7 @@ async def embed_all(request: Request, body: TokensBody) -> Response:
     service = service_of(request)
     embedded = await service.embed(tokens_query(context_of(request), body, Output.HIDDEN))
     matrices = await write_matrices(embedded.hidden)
-    return result_response(request, service, b"[" + matrices + b"]", embedded.effort)
+    return result_response(request, service, b"[" + matrices + b"]", embedded.usage)
 
 
 @router.post("/similarity", summary="Cosine similarities of sentences to one", response_model=list[float])
@@ -138,7 +138,7 @@ async def compare(request: Request, body: SimilarityBody) -> Response:
     )
     embedded = await service.embed(query)
     scores = cosines(embedded.dense[0], embedded.dense[1:])
-    return result_response(request, service, number_arrays(scores, 0), embedded.effort)
+    return result_response(request, service, number_arrays(scores, 0), embedded.usage)
 
 
 @router.post("/tokenize", summary="Tokens of texts, with their places", response_model=list[list[TokenItem]])

@@ -16,9 +16,17 @@ from embedserve_runtime.api.encoding import number_arrays, numbers, sparse_items
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.inputs import note_inputs, read_inputs, request_options, side_of
 from embedserve_runtime.api.schemas.tei import EmbedBody, PredictBody, RerankBody, TokensBody
+from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput
-from embedserve_runtime.results import Output
-from embedserve_runtime.service import Effort, EmbeddingService, EmbedQuery, Pair, Scored, ScoreQuery, rank
+from embedserve_runtime.service import (
+    EmbeddingService,
+    EmbedQuery,
+    Pair,
+    ScoreQuery,
+    ScoreResult,
+    Usage,
+    rank,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +34,7 @@ class TeiTask:
     """inputs: how many there are. run: gives the answer's JSON and what it took; raises any RequestError."""
 
     inputs: int
-    run: Callable[[EmbeddingService], Awaitable[tuple[bytes, Effort]]]
+    run: Callable[[EmbeddingService], Awaitable[tuple[bytes, Usage]]]
 
 
 def embed_task(context: RequestContext, body: EmbedBody) -> TeiTask:
@@ -42,9 +50,9 @@ def embed_task(context: RequestContext, body: EmbedBody) -> TeiTask:
         timeout=options.timeout,
     )
 
-    async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
+    async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
         embedded = await service.embed(query)
-        return await write_rows(embedded.dense, number_arrays), embedded.effort
+        return await write_rows(embedded.dense, number_arrays), embedded.usage
 
     return TeiTask(len(query.inputs), run)
 
@@ -52,9 +60,9 @@ def embed_task(context: RequestContext, body: EmbedBody) -> TeiTask:
 def sparse_task(context: RequestContext, body: TokensBody) -> TeiTask:
     query = tokens_query(context, body, Output.SPARSE)
 
-    async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
+    async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
         embedded = await service.embed(query)
-        return await sparse_items(embedded.sparse), embedded.effort
+        return await sparse_items(embedded.sparse), embedded.usage
 
     return TeiTask(len(query.inputs), run)
 
@@ -65,7 +73,7 @@ def rerank_task(context: RequestContext, body: RerankBody) -> TeiTask:
     if not count:
         raise EmptyInput("`texts` cannot be empty")
 
-    async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
+    async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
         service.check_room(count)  # before a pair is made for each text
         query = _score_query(context, body, [Pair(body.query, text) for text in body.texts], ranks=True)
         scored = await rank(service, query)
@@ -75,7 +83,7 @@ def rerank_task(context: RequestContext, body: RerankBody) -> TeiTask:
             % (place, score, b',"text":' + orjson.dumps(body.texts[place]) if body.return_text else b"")
             for place, score in zip(places.tolist(), numbers(scored.scores[places, 0]), strict=True)
         )
-        return b"[" + b",".join(items) + b"]", scored.effort
+        return b"[" + b",".join(items) + b"]", scored.usage
 
     return TeiTask(count, run)
 
@@ -86,12 +94,12 @@ def predict_task(context: RequestContext, body: PredictBody) -> TeiTask:
     count = len(inputs) if is_batch else 1
     note_inputs(context, count, is_batch=is_batch)
 
-    async def run(service: EmbeddingService) -> tuple[bytes, Effort]:
+    async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
         service.check_room(count)
         items = [_item_of(item) for item in inputs] if is_batch else [_item_of(inputs)]
         scored = await service.score(_score_query(context, body, items, ranks=False))
         content = b",".join(_predictions(scored))
-        return b"[" + content + b"]" if is_batch else content, scored.effort
+        return b"[" + content + b"]" if is_batch else content, scored.usage
 
     return TeiTask(count, run)
 
@@ -138,7 +146,7 @@ def _item_of(value: str | list[str] | list[str | list[str]]) -> str | Pair:
             )
 
 
-def _predictions(scored: Scored) -> list[bytes]:
+def _predictions(scored: ScoreResult) -> list[bytes]:
     """A list of labels for each item, the likeliest first."""
     labels = [orjson.dumps(label) for label in scored.labels]
     written = []

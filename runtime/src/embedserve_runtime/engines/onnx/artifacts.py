@@ -80,7 +80,7 @@ class Variant(_Json):
     tokens_per_second: float
 
 
-class Report(_Json):
+class ConversionReport(_Json):
     """chosen: the fastest variant of those that are published."""
 
     chosen: str
@@ -93,7 +93,7 @@ class Artifact:
 
     name: str
     folder: Path
-    report: Report
+    report: ConversionReport
 
     def file(self, precision: str) -> Path:
         return self.folder / precision / MODEL_FILE
@@ -113,7 +113,7 @@ def inputs_of(card: ModelCard, settings: OnnxSettings) -> Inputs:
     return Inputs(
         vector_space=card.vector_space,
         encoder=hashlib.sha256(repr(card.encoder).encode()).hexdigest(),
-        hides_tokens=card.hides_tokens,
+        hides_tokens=card.has_attention_mask,
         outputs=(OUTPUT, *sorted(set(settings.outputs))),
         operators=OPERATORS,
         variants=(PLAIN, *sorted(set(asked) - {PLAIN})),
@@ -133,7 +133,7 @@ def find_artifact(root: Path, name: str) -> Artifact | None:
         if find_folder(root, KIND, name) is None:
             log.warning("the converted model is damaged and not used", extra={"folder": str(folder)})
             return None
-        report = Report.model_validate_json((folder / REPORT_FILE).read_bytes())
+        report = ConversionReport.model_validate_json((folder / REPORT_FILE).read_bytes())
     except (OSError, ValidationError) as error:
         log.warning("the converted model is not used", extra={"folder": str(folder), "error": str(error)})
         return None

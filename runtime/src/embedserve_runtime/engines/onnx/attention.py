@@ -12,7 +12,12 @@ import hashlib
 
 import numpy as np
 
-from embedserve_runtime.engines.onnx.calls import Call, Heads, Joint, in_calls
+from embedserve_runtime.engines.onnx.attention_calls import (
+    AttentionCall,
+    FusedQKV,
+    Heads,
+    add_attention_calls,
+)
 from embedserve_runtime.engines.onnx.disentangled import position_terms
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
 from embedserve_runtime.engines.onnx.parts import Parts
@@ -24,13 +29,13 @@ def attention(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name
     """Packed (tokens, hidden) to packed (tokens, heads x head_size), before the output product."""
     heads = _heads(parts, hidden, layer, max_tokens, name)
     table = _distance_table(parts, layer, max_tokens)
-    call = Call(
+    call = AttentionCall(
         layer,
-        distances=None if table is None else _longest_block(parts.graph, table, max_tokens),
+        distances=None if table is None else _distance_block(parts.graph, table, max_tokens),
         positions=position_terms(parts, layer, max_tokens, name),
-        hides_tokens=parts.hides_tokens,
+        has_attention_mask=parts.has_attention_mask,
     )
-    return in_calls(parts.graph, heads, call)
+    return add_attention_calls(parts.graph, heads, call)
 
 
 def _heads(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name: str) -> Heads:
@@ -40,7 +45,7 @@ def _heads(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name: s
     joint = parts.product(hidden, [f"{name}.{p}" for p in ("query", "key", "value")], layer.qkv_bias)
     inner, kv_inner = layer.heads * layer.head_size, layer.kv_heads * layer.head_size
     if not (layer.qk_norm or layer.rotary or layer.kv_heads != layer.heads):
-        return Joint(joint, inner)
+        return FusedQKV(joint, inner)
     query, key, value = graph.add_many(
         "Split", joint, graph.integers(inner, kv_inner, kv_inner), outputs=3, axis=1
     )
@@ -48,10 +53,10 @@ def _heads(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name: s
         query = _head_norm(parts, query, layer, f"{name}.query_norm")
         key = _head_norm(parts, key, layer, f"{name}.key_norm")
     if layer.rotary is not None:
-        query = _rotated(graph, query, layer.rotary, layer.heads, max_tokens)
-        key = _rotated(graph, key, layer.rotary, layer.kv_heads, max_tokens)
+        query = _rotate(graph, query, layer.rotary, layer.heads, max_tokens)
+        key = _rotate(graph, key, layer.rotary, layer.kv_heads, max_tokens)
     if layer.kv_heads != layer.heads:
-        key, value = _repeated(graph, key, layer), _repeated(graph, value, layer)
+        key, value = _repeat_heads(graph, key, layer), _repeat_heads(graph, value, layer)
     return query, key, value
 
 
@@ -67,7 +72,7 @@ def _head_norm(parts: Parts, value: str, layer: Attention, name: str) -> str:
     return graph.add("Reshape", normed, graph.add("Shape", value))
 
 
-def _rotated(graph: GraphWriter, value: str, rotary: Rotary, heads: int, max_tokens: int) -> str:
+def _rotate(graph: GraphWriter, value: str, rotary: Rotary, heads: int, max_tokens: int) -> str:
     """Packed (tokens, heads x head_size). Each token is a batch of one, since the operator's own limit on the
     sequence axis is the length of the table, which a packed batch may exceed."""
     frequencies = np.array(rotary.inverse_frequencies, dtype=np.float32)
@@ -88,7 +93,7 @@ def _rotated(graph: GraphWriter, value: str, rotary: Rotary, heads: int, max_tok
     return graph.add("Squeeze", turned, graph.integers(1))
 
 
-def _repeated(graph: GraphWriter, value: str, layer: Attention) -> str:
+def _repeat_heads(graph: GraphWriter, value: str, layer: Attention) -> str:
     """(tokens, kv_heads x head_size) to (tokens, heads x head_size): query head h reads h // (heads // kv_heads)."""
     groups = layer.heads // layer.kv_heads
     heads = graph.add("Reshape", value, graph.integers(-1, layer.kv_heads, 1, layer.head_size))
@@ -107,7 +112,7 @@ def _distance_table(parts: Parts, layer: Attention, max_tokens: int) -> str | No
     return parts.graph.constant(f"distance:{hashlib.sha256(repr(form).encode()).hexdigest()[:16]}", table)
 
 
-def _longest_block(graph: GraphWriter, table: str, max_tokens: int) -> str:
+def _distance_block(graph: GraphWriter, table: str, max_tokens: int) -> str:
     """(1, heads or 1, longest, longest): what the table has for the longest sequences of the batch. That of a shorter
     one is its corner. Equal nodes of several layers are one after ONNX Runtime's own clean-up."""
     lengths = graph.add("Gather", "shapes", graph.scalar(1), axis=1)

@@ -56,10 +56,10 @@ class PositionTerms:
         split = body.add("Reshape", values, body.integers(0, 0, attention.heads, attention.head_size))
         heads = body.add("Transpose", split, perm=[0, 2, 1, 3])
         products = body.add("FusedMatMul", heads, rows, domain=FUSED, transB=1, alpha=attention.scale)
-        return _shifted(body, products, length)
+        return _shift(body, products, length)
 
 
-def _shifted(body: GraphWriter, products: str, length: str) -> str:
+def _shift(body: GraphWriter, products: str, length: str) -> str:
     """(..., n, 2n) to (..., n, n): entry (i, j) is (i, j - i + n - 1).
 
     Read row after row that is place i * (2n - 1) + j + n - 1: rows of 2n - 1 from place n - 1 on.
@@ -80,13 +80,13 @@ def position_terms(parts: Parts, attention: Attention, max_tokens: int, name: st
     scheme = attention.disentangled
     if scheme is None:
         return None
-    embeddings = _normed(parts, parts.weights.float32("relative_embeddings.weight"), scheme.norm)
+    embeddings = _normalize(parts, parts.weights.float32("relative_embeddings.weight"), scheme.norm)
     distances = np.arange(-(max_tokens - 1), max_tokens + 1)
 
     def term(own: str, shared: str, counted: int) -> Term:
         product = f"{name}.{shared if scheme.shared_projections else own}"
         bias = attention.qkv_bias or not scheme.shared_projections
-        projected = _projected(parts, embeddings, product, bias, attention)
+        projected = _project(parts, embeddings, product, bias, attention)
         rows = row_of_distance(counted * distances, scheme)
         return Term(
             parts.graph.constant(f"{name}.{own}.rows_of_positions", projected),
@@ -106,7 +106,7 @@ def _rows_name(scheme: Disentangled, counted: int) -> str:
     return f"rows_of_distances:{scheme.span}:{scheme.buckets}:{scheme.max_distance}:{counted}"
 
 
-def _projected(
+def _project(
     parts: Parts, embeddings: FloatArray, product: str, bias: bool, attention: Attention
 ) -> FloatArray:
     """(heads, rows, head_size)."""
@@ -117,7 +117,7 @@ def _projected(
     return heads
 
 
-def _normed(parts: Parts, values: FloatArray, norm: Norm | None) -> FloatArray:
+def _normalize(parts: Parts, values: FloatArray, norm: Norm | None) -> FloatArray:
     """The layer norm of the relative embeddings."""
     if norm is None:
         return values

@@ -19,8 +19,8 @@ from embedserve_runtime.engines.onnx.session import (
     load_session,
     session_options,
 )
-from embedserve_runtime.engines.onnx.spool import spooled
-from embedserve_runtime.engines.onnx.turns import Turns
+from embedserve_runtime.engines.onnx.session_concurrency import ConcurrentSession
+from embedserve_runtime.engines.onnx.spool import spool_arrays
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
@@ -43,31 +43,31 @@ class OnnxEngine:
         parity: float | None = None,
         *,
         threads: int | None = None,
-        hides_tokens: bool = False,
+        has_attention_mask: bool = False,
     ) -> None:
-        """session, hides_tokens: of a graph as `graph.build` writes it. precision, parity, threads: see
+        """session, has_attention_mask: of a graph as `graph.build` writes it. precision, parity, threads: see
         `EngineFacts`."""
         at_once = 1 if threads == 1 else AT_ONCE
         self.facts = EngineFacts("onnx", "cpu", precision, parity=parity, threads=threads, at_once=at_once)
-        self._turns = Turns(session, threads)
-        self._hides_tokens = hides_tokens
+        self._concurrent_session = ConcurrentSession(session, threads)
+        self._hides_tokens = has_attention_mask
         self._hidden_size = encoder.hidden_size
         self._token_types = encoder.embeddings.token_types
         self._takes_types = takes_types(encoder)
 
     @classmethod
     def build(
-        cls, encoder: Encoder, weights: Weights, threads: int, *, hides_tokens: bool = False
+        cls, encoder: Encoder, weights: Weights, threads: int, *, has_attention_mask: bool = False
     ) -> OnnxEngine:
         """Write the graph and load it. threads: compute threads of the session, the calling one included."""
-        model, initializers = build(encoder, weights, hides_tokens=hides_tokens)
+        model, initializers = build(encoder, weights, has_attention_mask=has_attention_mask)
         options = session_options(threads)
-        with spooled(model, initializers) as folder:
+        with spool_arrays(model, initializers) as folder:
             options.add_session_config_entry(
                 "session.model_external_initializers_file_folder_path", str(folder)
             )
             session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS)
-        return cls(encoder, session, threads=threads, hides_tokens=hides_tokens)
+        return cls(encoder, session, threads=threads, has_attention_mask=has_attention_mask)
 
     @classmethod
     def load(
@@ -78,11 +78,13 @@ class OnnxEngine:
         threads: int,
         parity: float | None = None,
         *,
-        hides_tokens: bool = False,
+        has_attention_mask: bool = False,
     ) -> OnnxEngine:
         """Load a graph of `encoder` from a file. Raises ModelInvalid when ONNX Runtime cannot."""
         session = load_session(file, threads, BFLOAT16_PRODUCTS if precision == "bfloat16" else {})
-        return cls(encoder, session, precision, parity, threads=threads, hides_tokens=hides_tokens)
+        return cls(
+            encoder, session, precision, parity, threads=threads, has_attention_mask=has_attention_mask
+        )
 
     @property
     def hidden_size(self) -> int:
@@ -110,10 +112,10 @@ class OnnxEngine:
     def _run(self, batch: PackedBatch, outputs: Sequence[str]) -> list[FloatArray]:
         """batch: sequences of one length side by side."""
         batch.check_types(self._token_types)
-        if batch.attended is not None and not self._hides_tokens:
+        if batch.attended_lengths is not None and not self._hides_tokens:
             raise EngineFailure("a batch has tokens that attention must not see, and the graph knows of none")
         try:
-            return self._turns.run(list(outputs), self._feeds(batch))
+            return self._concurrent_session.run(list(outputs), self._feeds(batch))
         except RUN_ERRORS as error:
             raise EngineFailure(
                 f"ONNX Runtime failed on a batch of {batch.tokens} tokens: {error}"
@@ -131,7 +133,7 @@ class OnnxEngine:
         }
         if self._hides_tokens:
             lasts = np.cumsum(groups.shapes[:, :1], axis=0)
-            attended = batch.lengths if batch.attended is None else batch.attended
+            attended = batch.lengths if batch.attended_lengths is None else batch.attended_lengths
             feeds |= {"attended": attended, "firsts": lasts - groups.shapes[:, :1], "lasts": lasts}
         if self._takes_types:
             types = batch.token_types
@@ -150,6 +152,6 @@ def _by_length(batch: PackedBatch) -> Int32Array | None:
 
 
 def _positions(batch: PackedBatch) -> NDArray[np.int64]:
-    """Of each token in its sequence."""
+    """Return the position of each token in its sequence."""
     places = np.arange(batch.tokens, dtype=np.int64)
     return places if len(batch.cu_seqlens) == 2 else places - np.repeat(batch.cu_seqlens[:-1], batch.lengths)

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.onnx.attention import attention
-from embedserve_runtime.engines.onnx.mixing import convolution, mlp_branch
+from embedserve_runtime.engines.onnx.feed_forward import convolution, mlp_branch
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
 from embedserve_runtime.engines.onnx.parts import Parts
 from embedserve_runtime.model.architecture import Embeddings, Encoder, Layer, NormPlacement
@@ -53,16 +53,16 @@ def takes_types(encoder: Encoder) -> bool:
 
 
 def build(
-    encoder: Encoder, weights: Weights, *, hides_tokens: bool = False
+    encoder: Encoder, weights: Weights, *, has_attention_mask: bool = False
 ) -> tuple[onnx.ModelProto, Arrays]:
     """The model without its weights, and the weights by initialiser name. Raises ModelInvalid.
 
-    hides_tokens: whether batches will have tokens that attention does not see (`PackedBatch.attended`).
+    has_attention_mask: whether batches will have tokens that attention does not see (`PackedBatch.attended_lengths`).
 
     The weights stay outside the message, since protobuf ends at 2 GiB and a copy of them would double the memory.
     """
     graph = GraphWriter()
-    hidden = _encoder(Parts(graph, weights, hides_tokens=hides_tokens), encoder)
+    hidden = _encoder(Parts(graph, weights, has_attention_mask=has_attention_mask), encoder)
     graph.nodes.append(helper.make_node("Identity", [hidden], [OUTPUT]))
     # Constants of the graph itself are needed for its shapes while it is loaded, so they go inside.
     small = {name: value for name, value in graph.initializers.items() if value.dtype == np.int64}
@@ -76,7 +76,7 @@ def build(
                 for name, kind, shape in (
                     *INPUTS,
                     *([TYPES_INPUT] if takes_types(encoder) else []),
-                    *(SEEN_INPUTS if hides_tokens else ()),
+                    *(SEEN_INPUTS if has_attention_mask else ()),
                 )
             ],
             [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["tokens", encoder.hidden_size])],

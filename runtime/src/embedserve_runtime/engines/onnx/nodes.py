@@ -30,7 +30,7 @@ class GraphWriter:
         return GraphWriter(self)
 
     def continued(self) -> GraphWriter:
-        """For nodes of the same graph that come later."""
+        """Return a writer of nodes that come later in the same graph."""
         return GraphWriter(self)
 
     def fresh(self, stem: str) -> str:

@@ -12,13 +12,13 @@ from embedserve_runtime.model.checkpoint import Weights
 class Parts:
     """Writes parts into one graph, with one model's weights.
 
-    hides_tokens: whether batches will have tokens that attention does not see.
+    has_attention_mask: whether batches will have tokens that attention does not see.
     """
 
-    def __init__(self, graph: GraphWriter, weights: Weights, *, hides_tokens: bool = False) -> None:
+    def __init__(self, graph: GraphWriter, weights: Weights, *, has_attention_mask: bool = False) -> None:
         self.graph = graph
         self.weights = weights
-        self.hides_tokens = hides_tokens
+        self.has_attention_mask = has_attention_mask
 
     def parameter(self, name: str) -> str:
         """The parameter as an initialiser of the same name."""

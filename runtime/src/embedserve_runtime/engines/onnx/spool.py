@@ -23,7 +23,7 @@ FILE = "weights"
 
 
 @contextmanager
-def spooled(model: onnx.ModelProto, arrays: dict[str, NDArray[np.generic]]) -> Iterator[Path]:
+def spool_arrays(model: onnx.ModelProto, arrays: dict[str, NDArray[np.generic]]) -> Iterator[Path]:
     """The folder of the weights file, for as long as a session is being made. The initialisers of `model` that bear
     names of `arrays` point into the file; `arrays` is emptied.
 
@@ -32,7 +32,7 @@ def spooled(model: onnx.ModelProto, arrays: dict[str, NDArray[np.generic]]) -> I
     size = sum(array.nbytes for array in arrays.values())
     try:
         with tempfile.TemporaryDirectory(prefix="embedserve-") as folder:
-            write_weights(Path(folder) / FILE, model, drained(arrays))
+            write_weights(Path(folder) / FILE, model, drain_arrays(arrays))
             yield Path(folder)
     except OSError as error:
         raise ConfigError(
@@ -41,7 +41,7 @@ def spooled(model: onnx.ModelProto, arrays: dict[str, NDArray[np.generic]]) -> I
         ) from error
 
 
-def drained(arrays: dict[str, NDArray[np.generic]]) -> Iterator[tuple[str, NDArray[np.generic]]]:
+def drain_arrays(arrays: dict[str, NDArray[np.generic]]) -> Iterator[tuple[str, NDArray[np.generic]]]:
     """The arrays by name, each let go of once the next one is asked for."""
     for name in list(arrays):
         yield name, arrays.pop(name)

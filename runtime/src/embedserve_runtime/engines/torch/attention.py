@@ -24,36 +24,36 @@ from embedserve_runtime.model.relative import distance_table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Turn:
-    """Cosines and sines, float32, (positions or tokens, 1, frequencies)."""
+class RotaryTable:
+    """The cosines and sines of rotary positions, float32, (positions or tokens, 1, frequencies)."""
 
     cos: Tensor
     sin: Tensor
 
     @classmethod
-    def table(cls, rotary: Rotary, max_tokens: int, parameters: Parameters) -> Turn:
+    def build(cls, rotary: Rotary, max_tokens: int, parameters: Parameters) -> RotaryTable:
         frequencies = np.array(rotary.inverse_frequencies, dtype=np.float32)
         angles = (np.arange(max_tokens, dtype=np.float32)[:, None] * frequencies)[:, None]
         scaling = np.float32(rotary.scaling)
         return cls(parameters.array(np.cos(angles) * scaling), parameters.array(np.sin(angles) * scaling))
 
-    def at(self, positions: Tensor) -> Turn:
-        return Turn(self.cos[positions], self.sin[positions])
+    def at(self, positions: Tensor) -> RotaryTable:
+        return RotaryTable(self.cos[positions], self.sin[positions])
 
-    def __call__(self, value: Tensor) -> Tensor:
-        """Turn the first dimensions of each head, in halves; in float32, since 16-bit angles move far tokens."""
+    def apply(self, value: Tensor) -> Tensor:
+        """Rotate the first dimensions of each head, in halves; in float32, since 16-bit angles move far tokens."""
         half = self.cos.shape[-1]
         first, second = value[..., :half].float(), value[..., half : 2 * half].float()
-        turned = torch.cat(
+        rotated = torch.cat(
             (first * self.cos - second * self.sin, second * self.cos + first * self.sin), dim=-1
         ).to(value.dtype)
         if 2 * half == value.shape[-1]:
-            return turned
-        return torch.cat((turned, value[..., 2 * half :]), dim=-1)
+            return rotated
+        return torch.cat((rotated, value[..., 2 * half :]), dim=-1)
 
 
 class SelfAttention:
-    """Packed (tokens, hidden) to packed (tokens, hidden), output product included."""
+    """Self-attention with its output product: packed (tokens, hidden) to packed (tokens, hidden)."""
 
     def __init__(self, description: Attention, parameters: Parameters, kernel: Kernel, name: str) -> None:
         self._heads = description.heads
@@ -71,23 +71,23 @@ class SelfAttention:
             self._key_norm = parameters.norm(description.qk_norm.norm, f"{name}.key_norm")
             self._norm_per_head = description.qk_norm.scope is QkNormScope.HEAD
 
-    def __call__(self, hidden: Tensor, tokens: PackedTokens, turn: Turn | None) -> Tensor:
+    def __call__(self, hidden: Tensor, tokens: PackedTokens, rotary: RotaryTable | None) -> Tensor:
         joint = self._joint(hidden).view(-1, self._heads + 2 * self._kv_heads, self._head_size)
         keys_end = self._heads + self._kv_heads
         query, key, value = joint[:, : self._heads], joint[:, self._heads : keys_end], joint[:, keys_end:]
-        query, key = self._normed(query, self._query_norm), self._normed(key, self._key_norm)
-        if turn is not None:
-            query, key = turn(query), turn(key)
+        query, key = self._normalize(query, self._query_norm), self._normalize(key, self._key_norm)
+        if rotary is not None:
+            query, key = rotary.apply(query), rotary.apply(key)
         return self._output(self._kernel(query, key, value, tokens).flatten(1))
 
-    def _normed(self, value: Tensor, norm: Normalization | None) -> Tensor:
+    def _normalize(self, value: Tensor, norm: Normalization | None) -> Tensor:
         if norm is None:
             return value
         return norm(value) if self._norm_per_head else norm(value.flatten(1)).view(value.shape)
 
 
-class Kernels:
-    """Makes the kernel of each layer; layers of one form share its tables."""
+class AttentionKernels:
+    """Builds the attention kernel of each layer; layers of one form share its tables."""
 
     def __init__(self, encoder: Encoder, parameters: Parameters, kind: KernelKind) -> None:
         self._encoder = encoder
@@ -124,7 +124,7 @@ class Kernels:
 
 
 def relative_embeddings(encoder: Encoder, parameters: Parameters) -> Tensor | None:
-    """DeBERTa's table of relative positions after its norm, None where no layer has such a term."""
+    """Return DeBERTa's table of relative positions after its norm, None where no layer has such a term."""
     schemes = [layer.attention.disentangled for layer in encoder.layers]
     scheme = next((scheme for scheme in schemes if scheme is not None), None)
     if scheme is None:

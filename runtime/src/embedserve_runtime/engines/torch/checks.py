@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import torch
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.checks import Check, State, near
+from embedserve_runtime.engines.checks import Check, CheckStatus, compare_hidden_states
 from embedserve_runtime.engines.torch.devices import automatic_dtype, name_of
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.fused.support import EightBit, why_no_triton, why_not_eight_bit
@@ -18,8 +18,8 @@ from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
 
 # As the tests have them: float32 and 16 bit to another engine's float32, and a token's hidden state in 8 bit.
-LEAST_COSINE = 0.9995
-LEAST_COSINE_OF_EIGHT_BIT = 0.99
+MIN_COSINE = 0.9995
+MIN_EIGHT_BIT_COSINE = 0.99
 # From Turing to Blackwell, as the operator's hardware classes name them.
 GENERATIONS = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
 # torch's wheels for ARM begin with the next one, and so do the classes there.
@@ -29,30 +29,32 @@ CPU = torch.device("cpu")
 
 def torch_checks(encoder: Encoder, weights: Weights, batch: PackedBatch, want: FloatArray) -> Iterator[Check]:
     """want: the hidden states of another engine."""
-    yield near("torch engine on the CPU", _forward(encoder, weights, batch, CPU, None), want, LEAST_COSINE)
+    yield compare_hidden_states(
+        "torch engine on the CPU", _forward(encoder, weights, batch, CPU, None), want, MIN_COSINE
+    )
     yield generations(platform.machine(), (torch._C._cuda_getArchFlags() or "") if torch.version.cuda else "")
     yield _compiler()
     if not torch.cuda.is_available():
         for name in ("CUDA device", "fused kernels", "CUDA graphs", "fp8", "int8"):
-            yield Check(name, State.NOT_CHECKED, f"torch {torch.__version__} sees no CUDA device")
+            yield Check(name, CheckStatus.NOT_CHECKED, f"torch {torch.__version__} sees no CUDA device")
         return
     for number in range(torch.cuda.device_count()):
         yield from _device_checks(torch.device("cuda", number), encoder, weights, batch, want)
 
 
 def generations(machine: str, flags: str) -> Check:
-    """Of GPUs, those that torch has code for, by its flags; what is compiled for one runs on later ones of the same
-    major number. machine: as the kernel names it."""
+    """Check which generations of GPUs torch has code for, by its flags; what is compiled for one runs on later ones of
+    the same major number. machine: as the kernel names it."""
     wanted = [one for one in GENERATIONS if machine != "aarch64" or one not in NOT_ON_ARM]
     name = "generations of GPUs"
     if not flags:
-        return Check(name, State.NOT_CHECKED, f"torch {torch.__version__} is built without CUDA")
+        return Check(name, CheckStatus.NOT_CHECKED, f"torch {torch.__version__} is built without CUDA")
     built = {flag.rpartition("_")[2].rstrip("af") for flag in flags.split()}
     pairs = {(int(one[:-1]), int(one[-1])) for one in built if one.isdigit()}
     missing = [one for one in wanted if not _runs(one, pairs)]
     if missing:
-        return Check(name, State.FAILED, f"no code for compute capability {', '.join(missing)}")
-    return Check(name, State.OK, f"code for compute capability {', '.join(wanted)}")
+        return Check(name, CheckStatus.FAILED, f"no code for compute capability {', '.join(missing)}")
+    return Check(name, CheckStatus.OK, f"code for compute capability {', '.join(wanted)}")
 
 
 def _runs(generation: str, built: set[tuple[int, int]]) -> bool:
@@ -62,11 +64,11 @@ def _runs(generation: str, built: set[tuple[int, int]]) -> bool:
 
 def _compiler() -> Check:
     if find_spec("triton") is None:
-        return Check("compiler", State.NOT_CHECKED, "triton is not installed")
+        return Check("compiler", CheckStatus.NOT_CHECKED, "triton is not installed")
     found = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
     if found is None:
-        return Check("compiler", State.FAILED, "triton needs a C compiler (gcc) and finds none")
-    return Check("compiler", State.OK, found)
+        return Check("compiler", CheckStatus.FAILED, "triton needs a C compiler (gcc) and finds none")
+    return Check("compiler", CheckStatus.OK, found)
 
 
 def _device_checks(
@@ -76,20 +78,22 @@ def _device_checks(
     name = f"{name_of(device)} ({device}, {capability[0]}.{capability[1]})"
     dtype = automatic_dtype(capability)
     words = str(dtype).removeprefix("torch.")
-    yield near(f"{name}: {words}", _forward(encoder, weights, batch, device, None), want, LEAST_COSINE)
+    yield compare_hidden_states(
+        f"{name}: {words}", _forward(encoder, weights, batch, device, None), want, MIN_COSINE
+    )
     reason = why_no_triton(device)
     if reason is not None:
-        yield Check(f"{name}: fused kernels", State.NOT_CHECKED, reason)
+        yield Check(f"{name}: fused kernels", CheckStatus.NOT_CHECKED, reason)
         return
     graphs = _forward(encoder, weights, batch, device, None, graphs=True)
-    yield near(f"{name}: CUDA graphs", graphs, want, LEAST_COSINE)
+    yield compare_hidden_states(f"{name}: CUDA graphs", graphs, want, MIN_COSINE)
     for kind in EightBit:
         reason = why_not_eight_bit(encoder, device, kind)
         if reason is not None:
-            yield Check(f"{name}: {kind}", State.NOT_CHECKED, reason)
+            yield Check(f"{name}: {kind}", CheckStatus.NOT_CHECKED, reason)
         else:
             hidden = _forward(encoder, weights, batch, device, kind)
-            yield near(f"{name}: {kind}", hidden, want, LEAST_COSINE_OF_EIGHT_BIT)
+            yield compare_hidden_states(f"{name}: {kind}", hidden, want, MIN_EIGHT_BIT_COSINE)
 
 
 def _forward(
@@ -101,7 +105,7 @@ def _forward(
     *,
     graphs: bool = False,
 ) -> FloatArray:
-    """Raises EmbedserveError."""
+    """Run the encoder on a device. Raises EmbedserveError."""
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     engine = TorchEngine(encoder, weights, device, automatic_dtype(capability), eight_bit=kind)
     if graphs:

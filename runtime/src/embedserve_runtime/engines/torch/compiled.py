@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from embedserve_runtime import __version__
-from embedserve_runtime.engines.torch.kernel_forms import counted_forms
-from embedserve_runtime.model.store.kernels import Compiled
+from embedserve_runtime.engines.torch.kernel_forms import count_forms
+from embedserve_runtime.model.store.kernel_cache import KernelCache
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ FOLDER = "TRITON_CACHE_DIR"
 
 
 @contextmanager
-def kept_kernels(store: Path, kind: str) -> Iterator[None]:
+def stored_kernels(store: Path, kind: str) -> Iterator[None]:
     """Kernels that are compiled inside are taken from the store, and put there if they were not.
 
     kind: in words, what of a model and its settings decides about them; versions and the devices are added to it. Where
@@ -33,44 +33,47 @@ def kept_kernels(store: Path, kind: str) -> Iterator[None]:
     if not torch.cuda.is_available() or find_spec("triton") is None:
         yield
         return
-    with counted_forms(), nullcontext() if FOLDER in os.environ else filled_from(_of_kind(store, kind)):
+    with (
+        count_forms(),
+        nullcontext() if FOLDER in os.environ else use_kernel_cache(_kernel_cache(store, kind)),
+    ):
         yield
 
 
-def _of_kind(store: Path, kind: str) -> Compiled:
-    key = key_of(kind, version("triton"), _capabilities())
+def _kernel_cache(store: Path, kind: str) -> KernelCache:
+    key = kernel_key(kind, version("triton"), _capabilities())
     # The same path in every pod: Triton's records name their files by whole paths.
     folder = Path(tempfile.gettempdir()) / f"embedserve-kernels-{os.geteuid()}" / key
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Compiled(store.expanduser(), key, folder)
+    return KernelCache(store.expanduser(), key, folder)
 
 
 @contextmanager
-def filled_from(compiled: Compiled) -> Iterator[None]:
+def use_kernel_cache(cache: KernelCache) -> Iterator[None]:
     """The compiler's folder begins with what the store has, and what is new in the end goes to the store.
 
     A store that cannot be written, as a read-only mount, is read all the same: what is new stays in the folder.
     """
-    before = compiled.take()
-    os.environ[FOLDER] = str(compiled.folder)
-    log.info("compiled kernels taken from the store", extra={"files": before, "key": compiled.key})
+    before = cache.restore()
+    os.environ[FOLDER] = str(cache.folder)
+    log.info("compiled kernels taken from the store", extra={"files": before, "key": cache.key})
     yield
-    new = compiled.files() - before
+    new = cache.files() - before
     if new <= 0:
         return
-    kept = compiled.keep()
+    kept = cache.save()
     if kept is None:
-        folder = str(compiled.folder)
+        folder = str(cache.folder)
         log.warning(
             "compiled kernels cannot be kept in the store, the next process compiles them again",
-            extra={"files": new, "store": str(compiled.root), "folder": folder},
+            extra={"files": new, "store": str(cache.root), "folder": folder},
         )
     else:
         log.info("compiled kernels kept in the store", extra={"files": new, "file": str(kept)})
 
 
-def key_of(kind: str, triton: str, capabilities: str) -> str:
-    """Of kernels that can be used for each other."""
+def kernel_key(kind: str, triton: str, capabilities: str) -> str:
+    """Return the key of kernels that can be used for each other."""
     words = f"{kind}\n{triton}\n{torch.__version__}\n{__version__}\n{capabilities}"
     return hashlib.sha256(words.encode()).hexdigest()[:32]
 

@@ -45,7 +45,7 @@ class DeviceBatch:
 
     ids, types: of each token. starts, ends: bounds of each token's sequence; sequence_of: its number.
     firsts, lasts: of each sequence, the bounds of what is pooled; origins: its first token.
-    bounds: int32 (sequences + 1,), where sequences begin and the last one ends, and longest: of the sequences; of a
+    bounds: int32 (sequences + 1,), where sequences begin and the last one ends, and max_seqlen: of the sequences; of a
     batch whose layout has nothing left over and whose attention takes them, else None and 0.
     """
 
@@ -58,7 +58,7 @@ class DeviceBatch:
     lasts: Tensor
     origins: Tensor
     bounds: Tensor | None = None
-    longest: int = 0
+    max_seqlen: int = 0
 
     @classmethod
     def over(cls, storage: Tensor, capacity: Capacity) -> DeviceBatch:
@@ -76,9 +76,9 @@ class DeviceBatch:
     def sequences(self) -> int:
         return len(self.firsts)
 
-    def with_bounds(self, longest: int) -> DeviceBatch:
-        """longest: of the sequences, which the host knows."""
-        return replace(self, bounds=torch.cat([self.origins, self.ends[-1:]]), longest=longest)
+    def with_bounds(self, max_seqlen: int) -> DeviceBatch:
+        """Add the bounds. max_seqlen: the length of the longest sequence, which the host knows."""
+        return replace(self, bounds=torch.cat([self.origins, self.ends[-1:]]), max_seqlen=max_seqlen)
 
     def of(self, tokens: int, sequences: int) -> DeviceBatch:
         """The views of the batch's own tokens and sequences, without what the layout has left over."""

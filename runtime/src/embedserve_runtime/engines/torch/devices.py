@@ -29,7 +29,7 @@ def chosen(asked: int | Literal["auto"], gpus: int) -> list[torch.device]:
 
 
 def current(device: torch.device) -> AbstractContextManager[object]:
-    """In it, what names no device is meant for this one."""
+    """Return a context in which what names no device is meant for this one."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 

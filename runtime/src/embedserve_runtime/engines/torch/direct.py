@@ -2,7 +2,7 @@
 around two copies, takes as long as a good part of the forward pass.
 
 Its pinned blocks are its own, so it has one batch at a time, from its submission until its rows are read; another one
-takes the ordinary way.
+takes the ordinary path.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class DirectGraph:
 
 @dataclass(slots=True, eq=False)
 class DirectRows:
-    """Rows on their way."""
+    """Rows that are being copied to the host."""
 
     graph: DirectGraph
     sequences: int
     _taken: FloatArray | None = None
 
     def array(self) -> FloatArray:
-        """Waits."""
+        """Wait for the rows and return them."""
         if self._taken is None:
             self._taken = self.graph.take(self.sequences)
         return self._taken

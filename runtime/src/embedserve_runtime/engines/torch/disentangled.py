@@ -17,7 +17,7 @@ from embedserve_runtime.model.relative import all_distances, row_of_distance
 
 
 class DisentangledTerm:
-    """Both position terms of one layer. Positions depend on parameters alone, so their products are made at load."""
+    """The two position terms of one layer. Positions depend on parameters alone, so their products are made at load."""
 
     def __init__(
         self,

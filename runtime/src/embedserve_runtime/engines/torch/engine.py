@@ -21,7 +21,7 @@ from embedserve_runtime.engines.torch.fused.support import (
     why_not_flash,
     why_not_fused,
 )
-from embedserve_runtime.engines.torch.graphs import LARGEST, Forward, Graphs, buckets
+from embedserve_runtime.engines.torch.graphs import MAX_TOKENS, Forward, Graphs, choose_buckets
 from embedserve_runtime.engines.torch.heads import RowHead
 from embedserve_runtime.engines.torch.kernels import KernelKind, why_not_varlen
 from embedserve_runtime.engines.torch.long_texts import settled_flash_from
@@ -40,7 +40,7 @@ T = TypeVar("T")
 FUSED = (KernelKind.FUSED, KernelKind.FLASH)
 # In 8 bit on Hopper nearly all products are of the kernel that holds every multiprocessor: what is larger than this
 # runs one batch after the other, which is 1 to 5 % faster than beside each other (measured on an H100).
-MOST_TOKENS_BESIDE_EACH_OTHER = 2048
+MAX_CONCURRENT_EIGHT_BIT_TOKENS = 2048
 
 
 class TorchEngine:
@@ -112,7 +112,8 @@ class TorchEngine:
         attention: str,
         parity: float | None = None,
     ) -> TorchEngine:
-        """As settings name things. precision: of a dtype, `auto`, or 8 bit. attention: a kind of kernel, or `auto`."""
+        """Open the engine as the settings name things. precision: of a dtype, `auto`, or 8 bit. attention: a kind of
+        kernel, or `auto`."""
         kernel = None if attention == "auto" else KernelKind(attention)
         eight_bit = EightBit(precision) if precision in tuple(EightBit) else None
         engine = cls(
@@ -143,22 +144,26 @@ class TorchEngine:
     def out_of_memory(self) -> int:
         return self.memory.failures
 
-    def prepare(self, head: RowHead | None, most_tokens: int | None = None) -> None:
-        """Capture the CUDA graphs, with `head` at their end. most_tokens: of a batch, None where that is not known."""
+    def prepare(self, head: RowHead | None, max_tokens: int | None = None) -> None:
+        """Capture the CUDA graphs, with `head` at their end. max_tokens: of a batch, None where that is not known."""
         self._head = head
         if self._fused is None:
             return
-        largest = buckets(most_tokens or 2**31)
+        largest = choose_buckets(max_tokens or 2**31)
         with torch.inference_mode(), current(self.device):
             self._graphs = Graphs(
-                self._fused, head, largest, self._encoder.max_tokens, most_of_second=self._most_beside()
+                self._fused,
+                head,
+                largest,
+                self._encoder.max_tokens,
+                max_second_lane_tokens=self._max_concurrent_tokens(),
             )
         logger.info("captured %d CUDA graphs", len(self._graphs.capacities))
 
-    def _most_beside(self) -> int:
+    def _max_concurrent_tokens(self) -> int:
         """Tokens of the largest batches that run two at a time."""
         one_by_one = self.eight_bit is not None and why_no_hopper(self.device) is None
-        return MOST_TOKENS_BESIDE_EACH_OTHER if one_by_one else LARGEST
+        return MAX_CONCURRENT_EIGHT_BIT_TOKENS if one_by_one else MAX_TOKENS
 
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
@@ -201,7 +206,7 @@ class TorchEngine:
 
     def _taken(self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], needs_hidden: bool) -> T:
         done = self._submit(batch, needs_hidden)
-        with done.here():
+        with done.on_stream():
             return take(done, batch)
 
     def _submit(self, batch: PackedBatch, needs_hidden: bool) -> Forward:
@@ -214,7 +219,7 @@ class TorchEngine:
                 return done
         on_device = bring(batch, self.device)
         if self._fused is not None:
-            hidden = self._fused(on_device.with_bounds(batch.longest) if flash else on_device)
+            hidden = self._fused(on_device.with_bounds(batch.max_seqlen) if flash else on_device)
         else:
             assert self._eager is not None
             tokens = PackedTokens.of(batch, self.device, self._group_width)
@@ -227,18 +232,18 @@ class TorchEngine:
     def _check(self, batch: PackedBatch) -> None:
         """An index outside a table fails only the batch; on CUDA the kernel's own check would end the process."""
         batch.check_types(self._encoder.embeddings.token_types)
-        if batch.attended is not None and self.kernel is not KernelKind.GROUPED:
+        if batch.attended_lengths is not None and self.kernel is not KernelKind.GROUPED:
             raise EngineFailure(f"attention {self.kernel} sees all tokens, a batch hides some")
-        vocabulary, longest = self._encoder.embeddings.vocabulary, batch.longest
+        vocabulary, max_seqlen = self._encoder.embeddings.vocabulary, batch.max_seqlen
         # As unsigned numbers negative ones are beyond every vocabulary.
         if batch.token_ids.view(np.uint32).max() >= vocabulary:
             low, high = int(batch.token_ids.min()), int(batch.token_ids.max())
             raise EngineFailure(
                 f"a batch of {batch.tokens} tokens has ids from {low} to {high}, the vocabulary {vocabulary} rows"
             )
-        if longest > self._encoder.max_tokens:
+        if max_seqlen > self._encoder.max_tokens:
             raise EngineFailure(
-                f"a batch of {batch.tokens} tokens has a sequence of {longest}, the encoder takes "
+                f"a batch of {batch.tokens} tokens has a sequence of {max_seqlen}, the encoder takes "
                 f"{self._encoder.max_tokens}"
             )
 
@@ -250,7 +255,7 @@ def _on_the_host(done: Forward, _: PackedBatch) -> FloatArray:
 def check_eight_bit(
     encoder: Encoder, device: torch.device, dtype: torch.dtype, kernel: KernelKind, eight_bit: EightBit
 ) -> None:
-    """Raises UnsupportedArchitecture where the encoder cannot run in 8 bit."""
+    """Raise UnsupportedArchitecture where the encoder cannot run in 8 bit."""
     reason = why_not_fused(encoder, device, dtype)
     if reason is None and kernel not in FUSED:
         reason = f"8 bit is for the attention fused, not {kernel}"

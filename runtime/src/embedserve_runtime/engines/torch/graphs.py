@@ -22,26 +22,26 @@ from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, copy_in
 from embedserve_runtime.engines.torch.direct import DirectGraph
 from embedserve_runtime.engines.torch.heads import RowHead
-from embedserve_runtime.engines.torch.landing import Arriving, Landing
+from embedserve_runtime.engines.torch.host_transfer import HostTransfer, PendingArray
 
 T = TypeVar("T")
 
-SMALLEST = 16
+MIN_TOKENS = 16
 # Up to here buckets grow with the size, and a graph keeps its hidden states.
-LARGEST_WITH_HIDDEN = 8192
+MAX_TOKENS_WITH_HIDDEN = 8192
 # From there on they are this far apart, and only the rows of the head are kept: hidden states of so many tokens would
 # fill the memory, and few ask for them.
-LARGEST = 32_768
+MAX_TOKENS = 32_768
 STEP = 512
 # Of sequences a bucket has room for one in so many tokens. A text has a first and a last special token, and nearly
 # always more than one between them; and in large batches rows that nobody reads would be too many.
 TOKENS_A_SEQUENCE = 4
 TOKENS_A_SEQUENCE_WHEN_LARGE = 32
 # Up to here a bucket has a second graph with the copies in it: of larger batches the copies are a small part.
-MOST_TOKENS_OF_DIRECT = 256
+MAX_DIRECT_TOKENS = 256
 # From here on there is a second lane: while the last tiles of one batch's product, its norms or the start of its next
 # kernel leave multiprocessors idle, another batch has work for them. What is smaller has a graph with its copies in it.
-LEAST_TOKENS_OF_SECOND_LANE = 512
+MIN_SECOND_LANE_TOKENS = 512
 # Share of the card's memory that all graphs together may take.
 MEMORY_SHARE = 0.1
 
@@ -58,55 +58,56 @@ class Forward:
     hidden: Tensor | None
     rows: Tensor | None
     batch: DeviceBatch
-    arriving: Arriving | None = None
+    pending_rows: PendingArray | None = None
     stream: torch.cuda.Stream | None = None
 
-    def here(self) -> AbstractContextManager[object]:
-        """Where the results are read."""
-        return on(self.stream)
+    def on_stream(self) -> AbstractContextManager[object]:
+        """Return a context in which the results are read."""
+        return use_stream(self.stream)
 
     @property
     def states(self) -> Tensor:
-        """The hidden states, for who asked for them."""
+        """The hidden states. Raises ValueError if they were not asked for."""
         if self.hidden is None:
             raise ValueError("hidden states were not asked for")
         return self.hidden
 
-    def land(self) -> Arriving:
-        """Send the rows to the host."""
-        if self.arriving is not None:
-            return self.arriving
+    def start_copy(self) -> PendingArray:
+        """Start to copy the rows to the host."""
+        if self.pending_rows is not None:
+            return self.pending_rows
         if self.rows is None:
             raise ValueError("there is no head whose rows could be sent")
-        return Landing.of(self.rows)
+        return HostTransfer.start(self.rows)
 
 
-def on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
-    """None: where the caller is."""
+def use_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """Return a context on the stream; None stands for that of the caller."""
     return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
-def buckets(longest_batch: int) -> tuple[Capacity, ...]:
-    """Ascending: four steps an octave (two in the smallest ones), so that at most a fifth of a batch is left over."""
+def choose_buckets(max_batch_tokens: int) -> tuple[Capacity, ...]:
+    """Choose capacities, ascending: four steps an octave (two in the smallest ones), so that at most a fifth of a
+    batch is left over."""
     counts: list[int] = []
-    octave = SMALLEST
-    while octave < LARGEST_WITH_HIDDEN:
+    octave = MIN_TOKENS
+    while octave < MAX_TOKENS_WITH_HIDDEN:
         steps = 2 if octave < 128 else 4
         counts += [octave + octave * step // steps for step in range(steps)]
         octave *= 2
-    counts += range(LARGEST_WITH_HIDDEN, LARGEST + 1, STEP)
-    enough = next((count for count in counts if count >= longest_batch), LARGEST)
-    return tuple(_room(count) for count in counts if count <= enough)
+    counts += range(MAX_TOKENS_WITH_HIDDEN, MAX_TOKENS + 1, STEP)
+    enough = next((count for count in counts if count >= max_batch_tokens), MAX_TOKENS)
+    return tuple(_capacity_of(count) for count in counts if count <= enough)
 
 
-def _room(tokens: int) -> Capacity:
-    large = tokens > LARGEST_WITH_HIDDEN
+def _capacity_of(tokens: int) -> Capacity:
+    large = tokens > MAX_TOKENS_WITH_HIDDEN
     share = TOKENS_A_SEQUENCE_WHEN_LARGE if large else TOKENS_A_SEQUENCE
     return Capacity(tokens, max(1, tokens // share))
 
 
-def bucket_for(batch: PackedBatch, among: Sequence[Capacity]) -> int | None:
-    """Number of the first of ascending buckets that the batch fits, None where it fits none."""
+def find_bucket(batch: PackedBatch, among: Sequence[Capacity]) -> int | None:
+    """Return the number of the first of ascending buckets that the batch fits, None where it fits none."""
     tokens, sequences = batch.tokens, len(batch.cu_seqlens) - 1
     number = bisect_left(among, tokens, key=lambda capacity: capacity.tokens)
     while number < len(among) and sequences > among[number].sequences:
@@ -114,14 +115,16 @@ def bucket_for(batch: PackedBatch, among: Sequence[Capacity]) -> int | None:
     return number if number < len(among) else None
 
 
-def _full(capacity: Capacity, max_tokens: int) -> PackedBatch:
+def _full_batch(capacity: Capacity, max_tokens: int) -> PackedBatch:
     """A batch that fills the capacity's tokens with sequences as long as the encoder takes."""
     ids = np.zeros(capacity.tokens, dtype=np.int32)
     return PackedBatch.pack(np.split(ids, range(max_tokens, capacity.tokens, max_tokens)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Captured:
+class _CapturedGraph:
+    """A captured graph with the tensors that it reads and writes."""
+
     graph: torch.cuda.CUDAGraph
     batch: DeviceBatch
     hidden: Tensor | None
@@ -129,8 +132,8 @@ class _Captured:
     direct: DirectGraph | None
 
 
-class Lane:
-    """Graphs of which one runs at a time."""
+class GraphLane:
+    """CUDA graphs of which one runs at a time, on one stream."""
 
     def __init__(self, largest: Capacity, max_tokens: int, stream: torch.cuda.Stream | None) -> None:
         """largest: of a graph. max_tokens: of a sequence. stream: on which they run, None for the caller's."""
@@ -139,63 +142,63 @@ class Lane:
         self._stream = stream
         # For all graphs one, since torch keeps the memory of each stream apart; for each lane its own, since the
         # library's products have a workspace for each stream.
-        self._aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._capture_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
-        self._captured: dict[Capacity, _Captured] = {}
+        self._captured: dict[Capacity, _CapturedGraph] = {}
 
     def __contains__(self, capacity: Capacity) -> bool:
         return capacity in self._captured
 
     def capture(self, run: Callable[[DeviceBatch], Tensor], head: RowHead | None, capacity: Capacity) -> None:
-        """The graph of a capacity."""
+        """Capture the graph of a capacity."""
         batch = DeviceBatch.over(self._storage, capacity)
-        copy_in(_full(capacity, self._max_tokens), capacity, self._storage)
+        copy_in(_full_batch(capacity, self._max_tokens), capacity, self._storage)
 
         def forward() -> tuple[Tensor, Tensor | None]:
             hidden = run(batch)
             return hidden, None if head is None else head(hidden, batch)
 
         # Kernels are compiled and libraries choose their algorithms outside of the capture.
-        self._aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._aside):
+        self._capture_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._capture_stream):
             forward()
-        torch.cuda.current_stream().wait_stream(self._aside)
-        graph, (hidden, rows) = self._recorded(forward)
+        torch.cuda.current_stream().wait_stream(self._capture_stream)
+        graph, (hidden, rows) = self._record(forward)
         direct = None
-        if head is not None and rows is not None and capacity.tokens <= MOST_TOKENS_OF_DIRECT:
+        if head is not None and rows is not None and capacity.tokens <= MAX_DIRECT_TOKENS:
             direct = DirectGraph(
                 capacity,
                 self._storage,
                 lambda: head(run(batch), batch),
-                lambda work: self._recorded(work)[0],
+                lambda work: self._record(work)[0],
                 rows.shape[1],
             )
-        keep = rows is None or capacity.tokens <= LARGEST_WITH_HIDDEN
-        self._captured[capacity] = _Captured(graph, batch, hidden if keep else None, rows, direct)
+        keep = rows is None or capacity.tokens <= MAX_TOKENS_WITH_HIDDEN
+        self._captured[capacity] = _CapturedGraph(graph, batch, hidden if keep else None, rows, direct)
 
     def drop(self) -> None:
-        """All graphs and their memory."""
+        """Drop all graphs and their memory."""
         self._captured.clear()
         self._pool = torch.cuda.graph_pool_handle()
         torch.cuda.empty_cache()
 
-    def _recorded(self, work: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
+    def _record(self, work: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
         graph = torch.cuda.CUDAGraph()
         # torch's own stream for captures belongs to the device that captured first.
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._aside):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._capture_stream):
             result = work()
         return graph, result
 
     def submit(self, batch: PackedBatch, capacity: Capacity, needs_hidden: bool) -> Forward | None:
-        """None where hidden states are wanted that the graph has not kept."""
+        """Submit a batch; None where hidden states are wanted that the graph has not kept."""
         captured = self._captured[capacity]
         if needs_hidden and captured.hidden is None:
             return None
         if captured.direct is not None and not needs_hidden:
-            arriving = captured.direct.submit(batch)
-            if arriving is not None:
-                return Forward(None, None, captured.batch, arriving)
-        with on(self._stream):
+            pending_rows = captured.direct.submit(batch)
+            if pending_rows is not None:
+                return Forward(None, None, captured.batch, pending_rows)
+        with use_stream(self._stream):
             copy_in(batch, capacity, self._storage)
             captured.graph.replay()
         tokens, sequences = batch.tokens, len(batch.cu_seqlens) - 1
@@ -216,57 +219,59 @@ class Graphs:
         capacities: Sequence[Capacity],
         max_tokens: int,
         *,
-        least_of_second: int = LEAST_TOKENS_OF_SECOND_LANE,
-        most_of_second: int = LARGEST,
+        min_second_lane_tokens: int = MIN_SECOND_LANE_TOKENS,
+        max_second_lane_tokens: int = MAX_TOKENS,
     ) -> None:
         """Capture, within the share of memory: what has no graph runs without.
 
-        max_tokens: of a sequence. least_of_second, most_of_second: tokens of the graphs that are in the second lane as
-        well.
+        max_tokens: of a sequence. min_second_lane_tokens, max_second_lane_tokens: tokens of the graphs that are in the
+        second lane as well.
         """
         among = sorted(capacities, key=lambda one: one.tokens)
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         # What torch holds for nobody would count as the graphs' own.
         torch.cuda.empty_cache()
-        most = torch.cuda.memory_reserved() + int(MEMORY_SHARE * total)
-        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._lanes = [Lane(among[-1], max_tokens, stream) for stream in (None, beside)]
+        max_bytes = torch.cuda.memory_reserved() + int(MEMORY_SHARE * total)
+        second_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._lanes = [GraphLane(among[-1], max_tokens, stream) for stream in (None, second_stream)]
         first, second = self._lanes
-        _fill(first, run, head, among, most)
+        _fill(first, run, head, among, max_bytes)
         self.capacities = tuple(capacity for capacity in among if capacity in first)
-        of_second = [one for one in self.capacities if least_of_second <= one.tokens <= most_of_second]
-        _fill(second, run, head, of_second, most)
+        of_second = [
+            one for one in self.capacities if min_second_lane_tokens <= one.tokens <= max_second_lane_tokens
+        ]
+        _fill(second, run, head, of_second, max_bytes)
         torch.cuda.empty_cache()
-        self._turn = 0
+        self._submitted = 0
 
     def __call__(self, batch: PackedBatch, needs_hidden: bool) -> Forward | None:
         """Submit `batch`, or None where no graph can run it."""
-        number = bucket_for(batch, self.capacities)
+        number = find_bucket(batch, self.capacities)
         if number is None:
             return None
         capacity = self.capacities[number]
         lanes = [lane for lane in self._lanes if capacity in lane]
         # The large batch before this one is in the other.
-        self._turn += len(lanes) > 1
-        return lanes[self._turn % len(lanes)].submit(batch, capacity, needs_hidden)
+        self._submitted += len(lanes) > 1
+        return lanes[self._submitted % len(lanes)].submit(batch, capacity, needs_hidden)
 
 
 def _fill(
-    lane: Lane,
+    lane: GraphLane,
     run: Callable[[DeviceBatch], Tensor],
     head: RowHead | None,
     among: Sequence[Capacity],
-    most: int,
+    max_bytes: int,
 ) -> None:
-    """Capture graphs of ascending capacities until torch has reserved `most` bytes. The largest one that fits is the
-    first: all others run in its memory."""
+    """Capture graphs of ascending capacities until torch has reserved `max_bytes` bytes. The largest one that fits is
+    the first: all others run in its memory."""
     left = list(among)
     while left:
         lane.capture(run, head, left.pop())
-        if torch.cuda.memory_reserved() <= most:
+        if torch.cuda.memory_reserved() <= max_bytes:
             break
         lane.drop()
     for capacity in left:
         lane.capture(run, head, capacity)
-        if torch.cuda.memory_reserved() > most:
+        if torch.cuda.memory_reserved() > max_bytes:
             return

@@ -44,7 +44,7 @@ class HostLayer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceLayer:
-    """The same on the device."""
+    """A layer's tensors on the device."""
 
     weight: Tensor
     bias: Tensor | None
@@ -105,7 +105,7 @@ class PooledHead:
         return rows
 
 
-class SideBySide:
+class ConcatenatedHead:
     """The columns of several heads, one after the other; who reads the rows takes those that count."""
 
     def __init__(self, heads: Sequence[RowHead]) -> None:

@@ -17,10 +17,10 @@ from embedserve_runtime.errors import EngineFailure
 log = logging.getLogger(__name__)
 
 # Of one kernel. Encoders with layers of one shape make at most some ten, for all sizes of batches.
-MOST_FORMS = 200
+MAX_FORMS = 200
 
 
-class Compiled(Protocol):
+class CompiledKernel(Protocol):
     """What Triton tells of the function that it has compiled."""
 
     @property
@@ -30,26 +30,26 @@ class Compiled(Protocol):
 class FormCounter:
     """Triton's hook behind a compilation, whether the compiler ran or its folder had the form."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_forms: int) -> None:
         self.forms: Counter[str] = Counter()
-        self._most = most
+        self._max_forms = max_forms
 
-    def __call__(self, *, fn: Compiled, **_: object) -> None:
-        """Raises EngineFailure where there are too many of one kernel."""
+    def __call__(self, *, fn: CompiledKernel, **_: object) -> None:
+        """Count a form. Raises EngineFailure where there are too many of one kernel."""
         self.forms[fn.name] += 1
-        if self.forms[fn.name] > self._most:
+        if self.forms[fn.name] > self._max_forms:
             raise EngineFailure(
-                f"kernel {fn.name} was compiled in more than {self._most} forms: something that changes with the "
+                f"kernel {fn.name} was compiled in more than {self._max_forms} forms: something that changes with the "
                 "batch is compiled into it. Please report it; engine.attention: varlen runs without our kernels"
             )
 
 
 @contextmanager
-def counted_forms(most: int = MOST_FORMS) -> Iterator[FormCounter]:
+def count_forms(max_forms: int = MAX_FORMS) -> Iterator[FormCounter]:
     """Counts what Triton compiles inside. Raises EngineFailure where there are more than `most` of one kernel."""
     import triton
 
-    runtime, counter = triton.knobs.runtime, FormCounter(most)
+    runtime, counter = triton.knobs.runtime, FormCounter(max_forms)
     before = runtime.jit_post_compile_hook
     runtime.jit_post_compile_hook = counter
     try:

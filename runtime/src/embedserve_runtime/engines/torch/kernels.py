@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from embedserve_runtime.engines.torch.packing import Group, PackedTokens
+from embedserve_runtime.engines.torch.packing import PackedTokens, PaddedGroup
 from embedserve_runtime.model.architecture import Attention
 
 # Largest additive mask at a time, in elements; beyond it the queries of a block go through in slices.
 MASK_ELEMENTS = 4_194_304
 # FlashAttention 2, which stands behind torch's packed kernel, runs from Ampere on and up to this head size.
 FIRST_CAPABILITY = (8, 0)
-LARGEST_HEAD = 256
+MAX_HEAD_SIZE = 256
 
 
 class KernelKind(StrEnum):
@@ -67,8 +67,8 @@ def _of_device(device: torch.device, dtype: torch.dtype) -> str | None:
 def _of_form(attention: Attention) -> str | None:
     if attention.distance_bias is not None or attention.disentangled is not None:
         return "the packed kernel adds no position terms to scores"
-    if attention.head_size > LARGEST_HEAD or attention.head_size % 8:
-        return f"the packed kernel takes head sizes in steps of 8 up to {LARGEST_HEAD}, not {attention.head_size}"
+    if attention.head_size > MAX_HEAD_SIZE or attention.head_size % 8:
+        return f"the packed kernel takes head sizes in steps of 8 up to {MAX_HEAD_SIZE}, not {attention.head_size}"
     return None
 
 
@@ -133,7 +133,7 @@ class GroupedKernel:
             blocks.append(attended.transpose(1, 2).flatten(0, 1))
         return torch.cat(blocks)[groups.unpad]
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, group: Group) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, group: PaddedGroup) -> Tensor:
         """(sequences, heads, length, head_size) of a block, in slices of queries small enough for their masks."""
         length = group.length
         masked = bool(self._terms) or group.padding is not None
@@ -162,7 +162,7 @@ class GroupedKernel:
         ahead = 0 if self._attention.causal else window
         return range(max(0, queries.start - window), min(length, queries.stop + ahead))
 
-    def _mask(self, query: Tensor, key: Tensor, group: Group, queries: range, keys: range) -> Tensor:
+    def _mask(self, query: Tensor, key: Tensor, group: PaddedGroup, queries: range, keys: range) -> Tensor:
         mask = query.new_zeros(())
         for term in self._terms:
             mask = mask + term(query, key, queries, keys)
@@ -171,7 +171,7 @@ class GroupedKernel:
         return mask
 
 
-def _block(values: Tensor, group: Group) -> Tensor:
+def _block(values: Tensor, group: PaddedGroup) -> Tensor:
     """(tokens, heads, size) to (sequences, heads, length, size)."""
     return values[group.rows].view(group.sequences, group.length, *values.shape[1:]).transpose(1, 2)
 

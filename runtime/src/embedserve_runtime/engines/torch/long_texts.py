@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 def settled_flash_from(
     encoder: Encoder, parameters: Parameters, dtype: torch.dtype, asked: KernelKind | None
 ) -> int | None:
-    """None for never. asked: `flash` takes it for every batch, `fused` for none, None what is faster on the card."""
+    """Decide the length from which flash-attn runs; None for never. asked: `flash` takes it for every batch, `fused`
+    for none, None what is faster on the card."""
     if asked is KernelKind.FLASH:
         return 1
     if asked is not None or why_not_flash(encoder, parameters.device, dtype) is not None:
@@ -31,7 +32,7 @@ def settled_flash_from(
     try:
         flash = FlashAttention(form)
         return measured_flash_from(
-            form, ours, flash, device=parameters.device, dtype=dtype, longest=encoder.max_tokens
+            form, ours, flash, device=parameters.device, dtype=dtype, max_seqlen=encoder.max_tokens
         )
     # It compiles for the card that it finds, and may raise anything there; our own kernel runs without it.
     except Exception as error:  # noqa: BLE001

@@ -16,25 +16,25 @@ LOWERED = 0.5
 
 @dataclass(slots=True)
 class MemoryBudget:
-    """most_tokens: of a batch that goes to the device as one, None while nothing has failed. failures: how often
+    """max_tokens: of a batch that goes to the device as one, None while nothing has failed. failures: how often
     memory ran out."""
 
-    most_tokens: int | None = field(default=None)
+    max_tokens: int | None = field(default=None)
     failures: int = 0
 
     def lower(self, batch: PackedBatch) -> None:
         """`batch` did not fit. A single sequence lowers nothing: it cannot be split."""
         self.failures += 1
         if len(batch.lengths) > 1:
-            self.most_tokens = max(int(batch.tokens * LOWERED), 1)
+            self.max_tokens = max(int(batch.tokens * LOWERED), 1)
 
     def parts(self, batch: PackedBatch) -> list[PackedBatch]:
         """`batch` in runs of whole sequences within the budget; a longer sequence is a run of its own."""
-        if self.most_tokens is None or batch.tokens <= self.most_tokens:
+        if self.max_tokens is None or batch.tokens <= self.max_tokens:
             return [batch]
         cuts, start = [], 0
         for end in range(1, len(batch.lengths) + 1):
-            if end - start > 1 and batch.cu_seqlens[end] - batch.cu_seqlens[start] > self.most_tokens:
+            if end - start > 1 and batch.cu_seqlens[end] - batch.cu_seqlens[start] > self.max_tokens:
                 cuts.append(end - 1)
                 start = end - 1
         return split(batch, cuts)
@@ -57,7 +57,7 @@ def split(batch: PackedBatch, at: list[int]) -> list[PackedBatch]:
         types = None if batch.token_types is None else batch.token_types[start:end]
         unpooled = None if batch.unpooled is None else batch.unpooled[first:last]
         queries = None if batch.queries is None else batch.queries[first:last]
-        attended = None if batch.attended is None else batch.attended[first:last]
+        attended = None if batch.attended_lengths is None else batch.attended_lengths[first:last]
         bounds_of_part = batch.cu_seqlens[first : last + 1] - start
         parts.append(
             PackedBatch(batch.token_ids[start:end], bounds_of_part, types, unpooled, queries, attended)

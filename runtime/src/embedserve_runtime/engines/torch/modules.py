@@ -8,9 +8,9 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from embedserve_runtime.engines.torch.attention import Kernels, SelfAttention, Turn
+from embedserve_runtime.engines.torch.attention import AttentionKernels, RotaryTable, SelfAttention
+from embedserve_runtime.engines.torch.feed_forward import PackedConvolution, packed_mlp
 from embedserve_runtime.engines.torch.kernels import KernelKind
-from embedserve_runtime.engines.torch.mixing import PackedConvolution, packed_mlp
 from embedserve_runtime.engines.torch.packing import PackedTokens
 from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
 from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
@@ -21,7 +21,7 @@ class PackedEncoder:
     """Packed tokens to packed final hidden states."""
 
     def __init__(self, encoder: Encoder, parameters: Parameters, kind: KernelKind) -> None:
-        kernels = Kernels(encoder, parameters, kind)
+        kernels = AttentionKernels(encoder, parameters, kind)
         self._embeddings = PackedEmbeddings(encoder, parameters)
         self._layers = [
             PackedLayer(layer, parameters, kernels, f"layers.{number}")
@@ -31,15 +31,15 @@ class PackedEncoder:
         # Layers of one rotary form share its table, and a forward looks its positions up once.
         forms = [layer.attention.rotary for layer in encoder.layers]
         distinct = list(dict.fromkeys(form for form in forms if form is not None))
-        self._turns = [Turn.table(form, encoder.max_tokens, parameters) for form in distinct]
+        self._rotary_tables = [RotaryTable.build(form, encoder.max_tokens, parameters) for form in distinct]
         self._turn_of_layer = [None if form is None else distinct.index(form) for form in forms]
 
     def __call__(self, tokens: PackedTokens) -> Tensor:
-        turns = [turn.at(tokens.positions) for turn in self._turns]
+        rotary_tables = [rotary.at(tokens.positions) for rotary in self._rotary_tables]
         hidden = self._embeddings(tokens)
         for layer, number in zip(self._layers, self._turn_of_layer, strict=True):
-            hidden = layer(hidden, tokens, None if number is None else turns[number])
-        return _normed(hidden, self._final_norm)
+            hidden = layer(hidden, tokens, None if number is None else rotary_tables[number])
+        return _normalize(hidden, self._final_norm)
 
 
 class PackedEmbeddings:
@@ -62,13 +62,13 @@ class PackedEmbeddings:
             hidden = hidden + functional.embedding(tokens.positions + tables.first_position, tables.positions)
         if tables.projection is not None:
             hidden = tables.projection(hidden)
-        return _normed(hidden, tables.norm)
+        return _normalize(hidden, tables.norm)
 
 
 class PackedLayer:
     """Attention and MLP around the residual, with the norms where the description places them."""
 
-    def __init__(self, layer: Layer, parameters: Parameters, kernels: Kernels, name: str) -> None:
+    def __init__(self, layer: Layer, parameters: Parameters, kernels: AttentionKernels, name: str) -> None:
         attention = f"{name}.attention"
         self._placement = layer.placement
         self._attention = SelfAttention(
@@ -82,21 +82,21 @@ class PackedLayer:
         after_convolution = None if layer.convolution is None else layer.norm
         self._convolution_norm = parameters.optional_norm(after_convolution, f"{name}.convolution.norm")
 
-    def __call__(self, hidden: Tensor, tokens: PackedTokens, turn: Turn | None) -> Tensor:
+    def __call__(self, hidden: Tensor, tokens: PackedTokens, rotary: RotaryTable | None) -> Tensor:
         norms = self._norms
         if self._placement is NormPlacement.POST:
-            branch = self._attention(hidden, tokens, turn)
+            branch = self._attention(hidden, tokens, rotary)
             if norms.attention_inner is not None:
                 branch = norms.attention_inner(hidden + branch)
-            attended = _normed(hidden + branch, norms.attention)
+            attended = _normalize(hidden + branch, norms.attention)
             output = norms.mlp(attended + self._mlp(attended))
             if self._convolution is None:
                 return output
-            return _normed(output + self._convolution(hidden, tokens), self._convolution_norm)
-        branch = self._attention(_normed(hidden, norms.attention), tokens, turn)
-        hidden = hidden + _normed(branch, norms.attention_post)
-        return hidden + _normed(self._mlp(norms.mlp(hidden)), norms.mlp_post)
+            return _normalize(output + self._convolution(hidden, tokens), self._convolution_norm)
+        branch = self._attention(_normalize(hidden, norms.attention), tokens, rotary)
+        hidden = hidden + _normalize(branch, norms.attention_post)
+        return hidden + _normalize(self._mlp(norms.mlp(hidden)), norms.mlp_post)
 
 
-def _normed(value: Tensor, norm: Normalization | None) -> Tensor:
+def _normalize(value: Tensor, norm: Normalization | None) -> Tensor:
     return value if norm is None else norm(value)

@@ -14,7 +14,7 @@ from embedserve_runtime.engines.grouping import group
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class PaddedGroup:
     """Sequences of similar length, side by side.
 
     rows: int64 (sequences * length,), the packed token of each padded position.
@@ -28,15 +28,15 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Groups:
+class PaddedGroups:
     """All groups of a batch. unpad: int64 (tokens,), for each packed token its padded position."""
 
-    members: tuple[Group, ...]
+    members: tuple[PaddedGroup, ...]
     unpad: Tensor
 
     @property
     def positions(self) -> int:
-        """Of all groups, padded ones included."""
+        """The positions of all groups, padded ones included."""
         return sum(group.sequences * group.length for group in self.members)
 
 
@@ -48,7 +48,7 @@ class PackedTokens:
     positions: Tensor  # int64 (tokens,), within each sequence
     cu_seqlens: Tensor  # int32 (sequences + 1,)
     max_seqlen: int
-    groups: Groups | None
+    groups: PaddedGroups | None
     types: Tensor | None  # int64 (tokens,); None where all are of type 0
 
     @classmethod
@@ -65,7 +65,7 @@ class PackedTokens:
         )
 
 
-def _groups(batch: PackedBatch, device: torch.device, width: int) -> Groups:
+def _groups(batch: PackedBatch, device: torch.device, width: int) -> PaddedGroups:
     indices = group(batch, width)
     rows = _on(device, indices.rows)
     members = []
@@ -75,8 +75,8 @@ def _groups(batch: PackedBatch, device: torch.device, width: int) -> Groups:
         if (lengths < length).any():
             padding = _on(device, np.arange(length) >= lengths[:, None])[:, None, None, :]
         of_group = rows[indices.row_starts[number] : indices.row_starts[number + 1]]
-        members.append(Group(of_group, sequences, length, padding))
-    return Groups(tuple(members), _on(device, indices.unpad))
+        members.append(PaddedGroup(of_group, sequences, length, padding))
+    return PaddedGroups(tuple(members), _on(device, indices.unpad))
 
 
 def _on(device: torch.device, values: NDArray[np.generic]) -> Tensor:

@@ -38,7 +38,7 @@ ACTIVATIONS = {
 
 
 def activation(path: Path, field: str, name: str) -> Activation:
-    """Raises UnsupportedArchitecture naming file and field."""
+    """Return the activation of a name. Raises UnsupportedArchitecture naming file and field."""
     if name not in ACTIVATIONS:
         raise unsupported(path, field, name)
     return ACTIVATIONS[name]
@@ -62,7 +62,7 @@ def equal_heads(path: Path, hidden_size: int, heads: int, *, bias: bool = True) 
 
 
 def heads_of(size: int, heads: int, *, bias: bool = True) -> Attention:
-    """The same for heads of another size than hidden_size / heads."""
+    """Describe heads whose size is not hidden_size / heads."""
     return Attention(heads, heads, size, scale=size**-0.5, qkv_bias=bias, output_bias=bias)
 
 
@@ -135,7 +135,7 @@ def checked_layer_types(path: Path, layer_types: list[str], layers: int) -> list
 
 
 def refuse(path: Path, fields: Iterable[tuple[str, object, object]]) -> None:
-    """Raises UnsupportedArchitecture for the first (field, value, only value that is supported) that differs."""
+    """Raise UnsupportedArchitecture for the first (field, value, only value that is supported) that differs."""
     for field, value, wanted in fields:
         if value != wanted:
             raise unsupported(path, field, value)

@@ -35,7 +35,7 @@ def token_heads(folder: Path, encoder: Encoder) -> tuple[TokenHead, ...]:
             raise ModelInvalid(
                 f"{folder / SPARSE_FILE}: gives {layer.out_features} weights a token, expected 1"
             )
-        heads.append(LexicalHead((layer,), _dropped(folder), encoder.embeddings.vocabulary))
+        heads.append(LexicalHead((layer,), _read_dropped_tokens(folder), encoder.embeddings.vocabulary))
     if (folder / COLBERT_FILE).exists():
         heads.append(MultiVectorHead((_layer(folder, COLBERT_FILE, encoder),), normalize=True, skipped=1))
     return tuple(heads)
@@ -56,7 +56,7 @@ def _layer(folder: Path, name: str, encoder: Encoder) -> HeadLayer:
     return HeadLayer(shape[1], shape[0], ("weight",), ("bias",), file=name)
 
 
-def _dropped(folder: Path) -> tuple[int, ...]:
+def _read_dropped_tokens(folder: Path) -> tuple[int, ...]:
     ids = token_ids(folder / "tokenizer.json")
     named = {**DROPPED, **special_tokens(folder, [*DROPPED])}
     contents = [named[name] for name in DROPPED]

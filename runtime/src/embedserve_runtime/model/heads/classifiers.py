@@ -135,7 +135,7 @@ def labels_and_scores(source: HeadSource, cross_encoder: str | None) -> tuple[tu
 
 
 def _labels(source: HeadSource) -> tuple[str, ...]:
-    """In the order of the logits. transformers leaves them out where they are its default, two."""
+    """Return the labels in the order of the logits. transformers leaves them out where they are its default, two."""
     named = source.config.id2label
     if named is None:
         return tuple(f"LABEL_{number}" for number in range(source.config.num_labels or 2))

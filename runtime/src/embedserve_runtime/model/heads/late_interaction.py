@@ -24,7 +24,7 @@ from embedserve_runtime.model.heads.description import (
     QueryExpansion,
     TokenPooling,
 )
-from embedserve_runtime.model.modules import Layout, Modules
+from embedserve_runtime.model.modules import ModelLayout, Modules
 from embedserve_runtime.model.vocabulary import special_tokens, token_ids
 
 log = logging.getLogger(__name__)
@@ -85,8 +85,8 @@ class _PoolingFile(FileModel):
     tasks: str | list[str] | None = None
 
 
-def multi_vector_head(folder: Path, encoder: Encoder, layout: Layout) -> MultiVectorHead:
-    """Raises ModelInvalid or UnsupportedArchitecture, naming file and key."""
+def multi_vector_head(folder: Path, encoder: Encoder, layout: ModelLayout) -> MultiVectorHead:
+    """Read the head of a multi-vector model. Raises ModelInvalid or UnsupportedArchitecture, naming file and key."""
     modules = layout.modules
     pylate = read_json_if_there(folder / "config_sentence_transformers.json", _PyLate, _PyLate())
     old = pylate.model_type == "ColBERT"  # PyLate before 4 normalised and skipped without a module for it
@@ -104,8 +104,8 @@ def multi_vector_head(folder: Path, encoder: Encoder, layout: Layout) -> MultiVe
     return MultiVectorHead(tuple(layers), modules.token_normalize or old, interaction=interaction)
 
 
-def late_layout(layout: Layout, late: LateInteraction) -> Layout:
-    """With the markers in the prompts, and documents' length for inputs in general."""
+def late_layout(layout: ModelLayout, late: LateInteraction) -> ModelLayout:
+    """Return the layout with the markers in the prompts and with the documents' length for all inputs."""
     prompts = {
         name: prompt
         for name, prompt in ((QUERY, late.query_prompt), (DOCUMENT, late.document_prompt))
@@ -116,7 +116,7 @@ def late_layout(layout: Layout, late: LateInteraction) -> Layout:
 
 
 def with_prompts(late: LateInteraction, prompts: Mapping[str, str]) -> LateInteraction:
-    """With those that the service sets instead of the model's own."""
+    """Return the interaction with the service's prompts in place of the model's own."""
     return replace(
         late,
         query_prompt=prompts.get(QUERY, ""),
@@ -124,13 +124,13 @@ def with_prompts(late: LateInteraction, prompts: Mapping[str, str]) -> LateInter
     )
 
 
-def _interaction(folder: Path, layout: Layout, pylate: _PyLate) -> LateInteraction:
+def _interaction(folder: Path, layout: ModelLayout, pylate: _PyLate) -> LateInteraction:
     modules = layout.modules
     home = folder / modules.transformer
     ids = token_ids(home / "tokenizer.json")
     own = read_json_if_there(home / "sentence_bert_config.json", _Lengths, _Lengths())
     expansion = _expansion(home, own, pylate, ids)
-    skipped, skipped_roles = _skipped(folder, modules, pylate, ids)
+    skipped, skipped_roles = _read_skipped_tokens(folder, modules, pylate, ids)
     pooling, pooled_roles = _pooling(folder, modules)
     prefixes = (pylate.query_prefix or "", pylate.document_prefix or "")
     return LateInteraction(
@@ -155,7 +155,7 @@ def _prompt(prompts: Mapping[str, str], prefix: str, names: Sequence[str]) -> st
     return prefix + prompt.removeprefix(prefix)
 
 
-def _skipped(
+def _read_skipped_tokens(
     folder: Path, modules: Modules, pylate: _PyLate, ids: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     mask = _MaskFile()

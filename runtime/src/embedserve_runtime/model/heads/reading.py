@@ -21,7 +21,7 @@ from embedserve_runtime.model.heads.description import (
 )
 from embedserve_runtime.model.heads.late_interaction import multi_vector_head
 from embedserve_runtime.model.heads.masked_lm import masked_lm_layers
-from embedserve_runtime.model.modules import Layout
+from embedserve_runtime.model.modules import ModelLayout
 from embedserve_runtime.model.pipeline import Pooling
 
 # Heads that transformers has and that give neither vectors nor scores of a text.
@@ -33,14 +33,14 @@ OTHER_HEADS = (
 )
 
 
-def read_head(folder: Path, encoder: Encoder, layout: Layout, asked: str) -> tuple[Task, Head | None]:
+def read_head(folder: Path, encoder: Encoder, layout: ModelLayout, asked: str) -> tuple[Task, Head | None]:
     """The task and its head, None for dense vectors. asked: `model.task`, a task or "auto".
 
     Raises ModelError (naming file and head), or ConfigError when the folder is not for the task that is asked for.
     """
     source = HeadSource.of(folder / layout.modules.transformer, encoder)
     architectures = source.config.architectures or []
-    task = _detected(source.path, architectures, layout) if asked == "auto" else asked
+    task = _detect_architecture(source.path, architectures, layout) if asked == "auto" else asked
     if task == Task.EMBED:
         if layout.modules.token_dense:
             raise ConfigError(f"model.task: {asked} needs a Pooling module, {folder} is a multi-vector model")
@@ -53,7 +53,7 @@ def read_head(folder: Path, encoder: Encoder, layout: Layout, asked: str) -> tup
 
 
 def read_graph_head(
-    folder: Path, encoder: Encoder, layout: Layout, asked: str, width: int
+    folder: Path, encoder: Encoder, layout: ModelLayout, asked: str, width: int
 ) -> tuple[Task, ClassifierHead]:
     """Task and head of a graph that gives `width` logits itself. Raises ModelError or ConfigError."""
     source = HeadSource.of(folder, encoder)
@@ -74,7 +74,7 @@ def read_token_heads(folder: Path, encoder: Encoder, task: Task) -> tuple[TokenH
     return bge_m3.token_heads(folder, encoder) if task is Task.EMBED else ()
 
 
-def _detected(path: Path, architectures: Sequence[str], layout: Layout) -> str:
+def _detect_architecture(path: Path, architectures: Sequence[str], layout: ModelLayout) -> str:
     """A task, "classify" also for rerankers. What the modules say counts more than the name of the checkpoint's class:
     many embedding models were saved from a model with a head."""
     if layout.modules.splade is not None:
@@ -99,7 +99,7 @@ def _of_kind(architectures: Sequence[str], suffix: str) -> str | None:
     return next((name for name in architectures if name.endswith(suffix)), None)
 
 
-def _sparse(source: HeadSource, architectures: Sequence[str], layout: Layout) -> SparseHead:
+def _sparse(source: HeadSource, architectures: Sequence[str], layout: ModelLayout) -> SparseHead:
     layers = masked_lm_layers(source, architectures[0] if architectures else "")
     splade = layout.modules.splade
     if splade is None:
@@ -110,7 +110,7 @@ def _sparse(source: HeadSource, architectures: Sequence[str], layout: Layout) ->
 
 
 def _classifier(
-    source: HeadSource, architectures: Sequence[str], layout: Layout, asked: str
+    source: HeadSource, architectures: Sequence[str], layout: ModelLayout, asked: str
 ) -> tuple[Task, ClassifierHead]:
     architecture = _of_kind(architectures, classifiers.SUFFIX)
     causal_model = _of_kind(architectures, causal.SUFFIX)

@@ -18,7 +18,7 @@ from embedserve_runtime.model.torch_files import TorchFile
 NamedTensor = tuple[str, NDArray[np.generic]]
 
 
-class TensorSource(Protocol):
+class TensorReader(Protocol):
     """A file or several with tensors by name: a `Checkpoint` or a `TorchFile`."""
 
     @property
@@ -27,18 +27,19 @@ class TensorSource(Protocol):
     def raw(self, name: str) -> NDArray[np.generic]: ...
 
 
-def open_file(path: Path) -> TensorSource:
+def open_file(path: Path) -> TensorReader:
     """A file of torch.save, or the folder of a module. Raises ModelFileMissing or ModelInvalid."""
     return TorchFile(path) if path.suffix == ".pt" else Checkpoint.open(path)
 
 
 def head_tensors(checkpoint: Checkpoint, layers: Sequence[HeadLayer], folder: Path) -> Iterator[NamedTensor]:
-    """As stored, as `head.<number>.<part>`. folder: the model's, for layers that have a file of their own.
+    """Read the tensors as stored, named `head.<number>.<part>`. folder: the model's, for layers that have a file of
+    their own.
 
     Raises ModelInvalid naming what is missing or has another shape.
     """
     for number, layer in enumerate(layers):
-        source: TensorSource = open_file(folder / layer.file) if layer.file else checkpoint
+        source: TensorReader = open_file(folder / layer.file) if layer.file else checkpoint
         name, out = f"head.{number}", layer.out_features
         if layer.rows:
             yield f"{name}.weight", _difference(checkpoint, layer)
@@ -59,7 +60,7 @@ def head_tensors(checkpoint: Checkpoint, layers: Sequence[HeadLayer], folder: Pa
 
 
 def _difference(checkpoint: Checkpoint, layer: HeadLayer) -> NDArray[np.generic]:
-    """Of the stored weight the one row, or the first less the second, float32, (1, in features)."""
+    """Take one row of the stored weight, or the first less the second, float32, (1, in features)."""
     found = _found(checkpoint, layer.weight)
     rows = [checkpoint.row(found, row).astype(np.float32) for row in layer.rows]
     if rows[0].shape != (layer.in_features,):
@@ -70,7 +71,7 @@ def _difference(checkpoint: Checkpoint, layer: HeadLayer) -> NDArray[np.generic]
     return rows[0][None] if len(rows) == 1 else (rows[0] - rows[1])[None]
 
 
-def _tensor(source: TensorSource, names: Sequence[str], shape: tuple[int, ...]) -> NDArray[np.generic]:
+def _tensor(source: TensorReader, names: Sequence[str], shape: tuple[int, ...]) -> NDArray[np.generic]:
     found = _found(source, names)
     tensor = source.raw(found)
     if tensor.shape != shape:
@@ -80,7 +81,7 @@ def _tensor(source: TensorSource, names: Sequence[str], shape: tuple[int, ...]) 
     return tensor
 
 
-def _found(source: TensorSource, names: Sequence[str]) -> str:
+def _found(source: TensorReader, names: Sequence[str]) -> str:
     found = next((name for name in names if name in source.names), None)
     if found is None:
         raise ModelInvalid(f"the model lacks a tensor of its head: {' or '.join(names)}")

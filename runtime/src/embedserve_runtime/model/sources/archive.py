@@ -24,7 +24,7 @@ from embedserve_runtime.errors import (
     ModelNotFound,
     SourceUnavailable,
 )
-from embedserve_runtime.model.sources.remote import Check, Listing, RemoteFile, Request
+from embedserve_runtime.model.sources.remote import ExpectedHash, Listing, RemoteFile, Request
 from embedserve_runtime.model.sources.selection import is_safe
 from embedserve_runtime.model.store.volume import make_folder, need_bytes
 
@@ -33,7 +33,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 KINDS = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".zip")
 # What the readers raise for content that is not what the name says.
 _UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, zstd.ZstdError, EOFError)
@@ -43,7 +43,7 @@ class ArchiveSource:
     """One archive. Its only file is the archive itself."""
 
     def __init__(self, settings: ModelSettings) -> None:
-        """Raises ModelInvalid for a kind of archive that is not read."""
+        """Read the archive's name from the settings. Raises ModelInvalid for a kind of archive that is not read."""
         self._url = settings.source
         self._sha256 = settings.sha256 or ""
         self._token = settings.token.get_secret_value() if settings.token is not None else None
@@ -55,7 +55,7 @@ class ArchiveSource:
             )
 
     def listing(self) -> Listing:
-        return Listing(self._sha256, (RemoteFile(self.name, None, Check("sha256", self._sha256)),))
+        return Listing(self._sha256, (RemoteFile(self.name, None, ExpectedHash("sha256", self._sha256)),))
 
     def request(self, file: RemoteFile) -> Request:
         del file
@@ -95,8 +95,8 @@ def unpack(archive: Path, folder: Path) -> list[str]:
     paths: list[str] = []
     for member in _members(archive):
         path = member.path.removeprefix(f"{top}/") if top else member.path
-        if len(paths) >= MOST_FILES:
-            raise ModelInvalid(f"{archive.name} has more than {MOST_FILES} files")
+        if len(paths) >= MAX_FILES:
+            raise ModelInvalid(f"{archive.name} has more than {MAX_FILES} files")
         need_bytes(folder, member.size)
         target = folder / path
         make_folder(target.parent)
@@ -123,7 +123,7 @@ def _tar_members(archive: Path) -> Iterator[Member]:
         for entry in tar:
             if entry.isdir():
                 continue
-            path = _checked(archive, entry.name)
+            path = _check_path(archive, entry.name)
             if not entry.isreg():
                 raise ModelInvalid(f"{archive.name}: {path} is a link or a device; pack the files themselves")
             yield Member(path, entry.size, partial(_content, tar, entry))
@@ -134,7 +134,7 @@ def _zip_members(archive: Path) -> Iterator[Member]:
         for entry in content.infolist():
             if entry.is_dir():
                 continue
-            path = _checked(archive, entry.filename)
+            path = _check_path(archive, entry.filename)
             if entry.external_attr >> 28 not in (0, 8):  # the file type of Unix: none said, or a regular file
                 raise ModelInvalid(f"{archive.name}: {path} is a link or a device; pack the files themselves")
             yield Member(path, entry.file_size, partial(content.open, entry))
@@ -157,7 +157,7 @@ def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
     return content
 
 
-def _checked(archive: Path, path: str) -> str:
+def _check_path(archive: Path, path: str) -> str:
     plain = path.removeprefix("./")
     if not is_safe(plain):
         raise ModelInvalid(f"{archive.name}: the path {path!r} leads out of the model's folder")

@@ -18,14 +18,14 @@ from embedserve_runtime.errors import (
     SourceUnavailable,
     UnsupportedArchitecture,
 )
+from embedserve_runtime.model.bundled_onnx import choose_file
 from embedserve_runtime.model.exports import ADVICE, can_export
-from embedserve_runtime.model.shipped import chosen_file
 from embedserve_runtime.model.sources.archive import ArchiveSource, unpack
-from embedserve_runtime.model.sources.hosts import Hosts, Patience
+from embedserve_runtime.model.sources.host_limits import HostLimiters, RetryPolicy
 from embedserve_runtime.model.sources.hub import HubSource, too_many_requests
 from embedserve_runtime.model.sources.progress import Progress
-from embedserve_runtime.model.sources.reading import Plan
 from embedserve_runtime.model.sources.remote import Listing, RemoteFile, Source
+from embedserve_runtime.model.sources.segments import FetchPlan
 from embedserve_runtime.model.sources.selection import (
     description_files,
     external_files,
@@ -33,7 +33,7 @@ from embedserve_runtime.model.sources.selection import (
     weight_files,
 )
 from embedserve_runtime.model.sources.transfer import Transfer
-from embedserve_runtime.model.store import Arrived, Name, Reference, Store, StoredFile
+from embedserve_runtime.model.store import FetchedFile, Name, Reference, Store, StoredFile
 from embedserve_runtime.model.store.manifest import file_sha256
 from embedserve_runtime.model.store.staging import (
     Staging,
@@ -59,7 +59,7 @@ RESERVE = 16 << 20
 
 
 def fetch_into(
-    store: Store, name: Name, settings: ModelSettings, progress: Progress, patience: Patience
+    store: Store, name: Name, settings: ModelSettings, progress: Progress, retry_policy: RetryPolicy
 ) -> Reference:
     """Resolve the source and bring what is missing.
 
@@ -68,8 +68,8 @@ def fetch_into(
     """
     with volume_errors(store.root):
         need_writable(store.root)
-    source = source_of(settings)
-    listing = _resolved(source, patience)
+    source = open_source(settings)
+    listing = _list_source(source, retry_policy)
     LOGGER.info("fetching model", extra={"source": settings.source, "revision": listing.commit})
     key = Name(source=name.source, revision=listing.commit, variant=name.variant).key[:24]
     while True:
@@ -82,9 +82,11 @@ def fetch_into(
                     known = store.find(name)
                     return (
                         known
-                        or _Fetch(store, name, settings, source, listing, staging, progress, patience).run()
+                        or _Fetcher(
+                            store, name, settings, source, listing, staging, progress, retry_policy
+                        ).run()
                     )
-            except _Earlier as earlier:
+            except _EarlierWriter as earlier:
                 other = earlier.folder
         progress.enter("waiting for another process that fetches the same model")
         wait_for(other)
@@ -92,8 +94,8 @@ def fetch_into(
             return found
 
 
-class _Earlier(Exception):
-    """Of two writers that began at the same time, the other one was first."""
+class _EarlierWriter(Exception):
+    """Another writer that began at the same time was first."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -103,11 +105,11 @@ class _Earlier(Exception):
 def _yield_to_earlier(store: Store, staging: Staging) -> None:
     earlier = earlier_writer(store.root, staging)
     if earlier is not None:
-        raise _Earlier(earlier)
+        raise _EarlierWriter(earlier)
 
 
-def source_of(settings: ModelSettings) -> Source:
-    """Raises ConfigError or ModelInvalid."""
+def open_source(settings: ModelSettings) -> Source:
+    """Return the source that the settings name. Raises ConfigError or ModelInvalid."""
     if settings.source.startswith("s3://"):
         # Imported here: the library is of use for this source only.
         from embedserve_runtime.model.sources.s3 import S3Source
@@ -118,22 +120,22 @@ def source_of(settings: ModelSettings) -> Source:
     return HubSource(settings)
 
 
-def _resolved(source: Source, patience: Patience) -> Listing:
-    """The source's listing, asked for again while it is in trouble."""
-    hosts, stopped, failures = Hosts(patience, 1), threading.Event(), 0
+def _list_source(source: Source, retry_policy: RetryPolicy) -> Listing:
+    """List the source's files; asks again while the source is in trouble."""
+    limiters, stopped, failures = HostLimiters(retry_policy, 1), threading.Event(), 0
     while True:
         try:
-            with hosts.turn(HUB, stopped):
+            with limiters.request_slot(HUB, stopped):
                 listing = source.listing()
         except SourceUnavailable as error:
             headers = too_many_requests(error.__cause__)
             if headers is not None:
-                hosts.refused(HUB, headers)
+                limiters.record_refusal(HUB, headers)
                 continue
             failures += 1
-            if failures >= patience.tries_to_list:
+            if failures >= retry_policy.max_listing_attempts:
                 raise
-            stopped.wait(patience.pause_s(failures))
+            stopped.wait(retry_policy.pause_s(failures))
         else:
             break
     unsafe = next((file.path for file in listing.files if not is_safe(file.path)), None)
@@ -143,8 +145,8 @@ def _resolved(source: Source, patience: Patience) -> Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fetch:
-    """The work of one writer in its staging folder."""
+class _Fetcher:
+    """Fetches a model into the staging folder of one writer."""
 
     store: Store
     name: Name
@@ -153,55 +155,55 @@ class _Fetch:
     listing: Listing
     staging: Staging
     progress: Progress
-    patience: Patience
+    retry_policy: RetryPolicy
 
     def run(self) -> Reference:
-        plan = Plan(self.source, self.settings.source, self.staging.files, self.staging.check)
-        with Transfer(plan, self.progress, self.patience) as transfer:
+        plan = FetchPlan(self.source, self.settings.source, self.staging.files, self.staging.check)
+        with Transfer(plan, self.progress, self.retry_policy) as transfer:
             self.progress.enter("fetching")
             if isinstance(self.source, ArchiveSource):
-                arrived = self._unpacked(self._brought(transfer, self.listing.files)[0])
+                arrived = self._unpack_archive(self._fetch_files(transfer, self.listing.files)[0])
             else:
-                arrived = self._selected(transfer)
+                arrived = self._fetch_selected(transfer)
         if not arrived:
             raise ModelNotFound(f"{self.settings.source} at {self.listing.commit} holds no model files")
         self.progress.enter("storing")
         return self.store.add(self.staging, arrived, self.name, self.listing.commit, self.listing.licence)
 
-    def _selected(self, transfer: Transfer) -> list[Arrived]:
+    def _fetch_selected(self, transfer: Transfer) -> list[FetchedFile]:
         """The small files, and then of the weights what they show to be run."""
         files = {file.path: file for file in self.listing.files}
         names = list(files)
-        arrived = self._brought(transfer, [files[name] for name in description_files(names)])
-        view = self._view(arrived)
-        graph = self._chosen(view, names)
+        arrived = self._fetch_files(transfer, [files[name] for name in description_files(names)])
+        view = self._build_view(arrived)
+        graph = self._choose_graph(view, names)
         if graph is None:
             wanted = [
                 name for name in weight_files(names) if name not in {one.stored.path for one in arrived}
             ]
-            return arrived + self._brought(transfer, [files[name] for name in wanted])
-        arrived += self._brought(transfer, [files[graph]])
-        external = external_files(self._view(arrived), graph)
+            return arrived + self._fetch_files(transfer, [files[name] for name in wanted])
+        arrived += self._fetch_files(transfer, [files[graph]])
+        external = external_files(self._build_view(arrived), graph)
         missing = [name for name in external if name not in files]
         if missing:
             raise ModelFileMissing(
                 f"{', '.join(missing)}, weights of {graph}, not found in {self.settings.source}"
             )
-        return arrived + self._brought(transfer, [files[name] for name in external])
+        return arrived + self._fetch_files(transfer, [files[name] for name in external])
 
-    def _unpacked(self, archive: Arrived) -> list[Arrived]:
+    def _unpack_archive(self, archive: FetchedFile) -> list[FetchedFile]:
         """The files that a model needs of an archive that has arrived."""
         self.progress.enter("unpacking")
         folder = self.staging.folder / "unpacked"
         make_folder(folder)
         names = unpack(archive.file, folder)
-        graph = self._chosen(folder, names)
+        graph = self._choose_graph(folder, names)
         weights = weight_files(names) if graph is None else [graph, *external_files(folder, graph)]
-        return [_arrived(folder, name) for name in dict.fromkeys([*description_files(names), *weights])]
+        return [_describe_file(folder, name) for name in dict.fromkeys([*description_files(names), *weights])]
 
-    def _chosen(self, folder: Path, names: Sequence[str]) -> str | None:
+    def _choose_graph(self, folder: Path, names: Sequence[str]) -> str | None:
         try:
-            return chosen_file(folder, names, self.settings.onnx_file)
+            return choose_file(folder, names, self.settings.onnx_file)
         except UnsupportedArchitecture as error:
             if can_export() or self.settings.export_elsewhere:
                 return None  # its weights are what an export is made from
@@ -210,29 +212,29 @@ class _Fetch:
         except (ModelError, ConfigError) as error:
             raise type(error)(error.message.replace(str(folder), self.settings.source)) from error
 
-    def _brought(self, transfer: Transfer, files: Sequence[RemoteFile]) -> list[Arrived]:
-        """From the store's own files where it has them, else from the source.
+    def _fetch_files(self, transfer: Transfer, files: Sequence[RemoteFile]) -> list[FetchedFile]:
+        """Take files from the store where it has them, else download them.
 
         Raises VolumeFull before the first byte where they have no room.
         """
-        here = {file.path: found for file in files if (found := self._stored(file)) is not None}
-        partials = transfer.opened([file for file in files if file.path not in here])
+        here = {file.path: found for file in files if (found := self._find_stored(file)) is not None}
+        partials = transfer.open_partials([file for file in files if file.path not in here])
         needed = sum((partial.size or 0) - partial.done for partial in partials) + RESERVE
         if partials and free_bytes(self.store.root) < needed:
             sweep(self.store.root, 0.0)
             need_bytes(self.store.root, needed)
         return [*here.values(), *(transfer.fetch(partials) if partials else [])]
 
-    def _stored(self, file: RemoteFile) -> Arrived | None:
+    def _find_stored(self, file: RemoteFile) -> FetchedFile | None:
         blob = self.store.blob(file.sha256, file.size) if file.sha256 is not None else None
         if blob is None or file.sha256 is None:
             return None
         size = blob.stat().st_size
-        self.progress.expect(size)
-        self.progress.had(size)
-        return Arrived(StoredFile(path=file.path, size=size, sha256=file.sha256), blob)
+        self.progress.add_expected(size)
+        self.progress.add_existing(size)
+        return FetchedFile(StoredFile(path=file.path, size=size, sha256=file.sha256), blob)
 
-    def _view(self, arrived: Sequence[Arrived]) -> Path:
+    def _build_view(self, arrived: Sequence[FetchedFile]) -> Path:
         """A folder in which what arrived has its own names. What is written to later has no second name here."""
         view = self.staging.folder / "view"
         for one in arrived:
@@ -244,6 +246,6 @@ class _Fetch:
         return view
 
 
-def _arrived(folder: Path, name: str) -> Arrived:
+def _describe_file(folder: Path, name: str) -> FetchedFile:
     path = folder / name
-    return Arrived(StoredFile(path=name, size=path.stat().st_size, sha256=file_sha256(path)), path)
+    return FetchedFile(StoredFile(path=name, size=path.stat().st_size, sha256=file_sha256(path)), path)

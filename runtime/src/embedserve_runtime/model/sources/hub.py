@@ -30,7 +30,13 @@ from embedserve_runtime.errors import (
     RevisionNotFound,
     SourceUnavailable,
 )
-from embedserve_runtime.model.sources.remote import Check, Listing, RemoteFile, Request, connection_error
+from embedserve_runtime.model.sources.remote import (
+    ExpectedHash,
+    Listing,
+    RemoteFile,
+    Request,
+    connection_error,
+)
 
 LICENCE_TAG = "license:"
 
@@ -43,7 +49,10 @@ class HubSource:
         self._commit = settings.commit or settings.revision
 
     def listing(self) -> Listing:
-        """Raises ModelNotFound, RevisionNotFound, ModelAccessDenied, SourceUnavailable or CertificateUntrusted."""
+        """List the files of the repository.
+
+        Raises ModelNotFound, RevisionNotFound, ModelAccessDenied, SourceUnavailable or CertificateUntrusted.
+        """
         settings = self._settings
         with _hub_errors(settings):
             api = HfApi(endpoint=settings.endpoint, token=self._token or False)
@@ -64,7 +73,7 @@ class HubSource:
         name = self._settings.source
         code = headers.get("x-error-code")
         if code == "GatedRepo" or status in (401, 403):
-            return gated(self._settings) if code == "GatedRepo" else _refused(name, status)
+            return gated(self._settings) if code == "GatedRepo" else _access_error(name, status)
         if code == "RevisionNotFound":
             return RevisionNotFound(f"repository {name} has no commit {self._commit} any more")
         if status in (404, 410):
@@ -98,15 +107,15 @@ def gated(settings: ModelSettings) -> ModelAccessDenied:
     )
 
 
-def _refused(name: str, status: int) -> ModelAccessDenied:
+def _access_error(name: str, status: int) -> ModelAccessDenied:
     return ModelAccessDenied(f"the hub refuses repository {name} (HTTP {status}): check the token")
 
 
 def _file(sibling: RepoSibling) -> RemoteFile:
     """Large files have a SHA-256, the others git's name of their content; a mirror may tell neither."""
     if sibling.lfs is not None:
-        return RemoteFile(sibling.rfilename, sibling.lfs.size, Check("sha256", sibling.lfs.sha256))
-    check = Check("git", sibling.blob_id) if sibling.blob_id else None
+        return RemoteFile(sibling.rfilename, sibling.lfs.size, ExpectedHash("sha256", sibling.lfs.sha256))
+    check = ExpectedHash("git", sibling.blob_id) if sibling.blob_id else None
     return RemoteFile(sibling.rfilename, sibling.size, check)
 
 
@@ -135,7 +144,7 @@ def _hub_errors(settings: ModelSettings) -> Iterator[None]:
     except HfHubHTTPError as error:
         status = error.response.status_code
         if status in (401, 403):
-            raise _refused(name, status) from error
+            raise _access_error(name, status) from error
         raise SourceUnavailable(f"the hub answered HTTP {status} for repository {name}") from error
     except (httpx2.HTTPError, ConnectionError, TimeoutError) as error:
         raise connection_error(f"repository {name} on the hub", error) from error

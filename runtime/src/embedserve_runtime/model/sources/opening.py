@@ -13,7 +13,7 @@ from embedserve_runtime.model.store import Name, Reference, Store
 from embedserve_runtime.model.store.volume import volume_errors
 
 if TYPE_CHECKING:
-    from embedserve_runtime.model.sources.hosts import Patience
+    from embedserve_runtime.model.sources.host_limits import RetryPolicy
     from embedserve_runtime.model.sources.progress import Progress
 
 LOGGER = logging.getLogger(__name__)
@@ -39,14 +39,14 @@ def open_model(settings: ModelSettings) -> LocatedModel:
     What is in the store is compared by size and taken without asking anyone; that works on a read-only mount and
     offline. Raises ModelError, SourceUnavailable (ModelNotStored offline), CertificateUntrusted or VolumeError.
     """
-    return _opened(settings, None, None)
+    return _open_folder(settings, None, None)
 
 
 def fetch_model(
-    settings: ModelSettings, progress: Progress | None = None, patience: Patience | None = None
+    settings: ModelSettings, progress: Progress | None = None, retry_policy: RetryPolicy | None = None
 ) -> LocatedModel:
-    """As `open_model`, and notes in the store that the model is wanted, which keeps `store gc` from it."""
-    located = _opened(settings, progress, patience)
+    """Open a model and note in the store that it is wanted, which keeps `store gc` from removing it."""
+    located = _open_folder(settings, progress, retry_policy)
     if located.digest is not None:
         Store(settings.store).note_use(
             Reference(name=name_of(settings), commit=located.revision, digest=located.digest)
@@ -72,7 +72,9 @@ def name_of(settings: ModelSettings) -> Name:
     )
 
 
-def _opened(settings: ModelSettings, progress: Progress | None, patience: Patience | None) -> LocatedModel:
+def _open_folder(
+    settings: ModelSettings, progress: Progress | None, retry_policy: RetryPolicy | None
+) -> LocatedModel:
     local = _local(settings.source)
     if local is not None:
         return local
@@ -87,7 +89,7 @@ def _opened(settings: ModelSettings, progress: Progress | None, patience: Patien
                 "offline mode is set, so it is not fetched: run `embedserve fetch` with the same settings online"
             )
         LOGGER.info("not in the store", extra={"source": settings.source, "problem": damage})
-        reference = _fetched(store, name, settings, progress, patience)
+        reference = _fetch_folder(store, name, settings, progress, retry_policy)
     manifest = store.manifest(reference.digest)
     return LocatedModel(
         folder=store.folder(reference.digest),
@@ -98,15 +100,19 @@ def _opened(settings: ModelSettings, progress: Progress | None, patience: Patien
     )
 
 
-def _fetched(
-    store: Store, name: Name, settings: ModelSettings, progress: Progress | None, patience: Patience | None
+def _fetch_folder(
+    store: Store,
+    name: Name,
+    settings: ModelSettings,
+    progress: Progress | None,
+    retry_policy: RetryPolicy | None,
 ) -> Reference:
     # Imported here: the libraries of the sources take a quarter of the time in which a server starts.
     from embedserve_runtime.model.sources.fetching import fetch_into
-    from embedserve_runtime.model.sources.hosts import Patience
+    from embedserve_runtime.model.sources.host_limits import RetryPolicy
     from embedserve_runtime.model.sources.progress import Progress
 
-    return fetch_into(store, name, settings, progress or Progress(), patience or Patience())
+    return fetch_into(store, name, settings, progress or Progress(), retry_policy or RetryPolicy())
 
 
 def _local(source: str) -> LocatedModel | None:

@@ -35,7 +35,7 @@ class Hash(Protocol):
 
 
 @dataclass(slots=True)
-class Segment:
+class FileSegment:
     """Bytes from `start` to before `end`; the first `done` of them are here. end: None while it is not known."""
 
     start: int
@@ -51,7 +51,7 @@ class Segment:
         return self.end is not None and self.position >= self.end
 
 
-class Partial:
+class PartialFile:
     """State of one file. Segments are written by one thread each; the hash is made by one thread."""
 
     def __init__(self, folder: Path, file: RemoteFile) -> None:
@@ -69,7 +69,7 @@ class Partial:
         self._since_note = 0
         make_folder(self.path.parent)
         make_folder(self._note.parent)
-        self.segments = self._noted() or _segments(file.size)
+        self.segments = self._read_note() or _segments(file.size)
         self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         self._hashed = 0
         self._flushed = 0
@@ -86,7 +86,7 @@ class Partial:
             return self.size is not None and all(segment.is_done for segment in self.segments)
 
     @property
-    def unfinished(self) -> list[Segment]:
+    def unfinished(self) -> list[FileSegment]:
         with self._lock:
             return [segment for segment in self.segments if not segment.is_done]
 
@@ -110,7 +110,7 @@ class Partial:
                 self.segments = [first, *_segments(size)[1:]]
                 first.end = min(SEGMENT, size)
 
-    def make_whole(self, segment: Segment, size: int | None) -> None:
+    def make_whole(self, segment: FileSegment, size: int | None) -> None:
         """The source gives no parts: this segment becomes all of the file, from the start."""
         with self._lock:
             self.size = size if size is not None else self.size
@@ -118,17 +118,17 @@ class Partial:
             self.segments = [segment]
             self._start_hash()
 
-    def has(self, segment: Segment) -> bool:
+    def has(self, segment: FileSegment) -> bool:
         with self._lock:
             return any(each is segment for each in self.segments)
 
-    def end_at(self, segment: Segment) -> None:
+    def end_at(self, segment: FileSegment) -> None:
         """The content ended here, and nothing else had said where."""
         with self._lock:
             segment.end = self.size = segment.position
 
-    def write(self, segment: Segment, content: bytes) -> None:
-        """Raises OSError."""
+    def write(self, segment: FileSegment, content: bytes) -> None:
+        """Write content at the position of a segment. Raises OSError."""
         view = memoryview(content)
         while view:
             written = os.pwrite(self._handle, view, segment.position)
@@ -142,7 +142,7 @@ class Partial:
         """Write down what is here, after it is here. Raises OSError."""
         with self._lock:
             self._since_note = 0
-            if self.file.check is None:
+            if self.file.expected_hash is None:
                 os.fdatasync(self._handle)  # nothing else would notice a hole that a crash of the node leaves
             note = {
                 "version": self._version,
@@ -153,12 +153,16 @@ class Partial:
             temporary.write_text(json.dumps(note), encoding="utf-8")
             temporary.replace(self._note)
 
-    def hash_on(self) -> None:
+    def hash_more(self) -> None:
         """Hash what follows without a gap and is not hashed yet. Raises OSError."""
         if self.size is None:
             return  # git's hash begins with the size
-        if self._other is None and self.file.check is not None and self.file.check.kind != "sha256":
-            self._other = _hasher(self.file.check.kind, self.size)
+        if (
+            self._other is None
+            and self.file.expected_hash is not None
+            and self.file.expected_hash.kind != "sha256"
+        ):
+            self._other = _hasher(self.file.expected_hash.kind, self.size)
         until = self._without_gap()
         while self._hashed < until:
             content = os.pread(self._handle, min(CHUNK, until - self._hashed), self._hashed)
@@ -177,10 +181,10 @@ class Partial:
                 os.fdatasync(self._handle)
 
     def mismatch(self) -> str | None:
-        """Of a file that is hashed: what its content hashes to, if the source says otherwise."""
-        check = self.file.check
+        """Return the hash of the complete file if it is not the expected one."""
+        expected = self.file.expected_hash
         found = (self._sha256 if self._other is None else self._other).hexdigest()
-        return found if self.is_checked and check is not None and found != check.value else None
+        return found if self.is_checked and expected is not None and found != expected.value else None
 
     def finish(self) -> StoredFile:
         """Have the disk hold the content. Raises OSError."""
@@ -213,7 +217,7 @@ class Partial:
 
     @property
     def _version(self) -> str:
-        return self.file.check.value if self.file.check is not None else self.file.etag or ""
+        return self.file.expected_hash.value if self.file.expected_hash is not None else self.file.etag or ""
 
     def _start_hash(self) -> None:
         self._hashed = self._flushed = 0
@@ -227,7 +231,7 @@ class Partial:
                     return segment.position
             return self.size or 0
 
-    def _noted(self) -> list[Segment] | None:
+    def _read_note(self) -> list[FileSegment] | None:
         """What a note says, if it speaks of the same content and of bytes that the file has."""
         try:
             note = json.loads(self._note.read_bytes())
@@ -245,10 +249,10 @@ class Partial:
         return segments
 
 
-def _segments(size: int | None) -> list[Segment]:
+def _segments(size: int | None) -> list[FileSegment]:
     if size is None:
-        return [Segment(0, None)]
-    return [Segment(start, min(start + SEGMENT, size)) for start in range(0, max(size, 1), SEGMENT)]
+        return [FileSegment(0, None)]
+    return [FileSegment(start, min(start + SEGMENT, size)) for start in range(0, max(size, 1), SEGMENT)]
 
 
 def _hasher(kind: str, size: int) -> Hash:

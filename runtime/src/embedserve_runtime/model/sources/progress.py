@@ -18,7 +18,7 @@ WINDOW_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ProgressState:
     """bytes_done: of bytes_total, files that were there before included; bytes_per_second: over the last 20 s;
     seconds_remaining: None where the rate is not known yet. phase: what is being done, as one word."""
 
@@ -29,20 +29,21 @@ class State:
     seconds_remaining: int | None = None
 
     def as_json(self) -> dict[str, object]:
-        """In the spelling of the resource's status: bytesDone, bytesTotal, bytesPerSecond, secondsRemaining."""
+        """Return the state in the spelling of the resource's status: bytesDone, bytesTotal, bytesPerSecond,
+        secondsRemaining."""
         return {_camel(name): value for name, value in asdict(self).items()}
 
 
 class Progress:
-    """Safe to use from any thread."""
+    """Counts the bytes of a fetch. Safe to use from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._phase = State().phase
+        self._phase = ProgressState().phase
         self._done = 0
         self._total = 0
-        self._seen: deque[tuple[float, int]] = deque([(clock(), 0)])
+        self._samples: deque[tuple[float, int]] = deque([(clock(), 0)])
         self._arrived = 0
 
     def enter(self, phase: str) -> None:
@@ -50,38 +51,39 @@ class Progress:
             self._phase = phase
         LOGGER.info(phase, extra={"progress": self.state().as_json()})
 
-    def expect(self, count: int) -> None:
-        """So many bytes more belong to the model."""
+    def add_expected(self, count: int) -> None:
+        """Count bytes that belong to the model."""
         with self._lock:
             self._total += count
 
-    def had(self, count: int) -> None:
-        """So many bytes were there already; negative where what was counted has to be fetched again."""
+    def add_existing(self, count: int) -> None:
+        """Count bytes that were there already; negative where they have to be fetched again."""
         with self._lock:
             self._done += count
 
-    def arrived(self, count: int) -> None:
+    def add_received(self, count: int) -> None:
+        """Count bytes that have arrived."""
         with self._lock:
             self._done += count
             self._arrived += count
 
-    def state(self) -> State:
+    def state(self) -> ProgressState:
         now = self._clock()
         with self._lock:
-            if now > self._seen[-1][0]:
-                self._seen.append((now, self._arrived))
-            while len(self._seen) > 2 and now - self._seen[0][0] > WINDOW_S:
-                self._seen.popleft()
-            (since, before), (until, after) = self._seen[0], self._seen[-1]
+            if now > self._samples[-1][0]:
+                self._samples.append((now, self._arrived))
+            while len(self._samples) > 2 and now - self._samples[0][0] > WINDOW_S:
+                self._samples.popleft()
+            (since, before), (until, after) = self._samples[0], self._samples[-1]
             rate = (after - before) / (until - since) if until > since else 0.0
             left = max(0, self._total - self._done)
-            return State(
+            return ProgressState(
                 self._phase, self._done, self._total, int(rate), round(left / rate) if rate > 0 else None
             )
 
     @contextmanager
-    def told(self, every_s: float = EVERY_S) -> Iterator[None]:
-        """A line in the log that often, with the state in its field `progress`."""
+    def log_periodically(self, every_s: float = EVERY_S) -> Iterator[None]:
+        """Write a line to the log that often, with the state in its field `progress`."""
         ended = threading.Event()
 
         def tell() -> None:
@@ -98,7 +100,7 @@ class Progress:
             teller.join()
 
     @contextmanager
-    def served(self, host: str, port: int | None) -> Iterator[int | None]:
+    def serve(self, host: str, port: int | None) -> Iterator[int | None]:
         """`GET /progress` answers with the state, on the port that is given on; None where there is none to be had.
 
         port: 0 takes a free one.

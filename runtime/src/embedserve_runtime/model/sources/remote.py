@@ -18,8 +18,8 @@ other take as long as the copying: 2 GB came at 0.78 of curl's rate, with this a
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """What a file's content must hash to, in hex. git: SHA-1 as git names a file's content."""
+class ExpectedHash:
+    """The hash that a file's content must have, in hex. git: SHA-1 as git names a file's content."""
 
     kind: Literal["sha256", "git", "md5"]
     value: str
@@ -35,17 +35,21 @@ class RemoteFile:
 
     path: str
     size: int | None = None
-    check: Check | None = None
+    expected_hash: ExpectedHash | None = None
     etag: str | None = None
 
     @property
     def sha256(self) -> str | None:
-        return self.check.value if self.check is not None and self.check.kind == "sha256" else None
+        return (
+            self.expected_hash.value
+            if self.expected_hash is not None and self.expected_hash.kind == "sha256"
+            else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A source as it is now. commit: what pins it; licence: as the source names it."""
+    """The files of a source as it is now. commit: pins it; licence: as the source names it."""
 
     commit: str
     files: tuple[RemoteFile, ...]
@@ -59,23 +63,23 @@ class Request:
 
 
 class Source(Protocol):
-    """Where files are listed and read."""
+    """A place where files are listed and read."""
 
     def listing(self) -> Listing:
-        """Raises ModelError, SourceUnavailable or CertificateUntrusted."""
+        """List the files of the source. Raises ModelError, SourceUnavailable or CertificateUntrusted."""
 
     def request(self, file: RemoteFile) -> Request:
-        """How its content is asked for; asked anew for each part, so that signatures do not age."""
+        """Build the request for a file's content; built anew for each part, so that signatures do not age."""
 
     def explain(self, status: int, headers: Mapping[str, str], file: RemoteFile) -> EmbedserveError:
-        """What an answer that cannot be tried again means."""
+        """Return the error for an answer that is not worth a retry."""
 
     def vouches(self, headers: Mapping[str, str]) -> bool:
         """Whether a file's check holds for the content that follows these headers."""
 
 
 def connection_error(name: str, error: BaseException) -> EmbedserveError:
-    """A transport error in our words. name: what was asked, for the message."""
+    """Translate a transport error into one of ours. name: what was asked, for the message."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(cause):

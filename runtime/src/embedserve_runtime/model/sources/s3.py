@@ -23,13 +23,13 @@ from embedserve_runtime.errors import (
     ModelNotFound,
     SourceUnavailable,
 )
-from embedserve_runtime.model.sources.remote import Check, Listing, RemoteFile, Request, untrusted
+from embedserve_runtime.model.sources.remote import ExpectedHash, Listing, RemoteFile, Request, untrusted
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config
 
 SIGNED_FOR = timedelta(minutes=15)
-MOST_OBJECTS = 10_000
+MAX_OBJECTS = 10_000
 _MD5 = re.compile(r"[0-9a-f]{32}")
 # Of the library's message: the body of the server's answer, and its status.
 _CODE = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
@@ -42,7 +42,7 @@ class S3Source:
     """The objects under one prefix. They are read by signed URLs, with the ETag that the listing gave."""
 
     def __init__(self, settings: ModelSettings) -> None:
-        """Raises ConfigError."""
+        """Read bucket and prefix from the settings. Raises ConfigError."""
         url = urlsplit(settings.source)
         self._name = settings.source
         self._prefix = url.path.strip("/")
@@ -59,17 +59,17 @@ class S3Source:
         )
 
     def listing(self) -> Listing:
-        """Raises ModelNotFound, ModelAccessDenied, SourceUnavailable or CertificateUntrusted."""
+        """List the objects. Raises ModelNotFound, ModelAccessDenied, SourceUnavailable or CertificateUntrusted."""
         files = []
         try:
             for page in obstore.list(self._store):
                 files += [_file(entry["path"], entry["size"], entry["e_tag"]) for entry in page]
-                if len(files) > MOST_OBJECTS:
+                if len(files) > MAX_OBJECTS:
                     raise ModelNotFound(
-                        f"{self._name} has more than {MOST_OBJECTS} objects: name the prefix of one model"
+                        f"{self._name} has more than {MAX_OBJECTS} objects: name the prefix of one model"
                     )
         except (BaseError, OSError) as error:
-            raise self._explained(error) from error
+            raise self._explain_error(error) from error
         if not files:
             raise ModelNotFound(f"{self._name} has no objects: check the bucket and the prefix")
         listed = "".join(
@@ -83,7 +83,7 @@ class S3Source:
         try:
             return Request(obstore.sign(self._store, "GET", file.path, SIGNED_FOR))
         except (BaseError, OSError) as error:
-            raise self._explained(error) from error
+            raise self._explain_error(error) from error
 
     def explain(self, status: int, headers: Mapping[str, str], file: RemoteFile) -> EmbedserveError:
         del headers
@@ -98,11 +98,11 @@ class S3Source:
         return SourceUnavailable(f"{self._name}: {file.path}: HTTP {status}")
 
     def vouches(self, headers: Mapping[str, str]) -> bool:
-        """With a customer's or a KMS key the ETag is not the MD5 of the content."""
+        """Return whether the ETag is the MD5 of the content, which it is not with a customer's or a KMS key."""
         by_key = headers.get("x-amz-server-side-encryption", "").startswith("aws:kms")
         return not by_key and "x-amz-server-side-encryption-customer-algorithm" not in headers
 
-    def _explained(self, error: Exception) -> EmbedserveError:
+    def _explain_error(self, error: Exception) -> EmbedserveError:
         """The server's own code decides where it gives one; servers differ in their statuses."""
         said = str(error)
         code, status = _CODE.search(said), _STATUS.search(said)
@@ -125,7 +125,7 @@ class S3Source:
 def _file(path: str, size: int, etag: str | None) -> RemoteFile:
     """The ETag of what was sent in one part is its MD5."""
     bare = (etag or "").strip('"')
-    return RemoteFile(path, size, Check("md5", bare) if _MD5.fullmatch(bare) else None, etag)
+    return RemoteFile(path, size, ExpectedHash("md5", bare) if _MD5.fullmatch(bare) else None, etag)
 
 
 def _s3_config(settings: ModelSettings) -> S3Config:

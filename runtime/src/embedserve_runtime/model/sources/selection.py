@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from embedserve_runtime.errors import ModelFileMissing
 from embedserve_runtime.model.heads.bge_m3 import FILES as BGE_M3_FILES
-from embedserve_runtime.model.onnx_file import read_declared
+from embedserve_runtime.model.onnx_file import read_declaration
 from embedserve_runtime.model.pickles import ADVICE, can_read
 
 # What a model folder needs; weights in other formats, exports and documents stay where they are.
@@ -50,7 +50,7 @@ def weight_files(names: Sequence[str]) -> list[str]:
 
 def external_files(folder: Path, graph: str) -> list[str]:
     """Files that hold weights of an ONNX file, by their paths in the source. Raises ModelInvalid."""
-    return [str(PurePosixPath(graph).parent / name) for name in read_declared(folder / graph).external]
+    return [str(PurePosixPath(graph).parent / name) for name in read_declaration(folder / graph).external]
 
 
 def _pickles(names: Sequence[str]) -> list[str]:

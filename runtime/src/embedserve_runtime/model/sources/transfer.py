@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from embedserve_runtime.errors import HashMismatch
-from embedserve_runtime.model.sources.hosts import Patience
-from embedserve_runtime.model.sources.partial import Partial, Segment
+from embedserve_runtime.model.sources.host_limits import RetryPolicy
+from embedserve_runtime.model.sources.partial import FileSegment, PartialFile
 from embedserve_runtime.model.sources.progress import Progress
-from embedserve_runtime.model.sources.reading import Plan, Reader
 from embedserve_runtime.model.sources.remote import RemoteFile, http_client
-from embedserve_runtime.model.store import Arrived
+from embedserve_runtime.model.sources.segments import FetchPlan, SegmentDownloader
+from embedserve_runtime.model.store import FetchedFile
 
 CONNECTIONS = 6
 ATTEMPTS = 3
@@ -22,13 +22,13 @@ ATTEMPTS = 3
 
 
 class Transfer:
-    """The connections of one fetch; used for several batches of files, one after the other."""
+    """The connections of one fetch; used for several batches of files, one after another."""
 
-    def __init__(self, plan: Plan, progress: Progress, patience: Patience) -> None:
+    def __init__(self, plan: FetchPlan, progress: Progress, retry_policy: RetryPolicy) -> None:
         self._plan = plan
         self._progress = progress
-        self._client = http_client(patience.connect_s, patience.read_s, CONNECTIONS)
-        self._reader = Reader(plan, progress, patience, self._client, CONNECTIONS)
+        self._client = http_client(retry_policy.connect_s, retry_policy.read_s, CONNECTIONS)
+        self._downloader = SegmentDownloader(plan, progress, retry_policy, self._client, CONNECTIONS)
 
     def __enter__(self) -> Transfer:
         return self
@@ -36,63 +36,72 @@ class Transfer:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def opened(self, files: Sequence[RemoteFile]) -> list[Partial]:
-        """Look at what is there of the files already. Raises OSError."""
-        partials = [Partial(self._plan.folder, file) for file in files]
+    def open_partials(self, files: Sequence[RemoteFile]) -> list[PartialFile]:
+        """Find out how much of the files is there already. Raises OSError."""
+        partials = [PartialFile(self._plan.folder, file) for file in files]
         for partial in partials:
-            self._progress.expect(partial.size or 0)
-            self._progress.had(partial.done)
+            self._progress.add_expected(partial.size or 0)
+            self._progress.add_existing(partial.done)
         return partials
 
-    def fetch(self, partials: Sequence[Partial]) -> list[Arrived]:
-        """Bring all of them, checked. Raises what the source explains, HashMismatch, SourceUnavailable, OSError."""
-        return _Crew(self._plan, self._progress, self._reader, partials).run()
+    def fetch(self, partials: Sequence[PartialFile]) -> list[FetchedFile]:
+        """Download all of them and check their hashes. Raises what the source explains, HashMismatch,
+        SourceUnavailable, OSError."""
+        return _ParallelDownload(self._plan, self._progress, self._downloader, partials).run()
 
 
-class _Crew:
-    """One batch of files. The first error ends the work of all."""
+class _ParallelDownload:
+    """Downloads several files at once. The first error ends all downloads."""
 
-    def __init__(self, plan: Plan, progress: Progress, reader: Reader, partials: Sequence[Partial]) -> None:
+    def __init__(
+        self,
+        plan: FetchPlan,
+        progress: Progress,
+        downloader: SegmentDownloader,
+        partials: Sequence[PartialFile],
+    ) -> None:
         self._plan = plan
         self._progress = progress
-        self._reader = reader
-        self._stopped = reader.stopped
+        self._downloader = downloader
+        self._stopped = downloader.stopped
         self._partials = partials
-        self._waiting: deque[tuple[Partial, Segment]] = deque()
+        self._waiting: deque[tuple[PartialFile, FileSegment]] = deque()
         self._started: set[int] = set()
         self._left = len(partials)
-        self._arrived: list[Arrived] = []
+        self._arrived: list[FetchedFile] = []
         self._error: BaseException | None = None
         self._changed = threading.Condition()
-        self._to_hash: queue.SimpleQueue[Partial | None] = queue.SimpleQueue()
-        self._to_flush: queue.SimpleQueue[Partial | None] = queue.SimpleQueue()
+        self._to_hash: queue.SimpleQueue[PartialFile | None] = queue.SimpleQueue()
+        self._to_flush: queue.SimpleQueue[PartialFile | None] = queue.SimpleQueue()
 
-    def run(self) -> list[Arrived]:
+    def run(self) -> list[FetchedFile]:
         for partial in self._partials:
-            self._begin(partial)
+            self._enqueue(partial)
         self._stopped.clear()
-        readers = [
-            threading.Thread(target=self._guard, args=(self._read_on,), name=f"fetch-{number}", daemon=True)
+        downloaders = [
+            threading.Thread(
+                target=self._guard, args=(self._download_segments,), name=f"fetch-{number}", daemon=True
+            )
             for number in range(min(CONNECTIONS, sum(max(1, len(each.segments)) for each in self._partials)))
         ]
         others = [
             threading.Thread(target=self._guard, args=(work,), name=f"fetch-{name}", daemon=True)
-            for name, work in (("hash", self._hash_on), ("flush", self._flush_on))
+            for name, work in (("hash", self._hash_files), ("flush", self._flush_files))
         ]
         try:
-            for thread in (*readers, *others):
+            for thread in (*downloaders, *others):
                 thread.start()
             with self._changed:
                 while self._left and self._error is None:
                     self._changed.wait(1.0)
-                    self._plan.alive()
+                    self._plan.check_cancelled()
         finally:
-            self._end((*readers, *others))
+            self._stop((*downloaders, *others))
         if self._error is not None:
             raise self._error
         return self._arrived
 
-    def _end(self, threads: Sequence[threading.Thread]) -> None:
+    def _stop(self, threads: Sequence[threading.Thread]) -> None:
         self._stopped.set()
         with self._changed:
             self._changed.notify_all()
@@ -103,8 +112,8 @@ class _Crew:
         for partial in self._partials:
             partial.leave()
 
-    def _begin(self, partial: Partial) -> None:
-        """Ask for one part first: the answer says whether the source gives parts at all."""
+    def _enqueue(self, partial: PartialFile) -> None:
+        """Request one part first: the answer says whether the source answers ranges at all."""
         unfinished = partial.unfinished
         with self._changed:
             self._started.discard(id(partial))
@@ -113,7 +122,7 @@ class _Crew:
             self._changed.notify_all()
         self._to_hash.put(partial)
 
-    def gives_parts(self, partial: Partial, first: Segment) -> None:
+    def ranges_supported(self, partial: PartialFile, first: FileSegment) -> None:
         with self._changed:
             if id(partial) in self._started:
                 return
@@ -121,7 +130,7 @@ class _Crew:
             self._waiting.extend((partial, each) for each in partial.unfinished if each is not first)
             self._changed.notify_all()
 
-    def grew(self, partial: Partial) -> None:
+    def bytes_written(self, partial: PartialFile) -> None:
         self._to_hash.put(partial)
 
     def _guard(self, work: Callable[[], None]) -> None:
@@ -133,7 +142,7 @@ class _Crew:
                 self._stopped.set()
                 self._changed.notify_all()
 
-    def _read_on(self) -> None:
+    def _download_segments(self) -> None:
         while True:
             with self._changed:
                 while not self._waiting and not self._stopped.is_set():
@@ -141,40 +150,40 @@ class _Crew:
                 if self._stopped.is_set():
                     return
                 partial, segment = self._waiting.popleft()
-            self._reader.bring(partial, segment, self)
+            self._downloader.download(partial, segment, self)
 
-    def _hash_on(self) -> None:
+    def _hash_files(self) -> None:
         finished: set[int] = set()
         while (partial := self._to_hash.get()) is not None and not self._stopped.is_set():
             if id(partial) in finished:
                 continue
-            partial.hash_on()
+            partial.hash_more()
             if partial.take_flush():
                 self._to_flush.put(partial)
             if not partial.is_hashed:
                 continue
             if (found := partial.mismatch()) is not None:
-                self._again(partial, found)
+                self._restart(partial, found)
                 continue
             finished.add(id(partial))
-            arrived = Arrived(partial.finish(), partial.path)
+            arrived = FetchedFile(partial.finish(), partial.path)
             with self._changed:
                 self._arrived.append(arrived)
                 self._left -= 1
                 self._changed.notify_all()
 
-    def _flush_on(self) -> None:
+    def _flush_files(self) -> None:
         while (partial := self._to_flush.get()) is not None and not self._stopped.is_set():
             partial.flush()
 
-    def _again(self, partial: Partial, found: str) -> None:
-        check = partial.file.check
+    def _restart(self, partial: PartialFile, found: str) -> None:
+        expected = partial.file.expected_hash
         if partial.attempts >= ATTEMPTS:
-            wanted = f"{check.kind} {check.value}" if check is not None else "another one"
+            wanted = f"{expected.kind} {expected.value}" if expected is not None else "another one"
             raise HashMismatch(
                 f"{self._plan.name}: {partial.file.path} is not what it should be, {ATTEMPTS} times in a row: its "
                 f"hash is {found} and should be {wanted}"
             )
-        self._progress.had(-partial.done)
+        self._progress.add_existing(-partial.done)
         partial.restart()
-        self._begin(partial)
+        self._enqueue(partial)

@@ -12,10 +12,10 @@ with one rename, so a reader sees all of a model or nothing, and of two writers 
 
 from embedserve_runtime.model.store.manifest import Manifest, Name, Reference, StoredFile
 from embedserve_runtime.model.store.publishing import find_folder, is_sound, publish_folder, remove_folder
-from embedserve_runtime.model.store.store import Arrived, Store
+from embedserve_runtime.model.store.store import FetchedFile, Store
 
 __all__ = [
-    "Arrived",
+    "FetchedFile",
     "Manifest",
     "Name",
     "Reference",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedserve_runtime.model.store.garbage import KINDS
+from embedserve_runtime.model.store.garbage_collector import KINDS
 from embedserve_runtime.model.store.manifest import damaged_by_hash, file_sha256, read_manifest
 from embedserve_runtime.model.store.publishing import withdraw
 from embedserve_runtime.model.store.staging import FILES, staged

@@ -68,7 +68,7 @@ class Name(_Stored):
 
 
 class Reference(_Stored):
-    """What a name stands for: the commit that it was resolved to, and the digest of the model."""
+    """A name with what it stands for: the commit that it was resolved to, and the digest of the model."""
 
     name: Name
     commit: str
@@ -76,7 +76,7 @@ class Reference(_Stored):
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """None where there is none that can be read: the folder is not whole."""
+    """Read the manifest of a folder; None where none can be read, since the folder is not whole."""
     try:
         return Manifest.model_validate_json((folder / MANIFEST).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValidationError):
@@ -84,7 +84,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def read_reference(path: Path) -> Reference | None:
-    """None where there is none that can be read."""
+    """Read a reference; None where none can be read."""
     try:
         return Reference.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):
@@ -92,7 +92,7 @@ def read_reference(path: Path) -> Reference | None:
 
 
 def damaged_by_size(folder: Path, manifest: Manifest) -> str | None:
-    """The first file that is not there or has another size than the manifest says, in words."""
+    """Describe the first file that is missing or has another size than the manifest says; None where none is."""
     for file in manifest.files:
         try:
             size = (folder / file.path).stat().st_size
@@ -104,7 +104,7 @@ def damaged_by_size(folder: Path, manifest: Manifest) -> str | None:
 
 
 def damaged_by_hash(folder: Path, manifest: Manifest) -> str | None:
-    """As `damaged_by_size`, and the content is read and compared too."""
+    """Describe the first file whose size or content is not what the manifest says; None where all are."""
     for file in manifest.files:
         if (wrong := damaged_by_size(folder, manifest.model_copy(update={"files": (file,)}))) is not None:
             return wrong

@@ -40,7 +40,7 @@ class Staging:
         return self.folder / FILES
 
     def check(self) -> None:
-        """Raises SourceUnavailable when another process has taken this folder over."""
+        """Raise SourceUnavailable when another process has taken this folder over."""
         if self.heartbeat.lost.is_set():
             raise SourceUnavailable(
                 f"another process took {self.folder} over, since this one had been silent for long: try again"
@@ -76,7 +76,7 @@ def staged(root: Path, key: str) -> Iterator[Staging]:
 
 
 def need_writable(root: Path) -> None:
-    """Raises OSError where a writer could not begin, before it asks anyone for anything."""
+    """Raise OSError where a writer could not begin, before it asks anyone for anything."""
     make_folder(root / STAGING)
     probe = root / STAGING / f"{_PROBE}{uuid.uuid4().hex}"
     probe.touch()
@@ -118,7 +118,7 @@ def sweep(root: Path, older_than_s: float) -> list[Path]:
 
 
 def _leave(staging: Staging) -> None:
-    """Keep what a next writer can go on from; all else is removed."""
+    """RetentionPolicy what a next writer can go on from; all else is removed."""
     has_files = staging.files.is_dir() and any(staging.files.iterdir())
     staging.heartbeat.stop(release=has_files)
     if not has_files:
@@ -130,7 +130,7 @@ def _leave(staging: Staging) -> None:
 
 
 def _take_over(staging: Staging, key: str) -> None:
-    """Of several dead writers' files the largest are taken, the others removed. Two that try: one rename works."""
+    """Take over the largest files of dead writers and remove the others. If two processes try, one rename works."""
     dead = [
         path
         for path in _folders(staging.folder.parent.parent)

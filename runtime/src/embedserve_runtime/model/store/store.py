@@ -32,7 +32,7 @@ from embedserve_runtime.model.store.volume import (
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class FetchedFile:
     """A file whose content was read and hashed: `stored.path` in the model, `file` in a staging folder or `blobs`."""
 
     stored: StoredFile
@@ -64,7 +64,7 @@ class Store:
         return self._model(digest) / FILES
 
     def manifest(self, digest: str) -> Manifest:
-        """Raises FileNotFoundError where there is no such model."""
+        """Read the manifest of a model. Raises FileNotFoundError where there is no such model."""
         manifest = read_manifest(self._model(digest))
         if manifest is None:
             raise FileNotFoundError(self._model(digest) / MANIFEST)
@@ -85,7 +85,7 @@ class Store:
         return path if good else None
 
     def add(
-        self, staging: Staging, files: Sequence[Arrived], name: Name, commit: str, licence: str | None
+        self, staging: Staging, files: Sequence[FetchedFile], name: Name, commit: str, licence: str | None
     ) -> Reference:
         """Make a model of the files, and point the name at it. Raises VolumeError."""
         ordered = sorted(files, key=lambda file: file.stored.path)
@@ -131,7 +131,7 @@ class Store:
         except OSError:
             return
 
-    def _put(self, arrived: Arrived, target: Path) -> None:
+    def _put(self, arrived: FetchedFile, target: Path) -> None:
         """One file under its blob's name and in the model. Without links it is in the model alone, and only once."""
         make_folder(target.parent)
         sha256 = arrived.stored.sha256

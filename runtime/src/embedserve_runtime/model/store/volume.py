@@ -51,7 +51,7 @@ def volume_error(root: Path, error: OSError) -> VolumeError:
 
 
 def need_bytes(root: Path, needed: int) -> None:
-    """Raises VolumeFull when fewer than `needed` bytes are free."""
+    """Raise VolumeFull when fewer than `needed` bytes are free."""
     free = free_bytes(root)
     if free < needed:
         raise VolumeFull(

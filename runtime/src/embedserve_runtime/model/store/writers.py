@@ -37,14 +37,14 @@ class Writer(BaseModel):
     @classmethod
     def here(cls) -> Writer:
         pid = os.getpid()
-        return cls(boot=_boot(), namespace=_namespace(), pid=pid, started=_started(pid) or "")
+        return cls(boot=_boot(), namespace=_namespace(), pid=pid, started=_process_start(pid) or "")
 
     def is_dead(self, silent_s: float) -> bool:
         """silent_s: seconds since the card was renewed, by the clock of the file server."""
         if self.released:
             return True
         if self.boot and (self.boot, self.namespace) == (_boot(), _namespace()):
-            return _started(self.pid) != self.started
+            return _process_start(self.pid) != self.started
         return silent_s > SILENT_AFTER_S
 
 
@@ -104,7 +104,7 @@ def _namespace() -> str:
         return ""
 
 
-def _started(pid: int) -> str | None:
+def _process_start(pid: int) -> str | None:
     """The time at which a PID was given, in ticks since boot; None where no such process runs."""
     status = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     # Counted from the field after the name: state is the first, the start time the twentieth. Z: ended, not yet reaped.

@@ -1,4 +1,4 @@
-"""Kernels in Triton, and what launches them."""
+"""Fused operations of the torch engine on kernels in Triton."""
 
 import os
 

@@ -24,7 +24,7 @@ LARGE = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class AttentionTile:
     """Queries and keys of a program's step, and how the compiler spreads it. registers: of a thread, None for as many
     as it takes."""
 
@@ -35,18 +35,18 @@ class Tile:
     registers: int | None = None
 
 
-def tile_of(attention: Attention, tokens: int, sequences: int) -> Tile:
+def tile_of(attention: Attention, tokens: int, sequences: int) -> AttentionTile:
     """The tile for a batch; `sequences` is what the layout has room for. Found by trying, on an H100: long sequences
     gain from wide tiles, while in short ones and in windows a wide tile mostly computes scores that are masked."""
     if attention.head_size > 128:
-        return Tile(64, 32, 4, 2)
+        return AttentionTile(64, 32, 4, 2)
     if tokens <= 64:
-        return Tile(16, 32, 1, 2)
+        return AttentionTile(16, 32, 1, 2)
     if attention.head_size > 64 or attention.window is not None or tokens < LARGE:
-        return Tile(64, 32, 4, 3)
+        return AttentionTile(64, 32, 4, 3)
     if tokens >= LONG * sequences:
-        return Tile(128, 64, 8, 3)
-    return Tile(64, 64, 4, 3, registers=128)
+        return AttentionTile(128, 64, 8, 3)
+    return AttentionTile(64, 64, 4, 3, registers=128)
 
 
 class FusedAttention:

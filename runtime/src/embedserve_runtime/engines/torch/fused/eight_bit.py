@@ -20,9 +20,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
-from embedserve_runtime.engines.torch.fused.deferred import Deferred, parts_of, with_bias_of
-from embedserve_runtime.engines.torch.fused.eight_bit_rows import Rows, in_eight_bit
-from embedserve_runtime.engines.torch.fused.encoder import FusedSelfAttention, Shared, embedded
+from embedserve_runtime.engines.torch.fused.deferred_norm import (
+    DeferredLayerNorm,
+    add_norm_bias,
+    residual_arguments,
+)
+from embedserve_runtime.engines.torch.fused.eight_bit_rows import QuantizedRows, in_eight_bit
+from embedserve_runtime.engines.torch.fused.encoder import FusedSelfAttention, SharedTables, embed_batch
 from embedserve_runtime.engines.torch.fused.hopper import Bounds, EightBitSides, HopperProduct, why_not_hopper
 from embedserve_runtime.engines.torch.fused.kernels import eight_bit as kernels
 from embedserve_runtime.engines.torch.fused.operations import ACTIVATION_KINDS, normed
@@ -34,7 +38,7 @@ from embedserve_runtime.model.architecture import Activation, Attention, Encoder
 
 # e4m3 rounds a number, and so a length, by up to a sixteenth; in a product two are rounded.
 ROUNDING = 1.13
-FEW_TOKENS = 1024
+MAX_TOKENS_OF_SMALL_TILES = 1024
 # Of the batch that shows the means of values: a length that attention usually sees.
 SAMPLE_LENGTH, SAMPLE_TOKENS = 128, 1024
 
@@ -56,7 +60,7 @@ class EightBitProduct:
         weight, scales = quantized(linear.weight, kind)
         self._kind = kind
         self._residual_norm = residual_norm
-        self._bias = with_bias_of(residual_norm, linear.bias)
+        self._bias = add_norm_bias(residual_norm, linear.bias)
         self._scales = scales
         self._activation = -1 if activation is None else ACTIVATION_KINDS[activation]
         self._gated = gated
@@ -75,18 +79,18 @@ class EightBitProduct:
             self._hopper = HopperProduct(weight, self._bias, kind=self._activation, gated=gated)
         self._multiprocessors = torch.cuda.get_device_properties(weight.device).multi_processor_count
 
-    def __call__(self, given: Rows | Tensor) -> Tensor:
+    def __call__(self, given: QuantizedRows | Tensor) -> Tensor:
         """(tokens, columns) in the dtype of the model. given: 8-bit values (tokens, depth) alone where rows have no
         scales."""
-        values = given.values if isinstance(given, Rows) else given
+        values = given.values if isinstance(given, QuantizedRows) else given
         out = values.new_empty((len(values), self._columns), dtype=self._dtype)
         self._run(given, out, None, None)
         return out
 
-    def onto(self, given: Rows | Tensor, residual: Tensor | Deferred) -> Tensor:
+    def onto(self, given: QuantizedRows | Tensor, residual: Tensor | DeferredLayerNorm) -> Tensor:
         """The sum of the result and the residual, in the residual's memory."""
-        assert self._residual_norm is (residual.norm if isinstance(residual, Deferred) else None)
-        out = residual.sums if isinstance(residual, Deferred) else residual
+        assert self._residual_norm is (residual.norm if isinstance(residual, DeferredLayerNorm) else None)
+        out = residual.sums if isinstance(residual, DeferredLayerNorm) else residual
         self._run(given, out, residual, None)
         return out
 
@@ -95,32 +99,32 @@ class EightBitProduct:
         assert self._bias is not None  # who shifts has made one
         self._bias += by
 
-    def narrow(self, rows: Rows, kind: EightBit) -> Rows:
+    def narrow(self, rows: QuantizedRows, kind: EightBit) -> QuantizedRows:
         """The result in 8 bit again, for the product of `kind` that follows."""
         if kind is EightBit.INT8:
-            return Rows.of(self(rows), kind)
+            return QuantizedRows.of(self(rows), kind)
         out = rows.values.new_empty((len(rows.values), self._columns), dtype=DTYPES[kind])
         scales = torch.empty_like(rows.scales)
         self._run(rows, out, None, scales)
-        return Rows(out, scales, scales)
+        return QuantizedRows(out, scales, scales)
 
     def _run(
         self,
-        given: Rows | Tensor,
+        given: QuantizedRows | Tensor,
         out: Tensor,
-        residual: Tensor | Deferred | None,
+        residual: Tensor | DeferredLayerNorm | None,
         out_scales: Tensor | None,
     ) -> None:
-        rows = given if isinstance(given, Rows) else None
+        rows = given if isinstance(given, QuantizedRows) else None
         values = given if isinstance(given, Tensor) else given.values
         scales, lengths = (None, None) if rows is None else (rows.scales, rows.lengths)
         count, depth = values.shape
-        if self._hopper is not None and count > FEW_TOKENS:
+        if self._hopper is not None and count > MAX_TOKENS_OF_SMALL_TILES:
             sides = EightBitSides(scales, self._scales, lengths, out_scales, self._bounds)
             self._hopper(values, out, residual=residual, eight=sides)
             return
         tile, bounds = self._tile(count), self._bounds
-        add, *norm = parts_of(residual, out)
+        add, *norm = residual_arguments(residual, out)
         # Also where there are fewer tiles: it is compiled in, and each number of programs would be compiled anew.
         programs = tile.together * self._multiprocessors
         kernel: Callable[..., object] = kernels.product[(programs,)]
@@ -137,7 +141,7 @@ class EightBitProduct:
             HAS_BIAS=self._bias is not None,
             KIND=self._activation,
             ADD=residual is not None,
-            DEFERRED=isinstance(residual, Deferred),
+            DEFERRED=isinstance(residual, DeferredLayerNorm),
             NARROW=out_scales is not None,
             INTEGER=self._kind is EightBit.INT8,
             SCALED_ROWS=scales is not None,
@@ -151,19 +155,19 @@ class EightBitProduct:
             num_stages=3,
         )
 
-    def _tile(self, count: int) -> Tile:
+    def _tile(self, count: int) -> ProductTile:
         """Found by trying, on an H200: with an activation two programs share a multiprocessor, one multiplies while the
         other is at its activations; without one a wide tile reads its operands less often."""
-        if count <= FEW_TOKENS:
-            return Tile(64, 64, 4, 1)
+        if count <= MAX_TOKENS_OF_SMALL_TILES:
+            return ProductTile(64, 64, 4, 1)
         if self._gated:
-            return Tile(128, 128, 8, 1)
-        return Tile(128, 256, 8, 1) if self._activation < 0 else Tile(128, 128, 4, 2)
+            return ProductTile(128, 128, 8, 1)
+        return ProductTile(128, 256, 8, 1) if self._activation < 0 else ProductTile(128, 128, 4, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
-    """Of a product. together: programs of one multiprocessor."""
+class ProductTile:
+    """The tile of a product. together: programs of one multiprocessor."""
 
     rows: int
     columns: int
@@ -183,7 +187,7 @@ class EightBitEncoder:
     ) -> None:
         self._kind = kind
         self._tables = EmbeddingTables.of(encoder, parameters)
-        shared = Shared(encoder, parameters, flash=flash)
+        shared = SharedTables(encoder, parameters, flash=flash)
         self._layers: list[EightBitLayer] = []
         before = self._tables.norm
         for number, layer in enumerate(encoder.layers):
@@ -201,9 +205,9 @@ class EightBitEncoder:
         if not self._norms_come_first:
             hidden = self._with_norms_after(batch)
             return hidden if self._final_norm is None else normed(hidden, self._final_norm)
-        hidden = embedded(self._tables, batch, torch.float32)
+        hidden = embed_batch(self._tables, batch, torch.float32)
         first = self._layers[0].norms.attention
-        given = Rows.of(hidden if first is None else normed(hidden, first, dtype=dtype), self._kind)
+        given = QuantizedRows.of(hidden if first is None else normed(hidden, first, dtype=dtype), self._kind)
         norms = [layer.norms.attention for layer in self._layers[1:]]
         for layer, following in zip(self._layers, [*norms, None], strict=True):
             given = layer.with_norms_first(hidden, given, batch, following)
@@ -212,11 +216,13 @@ class EightBitEncoder:
     def _with_norms_after(self, batch: DeviceBatch) -> Tensor:
         """Norms give 8 bit alone, and who adds to the residual that comes of one computes it. The last gives 16 bit."""
         norm = self._tables.norm
-        sums = embedded(replace(self._tables, norm=None), batch, self._tables.words.dtype)
-        given: Rows
-        residual: Tensor | Deferred
+        sums = embed_batch(replace(self._tables, norm=None), batch, self._tables.words.dtype)
+        given: QuantizedRows
+        residual: Tensor | DeferredLayerNorm
         given, residual = (
-            (Rows.of(sums, self._kind), sums) if norm is None else in_eight_bit(sums, norm, self._kind)
+            (QuantizedRows.of(sums, self._kind), sums)
+            if norm is None
+            else in_eight_bit(sums, norm, self._kind)
         )
         *others, last = self._layers
         for layer in others:
@@ -234,8 +240,8 @@ def sample(encoder: Encoder, device: torch.device) -> DeviceBatch:
 
 
 def inner_kind(kind: EightBit, device: torch.device) -> EightBit:
-    """Of the products whose input the kernel before writes: e4m3 where the device has it, which needs no pass of its
-    own."""
+    """Return the kind of the products whose input the kernel before writes: e4m3 where the device has it, which needs
+    no pass of its own."""
     has_e4m3 = torch.cuda.get_device_capability(device) >= FIRST_OF_EIGHT_BIT[EightBit.FP8]
     return EightBit.FP8 if has_e4m3 else kind
 
@@ -248,7 +254,7 @@ class EightBitAttention:
         self,
         description: Attention,
         parameters: Parameters,
-        shared: Shared,
+        shared: SharedTables,
         name: str,
         kind: EightBit,
         *,
@@ -270,17 +276,17 @@ class EightBitAttention:
             )
         self._joint = EightBitProduct(joint, parameters.dtype, kind=kind)
         dtype = None if self._uncentred is None else DTYPES[narrow]
-        self._attend: FusedSelfAttention[Rows] = FusedSelfAttention(
+        self._attend: FusedSelfAttention[QuantizedRows] = FusedSelfAttention(
             description, parameters, shared, name, self._joint, dtype=dtype
         )
 
-    def __call__(self, given: Rows, batch: DeviceBatch) -> Tensor:
+    def __call__(self, given: QuantizedRows, batch: DeviceBatch) -> Tensor:
         """(tokens, hidden), in the dtype of the model."""
         return self._output(self._attended(given, batch))
 
     def onto(
-        self, residual: Tensor | Deferred, given: Rows, batch: DeviceBatch
-    ) -> tuple[Tensor, Tensor | Deferred | None]:
+        self, residual: Tensor | DeferredLayerNorm, given: QuantizedRows, batch: DeviceBatch
+    ) -> tuple[Tensor, Tensor | DeferredLayerNorm | None]:
         """The sum with the residual, which is overwritten; or, where the output product is in 16 bit, its result and
         the residual that is still to be added."""
         attended = self._attended(given, batch)
@@ -288,7 +294,7 @@ class EightBitAttention:
             return self._output(attended), residual
         return self._output.onto(attended, residual), None
 
-    def _attended(self, given: Rows, batch: DeviceBatch) -> Tensor:
+    def _attended(self, given: QuantizedRows, batch: DeviceBatch) -> Tensor:
         attended = self._attend(given, batch)
         if isinstance(self._output, Linear) or self._uncentred is None:
             return attended
@@ -306,7 +312,7 @@ class EightBitLayer:
         self,
         layer: Layer,
         parameters: Parameters,
-        shared: Shared,
+        shared: SharedTables,
         name: str,
         kind: EightBit,
         *,
@@ -341,7 +347,9 @@ class EightBitLayer:
             down, dtype, kind=self._inner, residual_norm=self.norms.attention if after else None
         )
 
-    def with_norms_after(self, residual: Tensor | Deferred, given: Rows, batch: DeviceBatch) -> Tensor:
+    def with_norms_after(
+        self, residual: Tensor | DeferredLayerNorm, given: QuantizedRows, batch: DeviceBatch
+    ) -> Tensor:
         """What the layer's last norm is of; `residual` is overwritten. given: the same in 8 bit."""
         assert self.norms.attention is not None  # `why_not_eight_bit` names the others
         branch, left = self._attention.onto(residual, given, batch)
@@ -349,8 +357,8 @@ class EightBitLayer:
         return self._down.onto(self._up.narrow(given, self._inner), between)
 
     def with_norms_first(
-        self, hidden: Tensor, given: Rows, batch: DeviceBatch, following: Normalization | None
-    ) -> Rows:
+        self, hidden: Tensor, given: QuantizedRows, batch: DeviceBatch, following: Normalization | None
+    ) -> QuantizedRows:
         """Adds the layer's branches to `hidden`, in place, and gives norm `following` of it in 8 bit."""
         branch = self._attention(given, batch)
         between, _ = in_eight_bit(branch, self.norms.mlp, self._kind, residual=hidden, keep=hidden)

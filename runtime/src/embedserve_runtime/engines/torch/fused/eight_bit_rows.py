@@ -1,4 +1,4 @@
-"""Rows in 8 bit, with a scale each: of numbers as they are, or of their norm."""
+"""QuantizedRows in 8 bit, with a scale each: of numbers as they are, or of their norm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from embedserve_runtime.engines.torch.fused.deferred import Deferred, parts_of
+from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm, residual_arguments
 from embedserve_runtime.engines.torch.fused.kernels import eight_bit as kernels
 from embedserve_runtime.engines.torch.fused.quantizing import DTYPES
 from embedserve_runtime.engines.torch.fused.support import EightBit
@@ -22,7 +22,7 @@ NORMS_TOGETHER = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class QuantizedRows:
     """values: 8 bit (tokens, width), times scales, float32 (tokens,). lengths: Euclidean, of the rows."""
 
     values: Tensor
@@ -30,7 +30,7 @@ class Rows:
     lengths: Tensor
 
     @classmethod
-    def of(cls, values: Tensor, kind: EightBit) -> Rows:
+    def of(cls, values: Tensor, kind: EightBit) -> QuantizedRows:
         count, width = values.shape
         rows = cls.empty(values, kind)
         kernel: Callable[..., object] = kernels.quantize[(count,)]
@@ -43,7 +43,7 @@ class Rows:
         return rows
 
     @classmethod
-    def empty(cls, like: Tensor, kind: EightBit) -> Rows:
+    def empty(cls, like: Tensor, kind: EightBit) -> QuantizedRows:
         scales, lengths = (like.new_empty(len(like), dtype=torch.float32) for _ in range(2))
         return cls(torch.empty_like(like, dtype=DTYPES[kind]), scales, lengths)
 
@@ -53,16 +53,16 @@ def in_eight_bit(
     norm: Normalization,
     kind: EightBit,
     *,
-    residual: Tensor | Deferred | None = None,
+    residual: Tensor | DeferredLayerNorm | None = None,
     keep: Tensor | None = None,
-) -> tuple[Rows, Deferred]:
+) -> tuple[QuantizedRows, DeferredLayerNorm]:
     """norm(residual + branch) in 8 bit, and deferred. keep: where the sum goes, which may be an input; None for the
     branch's place."""
     (count, width), total = branch.shape, branch if keep is None else keep
-    rows = Rows.empty(branch, kind)
+    rows = QuantizedRows.empty(branch, kind)
     factors, shifts = (torch.empty_like(rows.scales) for _ in range(2))
-    add, *residual_norm = parts_of(residual, branch)
-    bias = residual.norm.bias if isinstance(residual, Deferred) else None
+    add, *residual_norm = residual_arguments(residual, branch)
+    bias = residual.norm.bias if isinstance(residual, DeferredLayerNorm) else None
     block = triton.next_power_of_2(width)
     programs = NORMS_TOGETHER * torch.cuda.get_device_properties(branch.device).multi_processor_count
     kernel: Callable[..., object] = kernels.add_norm[(min(count, programs),)]
@@ -72,7 +72,7 @@ def in_eight_bit(
         *(total, rows.values, rows.scales, rows.lengths, factors, shifts),
         *(count, width, norm.eps),
         ADD=residual is not None,
-        DEFERRED=isinstance(residual, Deferred),
+        DEFERRED=isinstance(residual, DeferredLayerNorm),
         DEFERRED_BIAS=bias is not None,
         RMS=norm.kind is NormKind.RMS,
         BIAS=norm.bias is not None,
@@ -80,4 +80,4 @@ def in_eight_bit(
         BLOCK=block,
         num_warps=max(1, block // 1024),
     )
-    return rows, Deferred(total, factors, shifts, norm)
+    return rows, DeferredLayerNorm(total, factors, shifts, norm)

@@ -12,25 +12,25 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.torch.attention import Turn, relative_embeddings
+from embedserve_runtime.engines.torch.attention import RotaryTable, relative_embeddings
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.disentangled import disentangled_term
 from embedserve_runtime.engines.torch.fused.attention import FusedAttention
-from embedserve_runtime.engines.torch.fused.few import (
-    MOST_TOKENS_OF_FEW,
-    OfNorm,
-    Sums,
-    product_of_few,
-    sums_of_few,
-)
 from embedserve_runtime.engines.torch.fused.flash import FlashAttention
 from embedserve_runtime.engines.torch.fused.operations import (
     ActivatedProduct,
+    apply_rotary,
     embed,
     normed,
-    turn_heads,
 )
-from embedserve_runtime.engines.torch.fused.support import few_run, flash_runs
+from embedserve_runtime.engines.torch.fused.skinny_gemm import (
+    MAX_SKINNY_TOKENS,
+    NormLinear,
+    SkinnyDeferredNorm,
+    skinny_linear,
+    skinny_linear_add_norm,
+)
+from embedserve_runtime.engines.torch.fused.support import can_run_skinny, flash_runs
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization, Parameters
 from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
 from embedserve_runtime.model.architecture import (
@@ -54,7 +54,7 @@ class FusedEncoder:
     def __init__(self, encoder: Encoder, parameters: Parameters, *, flash: bool = False) -> None:
         """flash: batches that have bounds go through flash-attn-4, in the layers whose form it has."""
         self._tables = EmbeddingTables.of(encoder, parameters)
-        shared = Shared(encoder, parameters, flash=flash)
+        shared = SharedTables(encoder, parameters, flash=flash)
         self._layers = [
             FusedLayer(layer, parameters, shared, f"layers.{number}")
             for number, layer in enumerate(encoder.layers)
@@ -62,26 +62,28 @@ class FusedEncoder:
         self._final_norm = parameters.optional_norm(encoder.final_norm, "final_norm")
         placements = {layer.placement for layer in encoder.layers}
         self._norms_come_first = NormPlacement.POST not in placements
-        self._few: list[LayerOfFew] = []
-        if encoder.final_norm is None and all(few_run(layer) for layer in encoder.layers):
+        self._skinny_layers: list[SkinnyLayer] = []
+        if encoder.final_norm is None and all(can_run_skinny(layer) for layer in encoder.layers):
             before = [None, *(layer.norms.mlp for layer in self._layers)]
-            self._few = [layer.for_few(norm) for layer, norm in zip(self._layers, before, strict=False)]
+            self._skinny_layers = [
+                layer.to_skinny(norm) for layer, norm in zip(self._layers, before, strict=False)
+            ]
 
     def __call__(self, batch: DeviceBatch) -> Tensor:
         # Where nothing norms the residual, its sum grows over all layers: in 16 bit each step would lose digits of all
         # earlier ones. Behind a norm it starts anew in every layer.
         wide = torch.float32 if self._norms_come_first else self._tables.words.dtype
-        hidden = embedded(self._tables, batch, wide)
+        hidden = embed_batch(self._tables, batch, wide)
         if self._norms_come_first:
             return self._with_norms_first(hidden, batch)
-        if self._few and batch.tokens <= MOST_TOKENS_OF_FEW:
-            return self._of_few(hidden, batch)
+        if self._skinny_layers and batch.tokens <= MAX_SKINNY_TOKENS:
+            return self._run_skinny_layers(hidden, batch)
         for layer in self._layers:
             hidden = layer.with_norms_after(hidden, batch)
         return hidden if self._final_norm is None else normed(hidden, self._final_norm)
 
-    def _of_few(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
-        first, *others = self._few
+    def _run_skinny_layers(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
+        first, *others = self._skinny_layers
         sums = first(hidden, batch)
         for layer in others:
             sums = layer(sums, batch)
@@ -97,8 +99,8 @@ class FusedEncoder:
         return given
 
 
-def embedded(tables: EmbeddingTables, batch: DeviceBatch, dtype: torch.dtype) -> Tensor:
-    """What the first layer gets, (tokens, hidden)."""
+def embed_batch(tables: EmbeddingTables, batch: DeviceBatch, dtype: torch.dtype) -> Tensor:
+    """Return the input of the first layer, (tokens, hidden)."""
     rows = embed(
         batch,
         words=tables.words,
@@ -115,24 +117,24 @@ def embedded(tables: EmbeddingTables, batch: DeviceBatch, dtype: torch.dtype) ->
     return projected.to(dtype) if tables.norm is None else normed(projected, tables.norm, dtype=dtype)
 
 
-class Shared:
+class SharedTables:
     """Tables that layers of one form share: rotary angles, biases by distance, relative embeddings."""
 
     def __init__(self, encoder: Encoder, parameters: Parameters, *, flash: bool = False) -> None:
         self._flash = flash
         self._max_tokens = encoder.max_tokens
         self._parameters = parameters
-        self._turns: dict[Rotary, Turn] = {}
+        self._rotary_tables: dict[Rotary, RotaryTable] = {}
         self._relative_embeddings = relative_embeddings(encoder, parameters)
         self._learned: dict[RelativeBuckets, Tensor] = {}
 
-    def turn(self, rotary: Rotary | None) -> Turn | None:
+    def rotary_table(self, rotary: Rotary | None) -> RotaryTable | None:
         if rotary is None:
             return None
-        if rotary not in self._turns:
-            table = Turn.table(rotary, self._max_tokens, self._parameters)
-            self._turns[rotary] = Turn(table.cos.flatten(1), table.sin.flatten(1))
-        return self._turns[rotary]
+        if rotary not in self._rotary_tables:
+            table = RotaryTable.build(rotary, self._max_tokens, self._parameters)
+            self._rotary_tables[rotary] = RotaryTable(table.cos.flatten(1), table.sin.flatten(1))
+        return self._rotary_tables[rotary]
 
     def attention(self, description: Attention, name: str, dtype: torch.dtype | None) -> FusedAttention:
         """dtype: of the result, None for that of the values."""
@@ -164,7 +166,7 @@ class Shared:
 class FusedLayer:
     """One layer. Where the norms come after, the sum of residual and MLP happens inside the product."""
 
-    def __init__(self, layer: Layer, parameters: Parameters, shared: Shared, name: str) -> None:
+    def __init__(self, layer: Layer, parameters: Parameters, shared: SharedTables, name: str) -> None:
         attention = f"{name}.attention"
         names = [f"{attention}.{part}" for part in ("query", "key", "value")]
         joint = parameters.linear(names, layer.attention.qkv_bias)
@@ -177,15 +179,16 @@ class FusedLayer:
         self._mlp = FusedMlp(layer.mlp, parameters, f"{name}.mlp")
         self.norms = LayerNorms.of(layer, parameters, name)
 
-    def for_few(self, before: Normalization | None) -> LayerOfFew:
-        """The same layer, of one that `few_run` accepts. before: the norm that ends the layer before it, if any."""
-        assert self.norms.attention is not None  # `few_run` says so
-        return LayerOfFew(
+    def to_skinny(self, before: Normalization | None) -> SkinnyLayer:
+        """Return this layer for few tokens, if `can_run_skinny` accepts it. before: the norm that ends the layer before
+        it, if any."""
+        assert self.norms.attention is not None  # `can_run_skinny` says so
+        return SkinnyLayer(
             attention=self._attention,
-            joint=None if before is None else OfNorm.of(self._joint, before),
+            joint=None if before is None else NormLinear.of(self._joint, before),
             output=self._output,
             attention_norm=self.norms.attention,
-            up=OfNorm.of(self._mlp.inner.linear, self.norms.attention),
+            up=NormLinear.of(self._mlp.inner.linear, self.norms.attention),
             kind=self._mlp.inner.kind,
             down=self._mlp.down,
             norm=self.norms.mlp,
@@ -201,8 +204,8 @@ class FusedLayer:
         else:
             hidden = normed(branch, self.norms.attention, residual=hidden)
         down, inner = self._mlp.down, self._mlp.inner(hidden)
-        if len(hidden) <= MOST_TOKENS_OF_FEW:
-            total = product_of_few(inner, down, bias=False, add=hidden)
+        if len(hidden) <= MAX_SKINNY_TOKENS:
+            total = skinny_linear(inner, down, bias=False, add=hidden)
         else:
             total = hidden.addmm_(inner, down.weight.T)
         return normed(total, self.norms.mlp, bias=down.bias)
@@ -215,11 +218,13 @@ class FusedLayer:
         given: `hidden` behind the layer's first norm.
         """
         branch = self._output(self._attention(given, batch))
-        between = joined(hidden, branch, self.norms.attention_post, self.norms.mlp)
-        return joined(hidden, self._mlp.down(self._mlp.inner(between)), self.norms.mlp_post, following)
+        between = add_and_norm(hidden, branch, self.norms.attention_post, self.norms.mlp)
+        return add_and_norm(hidden, self._mlp.down(self._mlp.inner(between)), self.norms.mlp_post, following)
 
 
-def joined(hidden: Tensor, branch: Tensor, post: Normalization | None, norm: Normalization | None) -> Tensor:
+def add_and_norm(
+    hidden: Tensor, branch: Tensor, post: Normalization | None, norm: Normalization | None
+) -> Tensor:
     """hidden += post(branch), in place; gives norm(hidden), or hidden, in the dtype of the branch."""
     if post is None or norm is None or post.form == norm.form:
         result = normed(branch, norm, residual=hidden, post=post, keep=hidden)
@@ -229,29 +234,29 @@ def joined(hidden: Tensor, branch: Tensor, post: Normalization | None, norm: Nor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LayerOfFew:
+class SkinnyLayer:
     """A layer with norms after, for few tokens: each norm is computed by the products that read it.
 
     joint: queries, keys and values of the norm before; None in the first layer, which gets hidden states.
     """
 
     attention: FusedSelfAttention[Tensor]
-    joint: OfNorm | None
+    joint: NormLinear | None
     output: Linear
     attention_norm: Normalization
-    up: OfNorm
+    up: NormLinear
     kind: int
     down: Linear
     norm: Normalization
 
-    def __call__(self, given: Tensor | Sums, batch: DeviceBatch) -> Sums:
-        if isinstance(given, Sums):
+    def __call__(self, given: Tensor | SkinnyDeferredNorm, batch: DeviceBatch) -> SkinnyDeferredNorm:
+        if isinstance(given, SkinnyDeferredNorm):
             assert self.joint is not None  # it is not the first
             context = self.attention.of_joint(self.joint(given), batch)
         else:
             context = self.attention(given, batch)
-        between = sums_of_few(context, self.output, given, self.attention_norm)
-        return sums_of_few(self.up(between, self.kind), self.down, between, self.norm)
+        between = skinny_linear_add_norm(context, self.output, given, self.attention_norm)
+        return skinny_linear_add_norm(self.up(between, self.kind), self.down, between, self.norm)
 
 
 class FusedSelfAttention(Generic[V]):
@@ -261,7 +266,7 @@ class FusedSelfAttention(Generic[V]):
         self,
         description: Attention,
         parameters: Parameters,
-        shared: Shared,
+        shared: SharedTables,
         name: str,
         joint: Callable[[V], Tensor],
         *,
@@ -271,7 +276,7 @@ class FusedSelfAttention(Generic[V]):
         that of values."""
         self._heads = (description.heads, description.kv_heads)
         self._joint = joint
-        self._turn = shared.turn(description.rotary)
+        self._rotary = shared.rotary_table(description.rotary)
         self._attend = shared.attention(description, name, dtype)
         self._norms: tuple[Normalization, Normalization] | None = None
         self._norm_per_head = True
@@ -294,8 +299,8 @@ class FusedSelfAttention(Generic[V]):
             queries.copy_(self._norms[0](queries))
             keys.copy_(self._norms[1](keys))
         per_head = self._norms if self._norm_per_head else None
-        if self._turn is not None or per_head is not None:
-            turn_heads(joint, batch, self._heads, self._turn, per_head)
+        if self._rotary is not None or per_head is not None:
+            apply_rotary(joint, batch, self._heads, self._rotary, per_head)
         return self._attend(joint, batch)
 
 

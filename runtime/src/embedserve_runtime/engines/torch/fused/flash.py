@@ -29,14 +29,14 @@ Attend = Callable[[Tensor, DeviceBatch], Tensor]
 LENGTHS = (1024, 2048, 4096, 8192)
 TOKENS = 16_384
 # A share of our own kernel's time: a smaller gain is noise, and not worth to leave the CUDA graphs for.
-MOST_SHARE = 0.95
+MAX_SHARE = 0.95
 # Of a row of attention to that of our own kernel, both in 16 bit.
-LEAST_COSINE = 0.9999
+MIN_COSINE = 0.9999
 WARM_UPS, RUNS = 3, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class FlashTiming:
     """Milliseconds of both at one length, and the least cosine of their rows."""
 
     length: int
@@ -45,14 +45,14 @@ class Timed:
     cosine: float
 
 
-def flash_from(timed: Sequence[Timed]) -> int | None:
+def flash_from(timings: Sequence[FlashTiming]) -> int | None:
     """The shortest length from which on flash-attn-4 is faster at every longer one that was timed, None where it is
     not at the longest, or where its values are not ours."""
-    if any(not one.cosine >= LEAST_COSINE for one in timed):
+    if any(not one.cosine >= MIN_COSINE for one in timings):
         return None
     shortest = None
-    for one in sorted(timed, key=lambda one: one.length, reverse=True):
-        if one.flash > MOST_SHARE * one.ours:
+    for one in sorted(timings, key=lambda one: one.length, reverse=True):
+        if one.flash > MAX_SHARE * one.ours:
             break
         shortest = one.length
     return shortest
@@ -62,7 +62,7 @@ class FlashAttention:
     """softmax(scale * q k^T) v over a batch that has `bounds`."""
 
     def __init__(self, attention: Attention) -> None:
-        """Raises ImportError, or whatever else the package raises where it cannot run."""
+        """Import flash-attn. Raises ImportError, or whatever else the package raises where it cannot run."""
         self._run: Callable[..., object] = import_module("flash_attn.cute").flash_attn_varlen_func
         self._form = attention
 
@@ -75,8 +75,8 @@ class FlashAttention:
             *(parts[:, :keys], parts[:, keys:values], parts[:, values:]),
             cu_seqlens_q=batch.bounds,
             cu_seqlens_k=batch.bounds,
-            max_seqlen_q=batch.longest,
-            max_seqlen_k=batch.longest,
+            max_seqlen_q=batch.max_seqlen,
+            max_seqlen_k=batch.max_seqlen,
             softmax_scale=form.scale,
             causal=form.causal,
         )
@@ -92,12 +92,12 @@ def measured_flash_from(
     *,
     device: torch.device,
     dtype: torch.dtype,
-    longest: int,
+    max_seqlen: int,
 ) -> int | None:
     """Time both on the card, at lengths up to `longest`, and decide."""
-    timed = []
+    timings = []
     for length in LENGTHS:
-        if length > longest:
+        if length > max_seqlen:
             break
         ids = np.zeros(length, dtype=np.int32)
         batch = bring(PackedBatch.pack([ids] * (TOKENS // length)), device)
@@ -107,9 +107,11 @@ def measured_flash_from(
         want, got = ours(joint, batch), flash(joint, bounded)
         cosine = float(functional.cosine_similarity(want.float(), got.float(), dim=1).min())
         times = _milliseconds(ours, joint, batch), _milliseconds(flash, joint, bounded)
-        timed.append(Timed(length, *times, cosine))
-    found = flash_from(timed)
-    log.info("flash-attn-4 beside our attention", extra={"from": found, "timed": [str(one) for one in timed]})
+        timings.append(FlashTiming(length, *times, cosine))
+    found = flash_from(timings)
+    log.info(
+        "flash-attn-4 beside our attention", extra={"from": found, "timed": [str(one) for one in timings]}
+    )
     return found
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.torch.fused.deferred import Deferred, parts_of
+from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm, residual_arguments
 
 if TYPE_CHECKING:
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -82,7 +82,7 @@ def has_gluon() -> bool:
 
 class HopperProduct:
     """activation(x W^T + b) (+ residual), or activation(gate) * up with both in one product. The bias of a deferred
-    residual's norm is part of b (`with_bias_of`)."""
+    residual's norm is part of b (`add_norm_bias`)."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, kind: int = -1, gated: bool = False) -> None:
         """weight: of those that `why_not_hopper` has nothing against. kind: of the activation, -1 for none."""
@@ -100,7 +100,7 @@ class HopperProduct:
         rows: Tensor,
         out: Tensor,
         *,
-        residual: Tensor | Deferred | None = None,
+        residual: Tensor | DeferredLayerNorm | None = None,
         eight: EightBitSides | None = None,
     ) -> Tensor:
         """out: (rows, columns), which the result is written into, and which may be the residual's memory."""
@@ -109,7 +109,7 @@ class HopperProduct:
         part = (COLUMNS // 2 if self._gated else COLUMNS) // 2
         bounds = Bounds() if eight is None else eight.bounds
         narrow = eight is not None and eight.out_scales is not None
-        add, *norm = parts_of(residual, out)
+        add, *norm = residual_arguments(residual, out)
         kernel: Callable[..., object] = hopper.product[(self._programs,)]
         kernel(
             _described(rows, ROWS, STEP_BYTES // rows.element_size()),
@@ -125,7 +125,7 @@ class HopperProduct:
             SCALED=eight is not None,
             SCALED_ROWS=eight is not None and eight.rows is not None,
             ADD=residual is not None,
-            DEFERRED=isinstance(residual, Deferred),
+            DEFERRED=isinstance(residual, DeferredLayerNorm),
             NARROW=narrow,
             PLACES=PLACES_OF_NARROW if narrow else PLACES,
             TOGETHER=TOGETHER,
@@ -144,7 +144,7 @@ def _scales(eight: EightBitSides | None, placeholder: Tensor) -> tuple[Tensor, .
 
 
 def _described(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """For the tensor memory accelerator, in blocks of rows times columns."""
+    """Describe a tensor for the tensor memory accelerator, in blocks of rows times columns."""
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 

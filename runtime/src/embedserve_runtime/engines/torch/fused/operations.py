@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import functional
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from embedserve_runtime.engines.torch.attention import Turn
+from embedserve_runtime.engines.torch.attention import RotaryTable
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
-from embedserve_runtime.engines.torch.fused.few import MOST_TOKENS_OF_FEW, product_of_few
 from embedserve_runtime.engines.torch.fused.hopper import HopperProduct, why_not_hopper
 from embedserve_runtime.engines.torch.fused.kernels import products, rows
 from embedserve_runtime.engines.torch.fused.kernels.vocabulary import pool_vocabulary
+from embedserve_runtime.engines.torch.fused.skinny_gemm import MAX_SKINNY_TOKENS, skinny_linear
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
 from embedserve_runtime.model.architecture import Activation, NormKind
 from embedserve_runtime.model.pipeline import Pooling
@@ -32,10 +32,10 @@ POOLING_KINDS = {
 # Hopper and later have the tensor memory accelerator that the fused product loads by.
 FIRST_WITH_ACCELERATOR = (9, 0)
 # Below, the library's product and a kernel for the activation are faster (measured on an H100).
-LEAST_TOKENS_OF_FUSED_PRODUCT = 4096
+MIN_TOKENS_OF_FUSED_PRODUCT = 4096
 # On Hopper there is another one, which is faster from here on.
-LEAST_TOKENS_ON_HOPPER = 2048
-FEW_ROWS = 1024
+MIN_TOKENS_ON_HOPPER = 2048
+SINGLE_ROW_TILES_BELOW = 1024
 
 
 def embed(
@@ -88,7 +88,7 @@ def normed(
     assert out is not None
     shape = norm or post
     # Several rows a program share the loads of the weights; few rows had better spread over the card.
-    tile = 1 if count < FEW_ROWS else max(1, 4096 // int(triton.next_power_of_2(width)))
+    tile = 1 if count < SINGLE_ROW_TILES_BELOW else max(1, 4096 // int(triton.next_power_of_2(width)))
     kernel: Callable[..., object] = rows.add_norm[(triton.cdiv(count, tile),)]
     kernel(
         branch,
@@ -112,11 +112,11 @@ def normed(
     return out
 
 
-def turn_heads(
+def apply_rotary(
     joint: Tensor,
     batch: DeviceBatch,
     heads: tuple[int, int],
-    turn: Turn | None,
+    rotary: RotaryTable | None,
     norms: tuple[Normalization, Normalization] | None,
 ) -> None:
     """Norm of each head and rotary positions, in place, on queries and keys of (tokens, joint heads * head size).
@@ -125,13 +125,13 @@ def turn_heads(
     """
     (query_heads, key_heads), (query_norm, key_norm) = heads, norms or (None, None)
     size = joint.shape[1] // (query_heads + 2 * key_heads)
-    half = 0 if turn is None else turn.cos.shape[-1]
+    half = 0 if rotary is None else rotary.cos.shape[-1]
     tile = 16
     kernel: Callable[..., object] = rows.turn_heads[(triton.cdiv(len(joint), tile), query_heads + key_heads)]
     kernel(
         *(joint, batch.starts),
-        joint if turn is None else turn.cos,
-        joint if turn is None else turn.sin,
+        joint if rotary is None else rotary.cos,
+        joint if rotary is None else rotary.sin,
         *_weights(query_norm, joint),
         *_weights(key_norm, joint),
         *(len(joint), joint.stride(0), query_heads, 0.0 if query_norm is None else query_norm.eps),
@@ -201,11 +201,11 @@ class ActivatedProduct:
             self._programs = together * count
 
     def __call__(self, value: Tensor) -> Tensor:
-        if not self._gated and len(value) <= MOST_TOKENS_OF_FEW:
-            return product_of_few(value, self.linear, kind=self.kind)
-        if self._hopper is not None and len(value) >= LEAST_TOKENS_ON_HOPPER:
+        if not self._gated and len(value) <= MAX_SKINNY_TOKENS:
+            return skinny_linear(value, self.linear, kind=self.kind)
+        if self._hopper is not None and len(value) >= MIN_TOKENS_ON_HOPPER:
             return self._hopper(value, value.new_empty((len(value), self._hopper.columns)))
-        if self._descriptor is not None and len(value) >= LEAST_TOKENS_OF_FUSED_PRODUCT:
+        if self._descriptor is not None and len(value) >= MIN_TOKENS_OF_FUSED_PRODUCT:
             return self._fused(value, self._descriptor)
         return self._in_two(value)
 

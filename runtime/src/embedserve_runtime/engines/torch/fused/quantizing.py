@@ -23,15 +23,15 @@ from embedserve_runtime.engines.torch.parameters import Linear, Normalization
 from embedserve_runtime.model.architecture import Attention
 
 DTYPES = {EightBit.FP8: torch.float8_e4m3fn, EightBit.INT8: torch.int8}
-LARGEST = {EightBit.FP8: 448.0, EightBit.INT8: 127.0}
+MAX_VALUE = {EightBit.FP8: 448.0, EightBit.INT8: 127.0}
 # What rounding to e4m3 changes a number by: a share of it, or where it is larger, of the least digit of all.
 E4M3_SHARE, E4M3_LEAST = 2.0**-4, 2.0**-10
 
 
 def quantized(weight: Tensor, kind: EightBit) -> tuple[Tensor, Tensor]:
-    """In 8 bit (channels, depth), and float32 scales (channels,)."""
+    """Quantize a weight to 8 bit (channels, depth), with float32 scales (channels,)."""
     wide = weight.float()
-    scales = wide.abs().amax(dim=1).clamp(min=1e-12) / LARGEST[kind]
+    scales = wide.abs().amax(dim=1).clamp(min=1e-12) / MAX_VALUE[kind]
     scaled = wide / scales[:, None]
     return (scaled.round() if kind is EightBit.INT8 else scaled).to(DTYPES[kind]), scales
 
@@ -48,7 +48,7 @@ def bounds_behind(norm: Normalization, linear: Linear, kind: EightBit) -> Tensor
     if linear.bias is not None:
         constant += linear.bias.float()
     bound = along + constant.abs()
-    step = (spread + shift.abs()).max() / LARGEST[kind]  # of the largest row there can be
+    step = (spread + shift.abs()).max() / MAX_VALUE[kind]  # of the largest row there can be
     taxicab = weight.abs().sum(dim=1)
     if kind is EightBit.INT8:
         return bound + step / 2 * taxicab
@@ -74,7 +74,7 @@ class FoldedValues:
         bounds = bounds_behind(norm, of_values, kind).clamp(min=1e-12)
         # Less their mean they may be twice as large. Powers of two: no digit changes in 16 bit. Its rounding may exceed
         # the bound, by less than what e4m3 rounds down to its largest number.
-        factors = torch.exp2(torch.floor(torch.log2(LARGEST[EightBit.FP8] / (2.0 * bounds))))
+        factors = torch.exp2(torch.floor(torch.log2(MAX_VALUE[EightBit.FP8] / (2.0 * bounds))))
         of_rows = torch.cat([factors.new_ones(len(joint.weight) - width), factors])
         of_columns = _of_query_heads(factors, attention)
         return cls(

@@ -20,7 +20,7 @@ from embedserve_runtime.model.architecture import (
 
 # Triton's own floor; bfloat16 products, too, begin here.
 FIRST_CAPABILITY = (8, 0)
-LARGEST_HEAD = 256
+MAX_HEAD_SIZE = 256
 # Major numbers of compute capability: Hopper and Blackwell with its tensor memory.
 FLASH_MAJORS = (9, 10)
 
@@ -100,9 +100,9 @@ def flash_runs(attention: Attention) -> bool:
     return plain and attention.head_size in (64, 128)
 
 
-def few_run(layer: Layer) -> bool:
-    """Whether for few tokens the layer's norms are computed by who reads their result: norms with a bias, after each
-    branch, and no gate."""
+def can_run_skinny(layer: Layer) -> bool:
+    """Whether for few tokens the layer's norms are computed by the products that read their result: norms with a bias,
+    after each branch, and no gate."""
     return (
         layer.placement is NormPlacement.POST
         and layer.attention_norm
@@ -121,6 +121,6 @@ def _why_not_layer(layer: Layer) -> str | None:
         return "the fused kernels have no convolution"
     if layer.mlp.activation is Activation.TANH:
         return "the fused kernels have no tanh inside an MLP"
-    if layer.attention.head_size > LARGEST_HEAD:
-        return f"the fused kernels take head sizes up to {LARGEST_HEAD}, not {layer.attention.head_size}"
+    if layer.attention.head_size > MAX_HEAD_SIZE:
+        return f"the fused kernels take head sizes up to {MAX_HEAD_SIZE}, not {layer.attention.head_size}"
     return None

@@ -31,7 +31,7 @@ PARTS = gl.constexpr(2)
 # Groups that take turns.
 GROUPS = gl.constexpr(2)
 # Of a result whose GELU is in float16: 448 by it is a number of float16.
-LEAST_BOUND_OF_HALVES = gl.constexpr(0.007)
+MIN_BOUND_OF_HALVES = gl.constexpr(0.007)
 # GELU, by erf, is x * share(x), the share about 1/2 + x (c0 + c1 x^2 + c2 x^4 + ...), never below 0 or above 1. They
 # are numbers of float16, found by trying so that the error of GELU in float16 is small: 3e-3 at most, 8e-4 for normal
 # x, which rounding to e4m3 changes by 1.7e-2.
@@ -220,7 +220,7 @@ def consume(
             bound = length * weight_bound + bias_bound
             if GATED:
                 bound *= length * up_weight_bound + up_bias_bound
-            bound = gl.maximum(bound, LEAST_BOUND_OF_HALVES if IN_HALVES else 1e-12)
+            bound = gl.maximum(bound, MIN_BOUND_OF_HALVES if IN_HALVES else 1e-12)
             if n == 0:
                 gl.store(out_scales + below, bound / 448.0, mask=real)
             narrowing = 448.0 / bound

@@ -1,0 +1,317 @@
+"""Describes a model before it is served: as a mapping for programs, as a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from embedserve_runtime.config import EngineSettings, RuntimeConfig
+from embedserve_runtime.engines.onnx.artifacts import WEIGHTS_FILE, Artifact, Variant
+from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.loading.engine_choice import choose_engine, engine_reasons
+from embedserve_runtime.loading.runners import choose_variant
+from embedserve_runtime.model.architecture import Encoder, Experts, Layer
+from embedserve_runtime.model.bundled_onnx import BundledOnnx
+from embedserve_runtime.model.card import ModelCard, QueryRoute
+from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead
+from embedserve_runtime.model.sources import LocatedModel
+from embedserve_runtime.model.static import StaticTable
+from embedserve_runtime.model.words import WordTable
+
+# Tokens of a batch that activations are estimated for while the budget is still to be measured.
+TYPICAL_BUDGET = 16_384
+BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
+UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
+
+
+def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig) -> Mapping[str, Any]:
+    """Everything, under the names of the JSON that `embedserve inspect --json` prints."""
+    encoder, body = card.encoder, card.body
+    return {
+        "source": card.source,
+        "revision": card.revision,
+        "digest": f"sha256:{located.digest}" if located.digest else None,
+        "sizeBytes": located.size,
+        "vectorSpace": card.vector_space,
+        "dimensions": card.pipeline.dimensions,
+        "folder": str(card.folder),
+        "kind": _kind(card),
+        "family": encoder.family,
+        "onnxFile": _onnx_file(card.folder, body) if isinstance(body, BundledOnnx) else None,
+        "layers": None if body is not None else len(encoder.layers),
+        "hiddenSize": encoder.hidden_size,
+        "vocabulary": encoder.embeddings.vocabulary,
+        "task": card.task,
+        "labels": list(card.head.labels) if isinstance(card.head, ClassifierHead) else None,
+        "outputs": card.output_names,
+        "fullDimensions": card.pipeline.full_dimensions,
+        "pooling": _pooling(card),
+        "denseLayers": len(card.pipeline.dense),
+        "normalize": card.pipeline.normalize,
+        "maxLength": card.max_length,
+        "queries": None if card.query is None else _queries(card, card.query),
+        "prompts": dict(card.prompts),
+        "defaultPrompt": card.default_prompt,
+        "engines": {kind: reason or "yes" for kind, reason in _engines_of_both(card).items()},
+        "artifact": _artifact(card, config),
+        "memory": _memory(card, config),
+    }
+
+
+def _onnx_file(folder: Path, graph: BundledOnnx) -> str:
+    """Its path in the model's folder, or, of an export, in the store's."""
+    inside = graph.file.is_relative_to(folder)
+    return (graph.file.relative_to(folder) if inside else graph.file).as_posix()
+
+
+def _queries(card: ModelCard, route: QueryRoute) -> Mapping[str, Any]:
+    """What is another for queries than for documents, which all else is about. default: what inputs are taken for that
+    are called neither."""
+    query = route.card
+    return {
+        "default": route.default,
+        "sharesEncoder": card.shares_encoder,
+        "kind": _kind(query),
+        "family": query.encoder.family,
+        "layers": None if query.body is not None else len(query.encoder.layers),
+        "hiddenSize": query.encoder.hidden_size,
+        "vocabulary": query.encoder.embeddings.vocabulary,
+        "pooling": _pooling(query),
+        "denseLayers": len(query.pipeline.dense),
+        "normalize": query.pipeline.normalize,
+        "maxLength": query.max_length,
+    }
+
+
+def _kind(card: ModelCard) -> str:
+    match card.body:
+        case StaticTable():
+            return "static"
+        case WordTable():
+            return "wordWeights"
+        case BundledOnnx():
+            return "onnxFile"
+        case None:
+            return "family"
+
+
+def _pooling(card: ModelCard) -> str | None:
+    """Describe the pooling; None where a graph has done it already."""
+    if isinstance(card.body, BundledOnnx) and card.body.rows is not None:
+        return None
+    if isinstance(card.head, ClassifierHead | SparseHead):
+        return card.head.pooling
+    return card.pipeline.pooling_name or None
+
+
+def _engines_of_both(card: ModelCard) -> Mapping[str, str | None]:
+    """Return the engines for documents and queries: a table beside an encoder needs no engine, so the encoder's are
+    those of the whole."""
+    routes = [_engines(one) for one in _routed_cards(card) if one.body is None] or [_engines(card)]
+    return {kind: next((route[kind] for route in routes if route[kind]), None) for kind in routes[0]}
+
+
+def _routed_cards(card: ModelCard) -> list[ModelCard]:
+    """Return the card for documents, and that for queries where they run something else."""
+    return [card] if card.query is None or card.shares_encoder else [card, card.query.card]
+
+
+def _engines(card: ModelCard) -> Mapping[str, str | None]:
+    """What keeps each engine from running the model, None where nothing does."""
+    match card.body:
+        case StaticTable() | WordTable():
+            no_layers = "a static embedding model has no layers to run"
+            return {"static": None, "onnx": no_layers, "torch": no_layers}
+        case BundledOnnx():
+            return {"onnx": None, "torch": "it does not run ONNX files"}
+        case None:
+            return engine_reasons()
+
+
+def _memory(card: ModelCard, config: RuntimeConfig) -> Mapping[str, Any]:
+    """Bytes of weights in the precision in which they run, and of activations at the token budget; the second is
+    None for a shipped graph, whose operations are its own. Of two routes the weights of both, and the larger
+    activations: they run one after the other."""
+    documents, *queries = [_memory_of(one, config) for one in _routed_cards(card)]
+    for other in queries:
+        documents = {
+            **documents,
+            "weightsBytes": documents["weightsBytes"] + other["weightsBytes"],
+            "activationsBytes": max(documents["activationsBytes"], other["activationsBytes"]),
+        }
+    return documents
+
+
+def _memory_of(card: ModelCard, config: RuntimeConfig) -> Mapping[str, Any]:
+    budget = config.batching.max_batch_tokens
+    tokens = TYPICAL_BUDGET if budget == "auto" else budget
+    precision, activations = "as stored", None
+    match card.body:
+        case StaticTable() as table:
+            weights = sum(tensor.nbytes for tensor in table.tensors().values())
+            activations = tokens * table.dimensions * 4
+        case WordTable() as words:
+            weights, activations = 4 * words.vocabulary, 8 * tokens
+        case BundledOnnx() as graph:
+            weights = sum(file.stat().st_size for file in graph.files)
+        case None:
+            precision, size = _precision(card.encoder, config.engine)
+            weights = size * _parameters(card)
+            activations = size * activation_numbers(card.encoder, tokens, card.max_length)
+            if (stored := _converted(card, config)) is not None:
+                artifact, variant = stored
+                precision = variant.precision
+                weights = artifact.file(precision).with_name(WEIGHTS_FILE).stat().st_size
+    return {
+        "precision": precision,
+        "weightsBytes": weights,
+        "activationsBytes": activations,
+        "batchTokens": tokens,
+    }
+
+
+def _converted(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Variant] | None:
+    """What would be run out of the store, None where there is nothing."""
+    if card.body is not None:
+        return None
+    try:
+        return choose_variant(card, config)
+    except UnsupportedArchitecture:
+        return None
+
+
+def _artifact(card: ModelCard, config: RuntimeConfig) -> str | None:
+    """Name of the artifact that would be run."""
+    stored = _converted(card, config)
+    return None if stored is None else stored[0].name
+
+
+def _precision(encoder: Encoder, settings: EngineSettings) -> tuple[str, int]:
+    """Name and bytes a number, of the engine that would be chosen; `auto` of torch is float32 on a CPU."""
+    try:
+        engine = choose_engine(encoder, settings)
+    except UnsupportedArchitecture:
+        engine = settings.kind
+    precision = "float32" if settings.precision == "auto" or engine == "onnx" else settings.precision
+    return precision, BYTES[precision]
+
+
+def _parameters(card: ModelCard) -> int:
+    encoder = sum(prod(parameter.shape) for parameter in card.encoder.parameters())
+    tails = [card.pipeline, *([card.query.card.pipeline] if card.query and card.shares_encoder else [])]
+    dense = sum(
+        (one.in_features * (1 + one.projects_residual) + one.bias) * one.out_features
+        for tail in tails
+        for one in tail.dense
+    )
+    heads = [*([] if card.head is None else [card.head]), *card.token_heads]
+    layers = [layer for head in heads for layer in head.layers]
+    return (
+        encoder
+        + dense
+        + sum((one.in_features * (1 + bool(one.residual_weight)) + 1) * one.out_features for one in layers)
+    )
+
+
+def activation_numbers(encoder: Encoder, tokens: int, max_length: int) -> int:
+    """Numbers held at the highest for a batch of `tokens` in sequences of the greatest length.
+
+    The attention scores once; residual and branch, queries, keys and values as computed and as grouped, and the MLP's
+    inner width before and after its activation, all twice, since ONNX Runtime's arena keeps blocks for the next layer.
+    Measured at 128 to 512 tokens a sequence: ONNX Runtime takes 0.86 to 1.01 of it, torch 0.5 to 0.7.
+    """
+    widest = max((_layer_width(layer, max_length) for layer in encoder.layers), default=0)
+    return tokens * (4 * encoder.hidden_size + widest)
+
+
+def _layer_width(layer: Layer, max_length: int) -> int:
+    attention = layer.attention
+    projected = (attention.heads + 2 * attention.kv_heads) * attention.head_size
+    mlp = layer.mlp
+    at_once = mlp.chosen if isinstance(mlp, Experts) else 2 if mlp.gated else 1
+    inner = mlp.intermediate * at_once
+    return attention.heads * max_length + 4 * projected + 4 * inner
+
+
+def table(facts: Mapping[str, Any]) -> str:
+    """`described` in lines of two columns."""
+    lines: list[str] = []
+    for name, values in _rows(facts):
+        head, *rest = values or ["none"]
+        lines.append(f"{name:<14} {head}")
+        lines += [f"{'':<14} {line}" for line in rest]
+    return "\n".join(lines)
+
+
+def _rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    yield "Model", [f"{facts['source']} ({facts['revision']}), {size_of(facts['sizeBytes'])} on disk"]
+    yield "Kind", [_what(facts)]
+    yield "Task", [facts["task"]]
+    if facts["labels"] is not None:
+        yield "Labels", [", ".join(facts["labels"])]
+    yield "Outputs", [", ".join(facts["outputs"])]
+    if "dense" in facts["outputs"]:
+        cut = (
+            f", cut from {facts['fullDimensions']}" if facts["fullDimensions"] != facts["dimensions"] else ""
+        )
+        yield "Dimensions", [f"{facts['dimensions']}{cut}"]
+        yield "Vectors", [_vectors(facts)]
+    yield "Max length", [f"{facts['maxLength']} tokens"]
+    if facts["queries"] is not None:
+        yield "Queries", [*_query_lines(facts["queries"])]
+    default = facts["defaultPrompt"]
+    yield (
+        "Prompts",
+        [
+            f"{name}{' (default)' if name == default else ''}: {text!r}"
+            for name, text in facts["prompts"].items()
+        ],
+    )
+    yield "Engines", [f"{kind}: {reason}" for kind, reason in facts["engines"].items()]
+    if facts["artifact"] is not None:
+        yield "Converted", [f"artifact {facts['artifact']}, runs in {facts['memory']['precision']}"]
+    yield "Memory", [_memory_line(facts["memory"])]
+    yield "Vector space", [facts["vectorSpace"]]
+
+
+def _what(facts: Mapping[str, Any]) -> str:
+    match facts["kind"]:
+        case "static":
+            return f"static embeddings ({facts['family']}), {facts['vocabulary']} tokens"
+        case "wordWeights":
+            return f"a weight for each of {facts['vocabulary']} tokens ({facts['family']})"
+        case "onnxFile":
+            return f"ONNX file {facts['onnxFile']} ({facts['family']})"
+        case _:
+            return f"{facts['family']} encoder, {facts['layers']} layers of {facts['hiddenSize']}"
+
+
+def _query_lines(queries: Mapping[str, Any]) -> Iterator[str]:
+    yield "the encoder of documents" if queries["sharesEncoder"] else _what(queries)
+    if queries["kind"] != "wordWeights":
+        yield _vectors(queries)
+    yield f"at most {queries['maxLength']} tokens"
+    default = queries["default"]
+    yield "inputs must be called query or document" if default is None else f"other inputs are a {default}"
+
+
+def _vectors(facts: Mapping[str, Any]) -> str:
+    steps = [f"{facts['pooling']} pooling" if facts["pooling"] else "made by the ONNX file"]
+    if facts["denseLayers"]:
+        steps.append(f"{facts['denseLayers']} dense")
+    return ", ".join([*steps, "normalised" if facts["normalize"] else "not normalised"])
+
+
+def _memory_line(memory: Mapping[str, Any]) -> str:
+    weights = f"{size_of(memory['weightsBytes'])} weights ({memory['precision']})"
+    if memory["activationsBytes"] is None:
+        return f"{weights}; activations are the file's own and not known"
+    return f"{weights} + about {size_of(memory['activationsBytes'])} activations for {memory['batchTokens']} tokens"
+
+
+def size_of(count: int) -> str:
+    """Bytes in the largest unit of which there is at least one."""
+    unit, size = next(((unit, size) for unit, size in UNITS if count >= size), ("bytes", 1))
+    return f"{count} bytes" if size == 1 else f"{count / size:.1f} {unit}"

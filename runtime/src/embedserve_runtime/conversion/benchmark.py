@@ -1,0 +1,163 @@
+"""Runs a variant over the corpus: what outputs it gives, and how fast."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from embedserve_runtime.config import ParitySettings
+from embedserve_runtime.engines.base import FloatArray, PackedBatch, Tokens
+from embedserve_runtime.engines.cosines import cosines
+from embedserve_runtime.engines.onnx.artifacts import Variant
+from embedserve_runtime.engines.results import Output, Results, SparseVector
+from embedserve_runtime.heads.dense import cut, normalize
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.heads.description import Task
+from embedserve_runtime.parity.corpus import evenly, pairs_of
+from embedserve_runtime.parity.measures import ModelOutputs, ParityReport, is_out_of_reach
+from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
+
+# Tokens of a batch, and of one text, which is cut to so many.
+BATCH_TOKENS = 1024
+MAX_TOKENS = 128
+# Tokens of all texts together, and floating-point operations of the layers on them: of a larger model fewer texts are
+# run, so that a benchmark takes seconds and not minutes.
+CORPUS_TOKENS = 4096
+CORPUS_OPERATIONS = 1.2e12
+# The corpus is run again until this long has passed or it ran so many times; the fastest run counts.
+TIMED_SECONDS = 0.5
+TIMED_RUNS = 3
+TRUNCATE = TruncationRules(truncate=True)
+
+Clock = Callable[[], float]
+
+
+def tokenize_corpus(card: ModelCard, texts: Sequence[str], share: float = 1.0) -> list[Tokens]:
+    """Tokenize texts as the model reads them: with the default prompt; as pairs for a reranker.
+
+    Takes as many as fit in `share` of what a benchmark may take, the shortest first.
+    """
+    tokenizer = TextTokenizer.from_card(replace(card, max_length=min(card.max_length, MAX_TOKENS)))
+    if card.task is Task.RERANK:
+        read = tokenizer.encode_pairs(pairs_of(texts), TRUNCATE)
+    else:
+        prompt = card.prompts[card.default_prompt] if card.default_prompt else ""
+        read = [*tokenizer.encode(texts, prompt, TRUNCATE)]
+    tokens = min(CORPUS_TOKENS, CORPUS_OPERATIONS / count_operations(card.encoder))
+    return [read[number] for number in evenly([*map(len, read)], int(tokens * share))]
+
+
+def count_operations(encoder: Encoder) -> int:
+    """Count the operations of the products of all layers for one token: two for each weight, experts as if all of them
+    ran; 1 at least."""
+    weights = (prod(one.shape) for one in encoder.parameters() if one.layer is not None)
+    return max(1, 2 * sum(weights))
+
+
+def describe_variant(precision: str, parity: ParityReport, reason: str, tokens_per_second: float) -> Variant:
+    """Describe a variant for the report. reason: why it is not published, empty if it is."""
+    return Variant(
+        precision=precision,
+        published=not reason,
+        reason=reason,
+        mean_cosine=round(parity.mean_cosine, 6),
+        min_cosine=round(parity.min_cosine, 6),
+        max_difference=round(parity.max_difference, 6),
+        rank_agreement=round(parity.rank_agreement, 6),
+        tokens_per_second=round(tokens_per_second, 1),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkResult:
+    """The outputs and the speed of a variant, for the corpus or for its first texts where it was stopped after them."""
+
+    outputs: ModelOutputs
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class ParityLimits:
+    """The reference that a variant is compared with while it runs, and the floor of the comparison."""
+
+    reference: ModelOutputs
+    floor: ParitySettings
+
+
+class Benchmark:
+    """Runs every variant on the same batches, which hold texts of similar length."""
+
+    def __init__(self, card: ModelCard, texts: Sequence[Tokens]) -> None:
+        """texts: sorted by length."""
+        self._texts = len(texts)
+        self._batches: list[PackedBatch] = []
+        held: list[Tokens] = []
+        for text in texts:
+            if held and (len(held) + 1) * len(text) > BATCH_TOKENS:
+                self._batches.append(PackedBatch.pack(held))
+                held = []
+            held.append(text)
+        self._batches.append(PackedBatch.pack(held))
+        self._card = card
+
+    def run(
+        self, runner: Runner, limits: ParityLimits | None = None, clock: Clock = time.perf_counter
+    ) -> BenchmarkResult:
+        """Run a variant. Its vectors are the model's main output, sparse ones as dense rows; else the means of hidden
+        states. With limits it stops at the batch after which the floor is out of reach."""
+        wanted = self._card.main_output
+        if wanted is Output.LOGITS:
+            wanted |= Output.HIDDEN
+        elif wanted is Output.MULTI_VECTOR:
+            wanted = Output.HIDDEN
+        runner.run(self._batches[0], wanted)  # the first call sets memory aside
+        best, began = 0.0, clock()
+        for _ in range(TIMED_RUNS):
+            start, tokens = clock(), 0
+            parts: list[ModelOutputs] = []
+            for batch in self._batches:
+                parts.append(_outputs_of(self._card, runner.run(batch, wanted)))
+                tokens += batch.tokens
+                if limits is not None and self._is_out_of_reach(parts, limits):
+                    return BenchmarkResult(_concatenate(parts), tokens / (clock() - start))
+            best = max(best, tokens / (clock() - start))
+            if clock() - began > TIMED_SECONDS:
+                break
+        return BenchmarkResult(_concatenate(parts), best)
+
+    def _is_out_of_reach(self, parts: Sequence[ModelOutputs], limits: ParityLimits) -> bool:
+        vectors = np.concatenate([part.vectors for part in parts])
+        found = cosines(limits.reference.vectors[: len(vectors)], vectors)
+        return is_out_of_reach(found, self._texts, limits.floor)
+
+
+def _concatenate(parts: Sequence[ModelOutputs]) -> ModelOutputs:
+    logits = [part.logits for part in parts if part.logits is not None]
+    vectors = np.concatenate([part.vectors for part in parts])
+    return ModelOutputs(vectors, np.concatenate(logits) if logits else None)
+
+
+def _outputs_of(card: ModelCard, results: Results) -> ModelOutputs:
+    return ModelOutputs(normalize(_vectors(card, results)), results.logits)
+
+
+def _vectors(card: ModelCard, results: Results) -> FloatArray:
+    """(sequences, dimensions), float32."""
+    if results.dense is not None:
+        return cut(results.dense, card.pipeline.dimensions)
+    if results.sparse is not None:
+        return _densify(results.sparse, card.encoder.embeddings.vocabulary)
+    return np.stack([hidden.mean(axis=0) for hidden in results.hidden or ()])
+
+
+def _densify(vectors: Sequence[SparseVector], vocabulary: int) -> FloatArray:
+    rows = np.zeros((len(vectors), vocabulary), dtype=np.float32)
+    for row, vector in zip(rows, vectors, strict=True):
+        row[vector.indices] = vector.values
+    return rows

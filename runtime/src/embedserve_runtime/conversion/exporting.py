@@ -1,0 +1,114 @@
+"""Exports models of unsupported families by torch, and publishes an export whose outputs equal those of torch."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from embedserve_runtime.config import ParitySettings, RuntimeConfig
+from embedserve_runtime.conversion.benchmark import describe_variant
+from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.onnx.artifacts import PLAIN, REPORT_FILE, ConversionReport, Variant
+from embedserve_runtime.engines.onnx.bundled import BundledOnnxEngine
+from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.model.bundled_onnx import graph_config, graph_encoder, read_graph
+from embedserve_runtime.model.exports import ADVICE, EXPORT_FILE, KIND, can_export, export_name, origin_of
+from embedserve_runtime.model.modules import read_entries, read_layout
+from embedserve_runtime.model.onnx_outputs import HIDDEN, LOGITS
+from embedserve_runtime.model.sources import LocatedModel
+from embedserve_runtime.model.store import publish_folder, remove_folder
+from embedserve_runtime.parity.corpus import evenly, parity_texts
+from embedserve_runtime.parity.measures import ModelOutputs, compare, describe_shortfalls
+
+log = logging.getLogger(__name__)
+
+# The same numbers in another order of sums: anything further off is another model.
+FLOOR = ParitySettings(min_mean_cosine=0.99999, min_cosine=0.9999, min_rank_agreement=0.999)
+MAX_TOKENS = 128
+TOKENS = 2048
+# Texts of a batch: of several lengths, so that padding is tried too.
+BATCH = 8
+
+
+def export(config: RuntimeConfig, located: LocatedModel) -> str:
+    """Publish the export in the store and return its name. Raises ConfigError, ModelError and VolumeError."""
+    if not can_export():
+        raise UnsupportedArchitecture(f"{config.model.source} is of no family that is run here; {ADVICE}")
+    home = located.folder / read_layout(located.folder, read_entries(located.folder)).modules.transformer
+    gives = LOGITS if graph_config(home).classifies else HIDDEN
+    missing = sorted({*config.onnx.outputs} - {gives})
+    if missing:
+        raise ConfigError(
+            f"onnx.outputs: {', '.join(missing)} cannot be written for {config.model.source}, which torch exports with "
+            f"{gives} alone"
+        )
+    if config.onnx.precision not in ("auto", (PLAIN,)):
+        log.warning("onnx.precision is not used: what torch exports runs in float32")
+    root, name = config.model.store.expanduser(), export_name(origin_of(home))
+    if config.onnx.convert == "Always":
+        remove_folder(root, KIND, name)
+    threads = config.engine.threads or usable_cpus()
+    publish_folder(root, KIND, name, lambda folder: _fill(folder, home, threads), made_from=located.digest)
+    return name
+
+
+def _fill(folder: Path, home: Path, threads: int) -> None:
+    # Imported here: torch and transformers are extras.
+    from embedserve_runtime.engines.torch.transformers_model import TransformersModel
+
+    model = TransformersModel.open(home)
+    model.export(folder / EXPORT_FILE)
+    task = "classify" if model.output == LOGITS else "embed"
+    graph = read_graph(home, folder / EXPORT_FILE, task=task, pooled=False)
+    encoder = graph_encoder(home, graph)
+    texts = _texts(home, min(encoder.max_tokens, MAX_TOKENS))
+    want = [model.run(text) for text in texts]
+    engine = BundledOnnxEngine(graph, encoder.hidden_size, threads)
+    began = time.perf_counter()
+    found = [
+        rows
+        for start in range(0, len(texts), BATCH)
+        for rows in _run(engine, texts[start : start + BATCH], whole_rows=model.output == LOGITS)
+    ]
+    speed = sum(map(len, texts)) / (time.perf_counter() - began)
+    variant = _judge(_outputs_of(want, model.output), _outputs_of(found, model.output), speed)
+    if not variant.published:
+        raise ModelInvalid(f"the export of {home} is not what torch computes: {variant.reason}")
+    report = ConversionReport(chosen=PLAIN, variants=(variant,))
+    (folder / REPORT_FILE).write_text(report.model_dump_json(by_alias=True, indent=1) + "\n")
+    log.info("model exported", extra={"min_cosine": variant.min_cosine, "texts": len(texts)})
+
+
+def _texts(home: Path, max_tokens: int) -> list[Int32Array]:
+    tokenizer = Tokenizer.from_file(str(home / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_tokens)
+    read = [np.array(one.ids, dtype=np.int32) for one in tokenizer.encode_batch(parity_texts())]
+    return [read[number] for number in evenly([*map(len, read)], TOKENS)]
+
+
+def _run(engine: BundledOnnxEngine, texts: list[Int32Array], *, whole_rows: bool) -> list[FloatArray]:
+    """Run texts and return the rows of each."""
+    batch = PackedBatch.pack(texts)
+    made = engine.run(batch, rows=whole_rows, hidden=not whole_rows)
+    if whole_rows:
+        assert made.rows is not None, "asked for"
+        return [row[None] for row in made.rows]
+    assert made.hidden is not None, "asked for"
+    return np.split(made.hidden, batch.cu_seqlens[1:-1])
+
+
+def _outputs_of(rows: list[FloatArray], output: str) -> ModelOutputs:
+    """The mean of a text's rows; of a classifier, which gives few numbers, its logits for the ranks too."""
+    means = np.stack([one.mean(axis=0) for one in rows])
+    return ModelOutputs(means, means if output == "logits" and means.shape[1] < len(means) else None)
+
+
+def _judge(want: ModelOutputs, found: ModelOutputs, speed: float) -> Variant:
+    parity = compare(want, found)
+    return describe_variant(PLAIN, parity, describe_shortfalls(parity, FLOOR), speed)

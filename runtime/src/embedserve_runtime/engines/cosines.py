@@ -1,0 +1,23 @@
+"""Cosines between the rows of two arrays, for the checks of engines and the measures of parity."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedserve_runtime.engines.base import FloatArray
+
+Cosines = NDArray[np.float64]
+
+
+def cosines(one: FloatArray, other: FloatArray) -> Cosines:
+    """Return the cosine of each row with the row of the other array. Two rows of zeros are equal: 1; one of them: 0.
+    Rows that are not finite are as far apart as can be: -1."""
+    left, right = one.astype(np.float64), other.astype(np.float64)
+    sizes = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    with np.errstate(invalid="ignore"):
+        products = (left * right).sum(axis=1) / np.where(sizes == 0, 1, sizes)
+    both_empty = ~left.any(axis=1) & ~right.any(axis=1)
+    result = np.where(both_empty, 1.0, np.where(sizes == 0, 0.0, np.minimum(products, 1)))
+    result[~(np.isfinite(left).all(axis=1) & np.isfinite(right).all(axis=1))] = -1.0
+    return result

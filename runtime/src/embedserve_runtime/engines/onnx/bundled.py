@@ -1,0 +1,184 @@
+"""Runs an ONNX file that a repository bundles, on the CPU. It needs padding, so sequences of similar length go
+together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.grouping import padded_sizes
+from embedserve_runtime.engines.onnx.session import RUN_ERRORS, load_session
+from embedserve_runtime.engines.results import Output, Results
+from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.model.bundled_onnx import CACHE_PREFIX, BundledOnnx
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.onnx_file import Element, Value
+
+DTYPES: dict[int, type[np.generic]] = {
+    Element.INT64: np.int64,
+    Element.INT32: np.int32,
+    Element.FLOAT: np.float32,
+    Element.FLOAT16: np.float16,
+    Element.DOUBLE: np.float64,
+}
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphOutputs:
+    """The outputs of a run, float32; None for what was not asked for.
+
+    rows: (sequences, width), finished. hidden: (tokens, hidden_size).
+    weights: (tokens, 1).
+    """
+
+    rows: FloatArray | None
+    hidden: FloatArray | None
+    weights: FloatArray | None
+
+
+class BundledOnnxEngine:
+    """Runs a bundled ONNX file in one session, on any thread, one at a time."""
+
+    # On a CPU the system ends a process that takes too much.
+    out_of_memory = 0
+
+    def __init__(self, graph: BundledOnnx, hidden_size: int, threads: int) -> None:
+        """Load the file. Raises ModelInvalid when ONNX Runtime cannot load the file."""
+        self.facts = EngineFacts("onnx", "cpu", "as stored", threads=threads)
+        self._graph = graph
+        self.padding = 0
+        self._hidden_size = hidden_size
+        self._session = load_session(graph.file, threads)
+
+    @property
+    def hidden_size(self) -> int:
+        return self._hidden_size
+
+    def forward(self, batch: PackedBatch) -> FloatArray:
+        """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
+        hidden = self.run(batch, hidden=True).hidden
+        assert hidden is not None, "asked for"
+        return hidden
+
+    def states(
+        self, batch: PackedBatch, *, hidden: bool, weights: bool
+    ) -> tuple[FloatArray | None, FloatArray | None]:
+        """Hidden states and weights of tokens, as `run` gives them."""
+        made = self.run(batch, hidden=hidden, weights=weights)
+        return made.hidden, made.weights
+
+    def run(
+        self, batch: PackedBatch, *, rows: bool = False, hidden: bool = False, weights: bool = False
+    ) -> GraphOutputs:
+        """Run a batch once and return what is asked for, as far as the graph gives it. Raises EngineFailure."""
+        graph = self._graph
+        columns = {
+            graph.rows if rows else None: graph.width or 0,
+            graph.hidden if hidden else None: self._hidden_size,
+            graph.weights if weights else None: 1,
+        }
+        columns.pop(None, None)
+        names = [name for name in columns if name is not None]
+        made = {
+            name: np.zeros(
+                (len(batch.lengths) if name == graph.rows else batch.tokens, columns[name]), dtype=np.float32
+            )
+            for name in names
+        }
+        self.padding = -batch.tokens
+        for members, tokens, real in _blocks(batch, graph.pad_side):
+            self.padding += real.size
+            for name, output in zip(names, self._call(names, batch, tokens, real), strict=True):
+                if name == graph.rows:
+                    made[name][members] = self._fitting(output, (len(members), columns[name]), name)
+                else:
+                    fitting = self._fitting(output, (*tokens.shape, columns[name]), name)
+                    made[name][tokens[real]] = fitting[real]
+        return GraphOutputs(*(made.get(name or "") for name in (graph.rows, graph.hidden, graph.weights)))
+
+    def _call(
+        self, names: list[str], batch: PackedBatch, tokens: Array, real: NDArray[np.bool_]
+    ) -> list[Array]:
+        feeds = {name: self._feed(value, batch, tokens, real) for name, value in self._graph.inputs.items()}
+        try:
+            outputs: list[Array] = self._session.run(names, feeds)
+        except RUN_ERRORS as error:
+            raise EngineFailure(
+                f"ONNX Runtime failed on {len(tokens)} sequences of up to {tokens.shape[1]} tokens: {error}"
+            ) from error
+        return outputs
+
+    def _feed(self, value: Value, batch: PackedBatch, tokens: Array, real: NDArray[np.bool_]) -> Array:
+        dtype = DTYPES[value.element]
+        if value.name.startswith(CACHE_PREFIX):
+            _, heads, _, size = value.shape or (0, 0, 0, 0)
+            return np.zeros((len(tokens), heads or 0, 0, size or 0), dtype=dtype)
+        match value.name:
+            case "input_ids":
+                filled = np.where(real, batch.token_ids[tokens], self._graph.pad)
+            case "attention_mask":
+                filled = real
+            case "token_type_ids":
+                types = np.zeros_like(batch.token_ids) if batch.token_types is None else batch.token_types
+                filled = np.where(real, types[tokens], 0)
+            case _:  # position_ids
+                filled = np.maximum(np.cumsum(real, axis=1) - 1, 0)
+        return filled.astype(dtype)
+
+    def _fitting(self, output: Array, shape: tuple[int, ...], name: str) -> FloatArray:
+        if output.shape != shape:
+            raise EngineFailure(
+                f"output {name} of {self._graph.file.name} has shape {list(output.shape)}, not {list(shape)}"
+            )
+        return output.astype(np.float32, copy=False)
+
+
+def _blocks(batch: PackedBatch, side: str) -> Iterator[tuple[Array, Array, NDArray[np.bool_]]]:
+    """Blocks of sequences: their numbers (n,); for each padded place the packed token it shows (n, length), at padded
+    places the sequence's first; which places are real (n, length)."""
+    order = np.argsort(-batch.lengths, kind="stable")
+    ends = np.cumsum(padded_sizes(batch.lengths[order]))
+    for members in np.split(order, ends[:-1]):
+        lengths: Int32Array = batch.lengths[members][:, None]
+        max_length = int(lengths.max())
+        place = np.arange(max_length)[None, :] - (max_length - lengths if side == "left" else 0)
+        real = (place >= 0) & (place < lengths)
+        yield members, batch.cu_seqlens[:-1][members][:, None] + np.where(real, place, 0), real
+
+
+class BundledOnnxRunner:
+    """A graph that gives whole rows: dense vectors or logits, used as they come."""
+
+    def __init__(self, card: ModelCard, graph: BundledOnnx, engine: BundledOnnxEngine) -> None:
+        self._card = card
+        self._logits = graph.rows_are == "logits"
+        self._engine = engine
+        self.engine = engine.facts
+        self.recomputed = 0
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    @property
+    def out_of_memory(self) -> int:
+        return self._engine.out_of_memory
+
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+        made = self._engine.run(
+            batch, rows=bool(wanted & (Output.DENSE | Output.LOGITS)), hidden=Output.HIDDEN in wanted
+        )
+        rows, hidden = made.rows, made.hidden
+        return Results(
+            dense=None if self._logits else rows,
+            logits=rows if self._logits else None,
+            hidden=None if hidden is None else np.split(hidden, batch.cu_seqlens[1:-1]),
+            padding=self._engine.padding,
+        )

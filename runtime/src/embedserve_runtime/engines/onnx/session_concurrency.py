@@ -1,0 +1,50 @@
+"""Lets several threads run one session at a time."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
+
+
+class ConcurrentSession:
+    """A session that several threads may run.
+
+    A run that comes alone has the calling thread and those of the session. One that comes meanwhile runs on a thread
+    of the session: so no more threads work than the session was given, and of two cores each does its own run, without
+    waiting for the other at the end of every operator.
+    """
+
+    def __init__(self, session: onnxruntime.InferenceSession, threads: int | None) -> None:
+        """threads: of the session, the calling one included; with one it has none of its own."""
+        self._session = session
+        self._has_threads = threads is not None and threads > 1
+        self._alone = threading.Lock()
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[np.generic]]) -> list[NDArray[Any]]:
+        """Run the session. Raises what its own `run` does (`session.RUN_ERRORS`)."""
+        if not self._has_threads:
+            return self._session.run(outputs, feeds)  # type: ignore[no-any-return]  # onnxruntime has no types
+        if not self._alone.acquire(blocking=False):
+            return self._run_on_its_threads(outputs, feeds)
+        try:
+            return self._session.run(outputs, feeds)  # type: ignore[no-any-return]
+        finally:
+            self._alone.release()
+
+    def _run_on_its_threads(
+        self, outputs: Sequence[str], feeds: Mapping[str, NDArray[np.generic]]
+    ) -> list[NDArray[Any]]:
+        ended: queue.SimpleQueue[tuple[list[NDArray[Any]], str]] = queue.SimpleQueue()
+        # The feeds are what goes along with the call too: the session reads them until it is back.
+        self._session.run_async(outputs, feeds, lambda made, _, error: ended.put((made, error)), feeds)
+        made, error = ended.get()
+        if error:
+            raise Fail(error)
+        return made

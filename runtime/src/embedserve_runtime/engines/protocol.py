@@ -1,0 +1,40 @@
+"""The protocol between the scheduler and the engines, free of models and engine libraries."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.results import Output, Results
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Runs batches. Only the threads of its executor call it, one at a time. Raises EngineFailure."""
+
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+        """Return the outputs wanted for each sequence, from one forward pass."""
+        ...
+
+
+class InFlightBatch(Protocol):
+    """A batch that an engine has taken and whose results have not been read."""
+
+    def results(self) -> Results:
+        """Wait for the results. Called once, maybe while other batches are submitted. Raises EngineFailure."""
+        ...
+
+
+@runtime_checkable
+class AsyncEngine(Engine, Protocol):
+    """An engine that takes the next batch while it runs one."""
+
+    @property
+    def max_in_flight(self) -> int:
+        """The number of batches that may be submitted before the results of the first are read."""
+        ...
+
+    def submit(self, batch: PackedBatch, wanted: Output) -> InFlightBatch:
+        """Queue a batch and return without waiting; results are read in the order of submission. Raises
+        EngineFailure."""
+        ...

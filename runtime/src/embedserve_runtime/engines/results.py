@@ -1,0 +1,142 @@
+"""The outputs of a forward pass, requested as flags and returned as arrays. Free of models and of engine libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Flag, auto
+from typing import TypeVar
+
+import numpy as np
+from msgspec import Struct
+
+from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array
+
+T = TypeVar("T")
+
+
+class Output(Flag):
+    """Kinds of results; several can be asked of one forward pass.
+
+    DENSE: the vector of a sequence, before cut and normalise. LOGITS: of a classifier's labels.
+    SPARSE: weights of vocabulary entries. MULTI_VECTOR: a vector for each token that counts.
+    HIDDEN: the encoder's last hidden state of every token.
+    """
+
+    DENSE = auto()
+    LOGITS = auto()
+    SPARSE = auto()
+    MULTI_VECTOR = auto()
+    HIDDEN = auto()
+
+
+class SparseVector(Struct, frozen=True, eq=False):
+    """indices: int32, ascending, each once. values: float32, above 0."""
+
+    indices: Int32Array
+    values: FloatArray
+
+    @property
+    def nbytes(self) -> int:
+        return self.indices.nbytes + self.values.nbytes
+
+    def copy(self) -> SparseVector:
+        return SparseVector(self.indices.copy(), self.values.copy())
+
+
+class Results(Struct, frozen=True, eq=False):
+    """Results of some sequences, in their order; None for what was not asked for. All float32.
+
+    dense: (sequences, full dimensions). logits: (sequences, labels).
+    multi_vectors, hidden: an array (tokens, size) for each sequence.
+    padding: positions that the forward pass computed beside the real tokens; of a whole batch only.
+    sound: bool (sequences,), whether multi_vectors and hidden are finite, of a whole batch of who could look where they
+        are made; None: nobody has looked.
+    """
+
+    dense: FloatArray | None = None
+    logits: FloatArray | None = None
+    sparse: Sequence[SparseVector] | None = None
+    multi_vectors: Sequence[FloatArray] | None = None
+    hidden: Sequence[FloatArray] | None = None
+    padding: int = 0
+    sound: BoolArray | None = None
+
+    def of(self, start: int, stop: int, wanted: Output) -> Results:
+        """What `wanted` asks for, of the sequences from `start` to `stop`.
+
+        Of arrays that differ in length copies are made: a view would keep those of the whole batch in memory.
+        """
+        is_dense_alone = wanted is Output.DENSE
+        if is_dense_alone:  # a question to flags takes longer than all else of a short request
+            return Results(None if self.dense is None else self.dense[start:stop])
+        sparse, vectors, hidden = self.sparse, self.multi_vectors, self.hidden
+        return Results(
+            self.dense[start:stop] if self.dense is not None and Output.DENSE in wanted else None,
+            self.logits[start:stop] if self.logits is not None and Output.LOGITS in wanted else None,
+            [one.copy() for one in sparse[start:stop]]
+            if sparse is not None and Output.SPARSE in wanted
+            else None,
+            [one.copy() for one in vectors[start:stop]]
+            if vectors is not None and Output.MULTI_VECTOR in wanted
+            else None,
+            [one.copy() for one in hidden[start:stop]]
+            if hidden is not None and Output.HIDDEN in wanted
+            else None,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        rows = (self.dense, self.logits)
+        return self.ragged_bytes + sum(one.nbytes for one in rows if one is not None)
+
+    @property
+    def ragged_bytes(self) -> int:
+        """Bytes of the arrays that differ in length, which no row width bounds."""
+        members = (self.sparse, self.multi_vectors, self.hidden)
+        return sum(one.nbytes for member in members if member is not None for one in member)
+
+    @classmethod
+    def placed(cls, count: int, parts: Sequence[tuple[Sequence[int], Results]]) -> Results:
+        """Results of `count` sequences out of parts, each with the places of its sequences. Places that no part has
+        hold zeros or nothing."""
+        if len(parts) == 1 and (count == 1 or _are_all(parts[0][0], count)):
+            return parts[0][1]
+        return cls(
+            _rows(count, [(places, part.dense) for places, part in parts]),
+            _rows(count, [(places, part.logits) for places, part in parts]),
+            _ragged(count, [(places, part.sparse) for places, part in parts], _NO_SPARSE),
+            _ragged(count, [(places, part.multi_vectors) for places, part in parts], _NO_VECTORS),
+            _ragged(count, [(places, part.hidden) for places, part in parts], _NO_VECTORS),
+        )
+
+
+def _are_all(places: Sequence[int], count: int) -> bool:
+    """Return whether the places are all places, in their order."""
+    every = range(count)
+    return places == every if isinstance(places, range) else list(places) == list(every)
+
+
+_NO_VECTORS: FloatArray = np.zeros((0, 0), dtype=np.float32)
+_NO_SPARSE = SparseVector(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32))
+
+
+def _rows(count: int, parts: Sequence[tuple[Sequence[int], FloatArray | None]]) -> FloatArray | None:
+    given = [(places, values) for places, values in parts if values is not None]
+    if not given:
+        return None
+    rows = np.zeros((count, given[0][1].shape[1]), dtype=np.float32)
+    for places, values in given:
+        rows[list(places)] = values
+    return rows
+
+
+def _ragged(
+    count: int, parts: Sequence[tuple[Sequence[int], Sequence[T] | None]], nothing: T
+) -> list[T] | None:
+    if all(values is None for _, values in parts):
+        return None
+    placed = [nothing] * count
+    for places, values in parts:
+        for place, value in zip(places, values or (), strict=True):
+            placed[place] = value
+    return placed

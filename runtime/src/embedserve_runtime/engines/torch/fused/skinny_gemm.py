@@ -1,0 +1,150 @@
+"""Skinny (small-M) matrix products, which also take over the layer norms between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from embedserve_runtime.engines.torch.fused.kernels import skinny_gemm as skinny_kernels
+from embedserve_runtime.engines.torch.parameters import Linear, Normalization
+
+# Up to here a kernel of our own, whose epilogue saves one, is faster than the library's product and what follows it.
+MAX_SKINNY_TOKENS = 32
+# Shared memory that it may take: what every multiprocessor from Ampere on has.
+SHARED_BYTES = 96 * 1024
+# Of the depth, a warp's part of a step.
+SPLIT_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SkinnyDeferredNorm:
+    """norm(values), which is left to the products that read it.
+
+    values: (tokens, width). moments: float32, of tiles of each row.
+    """
+
+    values: Tensor
+    moments: Tensor
+    norm: Normalization
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NormLinear:
+    """linear(norm(x)), computed from x and its moments.
+
+    of_scale: float32 (columns,), W times the norm's scale. bias: float32
+    (columns,), b and W times its shift.
+    """
+
+    linear: Linear
+    norm: Normalization
+    of_scale: Tensor
+    bias: Tensor
+
+    @classmethod
+    def of(cls, linear: Linear, norm: Normalization) -> NormLinear:
+        wide = linear.weight.float()
+        bias = wide @ _shift(norm)
+        return cls(linear, norm, wide @ norm.weight, bias if linear.bias is None else bias + linear.bias)
+
+    def __call__(self, given: SkinnyDeferredNorm, kind: int = -1) -> Tensor:
+        """Return activation(linear(norm(x))), (tokens, columns). given: of this norm. kind: of the activation, -1 for
+        none."""
+        out = given.values.new_empty((len(given), len(self.bias)))
+        _launch(given, self.linear.weight, self.bias, out, of_norm=self, kind=kind)
+        return out
+
+
+def skinny_linear(
+    given: Tensor, linear: Linear, *, bias: bool = True, kind: int = -1, add: Tensor | None = None
+) -> Tensor:
+    """Return activation(x W^T + b) (+ add), (tokens, columns); `add` is overwritten and returned. bias: False leaves
+    out b. kind: of the activation, -1 for none. For at most `MAX_SKINNY_TOKENS` tokens."""
+    out = given.new_empty((len(given), len(linear.weight))) if add is None else add
+    _launch(given, linear.weight, linear.bias if bias else None, out, kind=kind, add=add)
+    return out
+
+
+def skinny_linear_add_norm(
+    given: Tensor, linear: Linear, residual: Tensor | SkinnyDeferredNorm, norm: Normalization
+) -> SkinnyDeferredNorm:
+    """Return norm(x W^T + b + residual), whose norm is left to the products that read it."""
+    count, columns = len(given), len(linear.weight)
+    tiles = triton.cdiv(columns, skinny_kernels.SUM_COLUMNS.value)
+    moments = given.new_empty((2, tiles, _height(count)), dtype=torch.float32)
+    sums = SkinnyDeferredNorm(given.new_empty((count, columns)), moments, norm)
+    _launch(given, linear.weight, linear.bias, sums.values, add=residual, moments=moments)
+    return sums
+
+
+def _launch(
+    given: Tensor | SkinnyDeferredNorm,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    *,
+    of_norm: NormLinear | None = None,
+    kind: int = -1,
+    add: Tensor | SkinnyDeferredNorm | None = None,
+    moments: Tensor | None = None,
+) -> None:
+    (columns, depth), count = weight.shape, len(given)
+    height, width, warps = (
+        _height(count),
+        int(skinny_kernels.SUM_COLUMNS.value),
+        int(skinny_kernels.SPLITS.value),
+    )
+    block = width if moments is not None or columns < 2048 else 2 * width
+    # As many steps on their way at a time as there is room for: each waits for memory, and there are few.
+    room = SHARED_BYTES // (2 * SPLIT_DEPTH * warps * (height + block))
+    kernel: Callable[..., object] = skinny_kernels.product_of_few[(triton.cdiv(columns, block),)]
+    kernel(
+        *((given.values, given.moments) if isinstance(given, SkinnyDeferredNorm) else (given, out)),
+        *((out, out) if of_norm is None else (of_norm.norm.weight, of_norm.of_scale)),
+        *(weight, out if bias is None else bias),
+        *_added(add, out),
+        *(out, out if moments is None else moments),
+        *(count, columns, depth),
+        *(
+            0.0 if of_norm is None else of_norm.norm.eps,
+            add.norm.eps if isinstance(add, SkinnyDeferredNorm) else 0.0,
+        ),
+        NORMED=of_norm is not None,
+        HAS_BIAS=bias is not None,
+        ADD=0 if add is None else 2 if isinstance(add, SkinnyDeferredNorm) else 1,
+        SUMS=moments is not None,
+        KIND=kind,
+        BLOCK_M=height,
+        BLOCK_N=block,
+        SPLIT_DEPTH=SPLIT_DEPTH,
+        BLOCK_TILES=int(triton.next_power_of_2(triton.cdiv(depth, width))),
+        ADD_TILES=int(triton.next_power_of_2(triton.cdiv(columns, width))),
+        num_warps=warps,
+        # One more than are on their way.
+        num_stages=1 + max(1, min(triton.cdiv(depth, SPLIT_DEPTH * warps), room)),
+    )
+
+
+def _added(
+    add: Tensor | SkinnyDeferredNorm | None, placeholder: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Values, moments, scale and shift; `placeholder` stands where there is none, and is not read."""
+    if isinstance(add, SkinnyDeferredNorm):
+        return add.values, add.moments, add.norm.weight, _shift(add.norm)
+    return placeholder if add is None else add, placeholder, placeholder, placeholder
+
+
+def _shift(norm: Normalization) -> Tensor:
+    assert norm.bias is not None  # `can_run_skinny` says so
+    return norm.bias
+
+
+def _height(count: int) -> int:
+    return max(16, int(triton.next_power_of_2(count)))

@@ -1,0 +1,1 @@
+"""The stages from settings to the runners of a model."""

@@ -1,0 +1,134 @@
+"""Assembles a runner from a model's card and an engine: loads the tensors of its heads and joins them to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from embedserve_runtime.config import EngineSettings
+from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.engines.base import EncoderEngine
+from embedserve_runtime.engines.onnx.bundled import BundledOnnxEngine, BundledOnnxRunner
+from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.engines.static import StaticRunner, WordRunner
+from embedserve_runtime.heads.classification import Classifier
+from embedserve_runtime.heads.dense import DenseHead, RoutedHead
+from embedserve_runtime.heads.layers import LoadedLayer, run
+from embedserve_runtime.heads.sparse import Splade
+from embedserve_runtime.heads.tokens import Lexical, MultiVectors
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.bundled_onnx import BundledOnnx
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
+from embedserve_runtime.model.heads.description import (
+    ClassifierHead,
+    Head,
+    HeadLayer,
+    LexicalHead,
+    MultiVectorHead,
+    SparseHead,
+    TokenHead,
+)
+from embedserve_runtime.model.heads.tensors import head_tensors
+from embedserve_runtime.model.static import StaticTable
+from embedserve_runtime.model.words import WordTable
+from embedserve_runtime.runners.base import EncoderRunner, Heads, RoutedRunner, Runner, TokenWeightRunner
+
+OpenEngines = Callable[[Encoder, Weights], Sequence[EncoderEngine]]
+
+
+def runners_of(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
+    """The runners of the card's task, one a device, with the tensors of its heads loaded: on the device where it can.
+
+    Two engines a device where queries have an encoder of their own.
+    """
+    documents = _route_runners(card, engines_of)
+    if card.query is None or card.shares_encoder:
+        return documents
+    queries = _route_runners(card.query.card, engines_of)
+    # A table serves all devices.
+    count = max(len(documents), len(queries))
+    return [
+        RoutedRunner(documents[number % len(documents)], queries[number % len(queries)])
+        for number in range(count)
+    ]
+
+
+def _route_runners(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
+    match card.body:
+        case StaticTable() as table:
+            return [StaticRunner(card, table, table.tensors(), partial(run, _dense_layers(card)))]
+        case WordTable() as table:
+            return [WordRunner(card, table)]
+    checkpoint = Checkpoint.open(card.encoder_folder)
+    engines = engines_of(card.encoder, Weights(card.encoder, checkpoint))
+    heads = heads_of(card, checkpoint)
+    return [_encoder_runner(engine, card, heads) for engine in engines]
+
+
+def _encoder_runner(engine: EncoderEngine, card: ModelCard, heads: Heads) -> Runner:
+    if not isinstance(engine, OnnxEngine):
+        # Imported here, as for the engine below.
+        from embedserve_runtime.engines.torch.engine import TorchEngine
+        from embedserve_runtime.runners.device import DeviceRunner
+
+        if isinstance(engine, TorchEngine) and engine.runs_heads:
+            return DeviceRunner(card, engine, heads)
+    return EncoderRunner(card, engine, heads)
+
+
+def open_bundled_runner(card: ModelCard, graph: BundledOnnx, settings: EngineSettings) -> Runner:
+    engine = BundledOnnxEngine(graph, card.encoder.hidden_size, settings.threads or usable_cpus())
+    if graph.rows is not None:
+        return BundledOnnxRunner(card, graph, engine)
+    dense = _dense_head(card)
+    lexical = next((head for head in card.token_heads if isinstance(head, LexicalHead)), None)
+    if lexical is not None:
+        return TokenWeightRunner(card, engine, dense, Lexical(lexical, ()))
+    return EncoderRunner(card, engine, Heads(dense=dense))
+
+
+def heads_of(card: ModelCard, checkpoint: Checkpoint) -> Heads:
+    """Load the heads of a model with their tensors. Raises ModelInvalid."""
+    heads = Heads()
+    if card.head is None:
+        heads = Heads(dense=_dense_head(card))
+    for head in (*(() if card.head is None else (card.head,)), *card.token_heads):
+        layers = _head_layers(head, card, checkpoint)
+        match head:
+            case ClassifierHead():
+                heads = replace(heads, logits=Classifier(head, layers))
+            case SparseHead():
+                heads = replace(heads, sparse=Splade(head, layers))
+            case LexicalHead():
+                heads = replace(heads, sparse=Lexical(head, layers))
+            case MultiVectorHead():
+                heads = replace(heads, multi_vectors=MultiVectors(head, layers))
+    return heads
+
+
+def _head_layers(head: Head | TokenHead, card: ModelCard, checkpoint: Checkpoint) -> tuple[LoadedLayer, ...]:
+    tensors = {
+        name: tensor.astype(np.float32, copy=False)
+        for name, tensor in head_tensors(checkpoint, head.layers, card.folder)
+    }
+    return LoadedLayer.all_of(head.layers, tensors)
+
+
+def _dense_head(card: ModelCard) -> DenseHead | RoutedHead:
+    documents = DenseHead(card.pipeline.pooling, _dense_layers(card))
+    if card.query is None or not card.shares_encoder:
+        return documents
+    query = card.query.card
+    return RoutedHead(documents, DenseHead(query.pipeline.pooling, _dense_layers(query)))
+
+
+def _dense_layers(card: ModelCard) -> tuple[LoadedLayer, ...]:
+    dense = card.pipeline.dense
+    tensors = {
+        name: tensor.astype(np.float32, copy=False) for name, tensor in dense_tensors(card.folder, dense)
+    }
+    return LoadedLayer.all_of([HeadLayer.of_dense(layer) for layer in dense], tensors, of="dense")

@@ -1,0 +1,93 @@
+"""Chooses the engine that runs a model, and refuses settings that it has no use for. Loads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from embedserve_runtime.config import EngineSettings
+from embedserve_runtime.engines.torch import support as torch_support
+from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.static import StaticTable
+from embedserve_runtime.model.words import WordTable
+
+
+def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
+    """Name of the engine: the one asked for, else the first that can. Raises UnsupportedArchitecture with reasons."""
+    if settings.kind == "static":
+        raise UnsupportedArchitecture(
+            f"engine.kind: static is for tables of token vectors, this is a {encoder.family} encoder; set it to auto"
+        )
+    reasons = dict(engine_reasons())
+    refusals = (
+        (
+            settings.precision in {"auto", "float32", "int8"},
+            f"it runs in float32, and {settings.precision} is asked for",
+        ),
+        (
+            settings.attention == "auto",
+            f"it has one attention, and engine.attention asks for {settings.attention}",
+        ),
+        (
+            settings.devices in {"auto", 1},
+            f"it runs on the CPU, and engine.devices asks for {settings.devices}",
+        ),
+    )
+    reasons["onnx"] = next((reason for fits, reason in refusals if not fits), None)
+    asked = list(reasons) if settings.kind == "auto" else [settings.kind]
+    able = next((kind for kind in asked if reasons[kind] is None), None)
+    if able is None:
+        listed = "; ".join(f"{kind}: {reasons[kind]}" for kind in asked)
+        raise UnsupportedArchitecture(f"no engine can run this {encoder.family} encoder: {listed}")
+    return able
+
+
+def check_static(settings: EngineSettings) -> None:
+    """Raise UnsupportedArchitecture when the settings ask for what a table of token vectors has no use for."""
+    if settings.kind not in ("auto", "static"):
+        raise UnsupportedArchitecture(
+            f"engine.kind: {settings.kind} runs the layers of an encoder, a static embedding model has none; "
+            "set it to auto or static"
+        )
+    _check_is_alone(settings, "a static embedding model")
+    if settings.precision not in ("auto", "float32"):
+        raise UnsupportedArchitecture(
+            f"engine.precision: a static embedding model sums in float32, {settings.precision} is asked for"
+        )
+
+
+def check_graph(settings: EngineSettings) -> None:
+    """Raise UnsupportedArchitecture when the settings ask for what ONNX Runtime does not do with a finished file."""
+    if settings.kind not in ("auto", "onnx"):
+        raise UnsupportedArchitecture(
+            f"engine.kind: {settings.kind} does not run ONNX files; set it to auto or onnx, or unset model.onnx_file"
+        )
+    _check_is_alone(settings, "an ONNX file")
+    if settings.precision != "auto":
+        raise UnsupportedArchitecture(
+            "engine.precision: an ONNX file has its precision in itself; choose the file by model.onnx_file instead"
+        )
+
+
+def _check_is_alone(settings: EngineSettings, what: str) -> None:
+    """Raise UnsupportedArchitecture for settings that are for encoders on torch only."""
+    for name, value in (("attention", settings.attention), ("devices", settings.devices)):
+        if value not in ("auto", 1):
+            raise UnsupportedArchitecture(
+                f"engine.{name}: {value} is for encoders on the torch engine, this is {what}; set it to auto"
+            )
+
+
+def engine_reasons() -> Mapping[str, str | None]:
+    """What keeps each engine from running encoders on this machine, None where nothing does; preferred ones first.
+
+    Every description that a family can give is written for both.
+    """
+    return {"onnx": None, "torch": torch_support.why_not()}
+
+
+def is_table(card: ModelCard) -> bool:
+    """Whether nothing of the model needs an engine."""
+    bodies = [card.body, *([] if card.query is None else [card.query.card.body])]
+    return all(isinstance(body, StaticTable | WordTable) for body in bodies)

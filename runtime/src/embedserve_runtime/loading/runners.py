@@ -1,0 +1,219 @@
+"""Loads a model: finds or fetches the folder, reads its card, chooses and builds the engine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
+from embedserve_runtime.config import EngineSettings, RuntimeConfig
+from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.engines.base import EncoderEngine
+from embedserve_runtime.engines.onnx.artifacts import Artifact, Variant, find_artifact, inputs_of
+from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.loading.assembly import heads_of, open_bundled_runner, runners_of
+from embedserve_runtime.loading.engine_choice import check_graph, check_static, choose_engine, is_table
+from embedserve_runtime.loops import ready_loops
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.bundled_onnx import BundledOnnx
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.reading import read_card
+from embedserve_runtime.model.sources import open_model
+from embedserve_runtime.model.static import StaticTable
+from embedserve_runtime.model.words import WordTable
+from embedserve_runtime.parity.eight_bit import MIN_COSINE, build_sample, measure_parity
+from embedserve_runtime.runners.base import EncoderRunner, Runner
+from embedserve_runtime.runners.fp32_fallback import FP32Fallback, add_fallback
+
+log = logging.getLogger(__name__)
+
+EIGHT_BIT = ("fp8", "int8")
+
+
+def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
+    """One for each device. Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
+    located = open_model(config.model)
+    card = read_card(located.folder, located.revision, config.model)
+    if isinstance(card.body, BundledOnnx):
+        check_graph(config.engine)
+        return [open_bundled_runner(card, card.body, config.engine)]
+    if is_table(card):
+        check_static(config.engine)
+    if any(isinstance(route.body, StaticTable) for route in _routed_cards(card)):
+        ready_loops()
+    hides, converted = card.has_attention_mask, _load_variant(card, config)
+    with _use_stored_kernels(card, config):
+        settings, parity = _settle_precision(card, config.engine)
+
+        def engines_of(encoder: Encoder, weights: Weights) -> Sequence[EncoderEngine]:
+            if converted is not None and encoder is card.encoder:
+                return converted
+            return open_engines(encoder, weights, settings, has_attention_mask=hides, parity=parity)
+
+        runners = runners_of(card, engines_of)
+    if all(runner.engine.precision == "float32" for runner in runners) or is_table(card):
+        return runners
+    fallback = FP32Fallback(partial(_load_fallback_runner, card, config.engine, runners[0].engine.kind))
+    return [add_fallback(runner, fallback) for runner in runners]
+
+
+def _routed_cards(card: ModelCard) -> list[ModelCard]:
+    """Return the card for documents, and that for queries where they have an encoder of their own."""
+    return [card, *([] if card.query is None or card.shares_encoder else [card.query.card])]
+
+
+def _use_stored_kernels(card: ModelCard, config: RuntimeConfig) -> AbstractContextManager[None]:
+    """Return a context in which the torch engine takes compiled kernels from the store and keeps new ones there."""
+    encoders = [
+        route.encoder for route in _routed_cards(card) if not isinstance(route.body, StaticTable | WordTable)
+    ]
+    if all(choose_engine(encoder, config.engine) != "torch" for encoder in encoders):
+        return nullcontext()
+    # Imported here, as the engine is.
+    from embedserve_runtime.engines.torch.compiled import stored_kernels
+
+    return stored_kernels(config.model.store, f"{encoders} {config.engine}")
+
+
+def _load_fallback_runner(card: ModelCard, settings: EngineSettings, kind: str) -> Runner:
+    """The model in float32 on one device of an engine of that kind. Raises as `load_runners`."""
+    fallback = settings.model_copy(update={"kind": kind, "precision": "float32", "devices": 1})
+
+    def engines_of(encoder: Encoder, weights: Weights) -> Sequence[EncoderEngine]:
+        return open_engines(encoder, weights, fallback, has_attention_mask=card.has_attention_mask)
+
+    return runners_of(card, engines_of)[0]
+
+
+def _settle_precision(card: ModelCard, settings: EngineSettings) -> tuple[EngineSettings, float | None]:
+    """Settings that ask for 8 bit ask for 16 where the vectors of a text set would be too far from those in 16; and how
+    far they are, None where 8 bit is not asked for."""
+    if settings.precision not in EIGHT_BIT:
+        return settings, None
+    encoders = [
+        route
+        for route in _routed_cards(card)
+        if not isinstance(route.body, StaticTable | WordTable)
+        and choose_engine(route.encoder, settings) == "torch"
+    ]
+    if not encoders:
+        return settings, None
+    parity = min(_measure_parity(route, settings) for route in encoders)
+    told = {"precision": settings.precision, "least_cosine": round(parity, 6), "floor": MIN_COSINE}
+    if parity >= MIN_COSINE:
+        log.info("vectors in 8 bit are near enough to those in 16", extra=told)
+        return settings, parity
+    log.warning("vectors in 8 bit are too far from those in 16: the model runs in 16 bit", extra=told)
+    return settings.model_copy(update={"precision": "auto"}), parity
+
+
+def _measure_parity(card: ModelCard, settings: EngineSettings) -> float:
+    """Return the parity of an encoder in 8 bit with itself in 16 bit, on one device."""
+    checkpoint = Checkpoint.open(card.encoder_folder)
+    weights, heads, hides = (
+        Weights(card.encoder, checkpoint),
+        heads_of(card, checkpoint),
+        card.has_attention_mask,
+    )
+    runners = [
+        EncoderRunner(
+            card,
+            open_engines(
+                card.encoder,
+                weights,
+                settings.model_copy(update={"devices": 1, "precision": precision}),
+                has_attention_mask=hides,
+            )[0],
+            heads,
+        )
+        for precision in (settings.precision, "auto")
+    ]
+    return measure_parity(runners[0], runners[1], build_sample(card))
+
+
+def load_runner(config: RuntimeConfig) -> Runner:
+    """The first of `load_runners`, for who needs no more."""
+    return load_runners(config)[0]
+
+
+def _load_variant(card: ModelCard, config: RuntimeConfig) -> list[OnnxEngine] | None:
+    """The engine of an artifact in the store; None where there is none that can be used, or it is not to be."""
+    chosen = choose_variant(card, config)
+    if chosen is None:
+        return None
+    artifact, variant = chosen
+    file, threads = artifact.file(variant.precision), config.engine.threads or usable_cpus()
+    try:
+        engine = OnnxEngine.load(
+            card.encoder,
+            file,
+            variant.precision,
+            threads,
+            variant.min_cosine,
+            has_attention_mask=card.has_attention_mask,
+        )
+    except ModelInvalid as error:
+        log.warning("the converted model is not used", extra={"error": error.message})
+        return None
+    log.info("converted model taken from the store", extra={"file": str(file)})
+    return [engine]
+
+
+def choose_variant(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Variant] | None:
+    """What would be run out of the store. Raises UnsupportedArchitecture."""
+    if card.body is not None or choose_engine(card.encoder, config.engine) != "onnx":
+        return None
+    artifact, asked = None, config.engine.precision
+    if config.onnx.convert != "Never":
+        artifact = find_artifact(config.model.store.expanduser(), inputs_of(card, config.onnx).name)
+    variant = None if artifact is None else artifact.serving(asked)
+    if asked not in ("auto", "float32" if variant is None else variant.precision):
+        log.warning(
+            "no variant of this precision is published, float32 is run; `embedserve convert` makes and tries them",
+            extra={"asked": asked},
+        )
+    return None if artifact is None or variant is None else (artifact, variant)
+
+
+def open_engines(
+    encoder: Encoder,
+    weights: Weights,
+    settings: EngineSettings,
+    *,
+    has_attention_mask: bool = False,
+    parity: float | None = None,
+) -> Sequence[EncoderEngine]:
+    """The engine that the settings ask for, once a device, with the weights loaded.
+
+    has_attention_mask: whether batches will have tokens that attention does not see (`PackedBatch.attended`). parity:
+    of 8 bit, where that was measured. Raises UnsupportedArchitecture, and ConfigError for devices that are not there.
+    """
+    threads = settings.threads or usable_cpus()
+    if choose_engine(encoder, settings) == "onnx":
+        return [OnnxEngine.build(encoder, weights, threads, has_attention_mask=has_attention_mask)]
+    attention = settings.attention
+    if has_attention_mask and attention not in ("auto", "grouped"):
+        raise UnsupportedArchitecture(
+            f"engine.attention: {attention} sees all tokens, and queries of this model have some that are not to be "
+            "seen; set it to auto or grouped"
+        )
+    attention = "grouped" if has_attention_mask else attention
+    # Imported here: torch is an extra, and importing it takes longer than loading a small model.
+    from embedserve_runtime.engines.torch.devices import devices
+    from embedserve_runtime.engines.torch.engine import TorchEngine
+
+    return [
+        TorchEngine.opened(
+            encoder,
+            weights,
+            device,
+            settings.precision,
+            threads,
+            attention=attention,
+            parity=parity,
+        )
+        for device in devices(settings.devices)
+    ]

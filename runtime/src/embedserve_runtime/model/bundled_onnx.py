@@ -1,0 +1,321 @@
+"""ONNX files that a repository bundles: which one is run, what it is fed, and which of its outputs is what.
+
+The names of inputs and outputs are those that optimum, transformers.js and sentence-transformers export.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tokenizers import Tokenizer
+
+from embedserve_runtime.errors import (
+    ConfigError,
+    ModelFileMissing,
+    ModelInvalid,
+    UnsupportedArchitecture,
+)
+from embedserve_runtime.model import families
+from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
+from embedserve_runtime.model.files import FileModel, read_json_if_there
+from embedserve_runtime.model.heads.description import LexicalHead
+from embedserve_runtime.model.onnx_file import Element, Value, read_declaration
+from embedserve_runtime.model.vocabulary import special_tokens, token_ids
+
+# In this order; of other files one alone is taken, several must be chosen from.
+DEFAULT_FILES = ("onnx/model.onnx", "model.onnx")
+TOKEN_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+CACHE_PREFIX = "past_key_values."
+HIDDEN_NAMES = ("last_hidden_state", "token_embeddings", "hidden_states")
+ROW_NAMES = ("sentence_embedding",)
+LOGITS = "logits"
+SPECIAL_TOKENS = ("bos_token", "cls_token", "eos_token", "pad_token", "sep_token", "unk_token")
+# Tokens of a text where neither config.json nor the tokenizer's files bound them.
+DEFAULT_LENGTH = 512
+
+Rows = Literal["dense", "logits"]
+
+
+class GraphConfig(FileModel):
+    """Keys of config.json, under the names that families use for them."""
+
+    model_type: str = ""
+    architectures: list[str] | None = None
+    hidden_size: int | None = None
+    dim: int | None = None
+    d_model: int | None = None
+    n_embd: int | None = None
+    vocab_size: int | None = None
+    max_position_embeddings: int | None = None
+    n_positions: int | None = None
+    type_vocab_size: int = 1
+    pad_token_id: int | None = None
+
+    @property
+    def size(self) -> int | None:
+        return self.hidden_size or self.dim or self.d_model or self.n_embd
+
+    @property
+    def classifies(self) -> bool:
+        return any(name.endswith("ForSequenceClassification") for name in self.architectures or [])
+
+
+class _TokenizerConfig(FileModel):
+    padding_side: Literal["left", "right"] = "right"
+
+
+@dataclass(frozen=True, slots=True)
+class BundledOnnx:
+    """A file and how it is run.
+
+    inputs: what it is fed, by name. hidden: the output (batch, tokens, size); None where the graph keeps it.
+    rows: the output (batch, size) that is used as it comes, and whether it holds dense vectors or logits.
+    width: columns of `rows`, None without. weights: the output (batch, tokens, 1) beside `hidden` that holds a weight
+    for each token; None without. external: files of its weights, relative to its folder.
+    pad: token id at padded places, on `pad_side`. origin: of an export of ours, what it was made from: digests by name.
+    """
+
+    file: Path
+    inputs: Mapping[str, Value]
+    external: tuple[str, ...]
+    hidden: str | None
+    rows: str | None
+    rows_are: Rows
+    width: int | None
+    weights: str | None
+    pad: int
+    pad_side: Literal["left", "right"]
+    origin: Mapping[str, str] | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.file, *(self.file.parent / name for name in self.external)]
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """Digests of the files: neither weights nor operations can be compared with another file's by name. Of an
+        export those of the source, which it equals."""
+        return {
+            "kind": "onnx",
+            "files": [_digest(file) for file in self.files]
+            if self.origin is None
+            else sorted(self.origin.items()),
+            "output": self.rows or self.hidden,
+            **({} if self.weights is None else {"weights": self.weights}),
+        }
+
+
+def choose_file(folder: Path, names: Iterable[str], asked: str | None) -> str | None:
+    """Which ONNX file is run: the one that `model.onnx_file` names, else one where no family fits; None where the
+    safetensors weights are run.
+
+    folder: holds at least the small files of the model. names: of all files that the model has.
+    Raises ConfigError where the named one is not there, ModelInvalid where one of several must be named,
+    UnsupportedArchitecture where there is neither a family nor an ONNX file.
+    """
+    present = set(names)
+    there = sorted(name for name in present if name.endswith(".onnx"))
+    if asked is not None:
+        if asked not in there:
+            raise ConfigError(
+                f"model.onnx_file: {asked} is not in the model; there: {', '.join(there) or 'none'}"
+            )
+        return asked
+    if _may_be_a_table(folder, present) or not (folder / "config.json").exists():
+        return None
+    try:
+        families.describe(folder)
+    except UnsupportedArchitecture as error:
+        if not there:
+            raise UnsupportedArchitecture(f"{error.message}; it has no ONNX file to run instead") from error
+    else:
+        return None
+    found = next((name for name in DEFAULT_FILES if name in there), None)
+    if found is None and len(there) > 1:
+        raise ModelInvalid(
+            f"the model has several ONNX files; set model.onnx_file to one of {', '.join(there)}"
+        )
+    return found or there[0]
+
+
+def _may_be_a_table(folder: Path, names: Container[str]) -> bool:
+    """Whether it can be a static embedding model, of which only the weights say it for certain."""
+    return graph_config(folder).model_type in ("", "model2vec") and "model.safetensors" in names
+
+
+def read_graph(folder: Path, file: Path, *, task: str, pooled: bool) -> BundledOnnx:
+    """task: `model.task`. pooled: the settings name a pooling, so hidden states are needed.
+
+    Raises ModelFileMissing, ModelInvalid or UnsupportedArchitecture, naming inputs or outputs.
+    """
+    declared = read_declaration(file)
+    for name in declared.external:
+        if not (file.parent / name).is_file():
+            raise ModelFileMissing(f"{name}, the weights of {file.name}, not found in {file.parent}")
+    config = graph_config(folder)
+    hidden = _hidden(file, declared.outputs)
+    rows, rows_are = _rows(file, declared.outputs, config, hidden, "embed" if pooled else task)
+    if rows is not None and rows_are == "dense" and pooled:
+        rows = None
+    if hidden is None and rows is None:
+        listed = ", ".join(f"{value.name} {_shape(value)}" for value in declared.outputs)
+        raise UnsupportedArchitecture(
+            f"{file} has no output that can be used for this task: {listed}; looked for "
+            f"{', '.join((*ROW_NAMES, *HIDDEN_NAMES, LOGITS))}, or one output of two or three sides"
+        )
+    side = read_json_if_there(folder / "tokenizer_config.json", _TokenizerConfig, _TokenizerConfig())
+    return BundledOnnx(
+        file=file,
+        inputs={value.name: _check_input(file, value) for value in declared.inputs},
+        external=declared.external,
+        hidden=None if hidden is None else hidden.name,
+        rows=None if rows is None else rows.name,
+        rows_are=rows_are,
+        width=None if rows is None else _last(rows, config, file),
+        weights=None if rows is not None else _weights(declared.outputs),
+        pad=config.pad_token_id or 0,
+        pad_side=side.padding_side,
+    )
+
+
+def graph_config(folder: Path) -> GraphConfig:
+    return read_json_if_there(folder / "config.json", GraphConfig, GraphConfig())
+
+
+def graph_encoder(folder: Path, graph: BundledOnnx) -> Encoder:
+    """The sizes, as an encoder without layers."""
+    config = graph_config(folder)
+    outputs = {value.name: value for value in read_declaration(graph.file).outputs}
+    shown = outputs[graph.hidden or graph.rows or ""]
+    return Encoder(
+        family=config.model_type or "unknown",
+        hidden_size=_last(shown, config, graph.file),
+        max_tokens=config.max_position_embeddings or config.n_positions or DEFAULT_LENGTH,
+        embeddings=Embeddings(
+            vocabulary=config.vocab_size or _token_ids(folder / "tokenizer.json"),
+            positions=None,
+            token_types=max(config.type_vocab_size, 2) if "token_type_ids" in graph.inputs else 0,
+            norm=None,
+        ),
+        layers=(),
+        final_norm=None,
+        parameter_names=ParameterNames((), {}),
+    )
+
+
+def _token_ids(path: Path) -> int:
+    """One more than the greatest id that the tokenizer gives."""
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise ModelInvalid(f"{path} cannot be read: {error}") from error
+    return max(tokenizer.get_vocab().values(), default=-1) + 1
+
+
+def _hidden(file: Path, outputs: Sequence[Value]) -> Value | None:
+    named = next((value for name in HIDDEN_NAMES for value in outputs if value.name == name), None)
+    if named is not None:
+        return _float(file, named)
+    return _only(file, [value for value in outputs if value.rank == 3 and value.name != LOGITS])
+
+
+def _rows(
+    file: Path, outputs: Sequence[Value], config: GraphConfig, hidden: Value | None, task: str
+) -> tuple[Value | None, Rows]:
+    by_name = {value.name: value for value in outputs}
+    if task in ("rerank", "classify") or (task == "auto" and LOGITS in by_name and _is_for_logits(by_name)):
+        return _logits(file, by_name, outputs), "logits"
+    named = next((by_name[name] for name in ROW_NAMES if name in by_name), None)
+    if named is not None:
+        return _float(file, named), "dense"
+    if hidden is not None:
+        return None, "dense"
+    found = _only(file, [value for value in outputs if value.rank == 2 and value.name != LOGITS])
+    return found, "logits" if task == "auto" and config.classifies else "dense"
+
+
+def _weights(outputs: Sequence[Value]) -> str | None:
+    """Logits of one label for each token, as exports of a token classifier have them."""
+    found = next((value for value in outputs if value.name == LOGITS), None)
+    if found is None or not found.is_float or found.rank != 3 or not found.shape or found.shape[-1] != 1:
+        return None
+    return found.name
+
+
+def token_weights(folder: Path, encoder: Encoder) -> LexicalHead:
+    """What is made of the weights of a graph: those of special tokens are dropped. Raises ModelInvalid."""
+    ids = token_ids(folder / "tokenizer.json")
+    named = special_tokens(folder, SPECIAL_TOKENS)
+    dropped = sorted({ids[token] for token in named.values() if token in ids})
+    if not dropped:
+        raise ModelInvalid(
+            f"{folder / 'tokenizer_config.json'}: names no special tokens, whose weights are dropped"
+        )
+    return LexicalHead((), tuple(dropped), encoder.embeddings.vocabulary)
+
+
+def _is_for_logits(by_name: Mapping[str, Value]) -> bool:
+    return not any(name in by_name for name in (*ROW_NAMES, *HIDDEN_NAMES))
+
+
+def _logits(file: Path, by_name: Mapping[str, Value], outputs: Sequence[Value]) -> Value:
+    value = by_name.get(LOGITS) or _only(file, [value for value in outputs if value.rank == 2])
+    if value is None or value.rank not in (2, None):
+        shown = "none" if value is None else f"{value.name} {_shape(value)}"
+        raise UnsupportedArchitecture(
+            f"{file} has no output with one row of logits for each text, as scores and labels need it; found {shown}"
+        )
+    return _float(file, value)
+
+
+def _only(file: Path, candidates: Sequence[Value]) -> Value | None:
+    found = [value for value in candidates if value.is_float]
+    if len(found) > 1:
+        listed = ", ".join(f"{value.name} {_shape(value)}" for value in found)
+        raise ModelInvalid(f"{file}: which output is meant cannot be told by name or shape: {listed}")
+    return found[0] if found else None
+
+
+def _float(file: Path, value: Value) -> Value:
+    if not value.is_float:
+        raise UnsupportedArchitecture(
+            f"{file}: output {value.name} has element type {value.element}; float32, float16 and float64 are read"
+        )
+    return value
+
+
+def _check_input(file: Path, value: Value) -> Value:
+    """Return the input if we know how to fill it. Raises UnsupportedArchitecture."""
+    whole = value.element in (Element.INT64, Element.INT32)
+    if value.name in TOKEN_INPUTS and whole:
+        return value
+    if value.name.startswith(CACHE_PREFIX) and value.is_float and value.rank == 4:
+        return value
+    raise UnsupportedArchitecture(
+        f"{file}: input {value.name} {_shape(value)} of element type {value.element} cannot be filled; known: "
+        f"{', '.join(TOKEN_INPUTS)} in int64 or int32, and {CACHE_PREFIX}* with four sides"
+    )
+
+
+def _last(value: Value, config: GraphConfig, file: Path) -> int:
+    size = (value.shape[-1] if value.shape else None) or config.size
+    if size is None:
+        raise ModelInvalid(
+            f"{file}: output {value.name} {_shape(value)} does not say its size, nor does config.json"
+        )
+    return size
+
+
+def _shape(value: Value) -> str:
+    if value.shape is None:
+        return "(any shape)"
+    return f"[{', '.join('?' if size is None else str(size) for size in value.shape)}]"
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -1,0 +1,75 @@
+"""Settings that override what a model folder says about prompts, vectors and lengths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from embedserve_runtime.config import ModelSettings
+from embedserve_runtime.errors import ConfigError, ModelInvalid
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.heads import bge_m3
+from embedserve_runtime.model.modules import ModelLayout
+from embedserve_runtime.model.pipeline import Pipeline, Pooling
+
+
+def resolve_prompts(layout: ModelLayout, settings: ModelSettings) -> tuple[dict[str, str], str | None]:
+    """Return the prompts by name, and the name of the default one."""
+    prompts = {**layout.prompts, **settings.prompts}
+    default_prompt = settings.default_prompt or layout.default_prompt
+    if default_prompt is not None and default_prompt not in prompts:
+        known = ", ".join(sorted(prompts)) or "none"
+        raise ConfigError(
+            f"model.default_prompt: {default_prompt!r} is not a prompt of the model; known: {known}"
+        )
+    return prompts, default_prompt
+
+
+def resolve_pipeline(
+    folder: Path, encoder: Encoder, layout: ModelLayout, settings: ModelSettings
+) -> Pipeline:
+    modules = layout.modules
+    usual, normalize = (Pooling.MEAN,), modules.normalize
+    if bge_m3.is_bge_m3(folder) and not modules.written:
+        usual, normalize = (Pooling.CLS,), True  # as FlagEmbedding, which writes no modules.json
+    poolings = modules.pooling or usual if settings.pooling == "auto" else (Pooling(settings.pooling),)
+    size = encoder.hidden_size * len(poolings)
+    for layer in modules.dense:
+        if layer.in_features != size:
+            raise ModelInvalid(
+                f"{layer.folder}: takes {layer.in_features} features, the step before gives {size}"
+            )
+        size = layer.out_features
+    if settings.dimensions is not None and settings.dimensions > size:
+        raise ConfigError(f"model.dimensions: {settings.dimensions} is more than the model's {size}")
+    return Pipeline(
+        pooling=poolings,
+        dense=modules.dense,
+        normalize=normalize,
+        dimensions=settings.dimensions or size,
+        full_dimensions=size,
+        include_prompt=modules.include_prompt,
+    )
+
+
+def resolve_rows_pipeline(width: int, settings: ModelSettings, layout: ModelLayout) -> Pipeline:
+    """Return the pipeline of rows that a head makes in place of pooling."""
+    for name, value, absent in (
+        ("pooling", settings.pooling, "auto"),
+        ("dimensions", settings.dimensions, None),
+    ):
+        if value != absent:
+            raise ConfigError(f"model.{name}: is for dense vectors; with this task it cannot be set")
+    if layout.modules.dense:
+        raise ModelInvalid(
+            f"{layout.modules.dense[0].folder}: a Dense module does not go with a head of the model"
+        )
+    return Pipeline(pooling=(), dense=(), normalize=False, dimensions=width, full_dimensions=width)
+
+
+def resolve_max_length(encoder: Encoder, layout: ModelLayout, settings: ModelSettings) -> int:
+    max_tokens = encoder.max_tokens
+    if settings.max_length is not None and settings.max_length > max_tokens:
+        raise ConfigError(
+            f"model.max_length: {settings.max_length} is more than the model's {max_tokens} positions"
+        )
+    return settings.max_length or min(layout.max_length or max_tokens, max_tokens)

@@ -1,0 +1,1 @@
+"""A loaded model behind one call: its engine with its heads."""

@@ -1,0 +1,257 @@
+"""Runs a loaded model whose heads run on the device of its encoder, so that only what was asked for leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedserve_runtime.engines.base import BoolArray, FloatArray, PackedBatch
+from embedserve_runtime.engines.results import Output, Results, SparseVector
+from embedserve_runtime.engines.torch.engine import TorchEngine
+from embedserve_runtime.engines.torch.graphs import Forward
+from embedserve_runtime.engines.torch.heads import (
+    ConcatenatedHead,
+    HostLayer,
+    PooledHead,
+    RowHead,
+    TokenLayers,
+    VocabularyHead,
+)
+from embedserve_runtime.engines.torch.host_transfer import HostTransfer, SparseTransfer, TokenTransfer
+from embedserve_runtime.heads.classification import Classifier
+from embedserve_runtime.heads.dense import NORMALIZE_EPS, DenseHead, RoutedHead, select_by_role
+from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.heads.sparse import Splade
+from embedserve_runtime.heads.tokens import Lexical, MultiVectors
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.runners.base import EngineRunner, Heads
+
+T = TypeVar("T")
+S = TypeVar("S", bound=np.generic)
+
+# What the rows of a part will be once they have arrived.
+PendingResult = Callable[[], T]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """Consecutive sequences of a batch with their results on their way to the host; None for what is not wanted."""
+
+    dense: PendingResult[FloatArray] | None = None
+    logits: PendingResult[FloatArray] | None = None
+    sparse: PendingResult[list[SparseVector]] | None = None
+    multi_vectors: PendingResult[list[FloatArray]] | None = None
+    hidden: PendingResult[list[FloatArray]] | None = None
+    sound: PendingResult[BoolArray] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SubmittedBatch:
+    """A batch on the device."""
+
+    parts: Sequence[_Part]
+
+    def results(self) -> Results:
+        """Wait for the results."""
+        parts = self.parts
+        return Results(
+            dense=_concatenate_rows([part.dense() for part in parts if part.dense is not None]),
+            logits=_concatenate_rows([part.logits() for part in parts if part.logits is not None]),
+            sparse=_concatenate_lists([part.sparse() for part in parts if part.sparse is not None]),
+            multi_vectors=_concatenate_lists(
+                [part.multi_vectors() for part in parts if part.multi_vectors is not None]
+            ),
+            hidden=_concatenate_lists([part.hidden() for part in parts if part.hidden is not None]),
+            sound=_concatenate_rows([part.sound() for part in parts if part.sound is not None]),
+        )
+
+
+class DeviceRunner(EngineRunner[TorchEngine]):
+    """The engine and the heads on one device; the graphs are captured when it is made."""
+
+    def __init__(self, card: ModelCard, engine: TorchEngine, heads: Heads) -> None:
+        """heads: as they are on the host; their arrays are copied."""
+        super().__init__(card, engine)
+        self._pooled: Output | None = None
+        self._routed = False
+        self._takes: dict[Output, Callable[[Forward, PackedBatch], _Part]] = {Output.HIDDEN: _hidden}
+        self._place(heads)
+
+    def _place(self, heads: Heads) -> None:
+        """Put each head on the device."""
+        device = self._engine.device
+        pooled: RowHead | None = None
+        if isinstance(heads.dense, DenseHead):
+            self._pooled, pooled = (
+                Output.DENSE,
+                PooledHead(heads.dense.pooling, host_layers(heads.dense.layers), device),
+            )
+        if isinstance(heads.dense, RoutedHead):
+            both = [
+                PooledHead(head.pooling, host_layers(head.layers), device)
+                for head in (heads.dense.documents, heads.dense.queries)
+            ]
+            self._pooled, self._routed, pooled = Output.DENSE, True, ConcatenatedHead(both)
+        if isinstance(heads.logits, Classifier) and heads.logits.head.padding is None:
+            layers = host_layers(heads.logits.layers)
+            self._pooled = Output.LOGITS
+            pooled = PooledHead([heads.logits.head.pooling], layers, device)
+        elif heads.logits is not None:
+            # Which token counts depends on the ids, so the host chooses it.
+            self._takes[Output.LOGITS] = _on_the_host(heads.logits)
+        if isinstance(heads.sparse, Splade):
+            vocabulary = VocabularyHead(
+                heads.sparse.head, host_layers(heads.sparse.layers), device, self._engine.dtype
+            )
+            self._takes[Output.SPARSE] = _from_vocabulary(vocabulary)
+        if isinstance(heads.sparse, Lexical):
+            self._takes[Output.SPARSE] = _lexical(
+                heads.sparse, TokenLayers(host_layers(heads.sparse.layers), device)
+            )
+        if isinstance(heads.multi_vectors, MultiVectors):
+            head = heads.multi_vectors
+            finish = TokenLayers(
+                host_layers(head.layers),
+                device,
+                normalize_from=float(NORMALIZE_EPS) if head.head.normalize else None,
+            )
+            self._takes[Output.MULTI_VECTOR] = _vectors(head, finish)
+        self._engine.prepare(pooled)
+
+    @property
+    def max_in_flight(self) -> int:
+        """Large ones run beside each other; of small ones the next is there when one ends."""
+        return 2
+
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+        """Run a batch and wait for its results. Raises EngineFailure."""
+        return self.submit(batch, wanted).results()
+
+    def submit(self, batch: PackedBatch, wanted: Output) -> SubmittedBatch:
+        """Queue the batch; another may be submitted before the results of this one are read. Raises EngineFailure.
+
+        Not from two threads at a time; results are read on any.
+        """
+        takes = [take for output, take in self._takes.items() if output in wanted]
+
+        def taken(done: Forward, part: PackedBatch) -> _Part:
+            result = _Part()
+            if self._pooled is not None and self._pooled in wanted:
+                rows = done.start_copy().array
+                if self._routed:
+                    rows = partial(_routed, rows, part)
+                result = _Part(dense=rows) if self._pooled is Output.DENSE else _Part(logits=rows)
+            for take in takes:
+                result = _merge_parts(result, take(done, part))
+            return result
+
+        return SubmittedBatch(self._engine.run(batch, taken, needs_hidden=bool(takes)))
+
+
+def _routed(rows: PendingResult[FloatArray], batch: PackedBatch) -> FloatArray:
+    """Take from rows for documents beside those for queries the ones of each sequence's role."""
+    documents, queries = np.split(rows(), 2, axis=1)
+    return documents if batch.queries is None else select_by_role(documents, queries, batch.queries)
+
+
+def _hidden(done: Forward, batch: PackedBatch) -> _Part:
+    transfer = TokenTransfer.start(done.states)
+    return _Part(
+        hidden=lambda: np.split(transfer.rows.array(), batch.cu_seqlens[1:-1]),
+        sound=lambda: transfer.sound(batch.cu_seqlens[:-1]),
+    )
+
+
+def _on_the_host(
+    head: Callable[[FloatArray, PackedBatch], FloatArray],
+) -> Callable[[Forward, PackedBatch], _Part]:
+    def take(done: Forward, batch: PackedBatch) -> _Part:
+        transfer = HostTransfer.start(done.states)
+        return _Part(logits=lambda: head(transfer.array(), batch))
+
+    return take
+
+
+def _from_vocabulary(head: VocabularyHead) -> Callable[[Forward, PackedBatch], _Part]:
+    def take(done: Forward, _: PackedBatch) -> _Part:
+        transfer = SparseTransfer.start(head(done.states, done.batch))
+        return _Part(sparse=lambda: [SparseVector(indices, values) for indices, values in transfer.rows()])
+
+    return take
+
+
+def _lexical(head: Lexical, layers: TokenLayers) -> Callable[[Forward, PackedBatch], _Part]:
+    """One weight a token leaves the device; the host finds the largest of each id."""
+    rest = replace(head, layers=())
+
+    def take(done: Forward, batch: PackedBatch) -> _Part:
+        transfer = HostTransfer.start(layers(done.states))
+        return _Part(sparse=lambda: rest(transfer.array(), batch))
+
+    return take
+
+
+def _vectors(head: MultiVectors, layers: TokenLayers) -> Callable[[Forward, PackedBatch], _Part]:
+    """All but the choice of tokens on the device: on the host it would take longer than the encoder."""
+    rest = MultiVectors(replace(head.head, normalize=False), ())
+
+    def take(done: Forward, batch: PackedBatch) -> _Part:
+        transfer = TokenTransfer.start(layers(done.states))
+        return _Part(
+            multi_vectors=lambda: rest(transfer.rows.array(), batch),
+            sound=lambda: transfer.sound(batch.cu_seqlens[:-1]),
+        )
+
+    return take
+
+
+def _merge_parts(first: _Part, second: _Part) -> _Part:
+    return _Part(
+        first.dense or second.dense,
+        first.logits or second.logits,
+        first.sparse or second.sparse,
+        first.multi_vectors or second.multi_vectors,
+        first.hidden or second.hidden,
+        _both(first.sound, second.sound),
+    )
+
+
+def _both(
+    first: PendingResult[BoolArray] | None, second: PendingResult[BoolArray] | None
+) -> PendingResult[BoolArray] | None:
+    if first is None or second is None:
+        return first or second
+    return lambda: first() & second()
+
+
+def host_layers(loaded: Sequence[LoadedLayer]) -> list[HostLayer]:
+    """Return the layers in the form that the device takes."""
+    return [
+        HostLayer(
+            one.weight,
+            one.bias,
+            one.layer.activation,
+            one.layer.norm,
+            one.norm_weight,
+            one.norm_bias,
+            one.layer.residual,
+            one.residual,
+        )
+        for one in loaded
+    ]
+
+
+def _concatenate_rows(parts: Sequence[NDArray[S]]) -> NDArray[S] | None:
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _concatenate_lists(parts: Sequence[list[T]]) -> list[T] | None:
+    return list(chain.from_iterable(parts)) if parts else None

@@ -1,0 +1,184 @@
+"""Recomputes in float32 the results of reduced precision that are not numbers.
+
+float16 ends at 65,504 and 8 bit is scaled by what calibration has seen, so a sound model may overflow in them on a
+text that float32 takes. What is not a number in float32 either is the model's own fault, and its request fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from embedserve_runtime.engines.base import BoolArray, EngineFacts, FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.protocol import AsyncEngine, InFlightBatch
+from embedserve_runtime.engines.results import Output, Results
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.runners.base import Runner
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Of one batch; further ones fail. A model that overflows on more of its inputs is served in the wrong precision.
+MAX_INPUTS = 32
+MAX_TOKENS = 16_384
+
+
+class FP32Fallback:
+    """The model in float32, opened when it is needed for the first time; one for all engines of a server."""
+
+    def __init__(self, open_runner: Callable[[], Runner]) -> None:
+        self._open = open_runner
+        self._lock = threading.Lock()
+        self._runner: Runner | None = None
+        self._is_broken = False
+
+    def run(self, batch: PackedBatch, wanted: Output) -> Results | None:
+        """Run a batch in float32; None when the model cannot be opened or run, which the log tells."""
+        with self._lock:
+            if self._is_broken:
+                return None
+            try:
+                if self._runner is None:
+                    log.warning("a result is no number: opening the model in float32 too")
+                    self._runner = self._open()
+                return self._runner.run(batch, wanted)
+            except Exception:  # of any library; the inputs then fail as they would have without this
+                self._is_broken = self._runner is None
+                log.exception("cannot compute in float32 what is no number in reduced precision")
+                return None
+
+
+class FallbackRunner:
+    """A runner of reduced precision that falls back to float32."""
+
+    def __init__(self, runner: Runner, fallback: FP32Fallback) -> None:
+        self.recomputed = 0
+        self._counting = threading.Lock()
+        self._runner = runner
+        self._fallback = fallback
+
+    @property
+    def card(self) -> ModelCard:
+        return self._runner.card
+
+    @property
+    def engine(self) -> EngineFacts:
+        return self._runner.engine
+
+    @property
+    def out_of_memory(self) -> int:
+        return self._runner.out_of_memory
+
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+        return self.with_fallback(self._runner.run(batch, wanted), batch, wanted)
+
+    def with_fallback(self, results: Results, batch: PackedBatch, wanted: Output) -> Results:
+        """Return the results with those that are not numbers recomputed, as far as the bounds go."""
+        wrong = find_not_finite(results, len(batch.lengths))
+        if not wrong.any():
+            return results
+        places = limit_places(np.flatnonzero(wrong).astype(np.int32), batch.lengths)
+        recomputed = self._fallback.run(batch.select(places), wanted) if len(places) else None
+        if recomputed is None:
+            return results
+        with self._counting:
+            self.recomputed += len(places)
+        return replace_results(results, places.tolist(), recomputed)
+
+
+class AsyncFallbackRunner(FallbackRunner):
+    """A runner with a fallback around an engine that takes the next batch while it runs one."""
+
+    def __init__(self, runner: Runner, engine: AsyncEngine, fallback: FP32Fallback) -> None:
+        """runner, engine: the same object."""
+        super().__init__(runner, fallback)
+        self._async_engine = engine
+
+    @property
+    def max_in_flight(self) -> int:
+        return self._async_engine.max_in_flight
+
+    def submit(self, batch: PackedBatch, wanted: Output) -> InFlightBatch:
+        return _FallbackBatch(self, self._async_engine.submit(batch, wanted), batch, wanted)
+
+
+class _FallbackBatch:
+    """A batch in flight whose results are recomputed where they are not numbers."""
+
+    def __init__(
+        self, runner: FallbackRunner, in_flight: InFlightBatch, batch: PackedBatch, wanted: Output
+    ) -> None:
+        self._runner = runner
+        self._in_flight = in_flight
+        self._batch = batch
+        self._wanted = wanted
+
+    def results(self) -> Results:
+        return self._runner.with_fallback(self._in_flight.results(), self._batch, self._wanted)
+
+
+def add_fallback(runner: Runner, fallback: FP32Fallback) -> Runner:
+    """Add the fallback to a runner; the result is asynchronous if the runner is."""
+    return (
+        AsyncFallbackRunner(runner, runner, fallback)
+        if isinstance(runner, AsyncEngine)
+        else FallbackRunner(runner, fallback)
+    )
+
+
+def find_not_finite(results: Results, count: int) -> BoolArray:
+    """Return which sequences have a value that is not finite, (sequences,)."""
+    wrong = np.zeros(count, dtype=np.bool_)
+    for rows in (results.dense, results.logits):
+        if rows is not None and not np.isfinite(rows).all():
+            wrong |= ~np.isfinite(rows).all(axis=1)
+    sparse = None if results.sparse is None else [vector.values for vector in results.sparse]
+    if results.sound is not None:
+        wrong |= ~results.sound
+    by_token = (results.multi_vectors, results.hidden) if results.sound is None else ()
+    for arrays in (sparse, *by_token):
+        if arrays is not None:
+            wrong |= np.array([not np.isfinite(array).all() for array in arrays], dtype=np.bool_)
+    return wrong
+
+
+def limit_places(places: Int32Array, lengths: Int32Array) -> Int32Array:
+    """Return the first of the places, at most `MAX_INPUTS` with `MAX_TOKENS` in all."""
+    first = places[:MAX_INPUTS]
+    return first[np.cumsum(lengths[first]) <= MAX_TOKENS]
+
+
+def replace_results(results: Results, places: Sequence[int], by: Results) -> Results:
+    """Return the results with those of some sequences replaced."""
+    return Results(
+        _replace_rows(results.dense, places, by.dense),
+        _replace_rows(results.logits, places, by.logits),
+        _replace_items(results.sparse, places, by.sparse),
+        _replace_items(results.multi_vectors, places, by.multi_vectors),
+        _replace_items(results.hidden, places, by.hidden),
+        results.padding + by.padding,
+    )
+
+
+def _replace_rows(rows: FloatArray | None, places: Sequence[int], by: FloatArray | None) -> FloatArray | None:
+    if rows is None or by is None:
+        return rows
+    copied = rows.copy()
+    copied[list(places)] = by
+    return copied
+
+
+def _replace_items(
+    values: Sequence[T] | None, places: Sequence[int], by: Sequence[T] | None
+) -> Sequence[T] | None:
+    if values is None or by is None:
+        return values
+    copied = [*values]
+    for place, value in zip(places, by, strict=True):
+        copied[place] = value
+    return copied

@@ -1,0 +1,266 @@
+"""The values that scheduling passes on: requests, jobs, scheduled batches, and the outcomes of running them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import chain
+from typing import Protocol
+
+from msgspec import Struct
+
+from embedserve_runtime.engines.base import PackedBatch, Tokens
+from embedserve_runtime.engines.protocol import AsyncEngine, Engine
+from embedserve_runtime.engines.results import Output, Results
+from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, EngineFailure
+from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.scheduling.recovery import isolate
+
+log = logging.getLogger(__name__)
+
+FAILED = "the engine failed on this batch"
+
+
+class CompletedRequest(Struct, frozen=True):
+    """The results of a request, in the order of its sequences. The seconds are means over its inputs."""
+
+    results: Results
+    queue_seconds: float
+    engine_seconds: float
+
+
+class BatchRequest(Struct, frozen=True):
+    """The sequences of a request and the outputs wanted for them.
+
+    max_bytes: bound on the results that differ in length; None for no bound.
+    """
+
+    sequences: Sequence[Tokens]
+    wanted: Output
+    max_bytes: int | None = None
+
+
+OutcomeCallback = Callable[[CompletedRequest | EmbedserveError], None]
+
+
+class RequestDispatcher(Protocol):
+    """Runs requests: the dispatcher of this process, or a stand-in for the dispatcher of another process."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def check_room(self, inputs: int) -> None:
+        """Refuse a request before anything is spent on tokenising it. Raises BatchTooLarge, NotReady, Overloaded."""
+        ...
+
+    def start(self, request: BatchRequest, deadline: float, settle: OutcomeCallback) -> int:
+        """Run the sequences, in as many batches as it takes; `settle` is called once with what comes of it.
+
+        Returns a number for `withdraw`. The outcome is DeadlineExceeded at the deadline (a time of the service's
+        clock), EngineFailure, or NotReady when closed. Overloaded, BatchTooLarge and NotReady may be raised at once.
+        """
+        ...
+
+    def withdraw(self, number: int) -> None:
+        """Take what still waits out of the queue and settle it no more; settled ones are not known."""
+        ...
+
+    async def submit(self, request: BatchRequest, deadline: float) -> CompletedRequest:
+        """Run the sequences and wait for the results. A failure is raised; a cancelled call is withdrawn."""
+        ...
+
+
+class Job:
+    """A request that has been admitted, until it is answered. `settle` gets its outcome."""
+
+    __slots__ = (
+        "_bytes",
+        "_engine_seconds",
+        "_parts",
+        "_queue_seconds",
+        "admitted",
+        "number",
+        "remaining",
+        "request",
+        "settle",
+    )
+
+    def __init__(self, number: int, request: BatchRequest, settle: OutcomeCallback, now: float) -> None:
+        self.number = number
+        self.request = request
+        self.settle = settle
+        self.admitted = now
+        self.remaining = len(request.sequences)
+        self._parts: list[tuple[Sequence[int], Results]] = []
+        self._bytes = 0
+        self._queue_seconds = 0.0
+        self._engine_seconds = 0.0
+
+    def take(
+        self, inputs: Sequence[int], outcome: Outcome, start: int
+    ) -> CompletedRequest | EmbedserveError | None:
+        """Take the rows of this request, which begin at `start`, out of an outcome.
+
+        Returns the answer to the request once it is complete or has failed.
+        """
+        end = start + len(inputs)
+        if outcome.failed:
+            failure = next((outcome.failed[row] for row in range(start, end) if row in outcome.failed), None)
+            if failure:
+                # Each request gets an error of its own: raised, it holds on to what was on its way.
+                own = EngineFailure(failure.message)
+                own.__cause__ = failure.__cause__
+                return own
+        self._queue_seconds += (outcome.started - self.admitted) * len(inputs)
+        self._engine_seconds += outcome.seconds * len(inputs)
+        part = outcome.results.of(start, end, self.request.wanted)
+        if self._is_too_large(part):
+            return BatchTooLarge(
+                f"the results of this request take more than {self.request.max_bytes} bytes; send fewer inputs"
+            )
+        self._parts.append((inputs, part))
+        self.remaining -= len(inputs)
+        if self.remaining:
+            return None
+        count = len(self.request.sequences)
+        results = Results.placed(count, self._parts)
+        return CompletedRequest(results, self._queue_seconds / count, self._engine_seconds / count)
+
+    def _is_too_large(self, part: Results) -> bool:
+        max_bytes = self.request.max_bytes
+        if max_bytes is None:
+            return False
+        self._bytes += part.ragged_bytes
+        return self._bytes > max_bytes
+
+
+@dataclass(frozen=True)
+class ScheduledBatch:
+    """A batch to run. parts: its jobs with the inputs of each, in the order of the rows."""
+
+    parts: tuple[tuple[Job, Sequence[int]], ...]
+    tokens: int
+    inputs: int
+
+    @cached_property
+    def packed(self) -> PackedBatch:
+        return PackedBatch.pack(self.sequences)
+
+    @property
+    def sequences(self) -> Sequence[Tokens]:
+        parts = [_select(job.request.sequences, inputs) for job, inputs in self.parts]
+        return parts[0] if len(parts) == 1 else [*chain.from_iterable(parts)]
+
+    @property
+    def wanted(self) -> Output:
+        wanted = Output(0)
+        for job, _ in self.parts:
+            if (
+                job.request.wanted is not wanted
+            ):  # a union of flags takes longer than all else of a short request
+                wanted |= job.request.wanted
+        return wanted
+
+
+def _select(sequences: Sequence[Tokens], places: Sequence[int]) -> Sequence[Tokens]:
+    return sequences if places == range(len(sequences)) else [sequences[place] for place in places]
+
+
+class EngineRun(Struct, frozen=True):
+    """One run of the engine."""
+
+    inputs: int
+    tokens: int
+    padding: int
+    seconds: float
+    failed: bool
+
+
+class Outcome(Struct, frozen=True):
+    """The outcome of a batch.
+
+    results: in the order of the rows, undefined for the rows in `failed`. runs: one, unless the batch failed.
+    """
+
+    results: Results
+    failed: dict[int, EngineFailure]
+    started: float
+    seconds: float
+    runs: tuple[EngineRun, ...]
+
+
+def run_batch(batch: ScheduledBatch, engine: Engine, clock: Callable[[], float]) -> Outcome:
+    """Run a batch; if it fails, find the inputs that are to blame and run the others."""
+    started = clock()
+    return finish_batch(batch, lambda: engine.run(batch.packed, batch.wanted), engine, started, clock)
+
+
+def submit_batch(batch: ScheduledBatch, engine: AsyncEngine) -> Callable[[], Results]:
+    """Submit a batch and return a function that waits for its results. It also raises a failure to submit."""
+    try:
+        return engine.submit(batch.packed, batch.wanted).results
+    except EngineFailure as error:
+        failure = error
+    except Exception:
+        log.exception("the engine failed", extra={"tokens": batch.tokens})
+        failure = EngineFailure(FAILED)
+    return partial(_raise, failure)
+
+
+def _raise(failure: EngineFailure) -> Results:
+    raise failure
+
+
+def finish_batch(
+    batch: ScheduledBatch,
+    read_results: Callable[[], Results],
+    engine: Engine,
+    started: float,
+    clock: Callable[[], float],
+) -> Outcome:
+    """Wait for the results of a batch; if it fails, find the inputs that are to blame and run the others.
+
+    started: when the engine began with the batch.
+    """
+    statistics = _RunStatistics(clock)
+    failed: dict[int, EngineFailure] = {}
+    try:
+        results = statistics.measure(batch.inputs, batch.tokens, read_results, started)
+    except EngineFailure as failure:
+        log.warning(
+            "the engine failed on a batch, running its parts",
+            extra={"inputs": batch.inputs, "tokens": batch.tokens, "error": failure.message},
+        )
+        sequences, wanted = batch.sequences, batch.wanted
+
+        def run(group: Sequence[int]) -> Results:
+            packed = PackedBatch.pack([sequences[place] for place in group])
+            return statistics.measure(len(group), packed.tokens, lambda: engine.run(packed, wanted), clock())
+
+        done, failed = isolate(batch.inputs, run, failure)
+        results = Results.placed(batch.inputs, done)
+    return Outcome(results, failed, started, clock() - started, tuple(statistics.runs))
+
+
+class _RunStatistics:
+    """Measures runs of the engine. Whatever an engine library throws becomes an EngineFailure."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.runs: list[EngineRun] = []
+
+    def measure(self, inputs: int, tokens: int, run: Callable[[], Results], started: float) -> Results:
+        failed, padding = True, 0
+        try:
+            results = run()
+            failed, padding = False, results.padding
+        except EngineFailure:
+            raise
+        except Exception as error:
+            log.exception("the engine failed", extra={"tokens": tokens})
+            raise EngineFailure(FAILED) from error
+        finally:
+            self.runs.append(EngineRun(inputs, tokens, padding, self._clock() - started, failed))
+        return results

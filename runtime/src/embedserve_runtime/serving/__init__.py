@@ -1,0 +1,1 @@
+"""The life of a server process from its start to its end."""

@@ -1,0 +1,177 @@
+"""Loads a model, warms it up and measures it on this machine, until it is ready to serve."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from embedserve_runtime.config import RuntimeConfig
+from embedserve_runtime.cpu.huge_pages import use_huge_pages
+from embedserve_runtime.cpu.nodes import read_nodes, usable_nodes
+from embedserve_runtime.cpu.quota import allowed_cpus, usable_cpus
+from embedserve_runtime.cpu.split import CpuSplit, front_ends, split_cpus
+from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.results import Results
+from embedserve_runtime.frontends.measuring import around_seconds
+from embedserve_runtime.loading.runners import load_runners
+from embedserve_runtime.parity.corpus import parity_texts
+from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.scheduling.calibration import Calibration, calibrate, measure_rate, warm_up
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
+
+log = logging.getLogger(__name__)
+
+# Enough for three budgets of a small model on two cores, and for all of them on a GPU.
+CALIBRATION_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ServableModel:
+    """A model that is ready to serve.
+
+    runners: one a device. split: None where no cores are shared, since the engine is none of a CPU's or its threads
+    are a setting. http_workers: as it is set, or as it was measured.
+    """
+
+    runners: Sequence[Runner]
+    tokenizer: TextTokenizer
+    max_batch_tokens: int
+    calibration: Calibration | None
+    split: CpuSplit | None
+    http_workers: int
+
+
+def start(config: RuntimeConfig, loaded: Callable[[], object]) -> ServableModel:
+    """Start up: returns when the model can serve. loaded: called once when it is in memory. Raises what `load_runners`
+    does."""
+    begun = time.perf_counter()
+    runners = load_runners(config)
+    tokenizer = TextTokenizer.from_card(runners[0].card)
+    log.info(
+        "model loaded",
+        extra={
+            "seconds": round(time.perf_counter() - begun, 3),
+            "engines": [asdict(runner.engine) for runner in runners],
+        },
+    )
+    loaded()
+    calibration = _warm_up_and_calibrate(config, runners, tokenizer)
+    found = _allocate_cores(config, runners, tokenizer, calibration)
+    split = found.split
+    if split is not None and split.engine != runners[0].engine.threads:
+        engine = config.engine.model_copy(update={"threads": split.engine})
+        # Let go before the same model is loaded again.
+        runners = []
+        runners = load_runners(config.model_copy(update={"engine": engine}))
+        calibration = _warm_up_and_calibrate(config, runners, tokenizer)
+    budget = config.batching.max_batch_tokens
+    if calibration is not None:
+        budget = calibration.budget
+        rates = {str(m.budget): round(m.tokens_per_second) for m in calibration.measurements}
+        log.info("token budget chosen", extra={"max_batch_tokens": budget, "tokens_per_second": rates})
+    assert budget != "auto", "calibrated"
+    # What is alive now stays alive: later collections need not look at it.
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    if runners[0].engine.device == "cpu":
+        use_huge_pages()
+    return ServableModel(runners, tokenizer, budget, calibration, split, found.http_workers)
+
+
+def _warm_up_and_calibrate(
+    config: RuntimeConfig, runners: Sequence[Runner], tokenizer: TextTokenizer
+) -> Calibration | None:
+    """Warm up all runners and calibrate the first; None where the budget is a setting."""
+    size = tokenizer.vocabulary_size
+    for runner in runners:
+        warm_up(_main_run(runner), max_length=runner.card.max_length, vocabulary_size=size)
+    if config.batching.max_batch_tokens != "auto":
+        return None
+    first = runners[0]
+    return calibrate(
+        _main_run(first),
+        at_once=first.engine.at_once,
+        max_length=first.card.max_length,
+        vocabulary_size=size,
+        seconds=CALIBRATION_SECONDS,
+        clock=time.perf_counter,
+    )
+
+
+def _main_run(runner: Runner) -> Callable[[PackedBatch], Results]:
+    return partial(runner.run, wanted=runner.card.main_output)
+
+
+@dataclass(frozen=True, slots=True)
+class _CoreAllocation:
+    """How the cores are shared, with the number of HTTP workers."""
+
+    split: CpuSplit | None
+    http_workers: int
+
+
+def _allocate_cores(
+    config: RuntimeConfig,
+    runners: Sequence[Runner],
+    tokenizer: TextTokenizer,
+    calibration: Calibration | None,
+) -> _CoreAllocation:
+    """Decide how the cores are shared by how many processes: measured as far as it is not a setting."""
+    threads, server = runners[0].engine.threads, config.server
+    shares = threads is not None and config.engine.threads is None
+    if not shares and server.http_workers != "auto":
+        return _CoreAllocation(None, server.http_workers)
+    tokens_rate = _measure_rate(runners[0], tokenizer, calibration)
+    workers, cpus = server.first_workers, usable_cpus()
+    if server.http_workers == "auto":
+        around = around_seconds(runners[0].card, tokenizer, parity_texts())
+        workers = front_ends(cpus, around=around, rate=tokens_rate * len(runners), threads=threads)
+        measured = {
+            "around_us_a_token": round(around * 1e6, 3),
+            "engine_tokens_per_second": round(tokens_rate),
+        }
+        log.info("front ends counted", extra={"http_workers": workers, "cpus": cpus, **measured})
+    else:
+        around = _tokenizing_seconds(tokenizer)
+    if threads is None or not shares:
+        return _CoreAllocation(None, workers)
+    split = split_cpus(cpus, tokenizing=around, engine=threads / tokens_rate, processes=workers)
+    _log_split(split)
+    return _CoreAllocation(split, workers)
+
+
+def _measure_rate(runner: Runner, tokenizer: TextTokenizer, calibration: Calibration | None) -> float:
+    """Return the tokens per second of one engine."""
+    if calibration is not None:
+        return calibration.tokens_per_second
+    return measure_rate(
+        _main_run(runner),
+        at_once=runner.engine.at_once,
+        max_length=runner.card.max_length,
+        vocabulary_size=tokenizer.vocabulary_size,
+        clock=time.perf_counter,
+    )
+
+
+def _log_split(split: CpuSplit) -> None:
+    nodes = [node.number for node in usable_nodes(read_nodes(), allowed_cpus())]
+    log.info("cores shared", extra={"split": asdict(split), "memory_nodes": nodes})
+    if len(nodes) > 1 and split.engine > 1:
+        log.warning(
+            "the engine's threads may run on several NUMA nodes, and its weights lie on one; CPUs of one node for each "
+            "replica avoid that (kubelet: cpuManagerPolicy static, topologyManagerPolicy single-numa-node)",
+            extra={"memory_nodes": nodes},
+        )
+
+
+def _tokenizing_seconds(tokenizer: TextTokenizer) -> float:
+    """Measure the CPU seconds per token of tokenizing, over texts of many kinds that are seen for the first time."""
+    texts = parity_texts()
+    begun = time.process_time()
+    tokens = sum(map(len, tokenizer.encode(texts, "", TruncationRules(truncate=True))))
+    return (time.process_time() - begun) / max(tokens, 1)

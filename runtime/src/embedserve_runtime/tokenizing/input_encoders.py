@@ -1,0 +1,120 @@
+"""Encoders of inputs by their role: most models encode queries like documents, some have an encoder of their own.
+
+TextEncoder             texts with a prompt, truncated to the model's length
+QueryExpansionEncoder   queries of a multi-vector model: truncated to a length of their own and filled up
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from embedserve_runtime.engines.base import Int32Array, Tokens, TokenSequence
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.heads.description import QueryExpansion
+from embedserve_runtime.tokenizing.reader import Token
+from embedserve_runtime.tokenizing.texts import Input, TextTokenizer
+from embedserve_runtime.tokenizing.truncation import TruncationRules
+
+
+class InputEncoder(Protocol):
+    """Encodes inputs of one role. Its methods raise EmptyInput, InputTooLong, InvalidInput, each naming the input."""
+
+    def encode(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> Sequence[Tokens]: ...
+
+    def locate(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> list[list[Token]]:
+        """Return the tokens that `encode` gives, with their places in prompt + input."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InputEncoders:
+    """The encoder for each role; the same one where the model does not tell them apart."""
+
+    queries: InputEncoder
+    documents: InputEncoder
+
+    @classmethod
+    def for_model(cls, card: ModelCard, tokenizer: TextTokenizer) -> InputEncoders:
+        """Build the encoders of a model. Raises ConfigError when a length leaves no room for a text."""
+        plain = TextEncoder(tokenizer, card.pipeline.include_prompt)
+        if card.query is not None:
+            return cls(
+                TextEncoder(tokenizer.queries, card.query.card.pipeline.include_prompt, queries=True), plain
+            )
+        late = card.late_interaction
+        if late is None:
+            return cls(plain, plain)
+        length = min(late.query_length or card.max_length, card.encoder.max_tokens)
+        return cls(QueryExpansionEncoder(tokenizer.within(length), late.expansion), plain)
+
+
+@dataclass(frozen=True, slots=True)
+class TextEncoder:
+    """Encodes texts with a prompt.
+
+    pools_prompt: whether the tokens of the prompt take part in pooling. queries: marks the sequences as such.
+    """
+
+    tokenizer: TextTokenizer
+    pools_prompt: bool
+    queries: bool = False
+
+    def encode(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> Sequence[Tokens]:
+        sequences = self.tokenizer.encode(inputs, prompt, rules)
+        unpooled = 0 if not prompt or self.pools_prompt else self.tokenizer.prompt_tokens(prompt)
+        if not unpooled and not self.queries:
+            return sequences
+        return [
+            TokenSequence(ids, unpooled=unpooled if isinstance(item, str) else 0, query=self.queries)
+            for item, ids in zip(inputs, sequences, strict=True)
+        ]
+
+    def locate(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> list[list[Token]]:
+        return self.tokenizer.locate(inputs, prompt, rules)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryExpansionEncoder:
+    """Encodes queries and fills them up with a token to a fixed length. Id arrays are used as they are.
+
+    expansion: None fills nothing up.
+    """
+
+    tokenizer: TextTokenizer
+    expansion: QueryExpansion | None
+
+    def encode(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> Sequence[Tokens]:
+        sequences = self.tokenizer.encode(inputs, prompt, rules)
+        return [
+            self._pad(ids) if isinstance(item, str) else TokenSequence(ids, query=True)
+            for item, ids in zip(inputs, sequences, strict=True)
+        ]
+
+    def locate(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> list[list[Token]]:
+        located = self.tokenizer.locate(inputs, prompt, rules)
+        for item, tokens in zip(inputs, located, strict=True):
+            if isinstance(item, str):
+                tokens += [
+                    Token(token.id, token.text, True)
+                    for token in self.tokenizer.named(self._padding(len(tokens)))
+                ]
+        return located
+
+    def _pad(self, ids: Int32Array) -> TokenSequence:
+        padding = self._padding(len(ids))
+        if not len(padding):
+            return TokenSequence(ids, query=True)
+        hidden = self.expansion is not None and not self.expansion.attend
+        return TokenSequence(
+            np.concatenate((ids, padding)), query=True, attended_length=len(ids) if hidden else None
+        )
+
+    def _padding(self, length: int) -> Int32Array:
+        if self.expansion is None:
+            return np.zeros(0, dtype=np.int32)
+        missing = max(0, self.expansion.length - length)
+        return np.full(missing, self.expansion.token, dtype=np.int32)

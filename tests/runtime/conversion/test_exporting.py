@@ -1,0 +1,160 @@
+"""Models of no family of ours: exported by torch, equal to it, and served from the store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from subprocess import CompletedProcess, run
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer, BertModel, ElectraConfig, ElectraModel
+
+from e2e.hub import HubServer
+from embedserve_runtime.config import RuntimeConfig, load_config
+from embedserve_runtime.conversion.converting import convert
+from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.loading.runners import load_runner
+from embedserve_runtime.model.checkpoint import Checkpoint
+from tests.runtime.pipelines.folders import TEXTS, bert, embed
+from tests.support.models import tiny
+from tests.support.tolerances import FP32_MAX_ABS_DIFF
+
+SIZES = {
+    "vocab_size": 3_000,
+    "embedding_size": 20,
+    "hidden_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 3,
+    "intermediate_size": 30,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.fixture(scope="module")
+def electra(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = bert(tmp_path_factory.mktemp("electra"), BertModel)
+    tiny(folder, ElectraModel, ElectraConfig(**SIZES))
+    return folder
+
+
+def config_of(source: Path, store: Path) -> RuntimeConfig:
+    return load_config(
+        flags={"model": {"source": str(source), "store": store, "pooling": "mean"}, "engine": {"threads": 1}}
+    )
+
+
+def of_transformers(folder: Path) -> Any:
+    """Means of hidden states, each text alone."""
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    rows = []
+    for text in TEXTS:
+        feeds = tokenizer(text, truncation=True, max_length=64, return_tensors="pt")
+        with torch.no_grad():
+            rows.append(model(**feeds).last_hidden_state[0].mean(dim=0).numpy())
+    return np.stack(rows)
+
+
+@pytest.mark.thorough
+def test_a_model_of_no_family_is_exported_equals_transformers_and_is_served_from_the_store(
+    electra: Path, tmp_path: Path
+) -> None:
+    config = config_of(electra, tmp_path / "store")
+    with pytest.raises(UnsupportedArchitecture, match=r"electra.*`embedserve convert` can export it"):
+        load_runner(config)
+    result = convert(config)
+    (variant,) = result["variants"]
+    assert (result["chosen"], variant["published"], variant["minCosine"] > 0.99999) == ("float32", True, True)
+    runner = load_runner(config)
+    assert runner.card.vector_space == result["vectorSpace"]
+    assert np.abs(embed(runner, TEXTS) - of_transformers(electra)).max() <= FP32_MAX_ABS_DIFF
+    again = convert(config_of(electra, tmp_path / "other"))
+    assert (again["artifact"], again["vectorSpace"]) == (result["artifact"], result["vectorSpace"])
+
+
+def test_a_checkpoint_that_lacks_tensors_is_not_filled_with_random_ones(
+    electra: Path, tmp_path: Path
+) -> None:
+    from safetensors.numpy import save_file
+
+    folder = tmp_path / "model"
+    shutil.copytree(electra, folder)
+    checkpoint = Checkpoint.open(folder)
+    kept = [name for name in sorted(checkpoint.names) if "intermediate" not in name]
+    save_file({name: np.array(checkpoint.raw(name)) for name in kept}, folder / "model.safetensors")
+    with pytest.raises(ModelInvalid, match=r"lacks 2 tensors of ElectraModel: .*intermediate"):
+        convert(config_of(folder, tmp_path / "store"))
+
+
+def test_what_transformers_does_not_know_is_refused_by_name(electra: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(electra, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "novel"}))
+    with pytest.raises(UnsupportedArchitecture, match=r"transformers does not load .*novel"):
+        convert(config_of(folder, tmp_path / "store"))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [
+        (["logits"], r"onnx\.outputs: logits cannot be .* last_hidden_state alone"),
+        (["sentence_embedding", "last_hidden_state"], r"onnx\.outputs: sentence_embedding cannot be"),
+    ],
+    ids=["of another head", "one of two"],
+)
+def test_an_output_that_the_export_has_not_is_refused_by_name(
+    electra: Path, tmp_path: Path, outputs: list[str], said: str
+) -> None:
+    plain = config_of(electra, tmp_path / "store")
+    config = plain.model_copy(update={"onnx": plain.onnx.model_copy(update={"outputs": tuple(outputs)})})
+    with pytest.raises(ConfigError, match=said):
+        convert(config)
+    assert not (tmp_path / "store" / "artifacts").exists()
+
+
+def without_torch(*words: str) -> CompletedProcess[str]:
+    """The command, as in an image that has no torch."""
+    program = (
+        "import sys; sys.modules['torch'] = None; from embedserve_runtime.cli import main; sys.exit(main())"
+    )
+    return run([sys.executable, "-c", program, *words], check=False, capture_output=True, text=True)
+
+
+@pytest.mark.thorough
+def test_one_image_fetches_one_with_torch_exports_and_the_first_serves(
+    electra: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an EmbeddingService's Jobs do it on one volume."""
+    shutil.copytree(electra, tmp_path / "hub" / "acme" / "electra" / "main")
+    monkeypatch.setenv("EMBEDSERVE_MODEL__POOLING", "mean")
+    words = ("--model", "acme/electra", "--store", str(tmp_path / "store"))
+    with HubServer(tmp_path / "hub") as hub:
+        monkeypatch.setenv("EMBEDSERVE_MODEL__ENDPOINT", hub.url)
+        refused = without_torch("fetch", *words)
+        assert refused.returncode == 1
+        assert "UnsupportedArchitecture" in refused.stderr
+        assert "`embedserve convert` can export it" in refused.stderr
+        monkeypatch.setenv("EMBEDSERVE_MODEL__EXPORT_ELSEWHERE", "true")
+        fetched = without_torch("fetch", *words)
+    assert fetched.returncode == 0, fetched.stderr
+    assert json.loads(fetched.stdout)["model"]["foreign"] is True
+    monkeypatch.setenv("EMBEDSERVE_MODEL__OFFLINE", "true")
+    flags = {"model": {"source": "acme/electra", "store": tmp_path / "store"}, "engine": {"threads": 1}}
+    made = convert(load_config(flags=flags))
+    assert (made["dimensions"], made["outputs"]) == (24, ["dense", "hidden"])
+    served = without_torch("inspect", "--json", *words)
+    assert served.returncode == 0, served.stderr
+    assert json.loads(served.stdout)["vectorSpace"] == made["vectorSpace"]
+
+
+@pytest.mark.thorough
+def test_without_torch_the_command_says_where_it_can_be_done(electra: Path, tmp_path: Path) -> None:
+    done = without_torch("convert", "--model", str(electra), "--store", str(tmp_path))
+    assert done.returncode == 1
+    assert "UnsupportedArchitecture" in done.stderr
+    assert "where torch and transformers are, as in the CUDA image" in done.stderr
