@@ -113,16 +113,16 @@ def others(count: int, said: Connection) -> None:
 async def measure(rounds: int) -> tuple[list[float], list[float]]:
     """Seconds of each question, by the clock and of this process' CPU time."""
     # Here, since the client reads at its import where its configuration is.
-    from embedserve_operator.adapter.questions import ROOT, read_question
+    from embedserve_operator.adapter.queries import ROOT, parse_query
     from embedserve_operator.adapter.scraper import Scraper
     from embedserve_operator.adapter.server import MetricsApi
-    from embedserve_operator.kube import Kube
+    from embedserve_operator.kube.client import KubeClient
 
     clock = 0.0
-    question = read_question(f"{ROOT}/namespaces/search/pods/%2A/embedserve_queue_depth", {})
+    question = parse_query(f"{ROOT}/namespaces/search/pods/%2A/embedserve_queue_depth", {})
     found, worked = [], []
     async with (
-        Kube(request_timeout=20) as kube,
+        KubeClient(request_timeout=20) as kube,
         Scraper(keep=10, timeout=5, clock=lambda: clock) as scraper,
     ):
         api = MetricsApi(kube, scraper, lambda: datetime.now(UTC))

@@ -14,8 +14,8 @@ from statistics import mean
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_operator.specs.autoscaler import BEHAVIOR
-from embedserve_operator.wire import Manifest
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.manifests.autoscaler import BEHAVIOR
 
 RATE = 140.0
 """Inputs a second of one pod: MiniLM on two cores, texts of 50 tokens at 7 k tokens/s (benchmarks/packing.py)."""

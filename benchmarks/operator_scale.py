@@ -33,7 +33,7 @@ from e2e.cluster.layout import Layout
 from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
 from e2e.cluster.progress import Progress
-from embedserve_operator.world import ChildRef
+from embedserve_operator.kube.references import ChildRef
 
 NAMESPACE = "operator-scale"
 OPERATOR = ("deployment", "embedserve-operator", "--namespace", "embedserve-system")
@@ -73,7 +73,15 @@ class Figures:
 
 def command(which: str) -> list[str]:
     if which == "ours":
-        words = ["-m", "embedserve_operator.cli", "run", "--namespace", NAMESPACE, "--lease-name", "bench"]
+        words = [
+            "-m",
+            "embedserve_operator.commands.cli",
+            "run",
+            "--namespace",
+            NAMESPACE,
+            "--lease-name",
+            "bench",
+        ]
         words += ["--watch-namespace", NAMESPACE, "--health-port", "18081", "--log-level", "warning"]
         return [sys.executable, *words]
     words = ["-m", "kopf", "run", "--standalone", "--namespace", NAMESPACE, "--quiet"]
@@ -151,10 +159,10 @@ def cpu_s(process: subprocess.Popen[bytes]) -> float:
 async def reactions(services: int, process: subprocess.Popen[bytes], samples: int = SAMPLES) -> list[float]:
     """Seconds from a change of one service's Service settings to the change of its Service."""
     # The client library reads $KUBECONFIG when it is imported.
-    from embedserve_operator.kube import Kube
+    from embedserve_operator.kube.client import KubeClient
 
     found = []
-    async with Kube(request_timeout=20) as kube:
+    async with KubeClient(request_timeout=20) as kube:
         for sample in range(samples):
             name = f"s{sample * services // samples}"
             patch = {

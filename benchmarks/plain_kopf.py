@@ -12,10 +12,10 @@ import kopf
 from kubernetes import client, config
 
 from embedserve_operator.api.types import GROUP, PLURAL, VERSION
-from embedserve_operator.observe import observe
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.observe.state import observe
 from embedserve_operator.plan import make_plan
 from embedserve_operator.settings import RenderSettings, RuntimeImage
-from embedserve_operator.wire import Manifest
 
 SETTINGS = RenderSettings(images={"cpu": RuntimeImage("bench:cpu"), "cuda": RuntimeImage("bench:cuda")})
 

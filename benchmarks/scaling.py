@@ -26,8 +26,8 @@ import numpy as np
 from benchmarks.autoscaler_model import HOUR, KUBERNETES, OURS, RATE, Outcome, Policy, Series, replay
 from benchmarks.command_line import parser_of
 from benchmarks.scaling_picture import draw
-from embedserve_operator.drift import quantity
-from embedserve_operator.specs.autoscaler import TARGETS
+from embedserve_operator.apply.drift import parse_quantity
+from embedserve_operator.manifests.autoscaler import TARGETS
 
 STARTS = (10, 60, 180)
 
@@ -74,7 +74,7 @@ def policies() -> list[Policy]:
 
 def default(metric: str) -> float:
     """The operator's own target."""
-    return float(quantity(TARGETS[metric]) or 0)
+    return float(parse_quantity(TARGETS[metric]) or 0)
 
 
 def main() -> None:

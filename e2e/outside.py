@@ -79,7 +79,15 @@ class Operator:
         return (self.folder / f"{self.name}.log").read_text()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        words = ["-m", "embedserve_operator.cli", "run", "--namespace", self.namespace, "--lease-name", LEASE]
+        words = [
+            "-m",
+            "embedserve_operator.commands.cli",
+            "run",
+            "--namespace",
+            self.namespace,
+            "--lease-name",
+            LEASE,
+        ]
         words += ["--watch-namespace", self.namespace, "--identity", self.name, "--health-port", "0"]
         environment = {**os.environ, "KUBECONFIG": str(self.proxy.kubeconfig(self.folder))}
         return subprocess.Popen(

@@ -16,7 +16,7 @@ from e2e.cluster.shell import attempt, in_node, run
 from e2e.s3 import free_port
 from e2e.server import Server, served
 from e2e.services import Object
-from embedserve_operator.specs.runtime_config import MANAGEMENT_PORT
+from embedserve_operator.manifests.runtime_config import MANAGEMENT_PORT
 
 
 class Prometheus(Server):

@@ -12,22 +12,29 @@ import pytest
 import yaml
 
 from embedserve_operator.adapter.registration import API_PORT, API_SERVICE
-from embedserve_operator.api.crd import custom_resource_definition
-from embedserve_operator.cli import parser
-from embedserve_operator.hardware import HardwareClass, with_changes
-from embedserve_operator.kinds import API_KINDS, CHILD_KINDS, CLUSTER_KINDS, OPTIONAL_KINDS, POD, RESOURCE
-from embedserve_operator.options import (
-    adapter_settings,
-    preflight_place,
-    preflight_wanted,
-    render_settings,
-    run_settings,
+from embedserve_operator.api.crd import build_crd
+from embedserve_operator.api.hardware import HardwareClass, merge_classes
+from embedserve_operator.commands.cli import build_parser
+from embedserve_operator.commands.options import (
+    build_adapter_settings,
+    build_preflight_expectations,
+    build_preflight_target,
+    build_render_settings,
+    build_run_settings,
 )
-from embedserve_operator.preflight.facts import Place, Provider, Wanted
-from embedserve_operator.rights import CLUSTER_RIGHTS, SERVICE_RIGHTS, Right
+from embedserve_operator.commands.preflight.facts import Expectations, OperatorTarget, Provider
+from embedserve_operator.kube.kinds import (
+    API_KINDS,
+    CHILD_KINDS,
+    CLUSTER_KINDS,
+    OPTIONAL_KINDS,
+    POD,
+    RESOURCE,
+)
+from embedserve_operator.kube.permissions import CLUSTER_PERMISSIONS, SERVICE_PERMISSIONS, Permission
+from embedserve_operator.manifests.autoscaler import METRICS
+from embedserve_operator.manifests.metadata import CLAIM_LABEL, hash_claim_name
 from embedserve_operator.settings import KedaSettings
-from embedserve_operator.specs.autoscaler import METRICS
-from embedserve_operator.specs.metadata import CLAIM_LABEL, claim_mark
 from embedserve_runtime.cli import _parser as runtime_parser
 from tests.chart.conftest import CHART, Helm
 from tests.operator.expected import assert_golden
@@ -55,7 +62,7 @@ def test_every_value_arrives_where_the_reviewed_objects_show_it(template: Templa
 def test_the_definition_is_installed_as_it_is_and_kept_on_uninstall(template: Template) -> None:
     (definition,) = objects(template(), "CustomResourceDefinition")
     assert definition["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
-    assert definition == custom_resource_definition()
+    assert definition == build_crd()
 
 
 def test_the_definition_goes_with_the_release_only_when_that_is_asked_for(template: Template) -> None:
@@ -67,24 +74,24 @@ def test_the_operator_understands_every_flag_that_the_chart_gives(template: Temp
     for values in (("--set", "logLevel=info"), ("--values", str(ALL_VALUES))):
         (deployment,) = objects(template(*values), "Deployment")
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        options = parser().parse_args(container["args"])
+        options = build_parser().parse_args(container["args"])
         assert options.command == "run"
         assert options.lease_name == deployment["metadata"]["name"]
         options.hardware_classes = None
-        assert render_settings(options).images["cpu"].reference == options.runtime_image
+        assert build_render_settings(options).images["cpu"].reference == options.runtime_image
 
 
 def test_what_cleans_a_claim_is_started_as_it_understands_and_where_the_claim_is(template: Template) -> None:
     (cron, *_) = objects(template("--values", str(ALL_VALUES)), "CronJob")
     pod = cron["spec"]["jobTemplate"]["spec"]["template"]
     (in_use,), (clean,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
-    options = parser().parse_args(in_use["args"])
+    options = build_parser().parse_args(in_use["args"])
     assert (options.namespace, options.claim) == (cron["metadata"]["namespace"], "models")
     understood = runtime_parser().parse_args(clean["args"])
     assert understood.keep_from == options.output
     assert understood.only_keep is True
     assert understood.older_than == 30 * 86400
-    mark = {CLAIM_LABEL: claim_mark("models")}
+    mark = {CLAIM_LABEL: hash_claim_name("models")}
     assert mark.items() <= pod["metadata"]["labels"].items()
     (term,) = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["labelSelector"]["matchLabels"] == mark
@@ -174,7 +181,7 @@ def test_without_nodes_and_with_namespaces_nothing_is_asked_for_on_the_whole_clu
     assert objects(rendered, "ClusterRole") == objects(rendered, "ClusterRoleBinding") == []
     (deployment,) = objects(rendered, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    options = parser().parse_args(container["args"])
+    options = build_parser().parse_args(container["args"])
     assert (options.watch_namespace, options.no_nodes) == (["a"], True)
 
 
@@ -200,7 +207,7 @@ def test_the_classes_of_the_values_are_ones_that_the_operator_can_read(template:
         for config in objects(template("--values", str(ALL_VALUES)), "ConfigMap")
         if config["metadata"]["name"].endswith("-hardware")
     ]
-    classes = with_changes(yaml.safe_load(found["data"]["hardware-classes.yaml"]))
+    classes = merge_classes(yaml.safe_load(found["data"]["hardware-classes.yaml"]))
     assert (classes["hopper"].max_surge, classes["hopper"].compute_capabilities) == (1, ("9.0",))
     assert classes["l40s-pool"].node_labels == {"pool": "l40s"}
 
@@ -212,17 +219,17 @@ def test_the_values_know_exactly_the_fields_of_a_hardware_class() -> None:
 
 
 def test_preflight_asks_for_exactly_the_rights_that_the_chart_gives(template: Template) -> None:
-    def rights(name: str) -> set[Right]:
+    def rights(name: str) -> set[Permission]:
         return {
-            Right(group, resource, verb)
+            Permission(group, resource, verb)
             for rule in rules_of(template(), "ClusterRole", name)
             for group in rule["apiGroups"]
             for resource in rule["resources"]
             for verb in rule["verbs"]
         }
 
-    assert set(SERVICE_RIGHTS) == rights("embedserve-operator")
-    assert set(CLUSTER_RIGHTS) == rights("embedserve-operator-nodes")
+    assert set(SERVICE_PERMISSIONS) == rights("embedserve-operator")
+    assert set(CLUSTER_PERMISSIONS) == rights("embedserve-operator-nodes")
 
 
 @pytest.mark.parametrize(
@@ -239,9 +246,9 @@ def test_helm_test_looks_for_what_the_values_ask_for(
 ) -> None:
     watched = ("--set", "watch.namespaces={a,b}", "--set", "watch.nodes=false")
     (pod,) = objects(template(*values, *watched), "Pod")
-    options = parser().parse_args(pod["spec"]["containers"][0]["args"])
-    assert preflight_wanted(options) == Wanted(provider, is_installed=True)
-    assert preflight_place(options) == Place(
+    options = build_parser().parse_args(pod["spec"]["containers"][0]["args"])
+    assert build_preflight_expectations(options) == Expectations(provider, is_installed=True)
+    assert build_preflight_target(options) == OperatorTarget(
         "system", "embedserve-operator", None, ("a", "b"), watches_nodes=False
     )
 
@@ -269,10 +276,10 @@ def test_operator_and_adapter_understand_what_the_chart_tells_them_of_each_other
     told = {}
     for deployment in objects(template(*ADAPTER), "Deployment"):
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        told[container["name"]] = (deployment["metadata"], parser().parse_args(container["args"]))
+        told[container["name"]] = (deployment["metadata"], build_parser().parse_args(container["args"]))
     operator, (metadata, adapter) = told["operator"][1], told["adapter"]
-    settings = adapter_settings(adapter)
-    place = run_settings(operator).adapter
+    settings = build_adapter_settings(adapter)
+    place = build_run_settings(operator).adapter
     assert place == settings.place
     assert (metadata["namespace"], metadata["name"]) == (settings.place.namespace, settings.place.name)
     (service,) = objects(template(*ADAPTER), "Service")
@@ -321,10 +328,10 @@ def test_keda_takes_the_place_of_the_adapter_and_may_read_the_pods(template: Tem
     flags = ("--set", "keda.enabled=true", "--set", "keda.prometheusAddress=http://prometheus:9090")
     (deployment,) = objects(template(*flags), "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    settings = render_settings(parser().parse_args(container["args"]))
+    settings = build_render_settings(build_parser().parse_args(container["args"]))
     assert settings.keda == KedaSettings("http://prometheus:9090")
     assert "keda" in settings.management_clients
-    options = render_settings(parser().parse_args(["run"]))
+    options = build_render_settings(build_parser().parse_args(["run"]))
     assert options.keda is None
 
 

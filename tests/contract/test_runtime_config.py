@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from embedserve_operator.render import render
-from embedserve_operator.specs.runtime_config import (
+from embedserve_operator.commands.render import render_file
+from embedserve_operator.manifests.runtime_config import (
     ENDPOINT_DRAIN_SECONDS,
     GRPC_PORT,
     MANAGEMENT_PORT,
@@ -23,7 +23,7 @@ MANIFESTS = sorted(MANIFEST_FOLDER.glob("*.yaml"))
 
 
 def configs(manifest: Path, folder: Path) -> list[RuntimeConfig]:
-    children = yaml.safe_load_all(render(manifest.read_text(encoding="utf-8"), SETTINGS))
+    children = yaml.safe_load_all(render_file(manifest.read_text(encoding="utf-8"), SETTINGS))
     loaded = []
     for child in children:
         if child["kind"] == "ConfigMap":
@@ -107,7 +107,7 @@ def test_the_token_comes_in_by_the_name_that_the_runtime_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = (MANIFEST_FOLDER / "every-field.yaml").read_text(encoding="utf-8")
-    children = list(yaml.safe_load_all(render(content, SETTINGS)))
+    children = list(yaml.safe_load_all(render_file(content, SETTINGS)))
     deployment = next(child for child in children if child["kind"] == "Deployment")
     fetch = deployment["spec"]["template"]["spec"]["initContainers"][0]
     variable = next(env["name"] for env in fetch["env"] if "valueFrom" in env)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from e2e.hub.samples import model_folder
-from embedserve_operator.pods import read_pod
-from embedserve_operator.world import Failure
+from embedserve_operator.observe.pods import read_pod
+from embedserve_operator.state.failures import Failure
 from embedserve_runtime import cli, errors
 from embedserve_runtime.config import load_config
 from embedserve_runtime.telemetry.redaction import Redactor
@@ -53,7 +53,7 @@ def test_every_error_that_ends_a_container_becomes_its_reason(
     log: Path, kind: type[errors.EmbedserveError], container: str
 ) -> None:
     write_termination_message(log, kind("tokenizer.json is missing in a/b"), Redactor())
-    want = Failure(kind.reason, "tokenizer.json is missing in a/b", heals=kind.retryable)
+    want = Failure(kind.reason, "tokenizer.json is missing in a/b", is_transient=kind.retryable)
     assert read_pod(left_in(container, 1, log)).failure == want
 
 
@@ -70,7 +70,7 @@ def test_a_setting_from_a_secret_is_told_with_the_secret_and_its_key(
     ended["spec"]["initContainers"] = [container]
     failure = read_pod(ended).failure
     assert failure is not None
-    assert (failure.reason, failure.heals) == ("ConfigInvalid", False)
+    assert (failure.reason, failure.is_transient) == ("ConfigInvalid", False)
     assert failure.message.startswith(
         "configuration: model.token (set by EMBEDSERVE_MODEL__TOKEN): cannot be sent"
     )
@@ -82,7 +82,7 @@ def test_an_error_with_endless_words_still_has_its_reason(log: Path) -> None:
     write_termination_message(log, errors.ModelInvalid("ü" * 100_000), Redactor())
     failure = read_pod(left_in("fetch", 1, log)).failure
     assert failure is not None
-    assert (failure.reason, failure.heals) == ("ModelInvalid", False)
+    assert (failure.reason, failure.is_transient) == ("ModelInvalid", False)
 
 
 def test_a_model_that_is_yet_to_be_exported_is_understood(
@@ -101,7 +101,7 @@ def test_a_model_that_is_yet_to_be_exported_is_understood(
     assert cli.main(words) == 0
     report = read_pod(left_in("fetch", 0, log)).report
     assert report is not None
-    assert (report.foreign, report.vector_space, report.onnx_outputs) == (True, None, None)
+    assert (report.needs_export, report.vector_space, report.onnx_outputs) == (True, None, None)
     assert report.size_bytes is not None
 
 
@@ -115,5 +115,5 @@ def test_what_was_fetched_is_understood(log: Path, tmp_path: Path, monkeypatch: 
     assert report.size_bytes > 80_000_000
     assert report.vector_space is not None
     assert report.vector_space.startswith("vs1-")
-    assert (report.foreign, report.onnx_outputs) == (False, ("last_hidden_state", "sentence_embedding"))
+    assert (report.needs_export, report.onnx_outputs) == (False, ("last_hidden_state", "sentence_embedding"))
     assert report.digest is None, "a folder is used where it is, nothing is put into the store"

@@ -8,16 +8,17 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from embedserve_operator.kinds import CLAIM
-from embedserve_operator.nodes import UNKNOWN_CLUSTER, ClusterFacts, NodeFacts, Taint
-from embedserve_operator.observe import VolumeSeen, observe
+from embedserve_operator.kube.kinds import CLAIM
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.manifests.metadata import REVISION_LABEL, SPACE_LABEL
+from embedserve_operator.observe.state import VolumeObjects, observe
 from embedserve_operator.plan import Plan, PlannedCondition, make_plan
-from embedserve_operator.plan.revision import revision_of
+from embedserve_operator.plan.revision import compute_revision
 from embedserve_operator.settings import RenderSettings, RuntimeImage
-from embedserve_operator.specs.metadata import REVISION_LABEL, SPACE_LABEL
-from embedserve_operator.status import stamped
-from embedserve_operator.wire import Manifest
-from embedserve_operator.world import PodCheck, Said, World
+from embedserve_operator.state.nodes import UNKNOWN_CLUSTER, ClusterState, NodeState, Taint
+from embedserve_operator.state.observed import ObservedState
+from embedserve_operator.state.pods import PodReplies, SelfCheckResult
+from embedserve_operator.status.publisher import add_times
 from tests.operator.moments import NOON
 
 SETTINGS = RenderSettings(
@@ -93,8 +94,8 @@ def failed(
     reason: str, message: str, *, retryable: bool, container: str = "fetch", loops: bool = True
 ) -> Manifest:
     """Status of a container whose runtime said why it ended."""
-    said = json.dumps({"reason": reason, "message": message, "retryable": retryable})
-    ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": said}}
+    replies = json.dumps({"reason": reason, "message": message, "retryable": retryable})
+    ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": replies}}
     if not loops:
         return {"name": container, "state": ended, "restartCount": 0}
     return {
@@ -125,20 +126,20 @@ class Cluster:
     resource: Manifest = field(default_factory=resource)
     children: tuple[Manifest, ...] = ()
     pods: tuple[Manifest, ...] = ()
-    facts: ClusterFacts = UNKNOWN_CLUSTER
+    facts: ClusterState = UNKNOWN_CLUSTER
     jobs: tuple[Manifest, ...] = ()
     job_pods: tuple[Manifest, ...] = ()
     claims: tuple[Manifest, ...] = ()
     now: int = NOW
     settings: RenderSettings = SETTINGS
-    said: Mapping[str, Said] = field(default_factory=dict)
+    replies: Mapping[str, PodReplies] = field(default_factory=dict)
     """Beside what is proved, by runs of pods."""
 
-    def world(self) -> World:
+    def observed(self) -> ObservedState:
         """Pods that are ready have proved their vectors."""
         before = observe(self.resource, self.children, self.pods)
-        said = {
-            pod.run: Said(PodCheck(pod.report.vector_space, pod.report.dimensions, ""))
+        replies = {
+            pod.run_id: PodReplies(SelfCheckResult(pod.report.vector_space, pod.report.dimensions, ""))
             for pod in before.pods
             if pod.phase == "Ready" and pod.report is not None
         }
@@ -147,13 +148,13 @@ class Cluster:
             (*self.children, *self.claims),
             self.pods,
             self.facts,
-            VolumeSeen(self.jobs, self.job_pods, self.claims),
-            said={**said, **self.said},
+            VolumeObjects(self.jobs, self.job_pods, self.claims),
+            replies={**replies, **self.replies},
             now=self.now,
         )
 
     def plan(self) -> Plan:
-        return make_plan(self.world(), self.settings)
+        return make_plan(self.observed(), self.settings)
 
     def conditions(self) -> dict[str, PlannedCondition]:
         return {condition.type: condition for condition in self.plan().status.conditions}
@@ -175,14 +176,14 @@ class Cluster:
             live[ref] = _stored(child, before)
         spaces = {label.pod.name: label.space for label in plan.labels}
         pods = tuple(_labelled(pod, spaces.get(pod["metadata"]["name"])) for pod in self.pods)
-        removed = {job.name for job in plan.remove}
+        removed = {job.name for job in plan.jobs_to_delete}
         jobs = [job for job in self.jobs if job["metadata"]["name"] not in removed]
         return replace(
             self,
             children=tuple(child for child in live.values() if child["kind"] != CLAIM),
             pods=pods,
             claims=tuple(child for child in live.values() if child["kind"] == CLAIM),
-            jobs=(*jobs, *(_stored(job, {}) for job in plan.start)),
+            jobs=(*jobs, *(_stored(job, {}) for job in plan.jobs_to_create)),
         )
 
     def rolled_out(
@@ -235,7 +236,7 @@ class Cluster:
     def published(self) -> Self:
         """After the status was written."""
 
-        status = stamped(self.plan().status, self.world().resource, NOON)
+        status = add_times(self.plan().status, self.observed().resource, NOON)
         dumped = status.model_dump(by_alias=True, exclude_none=True, mode="json")
         return replace(self, resource={**self.resource, "status": dumped})
 
@@ -243,7 +244,7 @@ class Cluster:
         """The revision that a spec declares."""
         found = observe({**self.resource, "spec": dict(spec or self.resource["spec"])}, (), ()).resource.spec
         assert found is not None
-        return revision_of(found)
+        return compute_revision(found)
 
     def config_files(self) -> list[str]:
         """Names of the ConfigMaps that hold configuration files."""
@@ -326,16 +327,16 @@ def node(
     cordoned: bool = False,
     labels: Mapping[str, str] | None = None,
     **accelerators: int,
-) -> NodeFacts:
+) -> NodeState:
     """A node as discovery labels it. Accelerators by resource name, `gpu` for nvidia.com/gpu."""
     major, _, minor = capability.partition(".")
     found = {"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux", **(labels or {})}
     if capability:
         found |= {"nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor}
-    return NodeFacts(
+    return NodeState(
         name=name,
         labels=found,
         taints=taints,
-        unschedulable=cordoned,
+        is_unschedulable=cordoned,
         allocatable={f"nvidia.com/{resource}": count for resource, count in accelerators.items()},
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from embedserve_operator.wire import Manifest
+from embedserve_operator.kube.objects import Manifest
 from tests.operator.builders import REPO, REPORT, Cluster, hub_spec, resource
 
 VOLUME = {"volume": {"size": "20Gi"}}

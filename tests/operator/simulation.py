@@ -19,20 +19,21 @@ import pytest
 import yaml
 from aiohttp import web
 
-from embedserve_operator.controller import Controller
+from embedserve_operator.apply.pod_client import PodClient
+from embedserve_operator.cache.cluster import ClusterCache
+from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.errors import ApiError
-from embedserve_operator.kinds import API_KINDS, POD, RESOURCE
-from embedserve_operator.kube import SCALE_MANAGER, Kube
-from embedserve_operator.pod_calls import PodCalls
-from embedserve_operator.queue import WorkQueue
-from embedserve_operator.specs.metadata import REVISION_LABEL
-from embedserve_operator.store import ClusterStore, Store
-from embedserve_operator.wire import Manifest
-from embedserve_operator.world import Key
+from embedserve_operator.kube.client import SCALE_MANAGER, KubeClient
+from embedserve_operator.kube.kinds import API_KINDS, POD, RESOURCE
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.kube.references import ObjectKey
+from embedserve_operator.manifests.metadata import REVISION_LABEL
+from embedserve_operator.process.controller import Controller
+from embedserve_operator.queue.work_queue import WorkQueue
 from tests.operator.api_server import ApiServer, serving, status
 from tests.operator.builders import NOW, REPORT, SETTINGS, failed, pod, ready, resource
 
-KEY = Key("search", "docs")
+KEY = ObjectKey("search", "docs")
 _KINDS = {api.plural: kind for kind, api in API_KINDS.items()}
 BROKEN = "acme/broken"
 
@@ -44,10 +45,10 @@ def space_named(repo: str) -> str:
 
 
 def controller_of(
-    kube: Kube,
-    store: Store,
-    queue: WorkQueue[Key],
-    calls: PodCalls,
+    kube: KubeClient,
+    store: ObjectCache,
+    queue: WorkQueue[ObjectKey],
+    pod_client: PodClient,
     seconds: Callable[[], int] = lambda: NOW,
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -56,9 +57,9 @@ def controller_of(
     return Controller(
         kube,
         store,
-        ClusterStore(watches_nodes=False),
+        ClusterCache(watches_nodes=False),
         queue,
-        calls,
+        pod_client,
         settings=SETTINGS,
         now=lambda: datetime.fromtimestamp(seconds(), UTC),
         clock=clock,
@@ -303,26 +304,26 @@ class Operator:
         """A process, until nothing changes any more. Raises Killed when it ends before."""
         self.simulation.died = asyncio.Event()
         async with (
-            Kube(request_timeout=20) as kube,
-            PodCalls(tell_timeout=5, check_timeout=5, port=self.pod_port) as calls,
+            KubeClient(request_timeout=20) as kube,
+            PodClient(tell_timeout=5, check_timeout=5, port=self.pod_port) as pod_client,
         ):
             for _ in range(most_passes):
                 before = self.simulation.writes
                 if settles:
                     self.simulation.settle()
                 version = self.simulation.version
-                again = await self._pass(kube, calls)
+                again = await self._pass(kube, pod_client)
                 if self.simulation.writes == before and not again and self.simulation.version == version:
                     return
         raise AssertionError(f"no end after {most_passes} passes")
 
-    async def _pass(self, kube: Kube, calls: PodCalls) -> bool:
+    async def _pass(self, kube: KubeClient, pod_client: PodClient) -> bool:
         """Whether another pass is due at once."""
         simulation = self.simulation
-        store, queue = Store(), WorkQueue[Key](first=1, limit=60)
+        store, queue = ObjectCache(), WorkQueue[ObjectKey](first=1, limit=60)
         for (kind, _), stored in simulation.objects.items():
             store.put(kind, stored)
-        controller = controller_of(kube, store, queue, calls, lambda: simulation.now)
+        controller = controller_of(kube, store, queue, pod_client, lambda: simulation.now)
         passing = asyncio.create_task(controller.reconcile(KEY))
         dying = asyncio.create_task(simulation.died.wait())
         await asyncio.wait((passing, dying), return_when=asyncio.FIRST_COMPLETED)

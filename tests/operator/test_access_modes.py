@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from embedserve_operator.specs.metadata import CLAIM_LABEL
-from embedserve_operator.wire import Manifest, dig, mappings
+from embedserve_operator.kube.objects import Manifest, dig, mappings
+from embedserve_operator.manifests.metadata import CLAIM_LABEL
 from tests.operator.builders import OTHER_REPO, Cluster, hub_spec
 from tests.operator.cache_builders import cached, claim, serving, started, succeeded, with_claim
 

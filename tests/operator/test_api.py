@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from embedserve_operator.api import crd
-from embedserve_operator.api.base import problems_in_words
+from embedserve_operator.api.base import describe_problems
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from tests.operator.bad_specs import BAD, GOOD, Bad
 from tests.operator.builders import hub_spec
@@ -30,17 +30,17 @@ def _schemas(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _all_schemas() -> list[tuple[str, dict[str, Any]]]:
-    definition = crd.custom_resource_definition()
+    definition = crd.build_crd()
     return list(_schemas(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
 
 
 def test_the_definition_in_crds_is_up_to_date() -> None:
-    assert (ROOT / "crds" / FILE_NAME).read_text(encoding="utf-8") == crd.as_yaml(), "run `make crds`"
+    assert (ROOT / "crds" / FILE_NAME).read_text(encoding="utf-8") == crd.format_yaml(), "run `make crds`"
 
 
 def test_the_definition_in_the_chart_is_up_to_date() -> None:
     path = ROOT / "charts" / "embedserve" / "templates" / "crds" / FILE_NAME
-    assert path.read_text(encoding="utf-8") == crd.as_chart_template(), "run `make crds`"
+    assert path.read_text(encoding="utf-8") == crd.format_chart_template(), "run `make crds`"
 
 
 def test_the_schema_is_structural() -> None:
@@ -71,7 +71,7 @@ OWN_RULES = {name: bad for name, bad in BAD.items() if not bad.by_schema}
 def test_a_broken_rule_is_told_here_in_the_words_of_the_api_server(bad: Bad) -> None:
     with pytest.raises(ValidationError) as caught:
         EmbeddingServiceSpec.model_validate(bad.spec)
-    assert bad.said in problems_in_words(caught.value)
+    assert bad.said in describe_problems(caught.value)
 
 
 SCHEMA_RULES = {name: bad for name, bad in BAD.items() if bad.by_schema}

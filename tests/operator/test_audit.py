@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from embedserve_operator.audit import WATCHED_KINDS, Audit
-from embedserve_operator.kube import Kube
-from embedserve_operator.queue import WorkQueue
-from embedserve_operator.store import ClusterStore, Store
-from embedserve_operator.world import Key
+from embedserve_operator.cache.audit import WATCHED_KINDS, Audit
+from embedserve_operator.cache.cluster import ClusterCache
+from embedserve_operator.cache.objects import ObjectCache
+from embedserve_operator.kube.client import KubeClient
+from embedserve_operator.kube.references import ObjectKey
+from embedserve_operator.queue.work_queue import WorkQueue
 from tests.operator.api_server import ApiServer, serving, status
 
-KEY = Key("search", "docs")
+KEY = ObjectKey("search", "docs")
 LABELS = {"embedserve.dev/service": "docs"}
 
 
@@ -29,9 +30,9 @@ def thing(version: str, uid: str = "u", *, labels: bool = True, name: str = "doc
 class Stage:
     """An audit before a server whose lists can be set."""
 
-    def __init__(self, kube: Kube) -> None:
-        self.store, self.cluster = Store(), ClusterStore(watches_nodes=True)
-        self.queue: WorkQueue[Key] = WorkQueue(first=1, limit=1)
+    def __init__(self, kube: KubeClient) -> None:
+        self.store, self.cluster = ObjectCache(), ClusterCache(watches_nodes=True)
+        self.queue: WorkQueue[ObjectKey] = WorkQueue(first=1, limit=1)
         self.alive: list[str] = []
         self.seen_alive = asyncio.Event()
         self.lists: dict[str, list[dict[str, Any]]] = {}
@@ -61,7 +62,7 @@ class Stage:
 
 @pytest.fixture
 async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    async with serving(ApiServer(), tmp_path, monkeypatch) as server, Kube(request_timeout=5) as kube:
+    async with serving(ApiServer(), tmp_path, monkeypatch) as server, KubeClient(request_timeout=5) as kube:
         found = Stage(kube)
         server.answer = found.answer
         yield found
@@ -69,47 +70,47 @@ async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 async def test_what_is_gone_without_an_event_is_forgotten_and_its_resource_looked_at(stage: Stage) -> None:
     stage.store.put("Deployment", thing("1"))
-    await stage.audit.once()
-    assert list(stage.store.children(KEY)) == []
+    await stage.audit.run_once()
+    assert list(stage.store.list_children(KEY)) == []
     assert await stage.queue.get(0) == KEY
 
 
 async def test_a_watch_that_never_tells_what_was_listed_is_not_alive(stage: Stage) -> None:
     stage.store.put("Deployment", thing("1"))
     stage.lists["deployments"] = [thing("9")]
-    await stage.audit.once()
+    await stage.audit.run_once()
     assert set(stage.alive) == set(WATCHED_KINDS), "it may still be on its way"
     stage.alive.clear()
-    await stage.audit.once()
+    await stage.audit.run_once()
     assert set(WATCHED_KINDS) - set(stage.alive) == {"Deployment"}
     stage.store.put("Deployment", thing("9"))
     stage.alive.clear()
-    await stage.audit.once()
+    await stage.audit.run_once()
     assert "Deployment" in stage.alive
 
 
 async def test_a_watch_that_never_tells_of_a_new_object_is_not_alive(stage: Stage) -> None:
     stage.lists["embeddingservices"] = [thing("9")]
-    await stage.audit.once()
+    await stage.audit.run_once()
     stage.alive.clear()
-    await stage.audit.once()
+    await stage.audit.run_once()
     assert set(WATCHED_KINDS) - set(stage.alive) == {"EmbeddingService"}
 
 
 async def test_what_was_listed_a_moment_ago_may_still_be_on_its_way(stage: Stage) -> None:
     """A kind that is listed anew leads to an audit at once, and another kind to the next."""
     stage.lists["deployments"] = [thing("9")]
-    await stage.audit.once(regular=False)
-    await stage.audit.once()
+    await stage.audit.run_once(regular=False)
+    await stage.audit.run_once()
     assert set(stage.alive) == set(WATCHED_KINDS)
 
 
 async def test_what_was_listed_and_is_gone_is_not_waited_for(stage: Stage) -> None:
     stage.lists["pods"] = [thing("9")]
-    await stage.audit.once()
+    await stage.audit.run_once()
     stage.lists["pods"] = []
     stage.alive.clear()
-    await stage.audit.once()
+    await stage.audit.run_once()
     assert set(stage.alive) == set(WATCHED_KINDS)
 
 
@@ -120,19 +121,19 @@ async def test_kinds_that_a_cluster_may_lack_are_known_where_their_definition_is
     stage: Stage, kind: str, plural: str
 ) -> None:
     await stage.audit.refresh_unwatched()
-    assert not stage.cluster.facts().optional_kinds
+    assert not stage.cluster.get_state().optional_kinds
     stage.lists[plural] = [thing("1")]
     await stage.audit.refresh_unwatched()
-    assert stage.cluster.facts().optional_kinds == {kind}
-    assert len(list(stage.store.children(KEY))) == 1
+    assert stage.cluster.get_state().optional_kinds == {kind}
+    assert len(list(stage.store.list_children(KEY))) == 1
 
 
 async def test_a_node_that_vanished_in_a_gap_is_forgotten(stage: Stage) -> None:
     stage.cluster.put("Node", thing("1", name="gone"))
     stage.cluster.put("Node", thing("1", name="there"))
     stage.lists["nodes"] = [thing("1", name="there")]
-    await stage.audit.once()
-    nodes = stage.cluster.facts().nodes
+    await stage.audit.run_once()
+    nodes = stage.cluster.get_state().nodes
     assert nodes is not None
     assert [node.name for node in nodes] == ["there"]
 
@@ -144,9 +145,9 @@ async def test_empty_caches_are_filled_before_the_first_pass(stage: Stage) -> No
         "nodes": [thing("3", "n", name="node")],
     }
     await stage.audit.fill()
-    assert stage.store.resource(KEY) is not None
-    assert [one["kind"] for one in stage.store.children(KEY)] == ["Deployment"]
-    assert stage.cluster.facts().nodes is not None
+    assert stage.store.get_resource(KEY) is not None
+    assert [one["kind"] for one in stage.store.list_children(KEY)] == ["Deployment"]
+    assert stage.cluster.get_state().nodes is not None
     assert await stage.queue.get(0) == KEY
 
 
@@ -163,7 +164,7 @@ async def test_audits_are_regular_however_often_a_kind_is_listed_anew(stage: Sta
 
 
 def test_a_heartbeat_of_a_node_changes_nothing() -> None:
-    cluster = ClusterStore(watches_nodes=True)
+    cluster = ClusterCache(watches_nodes=True)
     node = {"metadata": {"name": "n", "labels": {"a": "b"}}, "status": {"conditions": [{"lastHeartbeat": 1}]}}
     assert cluster.put("Node", node)
     assert not cluster.put("Node", {**node, "status": {"conditions": [{"lastHeartbeat": 2}]}})
@@ -172,5 +173,5 @@ def test_a_heartbeat_of_a_node_changes_nothing() -> None:
 
 
 def test_nodes_that_are_not_watched_are_unknown_and_not_none() -> None:
-    assert ClusterStore(watches_nodes=False).facts().nodes is None
-    assert ClusterStore(watches_nodes=True).facts().nodes == ()
+    assert ClusterCache(watches_nodes=False).get_state().nodes is None
+    assert ClusterCache(watches_nodes=True).get_state().nodes == ()

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from embedserve_operator.api.status import ConversionStatus, FetchStatus
-from embedserve_operator.pods import mounted_config
+from embedserve_operator.observe.pods import read_mounted_config_map
 from tests.operator.builders import OTHER_REPO, REPORT, Cluster, hub_spec, resource
 from tests.operator.cache_builders import (
     CONVERSION,
@@ -49,7 +49,7 @@ def names(cluster: Cluster) -> list[str]:
 
 def test_the_claim_is_made_first_then_the_job_then_the_pods() -> None:
     empty = Cluster(resource(cached()))
-    assert empty.plan().start == ()
+    assert empty.plan().jobs_to_create == ()
     assert empty.names("Deployment") == []
     made = empty.applied()
     assert [one["metadata"]["name"] for one in made.claims] == ["docs-models"]
@@ -82,7 +82,7 @@ def test_a_service_that_serves_from_its_cache_is_ready_and_at_rest() -> None:
 
 def test_a_job_that_was_cleared_away_is_not_run_again() -> None:
     cluster = cleared(serving(cached()))
-    assert cluster.plan().start == ()
+    assert cluster.plan().jobs_to_create == ()
     assert cluster.applied().jobs == ()
     assert fetch_of(cluster).digest == REPORT["digest"]
 
@@ -97,7 +97,7 @@ def test_a_job_that_was_cleared_away_is_not_run_again() -> None:
 )
 def test_what_does_not_concern_the_model_fetches_nothing(change: dict[str, Any]) -> None:
     changed = cleared(serving(cached())).changed(cached(**change))
-    assert changed.plan().start == ()
+    assert changed.plan().jobs_to_create == ()
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_model_that_cannot_be_fetched_takes_nothing_away() -> None:
 def test_why_a_fetch_fails_is_said_while_it_is_tried_again(reason: str, retryable: bool, said: str) -> None:
     cluster = retrying(started(Cluster(resource(cached()))), reason, retryable=retryable)
     assert cluster.conditions()[said].reason == reason
-    assert cluster.plan().remove == ()
+    assert cluster.plan().jobs_to_delete == ()
 
 
 def test_a_fetch_that_was_given_up_stays_so_when_its_job_is_cleared_away() -> None:
@@ -156,7 +156,7 @@ def test_a_fetch_that_was_given_up_is_tried_again_when_the_resource_changes(gone
 def test_a_job_without_a_word_at_its_end_is_run_again() -> None:
     cluster = succeeded(started(Cluster(resource(cached()))))
     silent = replace(cluster, job_pods=())
-    assert len(silent.plan().remove) == 1
+    assert len(silent.plan().jobs_to_delete) == 1
     assert running(started(silent))
 
 
@@ -206,7 +206,7 @@ def test_a_claim_that_is_not_there_is_named_and_waited_for() -> None:
 
 def test_a_filled_claim_needs_no_job() -> None:
     cluster = with_claim(cached({**SHARED, "readOnly": True}), claim("ReadOnlyMany"))
-    assert cluster.plan().start == ()
+    assert cluster.plan().jobs_to_create == ()
     assert len(cluster.applied().names("Deployment")) == 1
 
 
@@ -225,7 +225,7 @@ class TestConversion:
         found = conversion_of(cluster)
         assert (found.state, found.chosen, found.fallback) == ("Succeeded", "int8", None)
         assert [one.mean_cosine for one in found.variants] == [None, 0.9991]
-        assert cluster.plan().start == ()
+        assert cluster.plan().jobs_to_create == ()
 
     def test_a_variant_below_the_floor_is_said_to_be_replaced(self) -> None:
         refused = {
@@ -294,7 +294,7 @@ class TestConversion:
         (config,) = [
             child["data"]["runtime.yaml"]
             for child in again.children
-            if child["metadata"]["name"] == mounted_config(job["spec"]["template"]["spec"])
+            if child["metadata"]["name"] == read_mounted_config_map(job["spec"]["template"]["spec"])
         ]
         assert yaml.safe_load(config)["onnx"]["outputs"] == ["last_hidden_state"]
         assert again.names("Deployment") == cluster.names("Deployment")
@@ -373,7 +373,7 @@ class TestSharedClaim:
         first = self.first()
         second = started(self.other(first))
         assert names(second) == names(first)
-        assert second.plan().start == ()
+        assert second.plan().jobs_to_create == ()
         assert "models-fetch-" in second.conditions()["Reconciling"].message
 
     def test_both_take_the_result_of_one_conversion(self) -> None:
@@ -390,7 +390,7 @@ class TestSharedClaim:
 
     def test_the_first_job_is_not_pulled_away_because_the_second_is_made_otherwise(self) -> None:
         second = self.other(self.first(), pod={"nodeSelector": {"disk": "fast"}})
-        assert second.plan().remove == ()
+        assert second.plan().jobs_to_delete == ()
 
     def test_a_second_with_another_token_tries_what_the_first_could_not_and_both_come_to_rest(self) -> None:
         first = started(failed(self.first(), "ModelAccessDenied", retryable=False))
@@ -406,7 +406,7 @@ class TestSharedClaim:
         again = started(failed(second, "ModelAccessDenied", retryable=False))
         for cluster in (again, started(replace(first, jobs=again.jobs, job_pods=again.job_pods))):
             assert cluster.conditions()["Stalled"].reason == "ModelAccessDenied"
-            assert (cluster.plan().start, cluster.plan().remove) == ((), ())
+            assert (cluster.plan().jobs_to_create, cluster.plan().jobs_to_delete) == ((), ())
 
     def test_vectors_that_are_made_otherwise_are_asked_for_by_themselves(self) -> None:
         first = self.first()
@@ -446,12 +446,12 @@ def test_what_is_gone_from_the_volume_is_fetched_and_converted_again(gone: bool)
 def test_a_look_from_before_the_fetch_fetches_nothing_again() -> None:
     cluster = lost(serving(cached()), "2026-01-02T11:59:00Z")
     plan = cluster.plan()
-    assert (plan.start, plan.remove) == ((), ())
+    assert (plan.jobs_to_create, plan.jobs_to_delete) == ((), ())
     assert cluster.conditions()["Reconciling"].reason == "ModelNotStored"
 
 
 def test_a_filled_volume_without_the_model_is_named_and_not_written() -> None:
     filled = started(with_claim(cached({"claimName": "models", "readOnly": True}), claim("ReadOnlyMany")))
     lacking = lost(filled.rolled_out(), "2026-01-02T12:30:00Z")
-    assert lacking.plan().start == ()
+    assert lacking.plan().jobs_to_create == ()
     assert lacking.conditions()["Ready"].reason == "ModelNotStored"

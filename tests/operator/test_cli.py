@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from embedserve_operator.cli import main, plugin
+from embedserve_operator.commands.cli import kubectl_plugin, main
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "minilm.yaml"
 
@@ -46,16 +46,19 @@ def test_explain_says_which_nodes_fit(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_the_plugin_has_the_commands_that_need_no_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    assert plugin(["render", "-f", str(EXAMPLE)]) == 0
+    assert kubectl_plugin(["render", "-f", str(EXAMPLE)]) == 0
     assert "kind: Deployment" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        plugin(["run"])
+        kubectl_plugin(["run"])
     assert "invalid choice: 'run'" in capsys.readouterr().err
 
 
 def test_kubectl_finds_the_plugin_by_its_name() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "operator" / "pyproject.toml").read_text())
-    assert project["project"]["scripts"]["kubectl-embedserve"] == f"{plugin.__module__}:{plugin.__name__}"
+    assert (
+        project["project"]["scripts"]["kubectl-embedserve"]
+        == f"{kubectl_plugin.__module__}:{kubectl_plugin.__name__}"
+    )
 
 
 @pytest.mark.parametrize(

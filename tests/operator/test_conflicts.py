@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from embedserve_operator.conflicts import Overrulings, applying_managers
-from embedserve_operator.kube import FIELD_MANAGER, SCALE_MANAGER
+from embedserve_operator.apply.conflicts import ConflictHistory, find_applying_managers
+from embedserve_operator.kube.client import FIELD_MANAGER, SCALE_MANAGER
 
 OURS = frozenset({FIELD_MANAGER, SCALE_MANAGER})
 
@@ -44,23 +44,23 @@ OURS = frozenset({FIELD_MANAGER, SCALE_MANAGER})
     ],
 )
 def test_managers_that_applied_are_told_from_those_that_updated(message: str, want: tuple[str, ...]) -> None:
-    assert applying_managers(message, OURS) == want
+    assert find_applying_managers(message, OURS) == want
 
 
 def test_what_is_changed_again_and_again_is_not_taken_back_for_ever() -> None:
-    overrulings = Overrulings()
-    assert [overrulings.may_overrule("x", now) for now in (0.0, 10.0, 20.0, 30.0)] == [
+    conflict_history = ConflictHistory()
+    assert [conflict_history.may_overrule("x", now) for now in (0.0, 10.0, 20.0, 30.0)] == [
         True,
         True,
         True,
         False,
     ]
-    assert overrulings.may_overrule("y", 30.0), "another object is another matter"
-    assert overrulings.may_overrule("x", 700.0), "after a quiet while it is drift again"
+    assert conflict_history.may_overrule("y", 30.0), "another object is another matter"
+    assert conflict_history.may_overrule("x", 700.0), "after a quiet while it is drift again"
 
 
 def test_memory_is_bounded() -> None:
-    overrulings = Overrulings()
+    conflict_history = ConflictHistory()
     for number in range(10_000):
-        overrulings.may_overrule(number, 0.0)
-    assert len(vars(overrulings)["_times"]) == 4096
+        conflict_history.may_overrule(number, 0.0)
+    assert len(vars(conflict_history)["_times"]) == 4096

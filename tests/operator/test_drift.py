@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedserve_operator.drift import first_difference, quantity, reason_to_apply
-from embedserve_operator.wire import Manifest
-from embedserve_operator.world import Child, ChildRef
+from embedserve_operator.apply.drift import find_first_difference, find_reason_to_apply, parse_quantity
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.kube.references import ChildRef
+from embedserve_operator.state.resource import Child
 from tests.operator.builders import Cluster, hub_spec, resource
 
 SPEC = hub_spec(resources={"limits": {"cpu": 1, "memory": "1024Mi"}})
@@ -28,7 +29,7 @@ def reason(kind: str, change: Callable[[Any], None]) -> str | None:
     change(live)
     mark = live["metadata"].get("annotations", {}).get("embedserve.dev/fingerprint", "")
     ref = ChildRef(kind, manifest["metadata"]["name"])
-    return reason_to_apply(manifest, Child(ref, "uid", mark, live))
+    return find_reason_to_apply(manifest, Child(ref, "uid", mark, live))
 
 
 def _container(live: Any) -> Any:
@@ -123,7 +124,7 @@ def test_a_change_of_ours_is_seen_and_named(kind: str, change: Callable[[Any], N
 
 
 def test_a_child_that_does_not_exist_has_to_be_made() -> None:
-    assert reason_to_apply(wanted("Service"), None) == "it does not exist"
+    assert find_reason_to_apply(wanted("Service"), None) == "it does not exist"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_a_child_that_does_not_exist_has_to_be_made() -> None:
     [("1000m", "1"), (1, "1"), ("1Gi", "1024Mi"), ("0.5", "500m"), ("1e3", "1k"), ("2E", "2000P")],
 )
 def test_equal_quantities(one: Any, other: Any) -> None:
-    assert quantity(one) == quantity(other) is not None
+    assert parse_quantity(one) == parse_quantity(other) is not None
 
 
 JSON = st.recursive(
@@ -144,4 +145,4 @@ JSON = st.recursive(
 @settings(max_examples=40)
 @given(JSON)
 def test_nothing_differs_from_itself(value: Any) -> None:
-    assert first_difference(value, value) is None
+    assert find_first_difference(value, value) is None

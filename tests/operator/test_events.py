@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from embedserve_operator.events import events_of
-from embedserve_operator.status import stamped
-from embedserve_operator.wire import Manifest
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.status.events import build_events
+from embedserve_operator.status.publisher import add_times
 from tests.operator.builders import Cluster, failed
 from tests.operator.moments import LATER, NOON
 
@@ -12,8 +12,8 @@ BROKEN = failed("ModelNotFound", "no repository a/b", retryable=False)
 
 
 def events(cluster: Cluster) -> list[Manifest]:
-    world = cluster.world()
-    return events_of(world.resource, stamped(cluster.plan().status, world.resource, LATER), LATER)
+    observed = cluster.observed()
+    return build_events(observed.resource, add_times(cluster.plan().status, observed.resource, LATER), LATER)
 
 
 def test_a_failure_is_one_warning_although_two_conditions_tell_it() -> None:

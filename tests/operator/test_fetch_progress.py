@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from embedserve_operator.api.status import Fetching
-from embedserve_operator.pace import Pace
-from embedserve_operator.wire import Manifest, dig
-from embedserve_operator.world import FetchProgress, Key, Said
+from embedserve_operator.kube.objects import Manifest, dig
+from embedserve_operator.kube.references import ObjectKey
+from embedserve_operator.queue.throttle import Throttle
+from embedserve_operator.state.pods import FetchProgress, PodReplies
 from tests.operator.builders import OTHER_REPO, REPO, Cluster, hub_spec, resource
 from tests.operator.cache_builders import (
     VOLUME,
@@ -48,7 +49,9 @@ def with_pod_of_job(
 
 def saying(cluster: Cluster, **said: FetchProgress) -> Cluster:
     """After pods, by UID, have said how far they are."""
-    return replace(cluster, said={f"{uid}/0": Said(progress=progress) for uid, progress in said.items()})
+    return replace(
+        cluster, replies={f"{uid}/0": PodReplies(progress=progress) for uid, progress in said.items()}
+    )
 
 
 def fetching_of(cluster: Cluster) -> Fetching | None:
@@ -63,7 +66,7 @@ def loading(cluster: Cluster) -> Cluster:
 
 def test_the_pod_of_the_job_is_asked_and_its_answer_published() -> None:
     cluster = with_pod_of_job(started(with_claim(cached())))
-    assert [(one.name, one.address) for one in cluster.plan().fetchers] == [("loader", "10.0.0.9")]
+    assert [(one.name, one.address) for one in cluster.plan().fetching_pods] == [("loader", "10.0.0.9")]
     assert fetching_of(cluster) is None
     said = saying(cluster, loader=HALF)
     assert fetching_of(said) == Fetching(
@@ -82,12 +85,12 @@ def test_the_pod_of_the_job_is_asked_and_its_answer_published() -> None:
     ],
 )
 def test_who_cannot_answer_is_not_asked(pod: dict[str, Any]) -> None:
-    assert with_pod_of_job(started(with_claim(cached())), **pod).plan().fetchers == ()
+    assert with_pod_of_job(started(with_claim(cached())), **pod).plan().fetching_pods == ()
 
 
 def test_pods_that_fetch_for_themselves_are_asked_and_the_slowest_counts() -> None:
     cluster = loading(Cluster(resource(hub_spec(replicas=2))))
-    names = [one.run.removesuffix("/0") for one in cluster.plan().fetchers]
+    names = [one.run_id.removesuffix("/0") for one in cluster.plan().fetching_pods]
     assert len(names) == 2
     found = fetching_of(saying(cluster, **{names[0]: HALF, names[1]: LESS}))
     assert found is not None
@@ -95,14 +98,14 @@ def test_pods_that_fetch_for_themselves_are_asked_and_the_slowest_counts() -> No
 
 
 def test_of_many_pods_a_few_are_asked() -> None:
-    assert len(loading(Cluster(resource(hub_spec(replicas=40)))).plan().fetchers) == 8
+    assert len(loading(Cluster(resource(hub_spec(replicas=40)))).plan().fetching_pods) == 8
 
 
 def test_another_services_job_on_the_same_claim_is_asked_too() -> None:
     first = started(with_claim(cached({"claimName": "models"}), claim("ReadWriteOnce")))
     other = {**running(first), "metadata": {**running(first)["metadata"], "ownerReferences": []}}
     second = with_pod_of_job(replace(first, jobs=(other,)))
-    assert [one.name for one in second.plan().fetchers] == ["loader"]
+    assert [one.name for one in second.plan().fetching_pods] == ["loader"]
 
 
 def test_the_model_that_serves_stays_said_while_another_one_is_fetched() -> None:
@@ -117,7 +120,7 @@ def test_after_the_fetch_nothing_is_asked_and_nothing_said() -> None:
     fetching = saying(with_pod_of_job(started(with_claim(cached()))), loader=HALF).published()
     assert fetching_of(fetching) is not None
     done = succeeded(replace(fetching, job_pods=()))
-    assert done.plan().fetchers == ()
+    assert done.plan().fetching_pods == ()
     assert fetching_of(done) is None
 
 
@@ -141,15 +144,15 @@ def test_the_operator_is_let_in_to_ask_and_nobody_else() -> None:
 
 def test_one_resource_is_looked_at_after_the_pause_and_many_at_the_rate() -> None:
     now = [0.0]
-    pace = Pace(lambda: now[0], pause=5.0, rate=2.0)
-    first, *others = [Key("search", f"docs-{number}") for number in range(20)]
-    assert pace.due_in(first) == 0.0
-    assert pace.look(first) == 5.0
+    throttle = Throttle(lambda: now[0], pause=5.0, rate=2.0)
+    first, *others = [ObjectKey("search", f"docs-{number}") for number in range(20)]
+    assert throttle.seconds_until_due(first) == 0.0
+    assert throttle.record(first) == 5.0
     now[0] = 3.0
-    assert pace.due_in(first) == 2.0
+    assert throttle.seconds_until_due(first) == 2.0
     for key in others:
-        pace.look(key)
-    assert pace.due_in(first) == 7.0, "twenty at two a second are ten seconds for each"
+        throttle.record(key)
+    assert throttle.seconds_until_due(first) == 7.0, "twenty at two a second are ten seconds for each"
     for key in others:
-        pace.forget(key)
-    assert pace.due_in(first) == 2.0
+        throttle.forget(key)
+    assert throttle.seconds_until_due(first) == 2.0

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from embedserve_operator.api.hardware import CLASSES, merge_classes
 from embedserve_operator.errors import SettingsError
-from embedserve_operator.hardware import CLASSES, with_changes
 from embedserve_operator.settings import RenderSettings, RuntimeImage
 from tests.operator.builders import SETTINGS, Cluster, hub_spec, resource
 
@@ -15,7 +15,7 @@ IMAGES = SETTINGS.images
 
 
 def test_a_change_of_one_field_keeps_the_others() -> None:
-    changed = with_changes({"hopper": {"maxSurge": 1}})["hopper"]
+    changed = merge_classes({"hopper": {"maxSurge": 1}})["hopper"]
     assert changed.max_surge == 1
     assert changed.compute_capabilities == CLASSES["hopper"].compute_capabilities
 
@@ -33,12 +33,12 @@ def test_a_change_of_one_field_keeps_the_others() -> None:
 )
 def test_a_class_that_makes_no_sense_is_refused_by_name(changes: dict[str, Any], want: str) -> None:
     with pytest.raises(SettingsError, match="hardware class x") as caught:
-        with_changes(changes)
+        merge_classes(changes)
     assert want in str(caught.value)
 
 
 def test_a_class_with_an_image_that_is_not_there_is_refused_at_the_start() -> None:
-    classes = with_changes({"x": {"image": "rocm"}})
+    classes = merge_classes({"x": {"image": "rocm"}})
     with pytest.raises(SettingsError, match="names the image rocm; there are: cpu, cuda"):
         RenderSettings(images=IMAGES, classes=classes)
 
@@ -90,7 +90,7 @@ def test_an_image_without_the_architecture_of_the_class_is_refused() -> None:
     )
     from embedserve_operator.plan import make_plan
 
-    plan = make_plan(Cluster(resource(hub_spec(hardware={"class": "dgx-spark"}))).world(), settings)
+    plan = make_plan(Cluster(resource(hub_spec(hardware={"class": "dgx-spark"}))).observed(), settings)
     (stalled,) = [c for c in plan.status.conditions if c.type == "Stalled"]
     assert stalled.reason == "ImageLacksArchitecture"
     assert "needs arm64, and the image cuda:1 has only amd64" in stalled.message

@@ -6,7 +6,7 @@ import socket
 
 import httpx
 
-from embedserve_operator.health import Pulse, serve_health
+from embedserve_operator.process.health import HeartbeatMonitor, serve_health
 
 
 def free_port() -> int:
@@ -18,21 +18,21 @@ def free_port() -> int:
 
 def test_a_loop_is_silent_when_its_last_sign_is_too_long_ago() -> None:
     now = 0.0
-    pulse = Pulse(lambda: now)
-    pulse.expect("worker", 10.0)
-    pulse.expect("lease", 100.0)
+    heartbeats = HeartbeatMonitor(lambda: now)
+    heartbeats.expect("worker", 10.0)
+    heartbeats.expect("lease", 100.0)
     now = 10.5
-    assert pulse.silent() == ["worker"]
-    pulse.beat("worker")
-    assert pulse.silent() == []
+    assert heartbeats.find_silent() == ["worker"]
+    heartbeats.record("worker")
+    assert heartbeats.find_silent() == []
 
 
 async def test_the_probe_fails_when_a_loop_is_silent() -> None:
     now = 0.0
-    pulse = Pulse(lambda: now)
-    pulse.expect("worker", 10.0)
+    heartbeats = HeartbeatMonitor(lambda: now)
+    heartbeats.expect("worker", 10.0)
     port = free_port()
-    runner = await serve_health(pulse, port)
+    runner = await serve_health(heartbeats, port)
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
             assert (await client.get("/healthz")).status_code == 200

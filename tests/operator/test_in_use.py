@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from embedserve_operator.commands.in_use import find_names_in_use, list_in_use
 from embedserve_operator.errors import ManifestError, RefusedError
-from embedserve_operator.in_use import list_in_use, names_in_use
-from embedserve_operator.wire import Manifest
+from embedserve_operator.kube.objects import Manifest
 from tests.operator.api_server import ApiServer, serving, status
 from tests.operator.builders import REPO, REPORT, hub_spec, resource
 from tests.operator.cache_builders import CONVERSION, cached, started, with_claim
@@ -24,11 +24,14 @@ def deployments() -> list[dict[str, Any]]:
 
 
 def test_what_a_service_serves_or_is_about_to_serve_is_in_use() -> None:
-    assert names_in_use([SERVICE.resource], [], "docs-models") == (CONVERSION["artifact"], REPORT["digest"])
+    assert find_names_in_use([SERVICE.resource], [], "docs-models") == (
+        CONVERSION["artifact"],
+        REPORT["digest"],
+    )
 
 
 def test_what_the_pods_of_an_earlier_model_serve_is_in_use() -> None:
-    assert names_in_use([], deployments(), "docs-models") == (REPORT["digest"],)
+    assert find_names_in_use([], deployments(), "docs-models") == (REPORT["digest"],)
 
 
 NEW = resource(cached())
@@ -47,18 +50,18 @@ CHANGED = SERVICE.changed(
     ],
 )
 def test_a_service_that_is_not_served_yet_uses_what_its_spec_names(one: Manifest, is_kept: bool) -> None:
-    assert (REPO in names_in_use([one], [], "docs-models")) is is_kept
+    assert (REPO in find_names_in_use([one], [], "docs-models")) is is_kept
 
 
 def test_a_resource_that_cannot_be_read_ends_the_look() -> None:
     unreadable = {**NEW, "spec": {**NEW["spec"], "model": {"source": {}}}}
     with pytest.raises(ManifestError, match="search/docs cannot be read"):
-        names_in_use([SERVICE.resource, unreadable], [], "docs-models")
+        find_names_in_use([SERVICE.resource, unreadable], [], "docs-models")
 
 
 def test_what_is_on_another_claim_is_not() -> None:
     other = {**SERVICE.resource, "spec": hub_spec()}
-    assert names_in_use([SERVICE.resource, other], deployments(), "models") == ()
+    assert find_names_in_use([SERVICE.resource, other], deployments(), "models") == ()
 
 
 async def test_what_cannot_be_asked_is_not_taken_for_unused(

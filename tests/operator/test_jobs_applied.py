@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from embedserve_operator.apply import Applier, refused
-from embedserve_operator.kube import Kube
+from embedserve_operator.apply.children import ChildApplier, explain_refusal
+from embedserve_operator.cache.objects import ObjectCache
+from embedserve_operator.kube.client import KubeClient
+from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.plan import Plan
-from embedserve_operator.store import Store
-from embedserve_operator.world import ChildRef
 from tests.operator.api_server import ApiServer, serving, status
 from tests.operator.builders import Cluster, resource
 from tests.operator.cache_builders import cached, started
@@ -57,13 +57,13 @@ def fetching() -> Cluster:
 
 async def test_a_job_is_created_once(server: JobServer) -> None:
     cluster = fetching()
-    plan, world = cluster.plan(), cluster.world()
-    only_jobs = Plan(children=(), prune=(), status=plan.status, start=plan.start)
-    async with Kube(request_timeout=5) as kube:
-        applier = Applier(kube, Store())
-        assert await applier.apply(only_jobs, world) is None
-        assert await applier.apply(only_jobs, world) is None, "one that is there is no trouble"
-    assert list(server.jobs) == [plan.start[0]["metadata"]["name"]]
+    plan, observed = cluster.plan(), cluster.observed()
+    only_jobs = Plan(children=(), prune=(), status=plan.status, jobs_to_create=plan.jobs_to_create)
+    async with KubeClient(request_timeout=5) as kube:
+        applier = ChildApplier(kube, ObjectCache())
+        assert await applier.apply(only_jobs, observed) is None
+        assert await applier.apply(only_jobs, observed) is None, "one that is there is no trouble"
+    assert list(server.jobs) == [plan.jobs_to_create[0]["metadata"]["name"]]
 
 
 async def test_a_job_that_is_refused_is_told(server: JobServer) -> None:
@@ -72,20 +72,22 @@ async def test_a_job_that_is_refused_is_told(server: JobServer) -> None:
 
     server.answer = refuse
     cluster = fetching()
-    plan = Plan(children=(), prune=(), status=cluster.plan().status, start=cluster.plan().start)
-    async with Kube(request_timeout=5) as kube:
-        refusal = await Applier(kube, Store()).apply(plan, cluster.world())
+    plan = Plan(
+        children=(), prune=(), status=cluster.plan().status, jobs_to_create=cluster.plan().jobs_to_create
+    )
+    async with KubeClient(request_timeout=5) as kube:
+        refusal = await ChildApplier(kube, ObjectCache()).apply(plan, cluster.observed())
     assert refusal is not None
     assert (refusal.reason, "exceeded quota" in refusal.message) == ("ChildRefused", True)
 
 
 async def test_a_job_that_is_in_the_way_is_deleted_and_no_other_of_its_name(server: JobServer) -> None:
     cluster = started(fetching())
-    world = cluster.world()
-    plan = Plan(children=(), prune=(), status=cluster.plan().status, remove=world.jobs)
-    async with Kube(request_timeout=5) as kube:
-        await Applier(kube, Store()).apply(plan, world)
-    assert server.deleted == [(world.jobs[0].name, world.jobs[0].uid)]
+    observed = cluster.observed()
+    plan = Plan(children=(), prune=(), status=cluster.plan().status, jobs_to_delete=observed.jobs)
+    async with KubeClient(request_timeout=5) as kube:
+        await ChildApplier(kube, ObjectCache()).apply(plan, observed)
+    assert server.deleted == [(observed.jobs[0].name, observed.jobs[0].uid)]
 
 
 NO_TYPE = "spec.template.spec.volumes[3]: Required value: must specify a volume type"
@@ -103,7 +105,7 @@ UNDECLARED = '.spec.template.spec.volumes[name="source"].image: field not declar
 )
 def test_an_api_server_without_image_volumes_is_named(volumes: list[Any], said: str, reason: str) -> None:
     manifest = {"spec": {"template": {"spec": {"volumes": volumes}}}}
-    refusal = refused(ChildRef("Deployment", "docs-1"), said, manifest)
+    refusal = explain_refusal(ChildRef("Deployment", "docs-1"), said, manifest)
     assert refusal.reason == reason
     assert said in refusal.message
 
@@ -137,9 +139,9 @@ async def test_a_volume_that_the_api_server_would_leave_out_is_named_and_nothing
     cluster = Cluster(resource(IMAGE))
     plan = cluster.plan()
     deployments = tuple(child for child in plan.children if child["kind"] == "Deployment")
-    async with Kube(request_timeout=5) as kube:
-        refusal = await Applier(kube, Store()).apply(
-            Plan(children=deployments, prune=(), status=plan.status), cluster.world()
+    async with KubeClient(request_timeout=5) as kube:
+        refusal = await ChildApplier(kube, ObjectCache()).apply(
+            Plan(children=deployments, prune=(), status=plan.status), cluster.observed()
         )
     assert (refusal.reason if refusal is not None else None) == want
     assert made == (["Deployment"] if has_feature else [])

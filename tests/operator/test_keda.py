@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from embedserve_operator.nodes import ClusterFacts
-from embedserve_operator.plan import HandOver
+from embedserve_operator.kube.objects import decimal_of
+from embedserve_operator.plan import ReplicasHandOver
 from embedserve_operator.settings import KedaSettings
-from embedserve_operator.wire import decimal_of
+from embedserve_operator.state.nodes import ClusterState
 from tests.operator.builders import OTHER_REPO, SETTINGS, Cluster, hub_spec, resource, with_pods
 
 KEDA = replace(SETTINGS, keda=KedaSettings())
-INSTALLED = ClusterFacts(optional_kinds=frozenset({"ScaledObject"}))
+INSTALLED = ClusterState(optional_kinds=frozenset({"ScaledObject"}))
 CRON = {"type": "cron", "metadata": {"start": "0 6 * * *", "end": "0 20 * * *", "desiredReplicas": "1"}}
 
 
-def scaled(facts: ClusterFacts = INSTALLED, **autoscaling: Any) -> Cluster:
+def scaled(facts: ClusterState = INSTALLED, **autoscaling: Any) -> Cluster:
     asked = hub_spec(autoscaling={"maxReplicas": 6, **autoscaling})
     return Cluster(resource(asked), facts=facts, settings=KEDA)
 
@@ -59,7 +59,7 @@ def test_a_scaled_object_takes_the_place_of_the_autoscaler_and_the_number_is_han
     assert found["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
     assert (found["minReplicaCount"], found["maxReplicaCount"]) == (2, 6)
     assert found["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleUp"]["selectPolicy"] == "Max"
-    assert cluster.plan().hand_over == HandOver(name, 2)
+    assert cluster.plan().hand_over == ReplicasHandOver(name, 2)
     assert cluster.applied().names("HorizontalPodAutoscaler") == []
 
 
@@ -153,7 +153,7 @@ def test_an_autoscaler_of_keda_that_gets_no_metric_names_what_it_reads() -> None
 
 
 def test_without_keda_in_the_cluster_the_number_stays_and_the_condition_says_what_to_do() -> None:
-    cluster = with_pods(scaled(facts=ClusterFacts()).applied(), 1).rolled_out()
+    cluster = with_pods(scaled(facts=ClusterState()).applied(), 1).rolled_out()
     assert cluster.names("ScaledObject") == []
     said = cluster.conditions()
     assert said["Ready"].status == "True"

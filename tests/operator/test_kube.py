@@ -9,17 +9,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from embedserve_operator.errors import (
-    ApiError,
-    ConflictError,
-    LeaseLostError,
-    RefusedError,
-    UnavailableError,
-)
-from embedserve_operator.kube import Kube
-from embedserve_operator.lease import Elector
+from embedserve_operator.errors import ApiError, ConflictError, LeaseLostError, RefusedError, UnavailableError
+from embedserve_operator.kube.client import KubeClient
+from embedserve_operator.kube.references import ChildRef
+from embedserve_operator.process.lease import LeaderElector
 from embedserve_operator.settings import LeaseSettings
-from embedserve_operator.world import ChildRef
 from tests.operator.api_server import ApiServer, serving, status
 from tests.operator.moments import NOON
 
@@ -54,7 +48,7 @@ async def test_an_answer_becomes_its_error(
         return answer
 
     server.answer = say
-    async with Kube(request_timeout=5) as kube:
+    async with KubeClient(request_timeout=5) as kube:
         with pytest.raises(ApiError) as caught:
             await kube.apply(MANIFEST, force=False)
     assert type(caught.value) is want
@@ -67,7 +61,7 @@ async def test_a_server_that_does_not_answer_is_given_up(server: ApiServer) -> N
         raise AssertionError
 
     server.answer = never
-    async with Kube(request_timeout=0.1) as kube:
+    async with KubeClient(request_timeout=0.1) as kube:
         with pytest.raises(UnavailableError):
             await kube.get("search", ChildRef("Service", "docs"))
 
@@ -77,9 +71,9 @@ async def test_only_watched_namespaces_are_listed(server: ApiServer) -> None:
         return web.json_response({"items": []})
 
     server.answer = empty
-    async with Kube(request_timeout=5, namespaces=("a", "b")) as kube:
-        await kube.existing_versions("Deployment", "x")
-        await kube.existing_versions("EmbeddingService", "x")
+    async with KubeClient(request_timeout=5, namespaces=("a", "b")) as kube:
+        await kube.list_versions("Deployment", "x")
+        await kube.list_versions("EmbeddingService", "x")
     assert server.requests == [
         "GET /apis/apps/v1/namespaces/a/deployments?labelSelector=x&limit=100",
         "GET /apis/apps/v1/namespaces/b/deployments?labelSelector=x&limit=100",
@@ -88,15 +82,15 @@ async def test_only_watched_namespaces_are_listed(server: ApiServer) -> None:
     ]
 
 
-def elector(kube: Kube, me: str) -> Elector:
-    return Elector(kube, LEASE, me, now=lambda: NOON, on_attempt=lambda: None)
+def elector(kube: KubeClient, me: str) -> LeaderElector:
+    return LeaderElector(kube, LEASE, me, now=lambda: NOON, on_attempt=lambda: None)
 
 
 async def test_one_of_two_leads_and_the_other_takes_over_what_is_given_back(server: ApiServer) -> None:
-    async with Kube(request_timeout=5) as kube:
+    async with KubeClient(request_timeout=5) as kube:
         first, second = elector(kube, "first"), elector(kube, "second")
-        await first.win()
-        waiting = asyncio.create_task(second.win())
+        await first.acquire()
+        waiting = asyncio.create_task(second.acquire())
         await first.release()
         await waiting
     assert server.lease is not None
@@ -105,9 +99,9 @@ async def test_one_of_two_leads_and_the_other_takes_over_what_is_given_back(serv
 
 
 async def test_a_leader_that_vanished_is_followed_when_its_lease_has_run_out(server: ApiServer) -> None:
-    async with Kube(request_timeout=5) as kube:
-        await elector(kube, "killed").win()
-        await elector(kube, "next").win()
+    async with KubeClient(request_timeout=5) as kube:
+        await elector(kube, "killed").acquire()
+        await elector(kube, "next").acquire()
     assert server.lease is not None
     assert server.lease["spec"]["holderIdentity"] == "next"
 
@@ -116,18 +110,18 @@ async def test_behind_a_dead_connection_the_old_leader_stops_before_the_new_one_
     server: ApiServer,
 ) -> None:
     clock = asyncio.get_running_loop().time
-    async with Kube(request_timeout=5) as kube:
+    async with KubeClient(request_timeout=5) as kube:
         old, new = elector(kube, "old"), elector(kube, "new")
-        await old.win()
+        await old.acquire()
         server.deaf.add("old")
 
         async def stopped_at() -> float:
             with pytest.raises(LeaseLostError):
-                await old.keep()
+                await old.renew()
             return clock()
 
         async def began_at() -> float:
-            await new.win()
+            await new.acquire()
             return clock()
 
         stopped, began = await asyncio.gather(stopped_at(), began_at())
@@ -135,12 +129,12 @@ async def test_behind_a_dead_connection_the_old_leader_stops_before_the_new_one_
 
 
 async def test_a_deleted_lease_is_made_anew_by_its_holder(server: ApiServer) -> None:
-    async with Kube(request_timeout=5) as kube:
+    async with KubeClient(request_timeout=5) as kube:
         leading = elector(kube, "first")
-        await leading.win()
+        await leading.acquire()
         server.forget()
         server.created.clear()
-        keeping = asyncio.create_task(leading.keep())
+        keeping = asyncio.create_task(leading.renew())
         await server.created.wait()
         keeping.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -155,13 +149,13 @@ async def test_who_may_no_longer_lead_reads_and_tries_for_the_lease_and_writes_n
     async def ready(_request: web.Request) -> web.StreamResponse:
         return web.json_response({"items": []})
 
-    async with Kube(request_timeout=5) as kube:
+    async with KubeClient(request_timeout=5) as kube:
         unhurried = LeaseSettings(namespace="system", deadline=600.0)
-        first = Elector(kube, unhurried, "first", now=lambda: NOON, on_attempt=lambda: None)
-        kube.write_only_while(first.leads)
+        first = LeaderElector(kube, unhurried, "first", now=lambda: NOON, on_attempt=lambda: None)
+        kube.write_only_while(first.is_leader)
         with pytest.raises(UnavailableError, match="may no longer lead"):
             await kube.apply(MANIFEST, force=False)
-        await first.win()
+        await first.acquire()
         server.answer = ready
         await kube.apply(MANIFEST, force=False)
         kube.write_only_while(lambda: False)
@@ -173,11 +167,11 @@ async def test_who_may_no_longer_lead_reads_and_tries_for_the_lease_and_writes_n
 
 async def test_who_waits_looks_when_the_lease_runs_out_and_not_a_whole_pause_later(server: ApiServer) -> None:
     """With a pause of an hour it would otherwise never see the end of a Lease of one second."""
-    patient = LeaseSettings(namespace="system", duration=1.0, deadline=0.5, retry=0.1, look=3600.0)
-    async with Kube(request_timeout=5) as kube:
-        await elector(kube, "first").win()
-        second = Elector(kube, patient, "second", now=lambda: NOON, on_attempt=lambda: None)
+    patient = LeaseSettings(namespace="system", duration=1.0, deadline=0.5, retry=0.1, poll_interval=3600.0)
+    async with KubeClient(request_timeout=5) as kube:
+        await elector(kube, "first").acquire()
+        second = LeaderElector(kube, patient, "second", now=lambda: NOON, on_attempt=lambda: None)
         async with asyncio.timeout(60):
-            await second.win()
+            await second.acquire()
     assert server.lease is not None
     assert server.lease["spec"]["holderIdentity"] == "second"

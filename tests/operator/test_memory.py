@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from embedserve_operator.commands.render import format_yaml
+from embedserve_operator.manifests.memory import compute_memory
 from embedserve_operator.plan import Plan
-from embedserve_operator.render import as_yaml
-from embedserve_operator.specs.memory import memory_needed
 from tests.operator.builders import OTHER_REPO, REPO, REPORT, Cluster, hub_spec, resource
 from tests.operator.cache_builders import cached, started, succeeded
 from tests.operator.expected import assert_golden
@@ -46,7 +46,7 @@ def serving(**more: Any) -> Cluster:
     ids=["a tiny one", "MiniLM", "a base model", "a large model"],
 )
 def test_memory_grows_with_the_files_in_steps(size: int, want: int) -> None:
-    assert memory_needed(size) == want * MIB
+    assert compute_memory(size) == want * MIB
 
 
 def test_pods_are_not_restarted_when_the_size_becomes_known() -> None:
@@ -62,7 +62,7 @@ def test_the_next_change_of_the_template_takes_the_size_up() -> None:
     assert requests(changed) == {"memory": WANT}
     after = changed.applied()
     assert requests(after.rolled_out().published()) == {"memory": WANT}
-    assert_golden(HERE / "golden" / "memory" / "sized.yaml", as_yaml([deployment(after.plan())]))
+    assert_golden(HERE / "golden" / "memory" / "sized.yaml", format_yaml([deployment(after.plan())]))
 
 
 def test_another_size_of_the_same_revision_changes_nothing_by_itself() -> None:
@@ -103,7 +103,9 @@ def test_on_accelerators_the_size_says_nothing_of_the_memory_of_the_host() -> No
 def test_where_a_job_has_fetched_the_first_pods_are_made_for_the_size() -> None:
     cluster = succeeded(started(Cluster(resource(cached()))), {"model": REPORT})
     assert requests(cluster) == {"memory": WANT}
-    assert_golden(HERE / "golden" / "memory" / "fetched-by-a-job.yaml", as_yaml([deployment(cluster.plan())]))
+    assert_golden(
+        HERE / "golden" / "memory" / "fetched-by-a-job.yaml", format_yaml([deployment(cluster.plan())])
+    )
 
 
 def test_a_new_model_starts_without_the_size_of_the_old_one() -> None:

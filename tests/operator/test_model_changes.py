@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from embedserve_operator.kinds import RESOURCE
-from embedserve_operator.times import moment_of
+from embedserve_operator.api.times import format_moment
+from embedserve_operator.kube.kinds import RESOURCE
 from tests.operator.builders import NOW, hub_spec
 from tests.operator.simulation import BROKEN, KEY, Killed, Operator, Simulation, simulated, space_named
 
@@ -28,16 +28,16 @@ def spec(repo: str, rollout: dict[str, Any] | None = None, **more: Any) -> dict[
 
 
 @pytest.fixture
-async def world(
+async def running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Simulation, Operator]]:
     async with simulated(tmp_path, monkeypatch) as found:
         yield found
 
 
-async def through(world: tuple[Simulation, Operator], *specs: dict[str, Any]) -> Simulation:
+async def through(running: tuple[Simulation, Operator], *specs: dict[str, Any]) -> Simulation:
     """After the user applied one manifest after the other, each when the one before was served."""
-    simulation, operator = world
+    simulation, operator = running
     for one in specs:
         simulation.user_applies(one)
         await operator.run()
@@ -65,35 +65,37 @@ def types(simulation: Simulation) -> set[str]:
     return {one["type"] for one in status_of(simulation)["conditions"]}
 
 
-World = tuple[Simulation, Operator]
+RunningOperator = tuple[Simulation, Operator]
 
 
-async def test_a_first_model_is_served_at_the_name_of_its_space_too(world: World) -> None:
-    simulation = await through(world, spec(A))
+async def test_a_first_model_is_served_at_the_name_of_its_space_too(running: RunningOperator) -> None:
+    simulation = await through(running, spec(A))
     assert simulation.answers() == {SPACE[A]}
     assert services(simulation) == {"docs", own_name(A)}
     space = status_of(simulation)["vectorSpace"]
-    assert (space["id"], space["since"], space["dimensions"]) == (SPACE[A], moment_of(NOW), 384)
+    assert (space["id"], space["since"], space["dimensions"]) == (SPACE[A], format_moment(NOW), 384)
     assert space["url"] == f"http://{own_name(A)}.search.svc"
     assert {
         one["metadata"]["labels"]["embedserve.dev/vector-space"] for one in simulation.of_kind("Pod")
     } == {SPACE[A]}
 
 
-async def test_a_new_model_takes_the_name_and_the_old_one_stays_at_its_own_for_a_day(world: World) -> None:
-    simulation = await through(world, spec(A), spec(B))
+async def test_a_new_model_takes_the_name_and_the_old_one_stays_at_its_own_for_a_day(
+    running: RunningOperator,
+) -> None:
+    simulation = await through(running, spec(A), spec(B))
     assert simulation.answers() == {SPACE[B]}
     assert services(simulation) == {"docs", own_name(A), own_name(B)}
     assert {simulation.answer_of(one) for one in simulation.selected(own_name(A))} == {SPACE[B]}, (
         "old pods pass on what still comes by the name"
     )
     (previous,) = status_of(simulation)["vectorSpace"]["previous"]
-    assert (previous["id"], previous["replacedAt"]) == (SPACE[A], moment_of(NOW))
-    assert previous["keptUntil"] == moment_of(NOW + DAY)
+    assert (previous["id"], previous["replacedAt"]) == (SPACE[A], format_moment(NOW))
+    assert previous["keptUntil"] == format_moment(NOW + DAY)
     assert types(simulation) == {"Ready"}
     simulation.now += DAY
-    await through(world)
-    await world[1].run()
+    await through(running)
+    await running[1].run()
     assert deployments(simulation) == 1
     assert services(simulation) == {"docs", own_name(B)}
     (previous,) = status_of(simulation)["vectorSpace"]["previous"]
@@ -101,31 +103,33 @@ async def test_a_new_model_takes_the_name_and_the_old_one_stays_at_its_own_for_a
     assert "keptUntil" not in previous
 
 
-async def test_the_way_back_is_one_write_of_the_service(world: World) -> None:
-    simulation = await through(world, spec(A), spec(B))
+async def test_the_way_back_is_one_write_of_the_service(running: RunningOperator) -> None:
+    simulation = await through(running, spec(A), spec(B))
     pods = {one["metadata"]["uid"] for one in simulation.of_kind("Pod")}
     simulation.user_applies(spec(A))
-    await world[1].run(settles=False)
+    await running[1].run(settles=False)
     assert simulation.answers() == {SPACE[A]}
     assert {one["metadata"]["uid"] for one in simulation.of_kind("Pod")} == pods, "no pod was made or ended"
     assert [one["id"] for one in status_of(simulation)["vectorSpace"]["previous"]] == [SPACE[B]]
 
 
-async def test_the_same_space_under_another_address_takes_over_and_nothing_is_kept(world: World) -> None:
-    simulation = await through(world, spec(A), spec(MIRROR))
+async def test_the_same_space_under_another_address_takes_over_and_nothing_is_kept(
+    running: RunningOperator,
+) -> None:
+    simulation = await through(running, spec(A), spec(MIRROR))
     assert simulation.answers() == {SPACE[A]}
     assert deployments(simulation) == 1
     assert services(simulation) == {"docs", own_name(A)}
     assert status_of(simulation)["vectorSpace"]["previous"] == []
 
 
-async def test_nothing_is_kept_when_nothing_is_asked_to_be(world: World) -> None:
-    simulation = await through(world, spec(A), spec(B, {"keepPrevious": "0s"}))
+async def test_nothing_is_kept_when_nothing_is_asked_to_be(running: RunningOperator) -> None:
+    simulation = await through(running, spec(A), spec(B, {"keepPrevious": "0s"}))
     assert (simulation.answers(), deployments(simulation)) == ({SPACE[B]}, 1)
 
 
-async def test_a_held_space_waits_at_its_own_name_until_it_is_let_go(world: World) -> None:
-    simulation = await through(world, spec(A), spec(B, {"hold": True}))
+async def test_a_held_space_waits_at_its_own_name_until_it_is_let_go(running: RunningOperator) -> None:
+    simulation = await through(running, spec(A), spec(B, {"hold": True}))
     assert simulation.answers() == {SPACE[A]}
     assert len(simulation.selected(own_name(B))) == 2
     ready = simulation.condition("Ready")
@@ -135,27 +139,27 @@ async def test_a_held_space_waits_at_its_own_name_until_it_is_let_go(world: Worl
     assert types(simulation) == {"Ready"}, "that is what the manifest asks for"
     rollout = status_of(simulation)["rollout"]
     assert (rollout["state"], rollout["vectorSpace"]) == ("Held", SPACE[B])
-    await through(world, spec(B))
+    await through(running, spec(B))
     assert simulation.answers() == {SPACE[B]}
     assert "rollout" not in status_of(simulation)
 
 
-async def test_a_refused_change_changes_nothing_and_says_both_spaces(world: World) -> None:
-    simulation = await through(world, spec(A), spec(B, {"onNewVectorSpace": "Refuse"}))
+async def test_a_refused_change_changes_nothing_and_says_both_spaces(running: RunningOperator) -> None:
+    simulation = await through(running, spec(A), spec(B, {"onNewVectorSpace": "Refuse"}))
     assert (simulation.answers(), deployments(simulation)) == ({SPACE[A]}, 1)
     stalled = simulation.condition("Stalled")
     assert stalled is not None
     assert stalled["reason"] == "VectorSpaceChange"
     assert SPACE[A] in stalled["message"]
     assert SPACE[B] in stalled["message"]
-    await through(world, spec(MIRROR, {"onNewVectorSpace": "Refuse"}))
+    await through(running, spec(MIRROR, {"onNewVectorSpace": "Refuse"}))
     assert types(simulation) == {"Ready"}, "the same vectors from elsewhere are no change"
 
 
-async def test_in_place_gives_the_old_model_up_first(world: World) -> None:
-    simulation, operator = world
+async def test_in_place_gives_the_old_model_up_first(running: RunningOperator) -> None:
+    simulation, operator = running
     simulation.room = 2
-    await through(world, spec(A), spec(B))
+    await through(running, spec(A), spec(B))
     reconciling = simulation.condition("Reconciling")
     assert simulation.answers() == {SPACE[A]}
     assert reconciling is not None
@@ -163,10 +167,10 @@ async def test_in_place_gives_the_old_model_up_first(world: World) -> None:
     assert (simulation.answers(), deployments(simulation)) == ({SPACE[B]}, 1)
 
 
-async def test_a_model_that_does_not_prove_its_vectors_does_not_take_over(world: World) -> None:
-    simulation = world[0]
+async def test_a_model_that_does_not_prove_its_vectors_does_not_take_over(running: RunningOperator) -> None:
+    simulation = running[0]
     simulation.unsound = frozenset({B})
-    await through(world, spec(A), spec(B))
+    await through(running, spec(A), spec(B))
     assert simulation.answers() == {SPACE[A]}
     reconciling = simulation.condition("Reconciling")
     assert reconciling is not None
@@ -174,21 +178,21 @@ async def test_a_model_that_does_not_prove_its_vectors_does_not_take_over(world:
     assert "different texts gave the same vector" in reconciling["message"]
 
 
-async def test_a_broken_model_takes_nothing_away(world: World) -> None:
-    simulation = await through(world, spec(A), spec(B), spec(BROKEN))
+async def test_a_broken_model_takes_nothing_away(running: RunningOperator) -> None:
+    simulation = await through(running, spec(A), spec(B), spec(BROKEN))
     assert simulation.answers() == {SPACE[B]}
     assert types(simulation) == {"Ready", "Stalled"}
     ready = simulation.condition("Ready")
     assert ready is not None
     assert ready["status"] == "True"
     assert services(simulation) >= {own_name(A), own_name(B)}, "the way back is still there"
-    await through(world, spec(A))
+    await through(running, spec(A))
     assert simulation.answers() == {SPACE[A]}
 
 
-async def test_three_former_spaces_are_kept_at_most(world: World) -> None:
+async def test_three_former_spaces_are_kept_at_most(running: RunningOperator) -> None:
     repos = [f"acme/m{number}" for number in range(6)]
-    simulation = await through(world, *map(spec, repos))
+    simulation = await through(running, *map(spec, repos))
     kept = [one for one in status_of(simulation)["vectorSpace"]["previous"] if "keptUntil" in one]
     assert [one["id"] for one in kept] == [space_named(repo) for repo in repos[4:1:-1]]
     assert deployments(simulation) == 4
@@ -212,8 +216,8 @@ class Client:
     def ask(self) -> None:
         simulation = self._simulation
         answers = simulation.answers()
-        suspended = simulation.objects[RESOURCE, "docs"]["spec"].get("suspend", False)
-        if suspended:
+        is_suspended = simulation.objects[RESOURCE, "docs"]["spec"].get("suspend", False)
+        if is_suspended:
             self._was_answered = False
         elif answers and None not in answers:
             self._was_answered = True
@@ -222,9 +226,9 @@ class Client:
             self.problems.append(f"{who} after write {simulation.writes}")
 
 
-async def to_the_end(world: World) -> None:
+async def to_the_end(running: RunningOperator) -> None:
     """Operators, one after the other, until one finds nothing more to do."""
-    simulation, operator = world
+    simulation, operator = running
     while True:
         try:
             await operator.run()
@@ -245,15 +249,17 @@ def is_refused(simulation: Simulation, write: int) -> None:
 Trouble = Callable[[Simulation, int], None]
 
 
-async def change_with(world: World, steps: Sequence[dict[str, Any]], trouble: Trouble, at: int) -> bool:
+async def change_with(
+    running: RunningOperator, steps: Sequence[dict[str, Any]], trouble: Trouble, at: int
+) -> bool:
     """The manifests one after the other, each but the first in the middle of the way to the one before, with trouble
     at that write. Whether the change needs so many writes."""
-    simulation, operator = world
+    simulation, operator = running
     simulation.objects.clear()
     simulation.told.clear()
     simulation.writes, simulation.dies_after, simulation.fails_at = 0, None, frozenset()
     client = Client(simulation)
-    await through(world, spec(A))
+    await through(running, spec(A))
     before = simulation.writes
     trouble(simulation, before + at)
     *earlier, last = steps
@@ -262,7 +268,7 @@ async def change_with(world: World, steps: Sequence[dict[str, Any]], trouble: Tr
         with suppress(Killed, AssertionError):
             await operator.run(most_passes=2)
     simulation.user_applies(last)
-    await to_the_end(world)
+    await to_the_end(running)
     assert client.problems == []
     return simulation.writes >= before + at
 
@@ -285,12 +291,12 @@ CHANGES = [
 @pytest.mark.parametrize("trouble", [dies, is_refused])
 @pytest.mark.parametrize(("steps", "want"), CHANGES)
 async def test_an_operator_that_dies_after_any_write_and_an_api_that_refuses_any_leave_nothing_unfinished(
-    world: World, steps: list[dict[str, Any]], want: str, trouble: Trouble
+    running: RunningOperator, steps: list[dict[str, Any]], want: str, trouble: Trouble
 ) -> None:
     at = 1
-    while await change_with(world, steps, trouble, at):
-        assert world[0].answers() == {SPACE[want]}
-        assert not {"Reconciling"} & types(world[0])
+    while await change_with(running, steps, trouble, at):
+        assert running[0].answers() == {SPACE[want]}
+        assert not {"Reconciling"} & types(running[0])
         at += 1
     assert at > 5, "the change is more than a few writes"
 
@@ -319,11 +325,11 @@ async def test_whatever_is_changed_in_whatever_order_the_end_is_what_the_last_ma
     tmp_path: Path, steps: list[tuple[str, Any]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        async with simulated(tmp_path, patch) as world:
-            simulation, operator = world
+        async with simulated(tmp_path, patch) as running:
+            simulation, operator = running
             client = Client(simulation)
             wanted: dict[str, Any] = spec(A)
-            await through(world, wanted)
+            await through(running, wanted)
             for what, value in steps:
                 match what:
                     case "model":
@@ -343,20 +349,20 @@ async def test_whatever_is_changed_in_whatever_order_the_end_is_what_the_last_ma
                 with suppress(Killed, AssertionError):
                     await operator.run(most_passes=3)
             simulation.fails_at = frozenset()
-            await to_the_end(world)
+            await to_the_end(running)
             assert client.problems == []
             check(simulation, wanted)
 
 
 def check(simulation: Simulation, wanted: dict[str, Any]) -> None:
     repo = wanted["model"]["source"]["huggingFace"]["repo"]
-    waits = wanted["rollout"].get("hold") or wanted["rollout"].get("onNewVectorSpace") == "Refuse"
+    is_waiting = wanted["rollout"].get("hold") or wanted["rollout"].get("onNewVectorSpace") == "Refuse"
     if wanted.get("suspend"):
         return
     answers = simulation.answers()
     assert len(answers) == 1, "one space, and some answer"
     assert None not in answers
-    if repo != BROKEN and not waits:
+    if repo != BROKEN and not is_waiting:
         assert answers == {SPACE[repo]}
         assert len(simulation.selected("docs")) == wanted["replicas"]
         assert types(simulation) == {"Ready"}

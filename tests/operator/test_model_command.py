@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from embedserve_operator.api.status import EmbeddingServiceStatus
-from embedserve_operator.origin import described
+from embedserve_operator.commands.model import describe_model
 
 SERVED: dict[str, Any] = {
     "observedGeneration": 2,
@@ -40,7 +40,7 @@ SPACE     vs1-0978181612db7ef023ab
 
 
 def said(**more: Any) -> str:
-    return described(EmbeddingServiceStatus.model_validate({**SERVED, **more}))
+    return describe_model(EmbeddingServiceStatus.model_validate({**SERVED, **more}))
 
 
 def test_where_the_served_model_came_from_is_said() -> None:
@@ -73,4 +73,4 @@ def test_what_is_on_its_way_has_a_line(more: dict[str, Any], line: str) -> None:
 
 
 def test_what_is_not_known_yet_has_a_dash() -> None:
-    assert {line.split()[-1] for line in described(EmbeddingServiceStatus()).splitlines()} == {"-"}
+    assert {line.split()[-1] for line in describe_model(EmbeddingServiceStatus()).splitlines()} == {"-"}

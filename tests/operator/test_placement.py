@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from embedserve_operator.hardware import CLASSES
-from embedserve_operator.nodes import ClusterFacts, Taint, match
-from embedserve_operator.render import read_cluster
+from embedserve_operator.api.hardware import CLASSES
+from embedserve_operator.commands.render import read_cluster
+from embedserve_operator.manifests.placement import build_node_requirements
 from embedserve_operator.settings import RuntimeImage
-from embedserve_operator.specs.placement import demand
+from embedserve_operator.state.nodes import ClusterState, Taint, match_nodes
 from tests.operator.builders import SETTINGS, Cluster, hub_spec, node, resource
 
 NODES = read_cluster((Path(__file__).parent / "nodes.yaml").read_text(encoding="utf-8"))
@@ -30,15 +30,15 @@ FITTING = {
 }
 
 
-def cluster(spec: dict[str, Any], facts: ClusterFacts = NODES) -> Cluster:
+def cluster(spec: dict[str, Any], facts: ClusterState = NODES) -> Cluster:
     return Cluster(resource(spec), facts=facts)
 
 
-def fitting(spec: dict[str, Any], facts: ClusterFacts = NODES) -> list[str]:
-    parsed = cluster(spec).world().resource.spec
+def fitting(spec: dict[str, Any], facts: ClusterState = NODES) -> list[str]:
+    parsed = cluster(spec).observed().resource.spec
     assert parsed is not None
     assert facts.nodes is not None
-    return list(match(demand(parsed, SETTINGS), facts.nodes).fitting)
+    return list(match_nodes(build_node_requirements(parsed, SETTINGS), facts.nodes).fitting)
 
 
 @pytest.mark.parametrize("name", list(CLASSES))
@@ -63,9 +63,9 @@ def test_the_users_selector_and_tolerations_count_as_well() -> None:
 
 def test_pods_are_placed_on_architectures_of_their_image_only() -> None:
     images = {**SETTINGS.images, "cpu": RuntimeImage("mine:1", architectures=("amd64",))}
-    spec = cluster(hub_spec()).world().resource.spec
+    spec = cluster(hub_spec()).observed().resource.spec
     assert spec is not None
-    assert demand(spec, replace(SETTINGS, images=images)).architectures == ("amd64",)
+    assert build_node_requirements(spec, replace(SETTINGS, images=images)).architectures == ("amd64",)
 
 
 @pytest.mark.parametrize(
@@ -109,29 +109,29 @@ def test_pods_are_placed_on_architectures_of_their_image_only() -> None:
 def test_a_service_that_fits_no_node_says_what_was_looked_for_and_what_there_is(
     spec: dict[str, Any], nodes: tuple[Any, ...], reason: str, words: tuple[str, ...]
 ) -> None:
-    conditions = cluster(spec, ClusterFacts(nodes=nodes)).applied().conditions()
+    conditions = cluster(spec, ClusterState(nodes=nodes)).applied().conditions()
     assert (conditions["Ready"].reason, conditions["Reconciling"].reason) == (reason, reason)
     for want in words:
         assert want in conditions["Ready"].message
 
 
-def waiting(spec: dict[str, Any], facts: ClusterFacts) -> Cluster:
+def waiting(spec: dict[str, Any], facts: ClusterState) -> Cluster:
     """After the scheduler has found no node."""
-    unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    said = {**unplaced, "message": "0/2 nodes are available: 2 Insufficient cpu."}
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    said = {**unscheduled, "message": "0/2 nodes are available: 2 Insufficient cpu."}
     return cluster(spec, facts).applied().started(conditions=[said])
 
 
 def test_the_schedulers_words_are_passed_on() -> None:
-    none = waiting(hub_spec(hardware={"class": "ada"}), ClusterFacts(nodes=(node("plain"),)))
+    none = waiting(hub_spec(hardware={"class": "ada"}), ClusterState(nodes=(node("plain"),)))
     assert "The scheduler says: pod docs-" in none.conditions()["Ready"].message
-    full = waiting(hub_spec(), ClusterFacts(nodes=(node("plain"),)))
+    full = waiting(hub_spec(), ClusterState(nodes=(node("plain"),)))
     assert full.conditions()["Ready"].reason == "Unschedulable"
     assert "Insufficient cpu" in full.conditions()["Ready"].message
 
 
 def test_without_nodes_only_the_scheduler_is_asked() -> None:
-    unknown = waiting(hub_spec(hardware={"class": "ada"}), ClusterFacts())
+    unknown = waiting(hub_spec(hardware={"class": "ada"}), ClusterState())
     assert unknown.conditions()["Ready"].reason == "Unschedulable"
     hardware = unknown.plan().status.hardware
     assert hardware is not None
@@ -140,9 +140,9 @@ def test_without_nodes_only_the_scheduler_is_asked() -> None:
 
 def test_a_service_that_serves_is_not_disturbed_by_what_becomes_of_the_nodes() -> None:
     serving = (
-        cluster(hub_spec(), ClusterFacts(nodes=(node("plain"),))).applied().rolled_out().applied().published()
+        cluster(hub_spec(), ClusterState(nodes=(node("plain"),))).applied().rolled_out().applied().published()
     )
-    emptied = replace(serving, facts=ClusterFacts(nodes=()))
+    emptied = replace(serving, facts=ClusterState(nodes=()))
     assert set(emptied.conditions()) == {"Ready"}
     assert emptied.conditions()["Ready"].status == "True"
     assert emptied.applied().children == serving.children
@@ -156,7 +156,7 @@ def template(found: Cluster) -> Any:
 def test_a_runtime_class_is_set_only_where_it_exists() -> None:
     spec = hub_spec(hardware={"class": "ada"})
     assert template(cluster(spec))["runtimeClassName"] == "nvidia"
-    assert "runtimeClassName" not in template(cluster(spec, ClusterFacts(nodes=NODES.nodes)))
+    assert "runtimeClassName" not in template(cluster(spec, ClusterState(nodes=NODES.nodes)))
 
 
 def test_the_users_terms_are_each_narrowed_to_the_class() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from embedserve_operator.nodes import ClusterFacts
+from embedserve_operator.state.nodes import ClusterState
 from tests.operator.builders import (
     OTHER_REPO,
     REPO,
@@ -268,7 +268,7 @@ def test_a_service_with_monitoring_gets_its_monitor_only_where_there_is_such_a_k
     spec = hub_spec(monitoring={"serviceMonitor": {"labels": {"release": "x"}}})
     without, with_it = (
         Cluster(
-            resource(spec), facts=ClusterFacts(optional_kinds=frozenset(["ServiceMonitor"] if there else []))
+            resource(spec), facts=ClusterState(optional_kinds=frozenset(["ServiceMonitor"] if there else []))
         )
         .applied()
         .names("ServiceMonitor")
@@ -281,8 +281,8 @@ def test_nobody_fetches_over_the_network_when_the_model_is_on_a_volume() -> None
     spec = {"model": {"source": {"volume": {"claimName": "models"}}}}
     (policy,) = [c for c in Cluster(resource(spec)).plan().children if c["kind"] == "NetworkPolicy"]
     assert [rule["ports"][0]["port"] for rule in policy["spec"]["egress"]] == [53, 8082], "DNS and each other"
-    waits = serving().changed(spec).applied().started()
-    (policy,) = [c for c in waits.plan().children if c["kind"] == "NetworkPolicy"]
+    waiting = serving().changed(spec).applied().started()
+    (policy,) = [c for c in waiting.plan().children if c["kind"] == "NetworkPolicy"]
     assert len(policy["spec"]["egress"]) == 3, "pods of the model before may have to fetch again"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from embedserve_operator.render import render
+from embedserve_operator.commands.render import render_file
 from tests.operator.builders import SETTINGS
 
 MANIFESTS = sorted((Path(__file__).parent / "manifests").glob("*.yaml"))
@@ -19,7 +19,7 @@ MANIFESTS = sorted((Path(__file__).parent / "manifests").glob("*.yaml"))
 def children_of(manifest: Path) -> list[Any]:
     """Not to be changed: each manifest is rendered once."""
     return list(
-        yaml.load_all(render(manifest.read_text(encoding="utf-8"), SETTINGS), Loader=yaml.CSafeLoader)
+        yaml.load_all(render_file(manifest.read_text(encoding="utf-8"), SETTINGS), Loader=yaml.CSafeLoader)
     )
 
 

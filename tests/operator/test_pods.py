@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from embedserve_operator.pods import read_pod
-from embedserve_operator.world import Failure
+from embedserve_operator.observe.pods import read_pod
+from embedserve_operator.state.failures import Failure
 from tests.operator.builders import failed, fetched, pod, ready
 
 
@@ -33,7 +33,7 @@ def ended(container: str, code: int, reason: str = "Error", *, loops: bool = Tru
     }
 
 
-def unplaced(message: str) -> dict[str, Any]:
+def unscheduled(message: str) -> dict[str, Any]:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     return with_status(conditions=[condition])
 
@@ -41,14 +41,14 @@ def unplaced(message: str) -> dict[str, Any]:
 CASES = [
     pytest.param(
         with_status(initContainerStatuses=[failed("ModelNotFound", "no repository a/b", retryable=False)]),
-        Failure("ModelNotFound", "no repository a/b", heals=False),
+        Failure("ModelNotFound", "no repository a/b", is_transient=False),
         id="the runtime says what is wrong, and that trying again cannot help",
     ),
     pytest.param(
         with_status(
             initContainerStatuses=[failed("SourceUnavailable", "no answer", retryable=True, loops=False)]
         ),
-        Failure("SourceUnavailable", "no answer", heals=True),
+        Failure("SourceUnavailable", "no answer", is_transient=True),
         id="the runtime says that trying again may help",
     ),
     pytest.param(
@@ -56,7 +56,7 @@ CASES = [
             initContainerStatuses=[fetched()],
             containerStatuses=[failed("ModelInvalid", "tokenizer.json is missing", retryable=False)],
         ),
-        Failure("ModelInvalid", "tokenizer.json is missing", heals=False),
+        Failure("ModelInvalid", "tokenizer.json is missing", is_transient=False),
         id="the serving container says it",
     ),
     pytest.param(
@@ -69,7 +69,7 @@ CASES = [
                 }
             ]
         ),
-        Failure("ModelNotFound", "gone", heals=False),
+        Failure("ModelNotFound", "gone", is_transient=False),
         id="the next try runs already",
     ),
     pytest.param(
@@ -78,17 +78,17 @@ CASES = [
                 waiting("fetch", "ImagePullBackOff", 'Back-off pulling image "x": ErrImagePull: not found')
             ]
         ),
-        Failure("ImagePullBackOff", "container fetch of pod docs-pod: not found", heals=True),
+        Failure("ImagePullBackOff", "container fetch of pod docs-pod: not found", is_transient=True),
         id="the image cannot be pulled, the kubelet pauses",
     ),
     pytest.param(
         with_status(initContainerStatuses=[waiting("fetch", "ErrImagePull", "not found")]),
-        Failure("ImagePullBackOff", "container fetch of pod docs-pod: not found", heals=True),
+        Failure("ImagePullBackOff", "container fetch of pod docs-pod: not found", is_transient=True),
         id="the image cannot be pulled, the kubelet has just tried",
     ),
     pytest.param(
         with_status(initContainerStatuses=[waiting("fetch", "InvalidImageName", "couldn't parse")]),
-        Failure("InvalidImageName", "container fetch of pod docs-pod: couldn't parse", heals=False),
+        Failure("InvalidImageName", "container fetch of pod docs-pod: couldn't parse", is_transient=False),
         id="the image's name is none",
     ),
     pytest.param(
@@ -98,7 +98,7 @@ CASES = [
         Failure(
             "SecretMissing",
             'container fetch of pod docs-pod: secret "hub" not found',
-            heals=True,
+            is_transient=True,
         ),
         id="the secret is missing",
     ),
@@ -111,25 +111,25 @@ CASES = [
         Failure(
             "SecretKeyMissing",
             "container fetch of pod docs-pod: couldn't find key token in Secret search/hub",
-            heals=True,
+            is_transient=True,
         ),
         id="the secret lacks the key",
     ),
     pytest.param(
-        unplaced('0/1 nodes are available: persistentvolumeclaim "models" not found.'),
+        unscheduled('0/1 nodes are available: persistentvolumeclaim "models" not found.'),
         Failure(
             "VolumeClaimMissing",
             'pod docs-pod: 0/1 nodes are available: persistentvolumeclaim "models" not found.',
-            heals=True,
+            is_transient=True,
         ),
         id="the claim does not exist",
     ),
     pytest.param(
-        unplaced("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."),
+        unscheduled("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."),
         Failure(
             "VolumeClaimUnbound",
             "pod docs-pod: 0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
-            heals=True,
+            is_transient=True,
         ),
         id="the claim has no volume",
     ),
@@ -142,7 +142,7 @@ CASES = [
             "OOMKilled",
             "container runtime of pod docs-pod needed more memory than its limit of 1Gi (its model's files alone "
             "are 87 MiB); raise spec.resources.limits.memory: about 448Mi are needed to serve it",
-            heals=True,
+            is_transient=True,
         ),
         id="out of memory once, with a model of known size",
     ),
@@ -152,7 +152,7 @@ CASES = [
             "OOMKilled",
             "container runtime of pod docs-pod needed more memory than its limit of 1Gi; "
             "raise spec.resources.limits.memory",
-            heals=False,
+            is_transient=False,
         ),
         id="out of memory again and again",
     ),
@@ -161,7 +161,7 @@ CASES = [
         Failure(
             "ContainerFailed",
             "container runtime of pod docs-pod ended with exit code 3 (3 restarts so far); see its log",
-            heals=True,
+            is_transient=True,
         ),
         id="an end without a word",
     ),
@@ -179,14 +179,14 @@ CASES = [
         Failure(
             "Unschedulable",
             "pod docs-pod: 0/3 nodes are available: 3 Insufficient cpu.",
-            heals=True,
-            unplaced=True,
+            is_transient=True,
+            is_unscheduled=True,
         ),
         id="no node fits",
     ),
     pytest.param(
         {
-            **unplaced("0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient memory."),
+            **unscheduled("0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient memory."),
             "spec": {
                 "containers": [{"name": "runtime", "resources": {"requests": {"memory": "3Gi", "cpu": 2}}}]
             },
@@ -195,14 +195,14 @@ CASES = [
             "Unschedulable",
             "pod docs-pod: 0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient memory. The pod asks for "
             "cpu 2 and memory 3Gi",
-            heals=True,
-            unplaced=True,
+            is_transient=True,
+            is_unscheduled=True,
         ),
         id="nodes have too little of what it asks for",
     ),
     pytest.param(
         with_status(phase="Failed", reason="Evicted", message="The node was low on memory"),
-        Failure("Evicted", "pod docs-pod: The node was low on memory", heals=True),
+        Failure("Evicted", "pod docs-pod: The node was low on memory", is_transient=True),
         id="evicted",
     ),
     pytest.param(with_status(initContainerStatuses=[ended("fetch", 0, loops=False)]), None, id="ended well"),

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from embedserve_operator.pods import failure_of
-from embedserve_operator.store import Store
-from embedserve_operator.times import moment_of
-from embedserve_operator.world import Key
+from embedserve_operator.api.times import format_moment
+from embedserve_operator.cache.objects import ObjectCache
+from embedserve_operator.kube.references import ObjectKey
+from embedserve_operator.observe.pods import find_failure
 from tests.operator.builders import NOW, Cluster, hub_spec, pod, resource
 from tests.operator.cache_builders import cached, started, with_claim
 
 IMAGE = {"model": {"source": {"image": {"reference": "registry.example/minilm:1"}}}}
 NO_SOURCE = 'failed to generate spec: failed to mkdir "": mkdir : no such file or directory'
 UNMOUNTED = [
-    {"type": "PodScheduled", "status": "True", "lastTransitionTime": moment_of(NOW)},
-    {"type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": moment_of(NOW)},
+    {"type": "PodScheduled", "status": "True", "lastTransitionTime": format_moment(NOW)},
+    {"type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": format_moment(NOW)},
 ]
 
 
@@ -63,11 +63,11 @@ def test_what_is_kept_of_a_pod_says_as_much_as_the_pod() -> None:
     made["spec"] |= {"nodeName": "node-a"}
     made["spec"]["volumes"].append({"name": "source", "image": {"reference": "r:1"}})
     made["status"]["conditions"] = UNMOUNTED
-    store = Store()
+    store = ObjectCache()
     store.put("Pod", made)
-    (kept,) = store.pods(Key("search", "docs"))
-    found = failure_of(kept)
-    assert found == failure_of(made)
+    (kept,) = store.list_pods(ObjectKey("search", "docs"))
+    found = find_failure(kept)
+    assert found == find_failure(made)
     assert found is not None
     assert (found.reason, "node node-a" in found.message) == ("ImageVolumesMissing", True)
 
@@ -91,6 +91,6 @@ def test_a_container_runtime_that_knows_no_image_volumes_is_named(
     made["spec"]["volumes"].append({"name": "source", **volume})
     waiting = {"waiting": {"reason": "CreateContainerError", "message": words}}
     made["status"]["initContainerStatuses"] = [{"name": "fetch", "state": waiting}]
-    found = failure_of(made)
+    found = find_failure(made)
     assert found is not None
     assert (found.reason, words in found.message) == (reason, True)

@@ -11,25 +11,40 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from embedserve_operator.cli import plugin
-from embedserve_operator.kube import Kube
-from embedserve_operator.preflight.facts import Api, Facts, Leader, Place, Provider, Uses, Wanted
-from embedserve_operator.preflight.judge import State, exit_status, judge, report
-from embedserve_operator.preflight.look import look
-from embedserve_operator.rights import Right
+from embedserve_operator.commands.cli import kubectl_plugin
+from embedserve_operator.commands.preflight.assess import (
+    FindingState,
+    assess_cluster,
+    choose_exit_status,
+    format_report,
+)
+from embedserve_operator.commands.preflight.facts import (
+    ApiService,
+    ClusterFacts,
+    Expectations,
+    FeatureUse,
+    Leader,
+    OperatorTarget,
+    Provider,
+)
+from embedserve_operator.commands.preflight.gather import gather_facts
+from embedserve_operator.kube.client import KubeClient
+from embedserve_operator.kube.permissions import Permission
 from tests.operator.api_server import ApiServer, serving, status, write_kubeconfig
 
-OURS = Api(
+OURS = ApiService(
     "v1beta2.custom.metrics.k8s.io", "custom.metrics.k8s.io", "embedserve-system/adapter", is_ours=True
 )
-FOREIGN = Api("v1beta1.custom.metrics.k8s.io", "custom.metrics.k8s.io", "monitoring/prometheus-adapter")
-CPU = Api("v1beta1.metrics.k8s.io", "metrics.k8s.io", "kube-system/metrics-server")
-DEAD = Api("v1.dead.example", "dead.example", "old/gone", is_available=False, message="no endpoints")
-BEFORE = Wanted()
-GOOD = Facts(
+FOREIGN = ApiService(
+    "v1beta1.custom.metrics.k8s.io", "custom.metrics.k8s.io", "monitoring/prometheus-adapter"
+)
+CPU = ApiService("v1beta1.metrics.k8s.io", "metrics.k8s.io", "kube-system/metrics-server")
+DEAD = ApiService("v1.dead.example", "dead.example", "old/gone", is_available=False, message="no endpoints")
+BEFORE = Expectations()
+GOOD = ClusterFacts(
     version=(1, 34),
-    is_defined=True,
-    lacking=(),
+    has_crd=True,
+    missing_permissions=(),
     leader=Leader("operator-a", 2.0, is_expired=False),
     has_lease=True,
     apis=(OURS, CPU),
@@ -39,11 +54,11 @@ GOOD = Facts(
     has_image_volumes=True,
     default_storage="fast",
     has_storage=True,
-    uses=Uses(autoscaling=1, images=1, default_storage=1),
+    feature_use=FeatureUse(autoscaling=1, images=1, default_storage=1),
 )
 BARE = replace(
     GOOD,
-    is_defined=False,
+    has_crd=False,
     leader=None,
     has_lease=False,
     apis=(),
@@ -52,37 +67,39 @@ BARE = replace(
     has_image_volumes=False,
     default_storage=None,
     has_storage=False,
-    uses=None,
+    feature_use=None,
 )
 
 
-def states(facts: Facts, wanted: Wanted = BEFORE) -> dict[str, State]:
-    return {one.subject: one.state for one in judge(facts, wanted) if one.state is not State.OK}
+def states(facts: ClusterFacts, wanted: Expectations = BEFORE) -> dict[str, FindingState]:
+    return {
+        one.subject: one.state for one in assess_cluster(facts, wanted) if one.state is not FindingState.OK
+    }
 
 
 def test_a_cluster_that_has_all_passes() -> None:
-    findings = judge(GOOD, Wanted(is_installed=True))
-    assert {one.state for one in findings} == {State.OK}
-    assert exit_status(findings) == 0
-    assert report(findings).endswith("\nnothing is missing\n")
+    findings = assess_cluster(GOOD, Expectations(is_installed=True))
+    assert {one.state for one in findings} == {FindingState.OK}
+    assert choose_exit_status(findings) == 0
+    assert format_report(findings).endswith("\nnothing is missing\n")
 
 
 def test_before_the_installation_nothing_is_missing_that_the_chart_brings_or_nobody_needs() -> None:
     assert states(BARE) == {
-        "definition": State.LATER,
-        "operator": State.LATER,
-        "autoscaling": State.WARNING,
-        "CPU metrics": State.WARNING,
-        "image volumes": State.WARNING,
-        "storage": State.WARNING,
-        "monitoring": State.LATER,
+        "definition": FindingState.LATER,
+        "operator": FindingState.LATER,
+        "autoscaling": FindingState.WARNING,
+        "CPU metrics": FindingState.WARNING,
+        "image volumes": FindingState.WARNING,
+        "storage": FindingState.WARNING,
+        "monitoring": FindingState.LATER,
     }
-    assert exit_status(judge(BARE, Wanted())) == 0
+    assert choose_exit_status(assess_cluster(BARE, Expectations())) == 0
 
 
 def test_after_it_what_the_chart_brings_has_to_be_there() -> None:
-    found = states(BARE, Wanted(is_installed=True))
-    assert {subject for subject, state in found.items() if state is State.MISSING} == {
+    found = states(BARE, Expectations(is_installed=True))
+    assert {subject for subject, state in found.items() if state is FindingState.MISSING} == {
         "definition",
         "operator",
     }
@@ -91,60 +108,68 @@ def test_after_it_what_the_chart_brings_has_to_be_there() -> None:
 @pytest.mark.parametrize(
     ("facts", "wanted", "subject", "words"),
     [
-        pytest.param(replace(GOOD, version=(1, 28)), Wanted(), "Kubernetes", "too old", id="too old"),
+        pytest.param(replace(GOOD, version=(1, 28)), Expectations(), "Kubernetes", "too old", id="too old"),
         pytest.param(
-            replace(GOOD, lacking=(Right("apps", "deployments", "patch"), Right("", "pods", "list"))),
-            Wanted(),
+            replace(
+                GOOD,
+                missing_permissions=(
+                    Permission("apps", "deployments", "patch"),
+                    Permission("", "pods", "list"),
+                ),
+            ),
+            Expectations(),
             "rights",
             "may not patch deployments.apps, list pods",
             id="rights that the operator uses",
         ),
         pytest.param(
             replace(GOOD, leader=Leader("operator-a", 90.0, is_expired=True)),
-            Wanted(is_installed=True),
+            Expectations(is_installed=True),
             "operator",
             "operator-a held the Lease",
             id="an operator that ended",
         ),
         pytest.param(
             replace(GOOD, apis=(CPU,), has_metrics_group=False),
-            Wanted(),
+            Expectations(),
             "autoscaling",
             "spec.autoscaling changes nothing",
             id="a service scales and nobody measures",
         ),
         pytest.param(
             replace(GOOD, apis=(replace(OURS, is_available=False, message="no endpoints"),)),
-            Wanted(),
+            Expectations(),
             "autoscaling",
             "does not answer: no endpoints",
             id="a provider that is dead",
         ),
         pytest.param(
             replace(GOOD, apis=(FOREIGN,)),
-            Wanted("adapter"),
+            Expectations("adapter"),
             "autoscaling",
             "monitoring/prometheus-adapter",
             id="the adapter where somebody else is",
         ),
-        pytest.param(GOOD, Wanted("keda"), "autoscaling", "KEDA is asked for", id="KEDA where there is none"),
+        pytest.param(
+            GOOD, Expectations("keda"), "autoscaling", "KEDA is asked for", id="KEDA where there is none"
+        ),
         pytest.param(
             replace(GOOD, apis=(CPU,), has_metrics_group=False),
-            Wanted("prometheus-adapter"),
+            Expectations("prometheus-adapter"),
             "autoscaling",
             "prometheus-adapter is asked for",
             id="a prometheus-adapter where there is none",
         ),
         pytest.param(
             replace(GOOD, has_image_volumes=False),
-            Wanted(),
+            Expectations(),
             "image volumes",
             "1 services have one",
             id="a model in an image where the cluster mounts none",
         ),
         pytest.param(
             replace(GOOD, default_storage=None, has_storage=False),
-            Wanted(),
+            Expectations(),
             "storage",
             "rely on one",
             id="a cache without a StorageClass",
@@ -152,14 +177,14 @@ def test_after_it_what_the_chart_brings_has_to_be_there() -> None:
     ],
 )
 def test_what_is_needed_and_not_there_fails_and_is_named(
-    facts: Facts, wanted: Wanted, subject: str, words: str
+    facts: ClusterFacts, wanted: Expectations, subject: str, words: str
 ) -> None:
-    findings = judge(facts, wanted)
-    (missing,) = [one for one in findings if one.state is State.MISSING]
+    findings = assess_cluster(facts, wanted)
+    (missing,) = [one for one in findings if one.state is FindingState.MISSING]
     assert missing.subject == subject
-    assert words in missing.words
-    assert exit_status(findings) == 1
-    assert report(findings).endswith("\n1 missing\n")
+    assert words in missing.message
+    assert choose_exit_status(findings) == 1
+    assert format_report(findings).endswith("\n1 missing\n")
 
 
 @pytest.mark.parametrize(
@@ -172,24 +197,32 @@ def test_what_is_needed_and_not_there_fails_and_is_named(
         (replace(GOOD, apis=(), has_metrics_group=False), "none", "nobody answers"),
     ],
 )
-def test_who_answers_autoscalers_is_named(facts: Facts, provider: Provider, words: str) -> None:
-    (found,) = [one for one in judge(facts, Wanted(provider)) if one.subject == "autoscaling"]
-    assert found.state is State.OK
-    assert words in found.words
+def test_who_answers_autoscalers_is_named(facts: ClusterFacts, provider: Provider, words: str) -> None:
+    (found,) = [one for one in assess_cluster(facts, Expectations(provider)) if one.subject == "autoscaling"]
+    assert found.state is FindingState.OK
+    assert words in found.message
 
 
 def test_an_api_that_nobody_answers_is_told_since_it_blocks_the_cluster() -> None:
     (found,) = [
-        one for one in judge(replace(GOOD, apis=(OURS, CPU, DEAD)), Wanted()) if one.state != State.OK
+        one
+        for one in assess_cluster(replace(GOOD, apis=(OURS, CPU, DEAD)), Expectations())
+        if one.state != FindingState.OK
     ]
-    assert (found.state, "no namespace can be deleted" in found.words) == (State.WARNING, True)
+    assert (found.state, "no namespace can be deleted" in found.message) == (FindingState.WARNING, True)
 
 
 def test_what_the_caller_may_not_see_is_unknown_and_not_missing() -> None:
     blind = replace(
-        GOOD, apis=None, has_lease=None, leader=None, has_image_volumes=None, has_storage=None, uses=None
+        GOOD,
+        apis=None,
+        has_lease=None,
+        leader=None,
+        has_image_volumes=None,
+        has_storage=None,
+        feature_use=None,
     )
-    assert set(states(blind, Wanted(is_installed=True)).values()) == {State.UNKNOWN}
+    assert set(states(blind, Expectations(is_installed=True)).values()) == {FindingState.UNKNOWN}
 
 
 class Cluster:
@@ -243,13 +276,13 @@ async def test_a_cluster_is_asked_without_writing_into_it(
 ) -> None:
     cluster, server = Cluster(), ApiServer()
     server.answer = cluster.answer
-    place = Place("system", "embedserve-operator", "operator", ("search",), watches_nodes=True)
-    async with serving(server, tmp_path, monkeypatch), Kube(request_timeout=5) as kube:
-        facts = await look(kube, place, datetime(2026, 11, 28, 10, 0, 10, tzinfo=UTC))
-    assert facts == Facts(
+    place = OperatorTarget("system", "embedserve-operator", "operator", ("search",), watches_nodes=True)
+    async with serving(server, tmp_path, monkeypatch), KubeClient(request_timeout=5) as kube:
+        facts = await gather_facts(kube, place, datetime(2026, 11, 28, 10, 0, 10, tzinfo=UTC))
+    assert facts == ClusterFacts(
         version=(1, 33),
-        is_defined=True,
-        lacking=(Right("", "nodes", "list"), Right("", "nodes", "watch")),
+        has_crd=True,
+        missing_permissions=(Permission("", "nodes", "list"), Permission("", "nodes", "watch")),
         leader=Leader("operator-a", 9.5, is_expired=False),
         has_lease=True,
         apis=(replace(FOREIGN, is_available=False, message="no endpoints"),),
@@ -259,7 +292,7 @@ async def test_a_cluster_is_asked_without_writing_into_it(
         has_image_volumes=None,
         default_storage=None,
         has_storage=None,
-        uses=None,
+        feature_use=None,
     )
     writes = {said.split("?")[0] for said in server.requests if not said.startswith("GET")}
     assert writes == {
@@ -274,6 +307,6 @@ def test_a_cluster_that_does_not_answer_is_no_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:9", monkeypatch)
-    assert plugin(["preflight"]) == 1
+    assert kubectl_plugin(["preflight"]) == 1
     said = capsys.readouterr()
     assert (said.out, said.err.partition(":")[0]) == ("", "kubectl embedserve preflight")

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from embedserve_operator.queue import KeyQueue, WorkQueue
+from embedserve_operator.queue.work_queue import KeyQueue, WorkQueue
 
 KEYS = st.sampled_from(["a", "b", "c"])
 
@@ -32,7 +32,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def all_are_looked_over(self, key: str) -> None:
-        self.queue.add_behind(key)
+        self.queue.add_low_priority(key)
         self.owed.add(key)
 
     @rule()
@@ -125,7 +125,7 @@ def test_a_hundred_events_during_a_pass_are_one_more_pass() -> None:
 def test_what_something_happened_to_comes_before_what_is_only_looked_over() -> None:
     queue: KeyQueue[str] = KeyQueue(first=1.0, limit=1.0)
     for key in ("a", "b", "c"):
-        queue.add_behind(key)
+        queue.add_low_priority(key)
     queue.add("c")
     queue.add("d")
     assert [queue.take(0.0) for _ in range(5)] == ["c", "d", "a", "b", None]
@@ -135,7 +135,7 @@ async def test_between_two_keys_everybody_else_has_a_turn() -> None:
     """Passes that change nothing never wait, and the Lease has to be renewed among thousands of them."""
     queue: WorkQueue[int] = WorkQueue(first=1.0, limit=1.0)
     for key in range(100):
-        queue.add_behind(key)
+        queue.add_low_priority(key)
     turns = 0
 
     async def others() -> None:

@@ -123,7 +123,7 @@ def test_a_model_that_is_changed_while_the_service_is_stopped_waits_for_pods_tha
 def test_what_keeps_the_other_changes_from_being_made_is_told_beside_the_refusal() -> None:
     old = hub_spec(REPO)
     cluster = refused().changed(asked(resources={"requests": {"memory": "900Gi"}})).applied()
-    unplaced = {
+    unscheduled = {
         "conditions": [
             {
                 "type": "PodScheduled",
@@ -133,7 +133,7 @@ def test_what_keeps_the_other_changes_from_being_made_is_told_beside_the_refusal
             }
         ]
     }
-    stuck = cluster.started(spec=old, **unplaced)
+    stuck = cluster.started(spec=old, **unscheduled)
     message = stuck.conditions()["Stalled"].message
     assert "Insufficient memory" in message
     assert OTHER_SPACE in message

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from embedserve_operator.commands.render import explain_file, read_cluster, render_file
 from embedserve_operator.errors import ManifestError
-from embedserve_operator.render import explained, read_cluster, render
 from tests.operator.builders import SETTINGS, hub_spec, resource
 from tests.operator.expected import assert_golden
 
@@ -20,7 +20,7 @@ EXAMPLES = sorted((HERE.parents[1] / "examples").glob("*.yaml"))
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)
 def test_manifest_gives_exactly_the_reviewed_children(manifest: Path) -> None:
-    children = render(manifest.read_text(encoding="utf-8"), SETTINGS)
+    children = render_file(manifest.read_text(encoding="utf-8"), SETTINGS)
     assert_golden(HERE / "golden" / manifest.name, children)
 
 
@@ -38,20 +38,20 @@ def test_manifest_gives_exactly_the_reviewed_children(manifest: Path) -> None:
 def test_explain_says_exactly_the_reviewed_words(name: str) -> None:
     manifest = (HERE / "manifests" / f"{name}.yaml").read_text(encoding="utf-8")
     cluster = read_cluster((HERE / "nodes.yaml").read_text(encoding="utf-8"))
-    assert_golden(HERE / "golden" / "explain" / f"{name}.txt", explained(manifest, SETTINGS, cluster))
+    assert_golden(HERE / "golden" / "explain" / f"{name}.txt", explain_file(manifest, SETTINGS, cluster))
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)
 def test_rendered_text_is_text_for_every_reader_of_yaml(manifest: Path) -> None:
     """kubectl reads YAML 1.2: there 7851e932 and 09855860 are numbers."""
-    for line in render(manifest.read_text(encoding="utf-8"), SETTINGS).splitlines():
+    for line in render_file(manifest.read_text(encoding="utf-8"), SETTINGS).splitlines():
         assert not re.search(r"embedserve.dev/\S+: [0-9]+([eE][0-9]+)?$", line)
 
 
 @pytest.mark.parametrize("manifest", [*MANIFESTS, *EXAMPLES], ids=lambda path: path.stem)
 def test_rendering_twice_gives_the_same_bytes(manifest: Path) -> None:
     content = manifest.read_text(encoding="utf-8")
-    assert render(content, SETTINGS) == render(content, SETTINGS)
+    assert render_file(content, SETTINGS) == render_file(content, SETTINGS)
 
 
 def test_marks_by_which_tools_track_the_resource_are_not_on_its_children() -> None:
@@ -62,7 +62,7 @@ def test_marks_by_which_tools_track_the_resource_are_not_on_its_children() -> No
         "annotations": {"argocd.argoproj.io/tracking-id": "apps:embedserve.dev/EmbeddingService:search/docs"},
     }
     tracked = {**plain, "metadata": {**plain["metadata"], **marked}}
-    assert render(yaml.safe_dump(tracked), SETTINGS) == render(yaml.safe_dump(plain), SETTINGS)
+    assert render_file(yaml.safe_dump(tracked), SETTINGS) == render_file(yaml.safe_dump(plain), SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_marks_by_which_tools_track_the_resource_are_not_on_its_children() -> No
 )
 def test_a_file_without_a_resource_is_refused(content: str, want: str) -> None:
     with pytest.raises(ManifestError, match=want):
-        render(content, SETTINGS)
+        render_file(content, SETTINGS)
 
 
 def test_every_fault_of_a_manifest_is_named_with_its_path() -> None:
     spec = hub_spec(batching={"maxBatchTokens": -1}, replicas=-2, unknown=1, hardware={"class": "TPU"})
     with pytest.raises(ManifestError) as caught:
-        render(yaml.safe_dump(resource(spec, name="Wrong_Name")), SETTINGS)
+        render_file(yaml.safe_dump(resource(spec, name="Wrong_Name")), SETTINGS)
     message = str(caught.value)
     for want in (
         "metadata.name must have at most 45 characters",

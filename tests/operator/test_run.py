@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from embedserve_operator.run import tell_error
+from embedserve_operator.process.operator import log_loop_error
 
 
 @asynccontextmanager
@@ -33,7 +33,7 @@ def end_with_open_streams(count: int) -> list[AsyncIterator[int]]:
     """A loop that ends while streams are open."""
 
     async def open_all() -> list[AsyncIterator[int]]:
-        asyncio.get_running_loop().set_exception_handler(tell_error)
+        asyncio.get_running_loop().set_exception_handler(log_loop_error)
         streams = [stream() for _ in range(count)]
         for one in streams:
             await anext(one)
@@ -50,7 +50,7 @@ def test_streams_that_kopf_leaves_open_are_no_error_at_the_end(caplog: pytest.Lo
 def test_other_errors_of_the_loop_are_told(caplog: pytest.LogCaptureFixture) -> None:
     async def fail() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(tell_error)
+        loop.set_exception_handler(log_loop_error)
         called = loop.create_future()
 
         def wrong() -> None:

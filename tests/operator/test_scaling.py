@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from embedserve_operator.api.status import AutoscalingStatus
-from embedserve_operator.drift import reason_to_apply
-from embedserve_operator.nodes import ClusterFacts
-from embedserve_operator.plan import HandOver
-from embedserve_operator.specs.metadata import ref_of
-from embedserve_operator.status import stamped
+from embedserve_operator.apply.drift import find_reason_to_apply
+from embedserve_operator.manifests.metadata import read_ref
+from embedserve_operator.plan import ReplicasHandOver
+from embedserve_operator.state.nodes import ClusterState
+from embedserve_operator.status.publisher import add_times
 from tests.operator.builders import OTHER_REPO, REPO, Cluster, hub_spec, resource, with_pods
 from tests.operator.moments import NOON
 
@@ -27,7 +27,7 @@ def replicas(cluster: Cluster) -> list[object]:
 def test_a_new_service_starts_with_the_fewest_pods_and_never_sends_the_number() -> None:
     cluster = Cluster(resource(SCALED))
     assert replicas(cluster) == [None]
-    assert cluster.plan().hand_over == HandOver(f"docs-{cluster.revision()}", 2)
+    assert cluster.plan().hand_over == ReplicasHandOver(f"docs-{cluster.revision()}", 2)
 
 
 def test_what_runs_is_what_the_autoscaler_starts_from() -> None:
@@ -43,8 +43,10 @@ def test_the_number_is_handed_over_once() -> None:
 
 def test_a_number_that_the_autoscaler_wrote_is_left_alone_and_complete_when_it_runs() -> None:
     scaled = with_pods(Cluster(resource(SCALED)).applied(), 5)
-    world, plan = scaled.world(), scaled.plan()
-    assert all(reason_to_apply(child, world.child(ref_of(child))) is None for child in plan.children)
+    observed, plan = scaled.observed(), scaled.plan()
+    assert all(
+        find_reason_to_apply(child, observed.find_child(read_ref(child))) is None for child in plan.children
+    )
     conditions = scaled.rolled_out().conditions()
     assert set(conditions) == {"Ready"}
     assert conditions["Ready"].message == "5 of 5 replicas are ready"
@@ -77,7 +79,7 @@ def test_a_new_model_follows_the_old_one_upwards_and_gets_its_autoscaler_with_th
     change = with_pods(old.changed(other).applied(), 3)
     assert change.plan().hand_over is None
     grown = with_pods(change, 5, only=old.revision())
-    assert grown.plan().hand_over == HandOver(f"docs-{change.revision()}", 5)
+    assert grown.plan().hand_over == ReplicasHandOver(f"docs-{change.revision()}", 5)
     shrunk = with_pods(change, 2, only=old.revision())
     assert shrunk.plan().hand_over is None
     switched = change.rolled_out().applied()
@@ -166,7 +168,7 @@ def test_a_metric_that_cannot_be_had_is_told_with_what_to_do() -> None:
     assert (found.status, found.reason) == ("False", "MetricsUnavailable")
     assert "no metrics returned" in found.message
     assert "metricsAdapter" in found.message
-    foreign = replace(cluster, facts=ClusterFacts(metrics_providers=("Service monitoring/p",)))
+    foreign = replace(cluster, facts=ClusterState(metrics_providers=("Service monitoring/p",)))
     message = foreign.conditions()["ScalingActive"].message
     assert "Service monitoring/p has to know embedserve_queue_depth" in message
 
@@ -176,7 +178,7 @@ def test_being_at_the_maximum_is_said_only_after_a_while() -> None:
     cluster = said_by(Cluster(resource(SCALED)).applied(), currentReplicas=6, conditions=[ACTIVE, limited])
 
     def told(after: timedelta, before: Cluster) -> tuple[set[str], Cluster]:
-        status = stamped(before.plan().status, before.world().resource, NOON + after)
+        status = add_times(before.plan().status, before.observed().resource, NOON + after)
         stored = {**before.resource, "status": status.as_wire()}
         return {c.type for c in status.conditions}, replace(before, resource=stored)
 

@@ -38,21 +38,21 @@ def switched(first: dict[str, Any], then: dict[str, Any]) -> Cluster:
 
 
 def test_a_lack_of_room_beside_the_old_model_leaves_the_choice_to_the_user() -> None:
-    waits = serving(hub_spec()).changed(hub_spec(OTHER_REPO)).applied().started(conditions=[WAITING])
-    conditions = waits.conditions()
+    waiting = serving(hub_spec()).changed(hub_spec(OTHER_REPO)).applied().started(conditions=[WAITING])
+    conditions = waiting.conditions()
     assert (conditions["Ready"].status, conditions["Ready"].reason) == ("True", "PreviousRevisionServing")
     assert conditions["Reconciling"].reason == "NoRoomForBoth"
     said = conditions["Reconciling"].message
     for words in ("Insufficient nvidia.com/gpu", "onNewVectorSpace: InPlace", "take the change back"):
         assert words in said
     assert "keepPrevious" not in said, "nothing is kept"
-    assert waits.plan().prune == ()
+    assert waiting.plan().prune == ()
 
 
 def test_what_is_kept_of_earlier_models_is_one_of_the_choices() -> None:
     third = hub_spec(REPO, model={"pooling": "cls"})
-    waits = switched(hub_spec(), hub_spec(OTHER_REPO)).changed(third).applied()
-    said = waits.started(conditions=[WAITING], spec=third).conditions()["Reconciling"].message
+    waiting = switched(hub_spec(), hub_spec(OTHER_REPO)).changed(third).applied()
+    said = waiting.started(conditions=[WAITING], spec=third).conditions()["Reconciling"].message
     assert "what is kept of 1 earlier models with spec.rollout.keepPrevious: 0s" in said
 
 
@@ -65,7 +65,7 @@ def test_a_pod_of_a_branch_that_has_moved_is_told_to_pass_on_and_the_user_to_nam
     assert conditions["Ready"].status == "True"
     assert conditions["Stalled"].reason == "MixedVectorSpaces"
     assert f"docs-{moved.revision()}-1 ({OTHERS})" in conditions["Stalled"].message
-    told = {(notice.pod.name, notice.space) for notice in moved.plan().notices}
+    told = {(notice.pod.name, notice.space) for notice in moved.plan().messages}
     assert (second["metadata"]["name"], OWN) in told
     assert moved.plan().status.vector_space == cluster.plan().status.vector_space
 
@@ -79,7 +79,7 @@ def test_when_all_pods_make_another_space_that_is_the_one_served() -> None:
 
 
 def test_a_service_that_has_always_been_alone_has_nothing_to_tell_its_pods() -> None:
-    assert serving(hub_spec(replicas=3)).plan().notices == ()
+    assert serving(hub_spec(replicas=3)).plan().messages == ()
 
 
 def test_each_deployment_has_a_budget_of_its_own() -> None:

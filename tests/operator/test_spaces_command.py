@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from embedserve_operator.api.status import EmbeddingServiceStatus
-from embedserve_operator.cli import plugin
-from embedserve_operator.spaces import table
+from embedserve_operator.commands.cli import kubectl_plugin
+from embedserve_operator.commands.spaces import format_table
 from tests.operator.api_server import ApiServer, serving, status
 from tests.operator.builders import NOW, resource
 
@@ -48,11 +48,11 @@ vs1-00aa00aa00aa00aa00aa   Gone           -            -         9d    -
 
 
 def test_every_space_has_a_line_with_its_size_and_age() -> None:
-    assert table(EmbeddingServiceStatus.model_validate(STATUS), NOW) == WANT
+    assert format_table(EmbeddingServiceStatus.model_validate(STATUS), NOW) == WANT
 
 
 def test_a_service_that_nobody_has_looked_at_has_no_line_yet() -> None:
-    assert len(table(EmbeddingServiceStatus(), NOW).splitlines()) == 1
+    assert len(format_table(EmbeddingServiceStatus(), NOW).splitlines()) == 1
 
 
 async def test_the_status_comes_from_the_cluster(
@@ -66,8 +66,8 @@ async def test_the_status_comes_from_the_cluster(
     server = ApiServer()
     server.answer = answer
     async with serving(server, tmp_path, monkeypatch):
-        assert await asyncio.to_thread(plugin, ["spaces", "docs", "-n", "search"]) == 0
+        assert await asyncio.to_thread(kubectl_plugin, ["spaces", "docs", "-n", "search"]) == 0
         said = capsys.readouterr()
-        assert await asyncio.to_thread(plugin, ["spaces", "docs", "-n", "elsewhere"]) == 1
+        assert await asyncio.to_thread(kubectl_plugin, ["spaces", "docs", "-n", "elsewhere"]) == 1
     assert "vs1-0978181612db7ef023ab" in said.out
     assert "there is no EmbeddingService elsewhere/docs" in capsys.readouterr().err

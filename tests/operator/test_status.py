@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from embedserve_operator.apply import Refusal
-from embedserve_operator.status import stamped, tells_only_progress, with_refusal
+from embedserve_operator.apply.children import ApplyFailure
+from embedserve_operator.status.publisher import add_apply_failure, add_times, is_only_progress
 from tests.operator.builders import OTHER_REPO, Cluster, failed, hub_spec
 from tests.operator.moments import LATER, NOON
 
@@ -11,7 +11,7 @@ from tests.operator.moments import LATER, NOON
 def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
     waiting = Cluster().applied().published()
     broken = waiting.started(failed("ModelNotFound", "gone", retryable=False))
-    status = stamped(broken.plan().status, broken.world().resource, LATER)
+    status = add_times(broken.plan().status, broken.observed().resource, LATER)
     by_type = {condition.type: condition for condition in status.conditions}
     assert by_type["Ready"].last_transition_time == NOON.strftime("%Y-%m-%dT%H:%M:%SZ")
     assert by_type["Stalled"].last_transition_time == LATER.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -19,18 +19,21 @@ def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
 
 def test_nothing_new_is_nothing_to_write() -> None:
     cluster = Cluster().applied().rolled_out().published()
-    assert stamped(cluster.plan().status, cluster.world().resource, LATER) == cluster.world().resource.status
+    assert (
+        add_times(cluster.plan().status, cluster.observed().resource, LATER)
+        == cluster.observed().resource.status
+    )
 
 
 def test_the_generation_that_was_acted_upon_is_told() -> None:
     cluster = Cluster().changed(hub_spec(replicas=2)).published()
-    assert cluster.world().resource.status.observed_generation == 2
+    assert cluster.observed().resource.status.observed_generation == 2
 
 
 def test_a_refused_child_is_told_and_takes_nothing_from_what_serves() -> None:
     serving = Cluster().applied().rolled_out().published()
-    refusal = Refusal("ChildRefused", "the API server refused Deployment docs-x: exceeded quota")
-    planned = with_refusal(serving.changed(hub_spec(OTHER_REPO)).plan().status, refusal)
+    refusal = ApplyFailure("ChildRefused", "the API server refused Deployment docs-x: exceeded quota")
+    planned = add_apply_failure(serving.changed(hub_spec(OTHER_REPO)).plan().status, refusal)
     by_type = {condition.type: condition for condition in planned.conditions}
     assert by_type["Ready"].status == "True"
     assert (by_type["Reconciling"].reason, by_type["Reconciling"].message) == (
@@ -40,18 +43,20 @@ def test_a_refused_child_is_told_and_takes_nothing_from_what_serves() -> None:
 
 
 def test_a_refused_child_of_a_new_service_is_why_it_is_not_ready() -> None:
-    planned = with_refusal(Cluster().plan().status, Refusal("NameTaken", "Service docs exists already"))
+    planned = add_apply_failure(
+        Cluster().plan().status, ApplyFailure("NameTaken", "Service docs exists already")
+    )
     assert [c.reason for c in planned.conditions] == ["NameTaken", "NameTaken"]
 
 
 def test_a_status_that_somebody_spoilt_is_replaced() -> None:
     cluster = Cluster()
     spoilt = {**cluster.resource, "status": {"conditions": "nonsense"}}
-    assert Cluster(spoilt).world().resource.status.observed_generation == -1
+    assert Cluster(spoilt).observed().resource.status.observed_generation == -1
 
 
 def test_counts_and_words_are_progress_and_whatever_else_is_new_is_not() -> None:
-    before = stamped(Cluster().applied().plan().status, Cluster().world().resource, NOON)
+    before = add_times(Cluster().applied().plan().status, Cluster().observed().resource, NOON)
     waiting = before.conditions[0]
     words = waiting.model_copy(update={"message": "1 of 1 replicas are ready"})
     reason = waiting.model_copy(update={"reason": "PreparingModel"})
@@ -64,4 +69,4 @@ def test_counts_and_words_are_progress_and_whatever_else_is_new_is_not() -> None
         ({"observed_generation": 7}, False),
         ({"selector": "another"}, False),
     ):
-        assert tells_only_progress(before, before.model_copy(update=change)) is want, change
+        assert is_only_progress(before, before.model_copy(update=change)) is want, change

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from embedserve_operator.specs.metadata import claim_mark
-from embedserve_operator.store import Store
-from embedserve_operator.world import Key
+from embedserve_operator.cache.objects import ObjectCache
+from embedserve_operator.kube.references import ObjectKey
+from embedserve_operator.manifests.metadata import hash_claim_name
 
-KEY = Key("search", "docs")
+KEY = ObjectKey("search", "docs")
 
 
 def deployment(version: str, uid: str = "u1", **more: Any) -> dict[str, Any]:
@@ -17,19 +17,19 @@ def deployment(version: str, uid: str = "u1", **more: Any) -> dict[str, Any]:
     return {"metadata": meta, **more}
 
 
-def children(store: Store) -> list[Any]:
-    return [child["metadata"]["resourceVersion"] for child in store.children(KEY)]
+def children(store: ObjectCache) -> list[Any]:
+    return [child["metadata"]["resourceVersion"] for child in store.list_children(KEY)]
 
 
 def test_an_event_that_is_older_than_our_own_write_does_not_take_it_back() -> None:
-    store = Store()
+    store = ObjectCache()
     store.put("Deployment", deployment("12"))
     store.put("Deployment", deployment("9"))
     assert children(store) == ["12"]
 
 
 def test_an_object_that_was_made_anew_under_its_name_is_another_one() -> None:
-    store = Store()
+    store = ObjectCache()
     store.put("Deployment", deployment("5", uid="old"))
     store.put("Deployment", deployment("7", uid="new"))
     store.drop("Deployment", deployment("6", uid="old"))
@@ -37,18 +37,18 @@ def test_an_object_that_was_made_anew_under_its_name_is_another_one() -> None:
 
 
 def test_a_deletion_that_no_event_told_of_is_found() -> None:
-    store = Store()
+    store = ObjectCache()
     store.put("Deployment", deployment("1", uid="gone"))
-    known = store.uids("Deployment")
+    known = store.list_uids("Deployment")
     store.put("Deployment", deployment("2", uid="made after the list was asked for"))
     assert store.forget_missing("Deployment", frozenset(), known) == [KEY]
     assert children(store) == ["2"]
 
 
 def test_objects_know_their_kind_although_items_of_a_list_do_not() -> None:
-    store = Store()
+    store = ObjectCache()
     store.put("Deployment", deployment("1"))
-    assert [child["kind"] for child in store.children(KEY)] == ["Deployment"]
+    assert [child["kind"] for child in store.list_children(KEY)] == ["Deployment"]
 
 
 def around(name: str, uid: str, **labels: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def service(name: str, cache: dict[str, Any], namespace: str = "search") -> dict
 
 
 def test_what_is_around_a_claim_concerns_all_that_use_it() -> None:
-    store, shared, own = Store(), {"claimName": "models"}, {"volume": {"size": "1Gi"}}
+    store, shared, own = ObjectCache(), {"claimName": "models"}, {"volume": {"size": "1Gi"}}
     for found in (
         service("first", shared),
         service("second", shared),
@@ -70,47 +70,49 @@ def test_what_is_around_a_claim_concerns_all_that_use_it() -> None:
         service("far", shared, namespace="chat"),
     ):
         store.put("EmbeddingService", found)
-    job = around("models-fetch-1", "j", **{"embedserve.dev/claim": claim_mark("models")})
+    job = around("models-fetch-1", "j", **{"embedserve.dev/claim": hash_claim_name("models")})
     pod = around(
         "models-fetch-1-x",
         "p",
         **{
-            "embedserve.dev/claim": claim_mark("models"),
+            "embedserve.dev/claim": hash_claim_name("models"),
             "embedserve.dev/service": "first",
             "batch.kubernetes.io/job-name": "models-fetch-1",
         },
     )
-    users = [Key("search", "first"), Key("search", "second")]
+    users = [ObjectKey("search", "first"), ObjectKey("search", "second")]
     for kind, one in (("Job", job), ("Pod", pod), ("PersistentVolumeClaim", around("models", "c"))):
-        assert store.concerned(kind, one) == users
+        assert store.find_concerned(kind, one) == users
         store.put(kind, one)
-    assert store.concerned("PersistentVolumeClaim", around("docs-models", "d")) == [Key("search", "docs")]
+    assert store.find_concerned("PersistentVolumeClaim", around("docs-models", "d")) == [
+        ObjectKey("search", "docs")
+    ]
     for key in users:
-        seen = store.volume(key)
+        seen = store.get_volume_objects(key)
         assert [len(list(found)) for found in (seen.jobs, seen.pods, seen.claims)] == [1, 1, 1]
-        assert list(store.pods(key)) == [], "pods of Jobs serve nobody"
-    assert [list(found) for found in (store.volume(Key("search", "docs")).jobs,)] == [[]]
+        assert list(store.list_pods(key)) == [], "pods of Jobs serve nobody"
+    assert [list(found) for found in (store.get_volume_objects(ObjectKey("search", "docs")).jobs,)] == [[]]
 
 
 def test_a_job_that_was_deleted_is_forgotten_before_its_event_comes() -> None:
-    store = Store()
+    store = ObjectCache()
     store.put("EmbeddingService", service("first", {"claimName": "models"}))
-    store.put("Job", around("models-fetch-1", "j", **{"embedserve.dev/claim": claim_mark("models")}))
+    store.put("Job", around("models-fetch-1", "j", **{"embedserve.dev/claim": hash_claim_name("models")}))
     store.drop_uid("Job", "j")
-    assert list(store.volume(Key("search", "first")).jobs) == []
+    assert list(store.get_volume_objects(ObjectKey("search", "first")).jobs) == []
 
 
 def test_nothing_is_kept_of_a_resource_that_is_gone() -> None:
-    store = Store()
+    store = ObjectCache()
     received = {"metadata": {"namespace": "search", "name": "docs", "uid": "u", "resourceVersion": "1"}}
     assert store.put("EmbeddingService", received) == KEY
-    assert store.resources() == [KEY]
+    assert store.list_keys() == [KEY]
     store.drop("EmbeddingService", received)
-    assert (store.resources(), store.resource(KEY)) == ([], None)
+    assert (store.list_keys(), store.get_resource(KEY)) == ([], None)
 
 
 def test_items_of_a_list_get_what_they_lack_and_lose_what_nobody_reads() -> None:
-    store = Store()
+    store = ObjectCache()
     secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
     container = {
         "name": "runtime",
@@ -131,7 +133,7 @@ def test_items_of_a_list_get_what_they_lack_and_lose_what_nobody_reads() -> None
         "Pod",
         {"metadata": {**meta, "labels": labels}, "spec": {"containers": [container], "volumes": volumes}},
     )
-    (pod,) = store.pods(KEY)
+    (pod,) = store.list_pods(KEY)
     assert (pod["apiVersion"], pod["kind"]) == ("v1", "Pod")
     assert "managedFields" not in pod["metadata"]
     assert pod["spec"]["volumes"] == volumes[:1]
@@ -141,7 +143,7 @@ def test_items_of_a_list_get_what_they_lack_and_lose_what_nobody_reads() -> None
 
 
 def test_a_version_that_is_known_needs_no_look_and_a_newer_one_does() -> None:
-    store = Store()
+    store = ObjectCache()
     store.put("Deployment", deployment("5"))
     assert [store.knows("Deployment", deployment(version)) for version in ("4", "5", "6")] == [
         True,

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_operator.controller import Controller
-from embedserve_operator.kinds import POD, RESOURCE
-from embedserve_operator.kube import Kube
-from embedserve_operator.pod_calls import PodCalls
-from embedserve_operator.queue import WorkQueue
-from embedserve_operator.store import Store
-from embedserve_operator.world import Key
+from embedserve_operator.apply.pod_client import PodClient
+from embedserve_operator.cache.objects import ObjectCache
+from embedserve_operator.kube.client import KubeClient
+from embedserve_operator.kube.kinds import POD, RESOURCE
+from embedserve_operator.kube.references import ObjectKey
+from embedserve_operator.process.controller import Controller
+from embedserve_operator.queue.work_queue import WorkQueue
 from tests.operator.builders import hub_spec
 from tests.operator.simulation import KEY, Simulation, controller_of, simulated
 
@@ -38,8 +38,8 @@ class Watching:
 
     simulation: Simulation
     controller: Controller
-    store: Store
-    queue: WorkQueue[Key]
+    store: ObjectCache
+    queue: WorkQueue[ObjectKey]
 
     async def see(self, *kinds: str) -> int:
         """A pass after events about objects of these kinds; returns how many writes it made."""
@@ -67,11 +67,11 @@ class Watching:
 async def watching(folder: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterator[Watching]:
     async with (
         simulated(folder, monkeypatch) as (simulation, operator),
-        Kube(request_timeout=20) as kube,
-        PodCalls(tell_timeout=5, check_timeout=5, port=operator.pod_port) as calls,
+        KubeClient(request_timeout=20) as kube,
+        PodClient(tell_timeout=5, check_timeout=5, port=operator.pod_port) as pod_client,
     ):
-        store, queue = Store(), WorkQueue[Key](first=1, limit=60)
-        yield Watching(simulation, controller_of(kube, store, queue, calls, clock=clock), store, queue)
+        store, queue = ObjectCache(), WorkQueue[ObjectKey](first=1, limit=60)
+        yield Watching(simulation, controller_of(kube, store, queue, pod_client, clock=clock), store, queue)
 
 
 async def test_a_service_that_comes_up_is_written_six_times(

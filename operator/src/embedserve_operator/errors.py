@@ -1,4 +1,4 @@
-"""Everything that this package raises.
+"""This module defines everything that the package raises.
 
 OperatorError
 ├── ManifestError        a file given to `render` is not a valid EmbeddingService
@@ -10,10 +10,10 @@ OperatorError
 │   └── UnavailableError no answer, too busy or broken (time-out, 429, 5xx): the same request may pass later
 ├── LeaseLostError       this process may no longer lead
 ├── WatchFailedError     a watch ended in a way that only a new process gets over
-└── QuestionError        a question to the metrics API has no answer
-    ├── BadQuestionError    its selector is none
-    ├── UnknownMetricError  there is no such metric, or no such pod
-    └── PodsSilentError     pods that should know did not answer
+└── MetricQueryError     a query of the metrics API has no answer
+    ├── InvalidMetricQueryError  its selector is malformed
+    ├── UnknownMetricError       there is no such metric, or no such pod
+    └── PodsUnresponsiveError    pods that should know did not answer
 
 Whether a later try can help is the class, never the text.
 """
@@ -22,19 +22,19 @@ from __future__ import annotations
 
 
 class OperatorError(Exception):
-    """Base of all."""
+    """Is the base of all errors of this package."""
 
 
 class ManifestError(OperatorError):
-    """A file holds no EmbeddingService, or one with faults."""
+    """Says that a file holds no EmbeddingService, or one with faults."""
 
 
 class SettingsError(OperatorError):
-    """Hardware classes or images of the chart's values cannot be used."""
+    """Says that the hardware classes or images of the chart's values cannot be used."""
 
 
 class ApiError(OperatorError):
-    """A request to the API server failed."""
+    """Says that a request to the API server failed."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
@@ -43,40 +43,42 @@ class ApiError(OperatorError):
 
 
 class RefusedError(ApiError):
-    """The content is not acceptable; repeating it as it is cannot help."""
+    """Says that the content is not acceptable; repeating the request cannot help."""
 
 
 class ConflictError(ApiError):
-    """Another manager owns a field, the object changed meanwhile, or it exists already."""
+    """Says that another manager owns a field, that the object has changed meanwhile, or that it exists
+    already.
+    """
 
 
 class NotFoundError(ApiError):
-    """The object does not exist."""
+    """Says that the object does not exist."""
 
 
 class UnavailableError(ApiError):
-    """No usable answer; trying later may help."""
+    """Says that there was no usable answer; trying later may help."""
 
 
 class WatchFailedError(OperatorError):
-    """A watch ended in a way that kopf does not get over; a new process begins anew."""
+    """Says that a watch ended in a way that kopf cannot recover from; a new process starts again."""
 
 
 class LeaseLostError(OperatorError):
-    """The Lease could not be renewed in time; whoever led must stop at once."""
+    """Says that the Lease could not be renewed in time; whoever led must stop at once."""
 
 
-class QuestionError(OperatorError):
-    """A question to the metrics API has no answer."""
+class MetricQueryError(OperatorError):
+    """Says that a query of the metrics API has no answer."""
 
 
-class BadQuestionError(QuestionError):
-    """The question is not well-formed."""
+class InvalidMetricQueryError(MetricQueryError):
+    """Says that the query is malformed."""
 
 
-class UnknownMetricError(QuestionError):
-    """No pod has such a metric, or there is no such pod."""
+class UnknownMetricError(MetricQueryError):
+    """Says that no pod has such a metric, or that there is no such pod."""
 
 
-class PodsSilentError(QuestionError):
-    """Pods that should know did not answer."""
+class PodsUnresponsiveError(MetricQueryError):
+    """Says that pods that should know the value did not answer."""

@@ -1,46 +1,49 @@
-"""What the operator is told once, at its start. Everything else comes from the resources."""
+"""This module defines what the operator is told once, at its start.
+
+Everything else comes from the resources.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from embedserve_operator.api.hardware import CLASSES, HardwareClass
 from embedserve_operator.errors import SettingsError
-from embedserve_operator.hardware import CLASSES, HardwareClass
 
 ARCHITECTURES = ("amd64", "arm64")
 IMAGES = ("cpu", "cuda")
-"""What hardware classes call the images of the runtime."""
+"""The names that hardware classes give to the images of the runtime."""
 EXPORTER = "cuda"
-"""The image with torch, which exports models of no family."""
+"""The image with torch, which exports models that belong to no family."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeImage:
-    """One image of the runtime."""
+    """Describes one image of the runtime."""
 
     reference: str
-    """With tag or digest."""
+    """The image with its tag or digest."""
     pull_policy: str = "IfNotPresent"
     """`Always`, `IfNotPresent` or `Never`."""
     architectures: tuple[str, ...] = ARCHITECTURES
-    """Architectures that the image has; its pods are placed on no others."""
+    """The architectures of the image; its pods are not placed on any other."""
 
 
 @dataclass(frozen=True, slots=True)
 class KedaSettings:
-    """KEDA decides the number of pods of autoscaled services."""
+    """Says that KEDA decides the number of pods of autoscaled services."""
 
     prometheus: str | None = None
-    """Base URL of the Prometheus that it reads them from; None: from the pods themselves."""
+    """Base URL of the Prometheus that KEDA reads the metrics from; None reads them from the pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderSettings:
-    """What decides the children beside the resource itself."""
+    """Holds what decides the children beside the resource itself."""
 
     images: Mapping[str, RuntimeImage]
-    """Images of the runtime by what hardware classes call them: those of IMAGES that there are."""
+    """The configured images of the runtime, by the names in IMAGES."""
     classes: Mapping[str, HardwareClass] = field(default_factory=lambda: CLASSES)
     """Hardware classes by name."""
     hf_endpoint: str | None = None
@@ -49,7 +52,7 @@ class RenderSettings:
     """Namespaces whose pods may reach the management port (metrics): the operator's own and the monitoring's."""
 
     keda: KedaSettings | None = None
-    """None: HorizontalPodAutoscalers of our own."""
+    """The settings of KEDA; None makes HorizontalPodAutoscalers instead."""
 
     def __post_init__(self) -> None:
         for name, hardware in self.classes.items():
@@ -61,7 +64,10 @@ class RenderSettings:
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
-    """Who leads. Times in seconds; deadline < duration, or two processes could lead at once."""
+    """Holds the settings of the election, in seconds.
+
+    deadline < duration, or two processes could lead at once.
+    """
 
     namespace: str
     name: str = "embedserve-operator"
@@ -71,90 +77,93 @@ class LeaseSettings:
     """A leader that could not renew for this long stops."""
     retry: float = 2.0
     """Pause between a leader's renewals, and the longest a single attempt may take."""
-    look: float = 1.0
-    """Pause between the looks of one who waits."""
+    poll_interval: float = 1.0
+    """Pause between the looks of a process that waits."""
 
 
 @dataclass(frozen=True, slots=True)
-class AdapterPlace:
-    """Where the adapter is in the cluster; all of it is made by the chart."""
+class AdapterReference:
+    """Says where the adapter is in the cluster; the chart makes all of it."""
 
     namespace: str
     name: str
-    """Of its Deployment, Service, ConfigMap of certificates, and ClusterRole."""
+    """Name of its Deployment, Service, ConfigMap of certificates, and ClusterRole."""
 
     @property
     def server_name(self) -> str:
-        """What the API server expects the serving certificate to be for."""
+        """The name that the API server expects in the serving certificate."""
         return f"{self.name}.{self.namespace}.svc"
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterSettings:
-    """Settings of `embedserve-operator adapter`."""
+    """Holds the settings of `embedserve-operator adapter`."""
 
-    place: AdapterPlace
+    place: AdapterReference
     identity: str
     """Name of this process among its replicas: the pod's name."""
     port: int = 8443
-    """Of the API, HTTPS."""
+    """Port of the API, HTTPS."""
     health_port: int = 8081
-    """Of the probes, HTTP: they carry no client certificate."""
+    """Port of the probes, HTTP, since they carry no client certificate."""
     hpa_period: float = 15.0
-    """Seconds between two looks of the autoscaler; what a pod said is kept for nine tenths of that."""
+    """Seconds between two looks of the autoscaler; pages are cached for nine tenths of that."""
     scrape_timeout: float = 5.0
-    """Longest time that a pod may take to answer, seconds: one that is overloaded is slow, and counts most."""
+    """Longest time that a pod may take to answer, in seconds: an overloaded one is slow, and counts most."""
     request_timeout: float = 10.0
-    """Longest time of one API request, seconds."""
+    """Longest time of one API request, in seconds."""
     certificate_days: float = 30.0
-    """Life of a serving certificate; a new one takes over after two thirds of it."""
+    """Lifetime of a serving certificate; a new one takes over after two thirds of it."""
     check_interval: float = 10.0
-    """Seconds between looks at certificates, and at what the cluster says of them."""
+    """Seconds between looks at the certificates and at what the cluster says about them."""
     drain: float = 5.0
-    """Seconds to go on answering when told to stop, until requests come no longer."""
+    """Seconds to keep answering when told to stop, until no more requests come."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationSettings:
-    """How the operator keeps the adapter registered."""
+    """Says how the operator keeps the adapter registered."""
 
-    place: AdapterPlace
+    place: AdapterReference
     interval: float = 5.0
     """Seconds between looks."""
     grace: float = 30.0
-    """Seconds for which the API may be registered with nobody to answer: meanwhile no namespace can be deleted."""
+    """Seconds for which the API may be registered while nobody answers; no namespace can be deleted meanwhile.
+    """
     retry_limit: float = 600.0
-    """Longest pause before an API is registered again that pods stood behind and nobody could reach, seconds."""
+    """Longest pause, in seconds, before registering again an API that had pods but that nobody could reach.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Settings of `embedserve-operator run`."""
+    """Holds the settings of `embedserve-operator run`."""
 
     render: RenderSettings
     lease: LeaseSettings
     identity: str
     """Name of this process in the Lease: the pod's name."""
     namespaces: tuple[str, ...] = ()
-    """Namespaces that are watched; none: all."""
+    """The namespaces that are watched; empty stands for all."""
     watch_nodes: bool = True
     """Whether nodes and RuntimeClasses are watched, which needs rights on the whole cluster."""
-    adapter: AdapterPlace | None = None
-    """The metrics adapter that is to be registered; None: none."""
+    adapter: AdapterReference | None = None
+    """The metrics adapter that is to be registered, if any."""
     health_port: int = 8081
     """Port of `/healthz`."""
     workers: int = 8
-    """Resources that are worked on at the same time."""
+    """The number of resources that are worked on at the same time."""
     request_timeout: float = 20.0
-    """Longest time of one API request, seconds."""
+    """Longest time of one API request, in seconds."""
     tell_timeout: float = 5.0
-    """Longest time that a pod may take to hear what the service's name stands for, seconds."""
+    """Longest time, in seconds, that a pod may take to receive what the service's name stands for."""
     check_timeout: float = 60.0
-    """Longest time that a pod may take to prove its vectors, seconds."""
+    """Longest time, in seconds, that a pod may take to prove its vectors."""
     backoff_first: float = 1.0
-    """Pause after the first failed pass over a resource; doubled by each further failure, seconds."""
+    """Pause in seconds after the first failed pass over a resource; each further failure doubles it."""
     backoff_limit: float = 60.0
-    """Longest pause between passes over a failing resource, seconds."""
+    """Longest pause, in seconds, between passes over a failing resource."""
     audit_interval: float = 120.0
-    """Seconds between checks that what the caches hold still exists (a watch that was cut can miss
-    deletions)."""
+    """Seconds between checks that the cached objects still exist, since an interrupted watch can miss
+    deletions.
+    """

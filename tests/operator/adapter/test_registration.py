@@ -10,20 +10,20 @@ import pytest
 
 from embedserve_operator.adapter.registration import (
     API_SERVICE,
-    Keep,
-    Memory,
-    Register,
-    Situation,
-    Withdraw,
-    bundle_in,
-    decide,
-    providers,
+    NoChange,
+    Registration,
+    RegistrationMemory,
+    RegistrationState,
+    Withdrawal,
+    decide_registration,
+    find_providers,
+    read_bundle,
 )
-from embedserve_operator.settings import AdapterPlace, RegistrationSettings
+from embedserve_operator.settings import AdapterReference, RegistrationSettings
 
-PLACE = AdapterPlace("system", "embedserve-metrics-adapter")
+PLACE = AdapterReference("system", "embedserve-metrics-adapter")
 SETTINGS = RegistrationSettings(PLACE, grace=30, retry_limit=100)
-READY = Situation(ready=True, bundle="PEM", owner_uid="owner", registered=None, foreign=())
+READY = RegistrationState(is_ready=True, bundle="PEM", owner_uid="owner", registered=None, foreign=())
 
 
 def api_service(
@@ -46,9 +46,9 @@ def api_service(
 
 
 def test_it_is_registered_once_a_replica_is_ready_and_goes_with_the_release() -> None:
-    decision, _ = decide(READY, Memory(), SETTINGS, 0)
-    assert isinstance(decision, Register)
-    assert bundle_in(decision.manifest) == "PEM"
+    decision, _ = decide_registration(READY, RegistrationMemory(), SETTINGS, 0)
+    assert isinstance(decision, Registration)
+    assert read_bundle(decision.manifest) == "PEM"
     assert decision.manifest["metadata"]["ownerReferences"][0]["uid"] == "owner"
     assert decision.manifest["spec"]["service"] == {"namespace": "system", "name": PLACE.name, "port": 443}
 
@@ -56,7 +56,7 @@ def test_it_is_registered_once_a_replica_is_ready_and_goes_with_the_release() ->
 @pytest.mark.parametrize(
     ("seen", "words"),
     [
-        pytest.param(replace(READY, ready=False), "no replica", id="nobody is ready"),
+        pytest.param(replace(READY, is_ready=False), "no replica", id="nobody is ready"),
         pytest.param(replace(READY, bundle=""), "no replica", id="no certificate is published"),
         pytest.param(replace(READY, owner_uid=""), "ClusterRole", id="nothing that it would go with"),
         pytest.param(
@@ -64,47 +64,47 @@ def test_it_is_registered_once_a_replica_is_ready_and_goes_with_the_release() ->
         ),
     ],
 )
-def test_otherwise_it_is_not_and_why_is_said(seen: Situation, words: str) -> None:
-    decision, _ = decide(seen, Memory(), SETTINGS, 0)
-    assert isinstance(decision, Keep)
-    assert words in decision.words
+def test_otherwise_it_is_not_and_why_is_said(seen: RegistrationState, words: str) -> None:
+    decision, _ = decide_registration(seen, RegistrationMemory(), SETTINGS, 0)
+    assert isinstance(decision, NoChange)
+    assert words in decision.reason
 
 
 def test_what_works_is_left_alone_and_new_certificates_are_put_in() -> None:
     seen = replace(READY, registered=api_service())
-    assert decide(seen, Memory(), SETTINGS, 0) == (Keep(), Memory())
-    renewed, _ = decide(replace(seen, bundle="PEM NEW"), Memory(), SETTINGS, 0)
-    assert isinstance(renewed, Register)
-    owned, _ = decide(replace(seen, owner_uid="another"), Memory(), SETTINGS, 0)
-    assert isinstance(owned, Register)
+    assert decide_registration(seen, RegistrationMemory(), SETTINGS, 0) == (NoChange(), RegistrationMemory())
+    renewed, _ = decide_registration(replace(seen, bundle="PEM NEW"), RegistrationMemory(), SETTINGS, 0)
+    assert isinstance(renewed, Registration)
+    owned, _ = decide_registration(replace(seen, owner_uid="another"), RegistrationMemory(), SETTINGS, 0)
+    assert isinstance(owned, Registration)
 
 
 def test_it_is_withdrawn_only_after_nobody_has_been_ready_for_the_time_of_grace() -> None:
-    down = replace(READY, ready=False, registered=api_service())
-    decision, memory = decide(down, Memory(), SETTINGS, 100)
-    assert isinstance(decision, Keep)
-    decision, memory = decide(down, memory, SETTINGS, 129)
-    assert isinstance(decision, Keep)
-    back, forgotten = decide(replace(down, ready=True), memory, SETTINGS, 129.5)
-    assert (back, forgotten) == (Keep(), Memory())
-    decision, memory = decide(down, memory, SETTINGS, 130)
-    assert isinstance(decision, Withdraw)
-    again, _ = decide(READY, memory, SETTINGS, 131)
-    assert isinstance(again, Register), "back as soon as one is ready"
+    down = replace(READY, is_ready=False, registered=api_service())
+    decision, memory = decide_registration(down, RegistrationMemory(), SETTINGS, 100)
+    assert isinstance(decision, NoChange)
+    decision, memory = decide_registration(down, memory, SETTINGS, 129)
+    assert isinstance(decision, NoChange)
+    back, forgotten = decide_registration(replace(down, is_ready=True), memory, SETTINGS, 129.5)
+    assert (back, forgotten) == (NoChange(), RegistrationMemory())
+    decision, memory = decide_registration(down, memory, SETTINGS, 130)
+    assert isinstance(decision, Withdrawal)
+    again, _ = decide_registration(READY, memory, SETTINGS, 131)
+    assert isinstance(again, Registration), "back as soon as one is ready"
 
 
 def test_an_adapter_that_is_ready_but_cannot_be_reached_is_tried_again_ever_more_rarely() -> None:
-    memory, now, pauses = Memory(), 0.0, []
+    memory, now, pauses = RegistrationMemory(), 0.0, []
     unreachable = replace(READY, registered=api_service(available="False"))
     for _ in range(4):
-        _, memory = decide(unreachable, memory, SETTINGS, now)
+        _, memory = decide_registration(unreachable, memory, SETTINGS, now)
         now += 30
-        decision, memory = decide(unreachable, memory, SETTINGS, now)
-        assert isinstance(decision, Withdraw)
-        assert "no route" in decision.words
+        decision, memory = decide_registration(unreachable, memory, SETTINGS, now)
+        assert isinstance(decision, Withdrawal)
+        assert "no route" in decision.reason
         waited = now
-        while not isinstance(decision, Register):
-            decision, memory = decide(READY, memory, SETTINGS, now)
+        while not isinstance(decision, Registration):
+            decision, memory = decide_registration(READY, memory, SETTINGS, now)
             now += 1
         pauses.append(now - 1 - waited)
     assert pauses == [30, 60, 100, 100]
@@ -112,7 +112,7 @@ def test_an_adapter_that_is_ready_but_cannot_be_reached_is_tried_again_ever_more
 
 def test_ours_goes_at_once_when_somebody_else_registers_any_version() -> None:
     seen = replace(READY, registered=api_service(), foreign=("Service m/p",))
-    assert decide(seen, Memory(), SETTINGS, 0)[0] == Withdraw(
+    assert decide_registration(seen, RegistrationMemory(), SETTINGS, 0)[0] == Withdrawal(
         "custom.metrics.k8s.io is served by Service m/p"
     )
 
@@ -123,5 +123,5 @@ def test_others_are_told_from_us_by_where_their_api_service_leads() -> None:
     unrelated = {"metadata": {"name": "v1beta1.metrics.k8s.io"}, "spec": {"group": "metrics.k8s.io"}}
     found = [api_service(), other, unrelated]
     want = ("Service monitoring/prometheus-adapter (APIService v1beta1.custom.metrics.k8s.io)",)
-    assert providers(found, PLACE) == want
-    assert len(providers(found, None)) == 2
+    assert find_providers(found, PLACE) == want
+    assert len(find_providers(found, None)) == 2

@@ -18,19 +18,30 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from embedserve_operator.adapter.questions import ROOT
+from embedserve_operator.adapter.certificate_rotator import CertificateRotator
+from embedserve_operator.adapter.queries import ROOT
 from embedserve_operator.adapter.registrar import Registrar
-from embedserve_operator.adapter.registration import API_SERVICE, Keep, Register, Withdraw, bundle_in
+from embedserve_operator.adapter.registration import (
+    API_SERVICE,
+    NoChange,
+    Registration,
+    Withdrawal,
+    read_bundle,
+)
 from embedserve_operator.adapter.scraper import Scraper
-from embedserve_operator.adapter.serve import Keeper
-from embedserve_operator.adapter.server import Doorkeeper, Listener, MetricsApi, application
-from embedserve_operator.kube import Kube
-from embedserve_operator.settings import AdapterPlace, AdapterSettings, RegistrationSettings
-from embedserve_operator.store import ClusterStore
+from embedserve_operator.adapter.server import (
+    FrontProxyAuthenticator,
+    MetricsApi,
+    TlsListener,
+    build_application,
+)
+from embedserve_operator.cache.cluster import ClusterCache
+from embedserve_operator.kube.client import KubeClient
+from embedserve_operator.settings import AdapterReference, AdapterSettings, RegistrationSettings
 from tests.operator.adapter.cluster import Authority, Objects, Pod, answering, client_context
 from tests.operator.api_server import ApiServer, serving
 
-PLACE = AdapterPlace("system", "embedserve-metrics-adapter")
+PLACE = AdapterReference("system", "embedserve-metrics-adapter")
 AUTHENTICATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
 CERTIFICATES = f"/api/v1/namespaces/system/configmaps/{PLACE.name}"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/system/deployments/{PLACE.name}"
@@ -61,9 +72,9 @@ class Adapter:
     authority: Authority
     folder: Path
     clock: Clock
-    keeper: Keeper
+    rotator: CertificateRotator
     registrar: Registrar
-    cluster: ClusterStore
+    cluster: ClusterCache
     port: int
 
     async def ask(
@@ -83,7 +94,7 @@ class Adapter:
         return "".join(self.objects.by_path[CERTIFICATES]["data"].values())
 
     def ready(self) -> bool:
-        return self.keeper.ready
+        return self.rotator.ready
 
     def replicas(self, ready: int) -> None:
         self.objects.by_path[DEPLOYMENT] = {"kind": "Deployment", "status": {"readyReplicas": ready}}
@@ -107,25 +118,25 @@ async def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         port: int = free.getsockname()[1]
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(serving(server, tmp_path, monkeypatch))
-        kube = await stack.enter_async_context(Kube(request_timeout=5))
+        kube = await stack.enter_async_context(KubeClient(request_timeout=5))
         scraper = await stack.enter_async_context(Scraper(keep=10, timeout=0.3, clock=clock.monotonic))
-        doorkeeper = Doorkeeper()
+        authenticator = FrontProxyAuthenticator()
         runner = web.AppRunner(
-            application(MetricsApi(kube, scraper, clock.now), doorkeeper), shutdown_timeout=0.1
+            build_application(MetricsApi(kube, scraper, clock.now), authenticator), shutdown_timeout=0.1
         )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         settings = AdapterSettings(PLACE, "adapter-1", port=port)
-        keeper = Keeper(settings, kube, doorkeeper, Listener(runner, port), clock.now)
-        cluster = ClusterStore(watches_nodes=False)
+        rotator = CertificateRotator(settings, kube, authenticator, TlsListener(runner, port), clock.now)
+        cluster = ClusterCache(watches_nodes=False)
         registrar = Registrar(
             kube,
             RegistrationSettings(PLACE),
             clock=clock.monotonic,
             now=clock.now,
-            on_providers=cluster.have_metrics_providers,
+            on_providers=cluster.set_metrics_providers,
         )
-        yield Adapter(objects, authority, tmp_path, clock, keeper, registrar, cluster, port)
+        yield Adapter(objects, authority, tmp_path, clock, rotator, registrar, cluster, port)
 
 
 async def test_the_autoscaler_gets_the_depth_of_every_pod_that_exists_and_answers(adapter: Adapter) -> None:
@@ -134,7 +145,7 @@ async def test_the_autoscaler_gets_the_depth_of_every_pod_that_exists_and_answer
         adapter.objects.pods = [pod.as_received(f"p{i}", port) for i, pod in enumerate(pods)]
         # Nobody listens there: as a pod whose process has died.
         adapter.objects.pods.append(Pod("127.0.0.14").as_received("silent", 1))
-        await adapter.keeper.check()
+        await adapter.rotator.check()
         code, told = await adapter.ask(DEPTH)
     assert code == 200
     assert told["kind"] == "MetricValueList"
@@ -150,7 +161,7 @@ async def test_pods_are_asked_once_a_period_however_many_ask_and_the_gone_are_fo
     pod = Pod("127.0.0.11", 1)
     async with answering(pod) as port:
         adapter.objects.pods = [pod.as_received("p", port)]
-        await adapter.keeper.check()
+        await adapter.rotator.check()
         await asyncio.gather(*(adapter.ask(DEPTH) for _ in range(3)))
         assert pod.asked == 1
         pod.depth = 2
@@ -163,7 +174,7 @@ async def test_pods_are_asked_once_a_period_however_many_ask_and_the_gone_are_fo
 
 
 async def test_discovery_is_told_without_asking_any_pod(adapter: Adapter) -> None:
-    await adapter.keeper.check()
+    await adapter.rotator.check()
     for path in (ROOT, "/apis", "/apis/custom.metrics.k8s.io", "/openapi/v2"):
         code, _ = await adapter.ask(path)
         assert code == 200
@@ -171,7 +182,7 @@ async def test_discovery_is_told_without_asking_any_pod(adapter: Adapter) -> Non
 
 
 async def test_only_the_api_server_is_let_in(adapter: Adapter) -> None:
-    await adapter.keeper.check()
+    await adapter.rotator.check()
     code, told = await adapter.ask(ROOT, name="somebody")
     assert (code, told["reason"]) == (401, "Unauthorized")
     for who in ({"name": None}, {"authority": Authority()}):
@@ -180,12 +191,12 @@ async def test_only_the_api_server_is_let_in(adapter: Adapter) -> None:
 
 
 async def test_another_authority_of_the_api_server_is_taken_over_while_running(adapter: Adapter) -> None:
-    await adapter.keeper.check()
+    await adapter.rotator.check()
     before, adapter.authority = adapter.authority, Authority()
     adapter.objects.by_path[AUTHENTICATION]["data"]["requestheader-client-ca-file"] = (
         adapter.authority.certificate
     )
-    await adapter.keeper.check()
+    await adapter.rotator.check()
     assert (await adapter.ask(ROOT))[0] == 200
     with pytest.raises((aiohttp.ClientError, ssl.SSLError)):
         await adapter.ask(ROOT, authority=before)
@@ -195,17 +206,17 @@ async def test_a_certificate_is_renewed_without_a_restart_and_served_once_it_is_
     adapter: Adapter,
 ) -> None:
     adapter.replicas(1)
-    await adapter.keeper.check()
-    assert isinstance(await adapter.registrar.once(), Register)
-    await adapter.keeper.check()
+    await adapter.rotator.check()
+    assert isinstance(await adapter.registrar.run_once(), Registration)
+    await adapter.rotator.check()
     assert adapter.ready()
-    first = bundle_in(adapter.objects.by_path[REGISTERED])
+    first = read_bundle(adapter.objects.by_path[REGISTERED])
     adapter.clock.at += timedelta(days=21)
-    await adapter.keeper.check()
-    await adapter.keeper.check()
+    await adapter.rotator.check()
+    await adapter.rotator.check()
     assert first in adapter.bundle(), "the old one is served until the new one is trusted"
-    assert isinstance(await adapter.registrar.once(), Register)
-    await adapter.keeper.check()
+    assert isinstance(await adapter.registrar.run_once(), Registration)
+    await adapter.rotator.check()
     assert adapter.ready()
     assert first not in adapter.bundle()
     # The bundle holds the new one only, and it is what is served.
@@ -214,43 +225,43 @@ async def test_a_certificate_is_renewed_without_a_restart_and_served_once_it_is_
 
 async def test_a_replica_is_not_ready_until_the_registration_has_its_certificate(adapter: Adapter) -> None:
     adapter.replicas(1)
-    await adapter.keeper.check()
+    await adapter.rotator.check()
     assert adapter.ready(), "nothing is registered: being ready gets it registered"
-    await adapter.registrar.once()
+    await adapter.registrar.run_once()
     adapter.objects.by_path[REGISTERED]["spec"]["caBundle"] = ""
-    await adapter.keeper.check()
+    await adapter.rotator.check()
     assert not adapter.ready()
-    await adapter.registrar.once()
-    await adapter.keeper.check()
+    await adapter.registrar.run_once()
+    await adapter.rotator.check()
     assert adapter.ready()
 
 
 async def test_the_registration_is_withdrawn_when_nobody_answers_and_comes_back(adapter: Adapter) -> None:
     adapter.replicas(1)
-    await adapter.keeper.check()
-    await adapter.registrar.once()
-    assert await adapter.registrar.once() == Keep(), "what stands is not written again"
+    await adapter.rotator.check()
+    await adapter.registrar.run_once()
+    assert await adapter.registrar.run_once() == NoChange(), "what stands is not written again"
     adapter.replicas(0)
-    assert isinstance(await adapter.registrar.once(), Keep)
+    assert isinstance(await adapter.registrar.run_once(), NoChange)
     adapter.clock.seconds += 31
-    assert isinstance(await adapter.registrar.once(), Withdraw)
+    assert isinstance(await adapter.registrar.run_once(), Withdrawal)
     assert REGISTERED not in adapter.objects.by_path
     adapter.replicas(1)
-    assert isinstance(await adapter.registrar.once(), Register)
+    assert isinstance(await adapter.registrar.run_once(), Registration)
 
 
 async def test_where_somebody_else_has_the_group_nothing_is_registered(adapter: Adapter) -> None:
     adapter.replicas(1)
-    await adapter.keeper.check()
+    await adapter.rotator.check()
     name = "v1beta1.custom.metrics.k8s.io"
     service = {"namespace": "monitoring", "name": "prometheus-adapter"}
     adapter.objects.by_path[REGISTERED.replace(API_SERVICE, name)] = {
         "metadata": {"name": name},
         "spec": {"group": "custom.metrics.k8s.io", "service": service},
     }
-    decision = await adapter.registrar.once()
-    assert isinstance(decision, Keep)
-    assert "monitoring/prometheus-adapter" in decision.words
-    (provider,) = adapter.cluster.facts().metrics_providers
+    decision = await adapter.registrar.run_once()
+    assert isinstance(decision, NoChange)
+    assert "monitoring/prometheus-adapter" in decision.reason
+    (provider,) = adapter.cluster.get_state().metrics_providers
     assert "monitoring/prometheus-adapter" in provider
     assert REGISTERED not in adapter.objects.by_path

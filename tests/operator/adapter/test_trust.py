@@ -5,8 +5,18 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
-from embedserve_operator.adapter.identity import freshest, new_identity, valid_certificates
-from embedserve_operator.adapter.trust import client_rules, common_name, is_trusted, next_step, published
+from embedserve_operator.adapter.certificates import (
+    create_serving_certificate,
+    find_valid_certificates,
+    select_freshest,
+)
+from embedserve_operator.adapter.trust import (
+    build_published_certificates,
+    choose_rotation_step,
+    is_trusted,
+    read_client_rules,
+    read_common_name,
+)
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -14,30 +24,32 @@ DAY = timedelta(days=1)
 
 def test_who_speaks_for_the_api_server_is_what_its_config_map_says() -> None:
     data = {"requestheader-client-ca-file": "PEM", "requestheader-allowed-names": json.dumps(["proxy"])}
-    rules = client_rules({"data": data})
+    rules = read_client_rules({"data": data})
     assert rules is not None
-    assert rules.admit("proxy")
-    assert not rules.admit("somebody")
-    assert not rules.admit(None)
-    anyone = client_rules({"data": {**data, "requestheader-allowed-names": "[]"}})
+    assert rules.admits("proxy")
+    assert not rules.admits("somebody")
+    assert not rules.admits(None)
+    anyone = read_client_rules({"data": {**data, "requestheader-allowed-names": "[]"}})
     assert anyone is not None
-    assert anyone.admit("somebody")
-    assert client_rules(None) is None
-    assert client_rules({"data": {**data, "requestheader-allowed-names": "proxy"}}) is None
+    assert anyone.admits("somebody")
+    assert read_client_rules(None) is None
+    assert read_client_rules({"data": {**data, "requestheader-allowed-names": "proxy"}}) is None
 
 
 def test_the_common_name_is_found_among_the_parts_of_a_subject() -> None:
-    assert common_name({"subject": ((("organizationName", "x"),), (("commonName", "proxy"),))}) == "proxy"
-    assert common_name({"subject": ()}) is None
-    assert common_name(None) is None
+    assert (
+        read_common_name({"subject": ((("organizationName", "x"),), (("commonName", "proxy"),))}) == "proxy"
+    )
+    assert read_common_name({"subject": ()}) is None
+    assert read_common_name(None) is None
 
 
 def test_a_new_certificate_is_served_only_once_the_api_server_trusts_it() -> None:
-    assert next_step(due=False, waiting=None, trusted=frozenset()) == "keep"
-    assert next_step(due=True, waiting=None, trusted=frozenset()) == "make"
-    assert next_step(due=True, waiting="new", trusted=frozenset({"old"})) == "keep"
-    assert next_step(due=True, waiting="new", trusted=frozenset({"old", "new"})) == "switch"
-    assert next_step(due=True, waiting="new", trusted=None) == "switch", "nobody connects yet"
+    assert choose_rotation_step(due=False, waiting=None, trusted=frozenset()) == "keep"
+    assert choose_rotation_step(due=True, waiting=None, trusted=frozenset()) == "make"
+    assert choose_rotation_step(due=True, waiting="new", trusted=frozenset({"old"})) == "keep"
+    assert choose_rotation_step(due=True, waiting="new", trusted=frozenset({"old", "new"})) == "switch"
+    assert choose_rotation_step(due=True, waiting="new", trusted=None) == "switch", "nobody connects yet"
 
 
 def test_a_replica_is_ready_before_anything_is_registered_and_else_when_it_is_trusted() -> None:
@@ -48,22 +60,22 @@ def test_a_replica_is_ready_before_anything_is_registered_and_else_when_it_is_tr
 
 
 def test_publishing_keeps_what_is_valid_of_others_and_writes_nothing_twice() -> None:
-    living = new_identity("x.y.svc", NOW, 30 * DAY).certificate
-    expired = new_identity("x.y.svc", NOW - 40 * DAY, 30 * DAY).certificate
+    living = create_serving_certificate("x.y.svc", NOW, 30 * DAY).certificate
+    expired = create_serving_certificate("x.y.svc", NOW - 40 * DAY, 30 * DAY).certificate
     found = {"metadata": {"name": "x"}, "data": {"one": living, "gone": expired, "odd": "no certificate"}}
-    others = freshest(found["data"], NOW)
-    wanted = published(found, "two", "mine", others)
+    others = select_freshest(found["data"], NOW)
+    wanted = build_published_certificates(found, "two", "mine", others)
     assert wanted == {"metadata": {"name": "x"}, "data": {"one": living, "two": "mine"}}
-    assert published(wanted, "two", "mine", others) is None
+    assert build_published_certificates(wanted, "two", "mine", others) is None
 
 
 def test_the_bundle_holds_every_valid_certificate_once() -> None:
-    one, two = (new_identity("x.y.svc", NOW, 30 * DAY).certificate for _ in range(2))
-    expired = new_identity("x.y.svc", NOW - 40 * DAY, 30 * DAY).certificate
-    assert valid_certificates([two + one, one, expired, "nonsense"], NOW) == tuple(sorted((one, two)))
+    one, two = (create_serving_certificate("x.y.svc", NOW, 30 * DAY).certificate for _ in range(2))
+    expired = create_serving_certificate("x.y.svc", NOW - 40 * DAY, 30 * DAY).certificate
+    assert find_valid_certificates([two + one, one, expired, "nonsense"], NOW) == tuple(sorted((one, two)))
 
 
 def test_a_certificate_is_renewed_after_two_thirds_of_its_life_and_its_key_is_not_shown() -> None:
-    identity = new_identity("x.y.svc", NOW, 30 * DAY)
+    identity = create_serving_certificate("x.y.svc", NOW, 30 * DAY)
     assert identity.renew_at == NOW + 20 * DAY
     assert "PRIVATE" not in repr(identity)

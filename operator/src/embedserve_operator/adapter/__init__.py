@@ -1,5 +1,5 @@
-"""The custom metrics API: answers the autoscaler's questions from what the pods say at their management port.
+"""Serves the custom metrics API to autoscalers.
 
-`questions`, `selectors`, `pages`, `answers`, `trust` and `registration` decide and are pure; `scraper`, `identity`,
-`server`, `serve` and `registrar` act.
+`queries`, `selectors`, `metrics_page`, `responses`, `targets`, `trust` and `registration` decide and are
+pure; `scraper`, `certificates`, `certificate_rotator`, `server` and `registrar` act.
 """

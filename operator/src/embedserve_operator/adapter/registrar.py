@@ -1,4 +1,4 @@
-"""The operator's loop that registers the adapter, and withdraws it."""
+"""This module holds the operator's loop that registers the adapter with the API server, or withdraws it."""
 
 from __future__ import annotations
 
@@ -7,76 +7,76 @@ import logging
 from collections.abc import Callable
 from datetime import datetime
 
-from embedserve_operator.adapter.identity import valid_certificates
+from embedserve_operator.adapter.certificates import find_valid_certificates
 from embedserve_operator.adapter.registration import (
     API_SERVICE,
     Decision,
-    Memory,
-    Register,
-    Situation,
-    Withdraw,
-    bundle_of,
-    decide,
+    Registration,
+    RegistrationMemory,
+    RegistrationState,
+    Withdrawal,
+    decide_registration,
+    find_providers,
     is_ours,
-    providers,
+    join_bundle,
 )
 from embedserve_operator.errors import ApiError, ConflictError
-from embedserve_operator.kube import Kube
+from embedserve_operator.kube.client import KubeClient
+from embedserve_operator.kube.objects import dig, number, text
+from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.settings import RegistrationSettings
-from embedserve_operator.wire import dig, number, text
-from embedserve_operator.world import ChildRef
 
 log = logging.getLogger(__name__)
 
 
 class Registrar:
-    """Looks, decides, acts."""
+    """Keeps the adapter registered as long as it works."""
 
     def __init__(
         self,
-        kube: Kube,
+        kube: KubeClient,
         settings: RegistrationSettings,
         *,
         clock: Callable[[], float],
         now: Callable[[], datetime],
         on_providers: Callable[[tuple[str, ...]], None],
     ) -> None:
-        """`on_providers` is told at each look who else has versions of the API."""
+        """`on_providers` is told at each look who else serves versions of the API."""
         self._kube = kube
         self._settings = settings
         self._clock = clock
         self._now = now
         self._on_providers = on_providers
-        self._memory = Memory()
+        self._memory = RegistrationMemory()
         self._said = ""
 
     async def run(self, on_turn: Callable[[], None]) -> None:
-        """Look again and again, for ever."""
+        """Look again and again, forever."""
         while True:
             try:
-                await self.once()
+                await self.run_once()
             except ApiError as error:
                 log.warning("the metrics API could not be looked after: %s", error)
             on_turn()
             await asyncio.sleep(self._settings.interval)
 
-    async def once(self) -> Decision:
-        """One look, and what follows from it. Raises ApiError."""
-        seen = await self._look()
+    async def run_once(self) -> Decision:
+        """Look once and act on it; return what was decided. Raises ApiError."""
+        seen = await self._observe()
         self._on_providers(seen.foreign)
-        decision, self._memory = decide(seen, self._memory, self._settings, self._clock())
-        self._say(decision)
-        if isinstance(decision, Register):
+        decision, self._memory = decide_registration(seen, self._memory, self._settings, self._clock())
+        self._log_decision(decision)
+        if isinstance(decision, Registration):
             try:
                 await self._kube.apply(decision.manifest, force=False)
             except ConflictError as error:
                 log.warning("the metrics API is not registered, somebody else writes it: %s", error)
-        elif isinstance(decision, Withdraw) and seen.registered is not None:
+        elif isinstance(decision, Withdrawal) and seen.registered is not None:
             uid = text(seen.registered, "metadata", "uid")
             await self._kube.delete("", ChildRef("APIService", API_SERVICE), uid)
         return decision
 
-    async def _look(self) -> Situation:
+    async def _observe(self) -> RegistrationState:
         place = self._settings.place
         registered = await self._kube.list_labelled("APIService", "")
         ours = [
@@ -88,16 +88,16 @@ class Registrar:
         certificates = await self._kube.get(place.namespace, ChildRef("ConfigMap", place.name))
         owner = await self._kube.get("", ChildRef("ClusterRole", place.name))
         texts = [one for one in (dig(certificates, "data") or {}).values() if isinstance(one, str)]
-        return Situation(
-            ready=number(deployment, "status", "readyReplicas") > 0,
-            bundle=bundle_of(valid_certificates(texts, self._now())),
+        return RegistrationState(
+            is_ready=number(deployment, "status", "readyReplicas") > 0,
+            bundle=join_bundle(find_valid_certificates(texts, self._now())),
             owner_uid=text(owner, "metadata", "uid"),
             registered=ours[0] if ours else None,
-            foreign=providers(registered, place),
+            foreign=find_providers(registered, place),
         )
 
-    def _say(self, decision: Decision) -> None:
-        """Once for each change: the same again is no news."""
-        if decision.words and decision.words != self._said:
-            log.info("the metrics API: %s: %s", type(decision).__name__.lower(), decision.words)
-        self._said = decision.words
+    def _log_decision(self, decision: Decision) -> None:
+        """Log a decision once: the same decision again is not news."""
+        if decision.reason and decision.reason != self._said:
+            log.info("the metrics API: %s: %s", decision.verb, decision.reason)
+        self._said = decision.reason

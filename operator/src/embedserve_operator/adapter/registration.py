@@ -1,7 +1,9 @@
-"""Whether the API should be registered: decided from what the cluster has, and for how long it has been so.
+"""This module decides whether the API should be registered, from what the cluster has, and for how long it has
+had it.
 
-A registered API that nobody answers for keeps every namespace of the cluster from being deleted; one that is registered
-beside somebody else's takes its autoscalers over. So it is registered only while it works and the group is ours.
+A registered API that nobody serves keeps every namespace of the cluster from being deleted; one that is
+registered beside another provider's takes over the autoscalers of that one. So the API is registered only
+while it works and the group is ours.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ import base64
 import binascii
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from embedserve_operator.adapter.questions import METRICS_GROUP, METRICS_VERSION
-from embedserve_operator.settings import AdapterPlace, RegistrationSettings
-from embedserve_operator.wire import Manifest, Received, mappings, text
+from embedserve_operator.adapter.queries import METRICS_GROUP, METRICS_VERSION
+from embedserve_operator.kube.objects import Manifest, Received, mappings, text
+from embedserve_operator.settings import AdapterReference, RegistrationSettings
 
 API_SERVICE = f"{METRICS_VERSION}.{METRICS_GROUP}"
 API_PORT = 443
@@ -21,125 +24,130 @@ _PRIORITY = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """What was seen in one look."""
+class RegistrationState:
+    """Holds what was seen in one look at the cluster."""
 
-    ready: bool
-    """A replica of the adapter is ready."""
+    is_ready: bool
+    """Whether a replica of the adapter is ready."""
     bundle: str
     """PEM of all certificates that replicas serve with, or are about to."""
     owner_uid: str
-    """UID of the ClusterRole that goes with the release; empty when it is not there."""
+    """UID of the ClusterRole that belongs to the release; empty when it does not exist."""
     registered: Received | None
-    """Our APIService."""
+    """Our APIService, if it exists."""
     foreign: tuple[str, ...]
-    """Who else has versions of the group, in words."""
+    """Who else serves versions of the group, described for people."""
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """What has to be remembered from look to look. Times by the monotonic clock."""
+class RegistrationMemory:
+    """Holds what has to be remembered from one look to the next. Times are those of the monotonic clock."""
 
     bad_since: float | None = None
-    """Since when the registered API does not work."""
+    """Since when the registered API has not worked."""
     not_before: float = 0.0
-    """When to register again at the earliest."""
+    """The earliest time to register again."""
     pause: float = 0.0
-    """The last pause before another attempt, seconds; grows while attempts fail."""
+    """The last pause before another attempt, in seconds; it grows while attempts fail."""
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
-    """Nothing is to be done; `words` say why nothing is registered, or what is wrong with what is."""
+class NoChange:
+    """Says that nothing is to be done; `reason` says why nothing is registered, or what is wrong with what is."""
 
-    words: str = ""
+    verb: ClassVar[str] = "keep"
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Register:
-    """Register, or renew the certificates of what is registered."""
+class Registration:
+    """Says that the API is to be registered, or that its certificates are to be renewed."""
 
+    verb: ClassVar[str] = "register"
     manifest: Manifest
-    words: str = "registered"
+    reason: str = "registered"
 
 
 @dataclass(frozen=True, slots=True)
-class Withdraw:
-    """Take the registration back; `words` say why."""
+class Withdrawal:
+    """Says that the registration is to be taken back; `reason` says why."""
 
-    words: str
-
-
-Decision = Keep | Register | Withdraw
+    verb: ClassVar[str] = "withdraw"
+    reason: str
 
 
-def decide(
-    seen: Situation, memory: Memory, settings: RegistrationSettings, now: float
-) -> tuple[Decision, Memory]:
-    """What to do now, and what to remember."""
+Decision = NoChange | Registration | Withdrawal
+
+
+def decide_registration(
+    seen: RegistrationState, memory: RegistrationMemory, settings: RegistrationSettings, now: float
+) -> tuple[Decision, RegistrationMemory]:
+    """Return what to do now, and what to remember."""
     if seen.foreign:
         why = f"{METRICS_GROUP} is served by {', '.join(seen.foreign)}"
-        return (Withdraw(why) if seen.registered is not None else Keep(why)), Memory()
+        return (Withdrawal(why) if seen.registered is not None else NoChange(why)), RegistrationMemory()
     if seen.registered is None:
-        return _unregistered(seen, memory, settings, now)
-    trouble = _trouble(seen)
+        return _decide_unregistered(seen, memory, settings, now)
+    trouble = _find_trouble(seen)
     if trouble is None:
-        memory = Memory()
+        memory = RegistrationMemory()
     elif memory.bad_since is None:
         memory = replace(memory, bad_since=now)
     elif now - memory.bad_since >= settings.grace:
-        # With ready replicas it would be registered again at once, and fail again.
-        pause = min(max(2 * memory.pause, settings.grace), settings.retry_limit) if seen.ready else 0.0
-        return Withdraw(trouble), Memory(not_before=now + pause, pause=pause)
-    wanted = _manifest(seen, settings.place)
-    if seen.bundle and seen.owner_uid and _differs(wanted, seen.registered):
-        return Register(wanted), memory
-    return Keep(trouble or ""), memory
+        # With ready replicas, the API would be registered again at once and fail again.
+        pause = min(max(2 * memory.pause, settings.grace), settings.retry_limit) if seen.is_ready else 0.0
+        return Withdrawal(trouble), RegistrationMemory(not_before=now + pause, pause=pause)
+    wanted = _build_api_service(seen, settings.place)
+    if seen.bundle and seen.owner_uid and _is_outdated(wanted, seen.registered):
+        return Registration(wanted), memory
+    return NoChange(trouble or ""), memory
 
 
-def providers(api_services: Iterable[Received], place: AdapterPlace | None) -> tuple[str, ...]:
-    """Who else has versions of the group: each APIService that does not lead to our adapter, in words."""
+def find_providers(api_services: Iterable[Received], place: AdapterReference | None) -> tuple[str, ...]:
+    """Return who else serves versions of the group: each APIService that does not lead to our adapter,
+    described for people.
+    """
     return tuple(
-        _words(found)
+        _describe_provider(found)
         for found in sorted(api_services, key=lambda one: text(one, "metadata", "name"))
         if text(found, "spec", "group") == METRICS_GROUP and (place is None or not is_ours(found, place))
     )
 
 
-def is_ours(found: Received, place: AdapterPlace) -> bool:
-    """Whether an APIService leads to our adapter."""
+def is_ours(found: Received, place: AdapterReference) -> bool:
+    """Return whether an APIService leads to our adapter."""
     service = (text(found, "spec", "service", "namespace"), text(found, "spec", "service", "name"))
     return service == (place.namespace, place.name)
 
 
-def bundle_in(found: Received) -> str:
-    """The certificates in an APIService, as PEM; empty when there are none."""
+def read_bundle(found: Received) -> str:
+    """Return the certificates in an APIService, as PEM; empty when there are none."""
     try:
         return base64.b64decode(text(found, "spec", "caBundle")).decode()
     except (binascii.Error, UnicodeDecodeError):
         return ""
 
 
-def bundle_of(certificates: Sequence[str]) -> str:
-    """Certificates as one PEM text."""
+def join_bundle(certificates: Sequence[str]) -> str:
+    """Return certificates as one PEM text."""
     return "".join(certificates)
 
 
-def _unregistered(
-    seen: Situation, memory: Memory, settings: RegistrationSettings, now: float
-) -> tuple[Decision, Memory]:
-    if not (seen.ready and seen.bundle):
-        return Keep("no replica of the adapter is ready"), replace(memory, bad_since=None)
+def _decide_unregistered(
+    seen: RegistrationState, memory: RegistrationMemory, settings: RegistrationSettings, now: float
+) -> tuple[Decision, RegistrationMemory]:
+    if not (seen.is_ready and seen.bundle):
+        return NoChange("no replica of the adapter is ready"), replace(memory, bad_since=None)
     if not seen.owner_uid:
-        return Keep(f"ClusterRole {settings.place.name} does not exist; the chart makes it"), memory
+        return NoChange(f"ClusterRole {settings.place.name} does not exist; the chart makes it"), memory
     if now < memory.not_before:
-        return Keep("the API server could not reach the adapter; trying again later"), memory
-    return Register(_manifest(seen, settings.place)), replace(memory, bad_since=None)
+        return NoChange("the API server could not reach the adapter; trying again later"), memory
+    return Registration(_build_api_service(seen, settings.place)), replace(memory, bad_since=None)
 
 
-def _trouble(seen: Situation) -> str | None:
-    """Why what is registered does not work, in words; None when it does."""
-    if not seen.ready:
+def _find_trouble(seen: RegistrationState) -> str | None:
+    """Return why the registered API does not work; None when it does."""
+    if not seen.is_ready:
         return "no replica of the adapter is ready"
     for condition in mappings(seen.registered, "status", "conditions"):
         if condition.get("type") == "Available" and condition.get("status") == "False":
@@ -147,7 +155,7 @@ def _trouble(seen: Situation) -> str | None:
     return None
 
 
-def _manifest(seen: Situation, place: AdapterPlace) -> Manifest:
+def _build_api_service(seen: RegistrationState, place: AdapterReference) -> Manifest:
     return {
         "apiVersion": "apiregistration.k8s.io/v1",
         "kind": "APIService",
@@ -158,7 +166,7 @@ def _manifest(seen: Situation, place: AdapterPlace) -> Manifest:
                 "app.kubernetes.io/component": "metrics-adapter",
                 "app.kubernetes.io/managed-by": "embedserve-operator",
             },
-            # It goes with the release: an API whose adapter was uninstalled would block the cluster.
+            # It is deleted with the release, since an API whose adapter was uninstalled would block the cluster.
             "ownerReferences": [
                 {
                     "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -179,7 +187,7 @@ def _manifest(seen: Situation, place: AdapterPlace) -> Manifest:
     }
 
 
-def _differs(wanted: Manifest, found: Received) -> bool:
+def _is_outdated(wanted: Manifest, found: Received) -> bool:
     owners = [text(owner, "uid") for owner in mappings(found, "metadata", "ownerReferences")]
     return (
         text(found, "spec", "caBundle") != wanted["spec"]["caBundle"]
@@ -187,7 +195,7 @@ def _differs(wanted: Manifest, found: Received) -> bool:
     )
 
 
-def _words(found: Received) -> str:
+def _describe_provider(found: Received) -> str:
     namespace, name = text(found, "spec", "service", "namespace"), text(found, "spec", "service", "name")
     served = f"Service {namespace}/{name}" if name else "the API server itself"
     return f"{served} (APIService {text(found, 'metadata', 'name')})"

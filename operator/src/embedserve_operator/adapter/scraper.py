@@ -1,4 +1,6 @@
-"""Asks pods what their metrics are: in parallel, each within a deadline, and once for all who ask in one period."""
+"""This module asks pods for their metrics: in parallel, each within a deadline, and once for all queries of a
+period.
+"""
 
 from __future__ import annotations
 
@@ -13,46 +15,48 @@ from typing import Self
 
 import aiohttp
 
-from embedserve_operator.adapter.pages import Page, read_page
-from embedserve_operator.adapter.targets import Target
+from embedserve_operator.adapter.metrics_page import MetricsPage, read_page
+from embedserve_operator.adapter.targets import ScrapeTarget
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 64
-_ROUNDS = 2
-"""Time-outs that a question waits for: as long as so many times the pods that are asked at once are silent."""
-_BUFFER = 2**16
-_LONGEST_PAGE = 2**20
-_MOST_KEPT = 20_000
+_MAX_CONCURRENT = 64
+_MAX_ROUNDS = 2
+"""The number of time-outs that a query waits for: as long as so many times the pods that are asked at once are
+silent.
+"""
+_BUFFER_BYTES = 2**16
+_MAX_PAGE_BYTES = 2**20
+_MAX_CACHED_PAGES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    page: Page | None
-    """None when the pod did not answer."""
+class _CachedPage:
+    page: MetricsPage | None
+    """The page; None when the pod did not answer."""
     until: float
 
 
 class Scraper:
-    """Keeps what pods said for a while. Use as an asynchronous context manager."""
+    """Reads metrics pages and caches them for a while. Use it as an asynchronous context manager."""
 
     def __init__(self, *, keep: float, timeout: float, clock: Callable[[], float]) -> None:
         self._keep = keep
         self._timeout = timeout
-        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._places = asyncio.Semaphore(_MAX_CONCURRENT)
         self._clock = clock
-        self._kept: dict[str, _Kept] = {}
-        self._running: dict[str, asyncio.Task[Page | None]] = {}
+        self._kept: dict[str, _CachedPage] = {}
+        self._running: dict[str, asyncio.Task[MetricsPage | None]] = {}
 
     async def __aenter__(self) -> Self:
-        # A connection each time: kept ones, of all pods, would need more memory than all the rest.
+        # Each request gets its own connection: open ones to all pods would need more memory than everything else.
         connector = aiohttp.TCPConnector(limit=0, force_close=True, use_dns_cache=False)
         self._session = aiohttp.ClientSession(
             connector=connector,
             timeout=aiohttp.ClientTimeout(total=self._timeout),
-            read_bufsize=_BUFFER,
+            read_bufsize=_BUFFER_BYTES,
             auto_decompress=False,
-            # Straight to the pods, whatever proxy the environment names.
+            # No proxy is used, whatever the environment says.
             trust_env=False,
         )
         return self
@@ -65,26 +69,29 @@ class Scraper:
         await asyncio.gather(*self._running.values(), return_exceptions=True)
         await self._session.close()
 
-    async def read(self, targets: Sequence[Target]) -> dict[str, Page]:
-        """Pages by UID, of the pods that answered in time. Many silent ones delay the others, for a while."""
-        self._forget_old()
-        pages: dict[str, Page] = {}
-        waiting: dict[str, asyncio.Task[Page | None]] = {}
+    async def scrape(self, targets: Sequence[ScrapeTarget]) -> dict[str, MetricsPage]:
+        """Return the pages of the pods that answered in time, by UID.
+
+        Many silent pods delay the others for a while.
+        """
+        self._drop_expired()
+        pages: dict[str, MetricsPage] = {}
+        waiting: dict[str, asyncio.Task[MetricsPage | None]] = {}
         for target in targets:
             kept = self._kept.get(target.uid)
             if kept is None:
-                waiting[target.uid] = self._ask(target)
+                waiting[target.uid] = self._start_scrape(target)
             elif kept.page is not None:
                 pages[target.uid] = kept.page
         if waiting:
-            # Not cancelled with the one who asked: others may wait for the same pods.
-            await asyncio.wait(waiting.values(), timeout=_ROUNDS * self._timeout)
+            # The tasks outlive this query, since others may wait for the same pods.
+            await asyncio.wait(waiting.values(), timeout=_MAX_ROUNDS * self._timeout)
         for uid, task in waiting.items():
             if task.done() and (page := task.result()) is not None:
                 pages[uid] = page
         return pages
 
-    def _ask(self, target: Target) -> asyncio.Task[Page | None]:
+    def _start_scrape(self, target: ScrapeTarget) -> asyncio.Task[MetricsPage | None]:
         task = self._running.get(target.uid)
         if task is None:
             task = asyncio.create_task(self._scrape(target), name=f"scrape {target.name}")
@@ -92,31 +99,31 @@ class Scraper:
             task.add_done_callback(lambda _: self._running.pop(target.uid, None))
         return task
 
-    async def _scrape(self, target: Target) -> Page | None:
+    async def _scrape(self, target: ScrapeTarget) -> MetricsPage | None:
         page = None
         try:
             async with self._places:
-                page = await self._page(target.url)
+                page = await self._fetch_page(target.url)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.debug("%s at %s: %r", target.name, target.url, error)
-        self._kept[target.uid] = _Kept(page, self._clock() + self._keep)
+        self._kept[target.uid] = _CachedPage(page, self._clock() + self._keep)
         return page
 
-    async def _page(self, url: str) -> Page | None:
+    async def _fetch_page(self, url: str) -> MetricsPage | None:
         async with self._session.get(url, allow_redirects=False) as response:
             if response.status != HTTPStatus.OK:
                 return None
-            content = await response.content.read(_LONGEST_PAGE)
+            content = await response.content.read(_MAX_PAGE_BYTES)
             while not response.content.at_eof():
-                if len(content) >= _LONGEST_PAGE:
+                if len(content) >= _MAX_PAGE_BYTES:
                     return None
-                content += await response.content.read(_LONGEST_PAGE - len(content))
+                content += await response.content.read(_MAX_PAGE_BYTES - len(content))
             return read_page(content)
 
-    def _forget_old(self) -> None:
+    def _drop_expired(self) -> None:
         now = self._clock()
         for uid in [uid for uid, kept in self._kept.items() if kept.until <= now]:
             del self._kept[uid]
-        while len(self._kept) > _MOST_KEPT:
+        while len(self._kept) > _MAX_CACHED_PAGES:
             with suppress(KeyError):
                 del self._kept[next(iter(self._kept))]

@@ -1,4 +1,4 @@
-"""Label selectors as the Kubernetes API spells them, for the labels of metric series."""
+"""This module parses label selectors as the Kubernetes API spells them, for the labels of metric series."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from embedserve_operator.errors import BadQuestionError
+from embedserve_operator.errors import InvalidMetricQueryError
 
 Operator = Literal["in", "notin", "exists", "absent"]
 
@@ -17,19 +17,21 @@ _EQUALITY = re.compile(rf"({_KEY})\s*(==|=|!=)\s*({_VALUE})")
 _SET = re.compile(rf"({_KEY})\s+(in|notin)\s*\(([^()]*)\)")
 _EXISTENCE = re.compile(rf"(!?)\s*({_KEY})")
 _BETWEEN = re.compile(r",(?![^(]*\))")
-"""A comma that does not stand inside parentheses."""
+"""A comma that is not inside parentheses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One term of a selector."""
+    """Represents one term of a selector."""
 
     key: str
     operator: Operator
     values: frozenset[str] = frozenset()
 
     def admits(self, labels: Mapping[str, str]) -> bool:
-        """As the API server does: what has no such label is not in any set, and so meets `notin`."""
+        """Return whether labels meet the term, as the API server sees it: a missing label is not in any set,
+        and so meets `notin`.
+        """
         value = labels.get(self.key)
         if self.operator == "exists":
             return value is not None
@@ -42,18 +44,21 @@ Selector: TypeAlias = tuple[Requirement, ...]
 
 
 def parse_selector(text: str) -> Selector:
-    """The terms of a selector, all of which have to be met. Raises BadQuestionError for what is none."""
+    """Return the terms of a selector, all of which have to be met.
+
+    Raises InvalidMetricQueryError for malformed ones.
+    """
     if not text.strip():
         return ()
-    return tuple(_requirement(term.strip()) for term in _BETWEEN.split(text))
+    return tuple(_parse_requirement(term.strip()) for term in _BETWEEN.split(text))
 
 
-def admits(selector: Selector, labels: Mapping[str, str]) -> bool:
-    """Whether labels meet every term."""
+def is_admitted(selector: Selector, labels: Mapping[str, str]) -> bool:
+    """Return whether labels meet every term."""
     return all(requirement.admits(labels) for requirement in selector)
 
 
-def _requirement(term: str) -> Requirement:
+def _parse_requirement(term: str) -> Requirement:
     if (equality := _EQUALITY.fullmatch(term)) is not None:
         key, operator, value = equality.groups()
         return Requirement(key, "notin" if operator == "!=" else "in", frozenset({value}))
@@ -64,4 +69,4 @@ def _requirement(term: str) -> Requirement:
     if (existence := _EXISTENCE.fullmatch(term)) is not None:
         absent, key = existence.groups()
         return Requirement(key, "absent" if absent else "exists")
-    raise BadQuestionError(f"not a label selector: {term!r}")
+    raise InvalidMetricQueryError(f"not a label selector: {term!r}")

@@ -1,4 +1,4 @@
-"""The HTTPS side: who may ask, what is at which path, and errors in the API's words."""
+"""This module serves HTTPS: it says who may ask, what each path returns, and how errors are expressed."""
 
 from __future__ import annotations
 
@@ -11,68 +11,70 @@ from typing import Protocol
 
 from aiohttp import web
 
-from embedserve_operator.adapter import answers
-from embedserve_operator.adapter.pages import Page
-from embedserve_operator.adapter.questions import (
-    METRICS_GROUP,
-    METRICS_VERSION,
-    ROOT,
-    Question,
-    read_question,
-)
+from embedserve_operator.adapter import responses as answers
+from embedserve_operator.adapter.metrics_page import MetricsPage
+from embedserve_operator.adapter.queries import METRICS_GROUP, METRICS_VERSION, ROOT, MetricQuery, parse_query
 from embedserve_operator.adapter.scraper import Scraper
-from embedserve_operator.adapter.targets import Target, target_of
-from embedserve_operator.adapter.trust import ClientRules, common_name
+from embedserve_operator.adapter.targets import ScrapeTarget, read_target
+from embedserve_operator.adapter.trust import ClientRules, read_common_name
 from embedserve_operator.errors import (
     ApiError,
-    BadQuestionError,
-    PodsSilentError,
-    QuestionError,
+    InvalidMetricQueryError,
+    MetricQueryError,
+    PodsUnresponsiveError,
     UnknownMetricError,
 )
-from embedserve_operator.wire import Manifest, Received
+from embedserve_operator.kube.objects import Manifest, Received
 
 log = logging.getLogger(__name__)
 
-_STATUSES: dict[type[QuestionError], tuple[HTTPStatus, str]] = {
-    BadQuestionError: (HTTPStatus.BAD_REQUEST, "BadRequest"),
+_STATUSES: dict[type[MetricQueryError], tuple[HTTPStatus, str]] = {
+    InvalidMetricQueryError: (HTTPStatus.BAD_REQUEST, "BadRequest"),
     UnknownMetricError: (HTTPStatus.NOT_FOUND, "NotFound"),
-    PodsSilentError: (HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable"),
+    PodsUnresponsiveError: (HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable"),
 }
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Pods(Protocol):
-    """Who knows which pods exist."""
+class PodLister(Protocol):
+    """Lists the pods that exist."""
 
-    def pod_pages(self, namespace: str, selector: str) -> AsyncIterator[list[Received]]:
-        """Pods of a namespace that a label selector admits, as they are now, some at a time."""
+    def list_pod_pages(self, namespace: str, selector: str) -> AsyncIterator[list[Received]]:
+        """Yield the pods of a namespace that a label selector admits, as they are now, some at a time."""
 
 
 class MetricsApi:
-    """Answers questions; nothing of it depends on how they came."""
+    """Answers metric queries, independently of how they arrived."""
 
-    def __init__(self, pods: Pods, scraper: Scraper, now: Callable[[], datetime]) -> None:
+    def __init__(self, pods: PodLister, scraper: Scraper, now: Callable[[], datetime]) -> None:
         self._pods = pods
         self._scraper = scraper
         self._now = now
 
-    async def answer(self, question: Question) -> Manifest:
-        """The list of values. The pods are listed anew for each question: the autoscaler believes any name."""
-        targets: list[Target] = []
-        async for page in self._pods.pod_pages(question.namespace, question.pods):
-            # Pods are large, and of each only a little is kept.
-            targets += [target for pod in page if (target := target_of(pod)) is not None]
-        if question.pod is not None:
-            targets = [target for target in targets if target.name == question.pod]
-        pages: dict[str, Page] = await self._scraper.read(targets)
-        return answers.answer(question, targets, pages, self._now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+    async def answer(self, question: MetricQuery) -> Manifest:
+        """Return the list of values.
+
+        The pods are listed again for each query, since the autoscaler believes any name.
+        """
+        targets: list[ScrapeTarget] = []
+        async for page in self._pods.list_pod_pages(question.namespace, question.pod_selector):
+            # Pods are large, so only a little of each one is kept.
+            targets += [target for pod in page if (target := read_target(pod)) is not None]
+        if question.pod_name is not None:
+            targets = [target for target in targets if target.name == question.pod_name]
+        pages: dict[str, MetricsPage] = await self._scraper.scrape(targets)
+        return answers.build_metric_values(
+            question, targets, pages, self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        )
 
 
-class Doorkeeper:
-    """Lets in who the API server's configuration says speaks for it. The certificate's authority has been checked by
-    TLS; that alone would let in every other holder of such a certificate, and believe what it says of its user."""
+class FrontProxyAuthenticator:
+    """Admits only clients that the API server's configuration names as its front proxy.
+
+    TLS has checked the authority of the certificate. That alone would admit every other holder of such a
+    certificate, and believe what it says about its user.
+    """
 
     def __init__(self) -> None:
         self.rules: ClientRules | None = None
@@ -80,45 +82,45 @@ class Doorkeeper:
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         transport = request.transport
-        name = common_name(transport.get_extra_info("peercert")) if transport is not None else None
-        if self.rules is None or not self.rules.admit(name):
+        name = read_common_name(transport.get_extra_info("peercert")) if transport is not None else None
+        if self.rules is None or not self.rules.admits(name):
             log.warning("a client with the certificate of %s was turned away", name)
-            return _refused(
+            return _build_error_response(
                 HTTPStatus.UNAUTHORIZED, "Unauthorized", "this is not the API server's certificate"
             )
         return await handler(request)
 
 
-def application(api: MetricsApi, doorkeeper: Doorkeeper) -> web.Application:
-    """All routes of the API."""
+def build_application(api: MetricsApi, authenticator: FrontProxyAuthenticator) -> web.Application:
+    """Return the application with all routes of the API."""
 
     async def ask(request: web.Request) -> web.StreamResponse:
         try:
-            # The path as it was sent: a name in it may contain an encoded slash.
-            question = read_question(request.rel_url.raw_path, request.query)
+            # The path is read as it was sent, since a name in it may contain an encoded slash.
+            question = parse_query(request.rel_url.raw_path, request.query)
             return web.json_response(await api.answer(question))
-        except QuestionError as error:
+        except MetricQueryError as error:
             log.info("%s: %s", request.path_qs, error)
             code, reason = _STATUSES[type(error)]
-            return _refused(code, reason, str(error))
+            return _build_error_response(code, reason, str(error))
         except ApiError as error:
             log.warning("%s: the pods could not be listed: %s", request.path_qs, error)
-            return _refused(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable", str(error))
+            return _build_error_response(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable", str(error))
 
-    app = web.Application(middlewares=[doorkeeper.check], client_max_size=2**16)
+    app = web.Application(middlewares=[authenticator.check], client_max_size=2**16)
     for path, document in (
-        (ROOT, answers.resource_list()),
-        (f"/apis/{METRICS_GROUP}", answers.group()),
-        ("/apis", {"kind": "APIGroupList", "apiVersion": "v1", "groups": [answers.group()]}),
-        ("/openapi/v2", answers.open_api()),
+        (ROOT, answers.build_resource_list()),
+        (f"/apis/{METRICS_GROUP}", answers.build_group()),
+        ("/apis", {"kind": "APIGroupList", "apiVersion": "v1", "groups": [answers.build_group()]}),
+        ("/openapi/v2", answers.build_open_api()),
     ):
-        app.router.add_get(path, _telling(document))
+        app.router.add_get(path, _serve_document(document))
     app.router.add_get(f"/apis/{METRICS_GROUP}/{METRICS_VERSION}/{{rest:.+}}", ask)
     return app
 
 
-class Listener:
-    """The open port, and the TLS context behind it."""
+class TlsListener:
+    """Holds the open port with its TLS context."""
 
     def __init__(self, runner: web.AppRunner, port: int) -> None:
         self._runner = runner
@@ -127,9 +129,9 @@ class Listener:
         self.context: ssl.SSLContext | None = None
 
     async def listen(self, context: ssl.SSLContext) -> None:
-        """Serve with this context; what was accepted with another one is finished."""
+        """Serve with this context; connections that were accepted with the previous one are finished."""
         before = self._site
-        # Two sockets on one port for a moment, so that there is none at which nobody listens.
+        # Two sockets share the port for a moment, so that somebody is always listening.
         self._site = web.TCPSite(self._runner, port=self._port, ssl_context=context, reuse_port=True)
         await self._site.start()
         self.context = context
@@ -137,12 +139,12 @@ class Listener:
             await before.stop()
 
 
-def _telling(document: Manifest) -> Handler:
+def _serve_document(document: Manifest) -> Handler:
     async def tell(_request: web.Request) -> web.StreamResponse:
         return web.json_response(document)
 
     return tell
 
 
-def _refused(code: HTTPStatus, reason: str, message: str) -> web.Response:
-    return web.json_response(answers.refusal(code, reason, message), status=code)
+def _build_error_response(code: HTTPStatus, reason: str, message: str) -> web.Response:
+    return web.json_response(answers.build_error(code, reason, message), status=code)

@@ -1,7 +1,8 @@
-"""Who trusts whom: which clients are let in, and when a new certificate may take over.
+"""This module decides which clients are admitted, and when a new certificate may take over.
 
-Each replica publishes its certificates under its name in a ConfigMap; the operator puts all of them into the
-APIService. A certificate is served only once the APIService has it, so that no handshake fails on the way.
+Each replica publishes its certificates under its name in a ConfigMap, and the operator puts all of them
+into the APIService. A certificate is served only once the APIService contains it, so that no handshake
+fails during a rotation.
 """
 
 from __future__ import annotations
@@ -11,28 +12,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from embedserve_operator.wire import Received, text
+from embedserve_operator.kube.objects import Received, text
 
 AUTHENTICATION = ("kube-system", "extension-apiserver-authentication")
-"""Namespace and name of the ConfigMap by which the API server tells how it presents itself."""
+"""Namespace and name of the ConfigMap in which the API server says how it authenticates itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientRules:
-    """Which clients speak for the API server."""
+    """Says which clients speak for the API server."""
 
     authority: str
-    """PEM of who signs their certificates."""
+    """PEM of the authority that signs their certificates."""
     names: frozenset[str]
-    """Common names of their certificates; none: any."""
+    """Common names of their certificates; empty admits any name."""
 
-    def admit(self, common_name: str | None) -> bool:
-        """Whether a client whose certificate the authority signed may ask."""
+    def admits(self, common_name: str | None) -> bool:
+        """Return whether a client whose certificate the authority has signed may ask."""
         return not self.names or common_name in self.names
 
 
-def client_rules(authentication: Received | None) -> ClientRules | None:
-    """From the API server's ConfigMap; None while it does not say how to know it."""
+def read_client_rules(authentication: Received | None) -> ClientRules | None:
+    """Return the rules from the API server's ConfigMap; None while it does not say how to recognize the API
+    server.
+    """
     authority = text(authentication, "data", "requestheader-client-ca-file")
     try:
         names = json.loads(text(authentication, "data", "requestheader-allowed-names") or "[]")
@@ -43,8 +46,8 @@ def client_rules(authentication: Received | None) -> ClientRules | None:
     return ClientRules(authority, frozenset(name for name in names if isinstance(name, str)))
 
 
-def common_name(certificate: Mapping[str, object] | None) -> str | None:
-    """The common name in a certificate as `ssl` tells it."""
+def read_common_name(certificate: Mapping[str, object] | None) -> str | None:
+    """Return the common name of a certificate in the form that `ssl` returns."""
     subject = (certificate or {}).get("subject", ())
     if isinstance(subject, tuple):
         for parts in subject:
@@ -54,14 +57,15 @@ def common_name(certificate: Mapping[str, object] | None) -> str | None:
     return None
 
 
-Step = Literal["keep", "make", "switch"]
+RotationStep = Literal["keep", "make", "switch"]
 
 
-def next_step(*, due: bool, waiting: str | None, trusted: frozenset[str] | None) -> Step:
-    """What to do about the serving certificate.
+def choose_rotation_step(*, due: bool, waiting: str | None, trusted: frozenset[str] | None) -> RotationStep:
+    """Return what to do about the serving certificate.
 
-    `due`: it is time for another; `waiting`: the certificate that has been made and published and is not served yet;
-    `trusted`: those in the APIService, None while there is none of ours (then nobody connects, and nobody is lost).
+    `due` says that it is time for another one. `waiting` is the certificate that has been made and
+    published but is not served yet. `trusted` are the certificates in the APIService, None while ours does
+    not exist (then nobody connects, and nobody is lost).
     """
     if waiting is not None:
         return "switch" if trusted is None or waiting in trusted else "keep"
@@ -69,13 +73,19 @@ def next_step(*, due: bool, waiting: str | None, trusted: frozenset[str] | None)
 
 
 def is_trusted(certificate: str, *, published: bool, trusted: frozenset[str] | None) -> bool:
-    """Whether requests may be sent here. While nothing is registered, being ready is what gets it registered."""
+    """Return whether requests may be sent to this replica.
+
+    While nothing is registered, being ready is what gets it registered.
+    """
     return published and (trusted is None or certificate in trusted)
 
 
-def published(found: Received, name: str, pem: str, others: Mapping[str, str]) -> Received | None:
-    """The ConfigMap with a replica's certificates in it, and those of `others` that are still worth keeping; None when
-    nothing is to be changed for this replica."""
+def build_published_certificates(
+    found: Received, name: str, pem: str, others: Mapping[str, str]
+) -> Received | None:
+    """Return the ConfigMap with this replica's certificates and the `others` that are worth keeping; None when
+    nothing changes for this replica.
+    """
     if text(found, "data", name) == pem:
         return None
     return {**found, "data": {**others, name: pem}}

@@ -1,1 +1,1 @@
-"""The resource: its types, its rules and the CustomResourceDefinition made from them."""
+"""Defines the EmbeddingService resource as users write it."""

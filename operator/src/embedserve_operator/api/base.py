@@ -1,4 +1,4 @@
-"""What all types of the resource are made of: the base class, checked strings, quantities."""
+"""This module holds what all types of the resource are made of: the base class, checked strings, quantities."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Model(BaseModel):
         return self.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
-def problems_in_words(error: ValidationError) -> str:
-    """Every fault with the path of its field."""
+def describe_problems(error: ValidationError) -> str:
+    """Return every fault with the path of its field."""
     faults = []
     for fault in error.errors(include_url=False, include_input=False):
         path = ".".join(str(step) for step in ("spec", *fault["loc"]))

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition, made from the types."""
+"""This module builds the CustomResourceDefinition from the types."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 import yaml
 
-from embedserve_operator.api.schema import spec_schema, status_schema
+from embedserve_operator.api.schema import build_spec_schema, build_status_schema
 from embedserve_operator.api.status import EmbeddingServiceStatus
 from embedserve_operator.api.types import GROUP, KIND, NAME_RULE, PLURAL, VERSION, EmbeddingServiceSpec
 
 NAME = f"{PLURAL}.{GROUP}"
 
 
-def _column(name: str, path: str, kind: str = "string", *, wide: bool = False) -> dict[str, Any]:
+def _build_column(name: str, path: str, kind: str = "string", *, wide: bool = False) -> dict[str, Any]:
     column: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path}
     if wide:
         column["priority"] = 1
@@ -21,20 +21,20 @@ def _column(name: str, path: str, kind: str = "string", *, wide: bool = False) -
 
 
 _COLUMNS = [
-    _column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
-    _column("Model", ".status.model.source"),
-    _column("Class", ".spec.hardware.class"),
-    _column("Replicas", ".status.readyReplicas", "integer"),
-    _column("Space", ".status.vectorSpace.id"),
-    _column("URL", ".status.endpoint.url"),
-    _column("Nodes", ".status.hardware.matchingNodes", "integer", wide=True),
-    _column("Reason", '.status.conditions[?(@.type=="Ready")].reason', wide=True),
-    _column("Age", ".metadata.creationTimestamp", "date"),
+    _build_column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
+    _build_column("Model", ".status.model.source"),
+    _build_column("Class", ".spec.hardware.class"),
+    _build_column("Replicas", ".status.readyReplicas", "integer"),
+    _build_column("Space", ".status.vectorSpace.id"),
+    _build_column("URL", ".status.endpoint.url"),
+    _build_column("Nodes", ".status.hardware.matchingNodes", "integer", wide=True),
+    _build_column("Reason", '.status.conditions[?(@.type=="Ready")].reason', wide=True),
+    _build_column("Age", ".metadata.creationTimestamp", "date"),
 ]
 
 
-def custom_resource_definition() -> dict[str, Any]:
-    """The definition as an object."""
+def build_crd() -> dict[str, Any]:
+    """Return the definition as an object."""
     root = {
         "description": "EmbeddingService asks for one embedding model to be served on this cluster.",
         "type": "object",
@@ -43,8 +43,8 @@ def custom_resource_definition() -> dict[str, Any]:
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
-            "spec": spec_schema(EmbeddingServiceSpec),
-            "status": status_schema(EmbeddingServiceStatus),
+            "spec": build_spec_schema(EmbeddingServiceSpec),
+            "status": build_status_schema(EmbeddingServiceStatus),
         },
         "x-kubernetes-validations": [NAME_RULE.as_json()],
     }
@@ -83,14 +83,14 @@ def custom_resource_definition() -> dict[str, Any]:
     }
 
 
-def as_yaml() -> str:
-    """The definition as a file's content."""
-    return yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=110, allow_unicode=True)
+def format_yaml() -> str:
+    """Return the definition as the content of a file."""
+    return yaml.safe_dump(build_crd(), sort_keys=False, width=110, allow_unicode=True)
 
 
-def as_chart_template() -> str:
-    """The same definition as a template of the chart, which may leave it out or keep it on uninstall."""
-    body = as_yaml()
+def format_chart_template() -> str:
+    """Return the definition as a template of the chart, which may leave it out or keep it on uninstall."""
+    body = format_yaml()
     head, marker, tail = body.partition(f"  name: {NAME}\n")
     if not marker or "{{" in body:
         raise ValueError("the definition does not have the shape that the chart's template expects")

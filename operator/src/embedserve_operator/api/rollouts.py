@@ -8,7 +8,7 @@ from pydantic import Field
 
 from embedserve_operator.api.base import Model
 from embedserve_operator.api.rules import matches
-from embedserve_operator.times import DURATION
+from embedserve_operator.api.times import DURATION
 
 
 class RolloutSettings(Model):

@@ -1,4 +1,6 @@
-"""Validation rules that the API server (CEL) and this process (Python) enforce with the same words."""
+"""This module defines validation rules that the API server (CEL) and this process (Python) enforce with the
+same message.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,23 @@ CEL_KEY = "x-kubernetes-validations"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. As an annotation of a field it checks the value, in `Model.rules` the whole object."""
+    """Defines one rule.
+
+    As an annotation of a field it checks the value, in `Model.rules` the whole object.
+    """
 
     cel: str
     message: str
     check: Callable[[Any], bool]
 
     def validate(self, value: Any) -> Any:
-        """The value itself, or ValueError with the message."""
+        """Return the value itself, or raise ValueError with the message."""
         if not self.check(value):
             raise ValueError(self.message)
         return value
 
     def as_json(self) -> dict[str, str]:
-        """The rule in the form that a CRD carries."""
+        """Return the rule in the form that a CRD carries."""
         return {"rule": self.cel, "message": self.message}
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -43,7 +48,10 @@ class Rule:
 
 
 def between(minimum: int, maximum: int, remedy: str) -> Rule:
-    """An integer inside bounds. CEL and not `minimum`, because only CEL lets the message say what to do."""
+    """Return a rule for an integer inside bounds.
+
+    It uses CEL and not `minimum`, because only CEL lets the message say what to do.
+    """
     return Rule(
         cel=f"self >= {minimum} && self <= {maximum}",
         message=f"must be between {minimum} and {maximum}; {remedy}",
@@ -52,7 +60,7 @@ def between(minimum: int, maximum: int, remedy: str) -> Rule:
 
 
 def matches(pattern: str, message: str) -> Rule:
-    """A string in which a pattern is found."""
+    """Return a rule for a string in which a pattern is found."""
     compiled = re.compile(pattern)
     escaped = pattern.replace("\\", "\\\\")
     return Rule(
@@ -61,7 +69,7 @@ def matches(pattern: str, message: str) -> Rule:
 
 
 def no_key(pattern: str, message: str) -> Rule:
-    """A map none of whose keys has a pattern."""
+    """Return a rule for a map none of whose keys matches a pattern."""
     compiled = re.compile(pattern)
     return Rule(
         cel=f"!self.exists(key, key.matches('{pattern}'))",
@@ -71,7 +79,9 @@ def no_key(pattern: str, message: str) -> Rule:
 
 
 def exactly_one(fields: tuple[str, ...], attributes: tuple[str, ...], message: str) -> Rule:
-    """An object with exactly one of some fields (as on the wire) given; `attributes` are their Python names."""
+    """Return a rule for an object in which exactly one of some fields is given; `attributes` are their Python
+    names.
+    """
     has = ", ".join(f"has(self.{field})" for field in fields)
     return Rule(
         cel=f"[{has}].filter(given, given).size() == 1",

@@ -1,7 +1,8 @@
-"""JSON Schema as pydantic writes it -> structural schema as a CRD must have it.
+"""This module turns the JSON Schema that pydantic writes into the structural schema that a CRD needs.
 
-The API server refuses `$ref`, `anyOf [T, null]`, `const`, `additionalProperties: false` beside properties and
-unions of types; each is rewritten here, and anything else that it would refuse is an error of this program.
+The API server refuses `$ref`, `anyOf [T, null]`, `const`, `additionalProperties: false` beside properties
+and unions of types; each is rewritten here, and anything else that it would refuse is an error of this
+program.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _NOT_STRUCTURAL = frozenset(
 )
 
 
-def structural(model: type[BaseModel]) -> Schema:
-    """The structural schema of a model."""
+def build_structural_schema(model: type[BaseModel]) -> Schema:
+    """Return the structural schema of a model."""
     raw = model.model_json_schema(by_alias=True, mode="validation")
     return _rewrite(raw, raw.get("$defs", {}))
 
@@ -36,7 +37,7 @@ def _rewrite(node: Schema, definitions: dict[str, Schema]) -> Schema:
             continue
         if key == "additionalProperties" and isinstance(value, bool):
             continue
-        out[key] = _given(value) if key == "default" else value
+        out[key] = _drop_nulls(value) if key == "default" else value
     if "properties" in out:
         out["properties"] = {name: _rewrite(child, definitions) for name, child in out["properties"].items()}
     if isinstance(out.get("additionalProperties"), dict):
@@ -48,15 +49,15 @@ def _rewrite(node: Schema, definitions: dict[str, Schema]) -> Schema:
     return out
 
 
-def _given(default: Any) -> Any:
-    """A default without what it leaves open: null is no value of the types that a CRD knows."""
+def _drop_nulls(default: Any) -> Any:
+    """Return a default without its nulls, since null is not a value of the types that a CRD knows."""
     if isinstance(default, dict):
-        return {key: _given(value) for key, value in default.items() if value is not None}
+        return {key: _drop_nulls(value) for key, value in default.items() if value is not None}
     return default
 
 
 def _without_reference(node: Schema, definitions: dict[str, Schema]) -> Schema:
-    """Put what is referred to in place; words given at the place of use win over the type's own."""
+    """Return the node with what it refers to; the description at the place of use wins over the type's own."""
     if "$ref" not in node:
         return node
     target = definitions[node["$ref"].rsplit("/", 1)[-1]]
@@ -80,15 +81,16 @@ def _without_union(node: Schema, definitions: dict[str, Schema]) -> Schema:
     raise ValueError(f"a union that a CRD cannot express: {node}")
 
 
-def spec_schema(model: type[BaseModel]) -> Schema:
-    """The schema of the spec."""
-    return structural(model)
+def build_spec_schema(model: type[BaseModel]) -> Schema:
+    """Return the schema of the spec."""
+    return build_structural_schema(model)
 
 
-def status_schema(model: type[BaseModel]) -> Schema:
-    """The schema of the status: conditions are a map keyed by type; before the first pass nothing is
-    current."""
-    schema = structural(model)
+def build_status_schema(model: type[BaseModel]) -> Schema:
+    """Return the schema of the status: conditions are a map keyed by type, and before the first pass nothing
+    is current.
+    """
+    schema = build_structural_schema(model)
     schema["properties"]["conditions"] |= {
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["type"],

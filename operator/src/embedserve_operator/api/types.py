@@ -264,13 +264,13 @@ class EmbeddingServiceSpec(Model):
     """Stops all pods and keeps everything else."""
 
 
-_LONGEST_NAME = 45  # children carry suffixes, and the pods of a Deployment two more
+_MAX_NAME_LENGTH = 45  # children carry suffixes, and the pods of a Deployment two more
 _NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 NAME_RULE = Rule(
-    cel=f"self.metadata.name.size() <= {_LONGEST_NAME} && self.metadata.name.matches('{_NAME}')",
+    cel=f"self.metadata.name.size() <= {_MAX_NAME_LENGTH} && self.metadata.name.matches('{_NAME}')",
     message=(
-        f"metadata.name must have at most {_LONGEST_NAME} characters, start with a letter and contain only "
+        f"metadata.name must have at most {_MAX_NAME_LENGTH} characters, start with a letter and contain only "
         "lower-case letters, digits and '-': a Service of that name is made, other children carry suffixes"
     ),
-    check=lambda name: len(name) <= _LONGEST_NAME and re.match(_NAME, name) is not None,
+    check=lambda name: len(name) <= _MAX_NAME_LENGTH and re.match(_NAME, name) is not None,
 )

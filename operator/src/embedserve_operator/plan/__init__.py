@@ -1,23 +1,23 @@
-"""World -> Plan: every decision about one resource. Pure: no client, no clock, no log."""
+"""Decides everything about one resource from its observed state."""
 
-from embedserve_operator.plan.make import make_plan
-from embedserve_operator.plan.outcome import (
-    HandOver,
-    Notice,
+from embedserve_operator.plan.plan import (
     Plan,
     PlannedCondition,
     PlannedStatus,
     PodLabel,
-    Question,
+    PodMessage,
+    ReplicasHandOver,
+    SelfCheckRequest,
 )
+from embedserve_operator.plan.planner import make_plan
 
 __all__ = [
-    "HandOver",
-    "Notice",
     "Plan",
     "PlannedCondition",
     "PlannedStatus",
     "PodLabel",
-    "Question",
+    "PodMessage",
+    "ReplicasHandOver",
+    "SelfCheckRequest",
     "make_plan",
 ]

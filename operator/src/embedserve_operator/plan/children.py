@@ -1,110 +1,116 @@
-"""The children that a resource should have, and which of those that exist may go."""
+"""This module decides which children a resource should have, and which of the existing ones may go."""
 
 from __future__ import annotations
 
-from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.kinds import SCALED_OBJECT, SERVICE_MONITOR
-from embedserve_operator.plan.cache import is_kept_claim
-from embedserve_operator.plan.made import Made
-from embedserve_operator.plan.pins import pin_of, pins_in_use
-from embedserve_operator.plan.preparation import Preparation
+from embedserve_operator.kube.kinds import SCALED_OBJECT, SERVICE_MONITOR
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.kube.references import ChildRef
+from embedserve_operator.manifests.disruption import build_disruption_budget
+from embedserve_operator.manifests.metadata import read_ref, space_name
+from embedserve_operator.manifests.network_policy import build_network_policy
+from embedserve_operator.manifests.service import build_service, build_space_service
+from embedserve_operator.manifests.service_monitor import build_service_monitor
+from embedserve_operator.plan.evaluation import Evaluation
+from embedserve_operator.plan.model_volume import is_retained_claim
+from embedserve_operator.plan.pins import find_pins_in_use, plan_pin
 from embedserve_operator.plan.rollout import Rollout
-from embedserve_operator.plan.scaling import scalers
-from embedserve_operator.settings import RenderSettings
-from embedserve_operator.specs.disruption import disruption_budget
-from embedserve_operator.specs.metadata import ref_of, space_name
-from embedserve_operator.specs.network_policy import network_policy
-from embedserve_operator.specs.service import service, space_service
-from embedserve_operator.specs.service_monitor import service_monitor
-from embedserve_operator.wire import Manifest
-from embedserve_operator.world import Child, ChildRef, World
+from embedserve_operator.plan.scaling import build_scalers
+from embedserve_operator.state.resource import Child
 
 
-def children_of(
-    world: World, spec: EmbeddingServiceSpec, settings: RenderSettings, rollout: Rollout, made: Made
-) -> tuple[Manifest, ...]:
-    """In the order in which they need each other: what leads to a space's pods is there before the switch to them."""
-    resource = world.resource
-    prepared, volume = made.prepared, made.volume
-    # Pods of the revisions that stay may have to fetch again.
-    fetches = (volume is None and spec.model.source.is_remote) or rollout.waits or bool(rollout.kept)
+def build_children(evaluation: Evaluation) -> tuple[Manifest, ...]:
+    """Return the children in the order in which they need each other: what leads to the pods of a vector space
+    is there before the Service switches to them.
+    """
+    observed, spec, settings = evaluation.observed, evaluation.spec, evaluation.settings
+    rollout, build = evaluation.rollout, evaluation.build
+    resource = observed.resource
+    preparation, volume = build.preparation, build.volume
+    # The pods of retained revisions may have to fetch again.
+    fetches = (volume is None and spec.model.source.is_remote) or rollout.is_waiting or bool(rollout.retained)
     by_job = volume is not None and not volume.is_filled
-    # One that waits for another conversion goes on being scaled.
-    is_scaled = not rollout.waits and (prepared.serves or world.deployment(rollout.wanted) is not None)
+    # A revision that waits for another conversion is still scaled.
+    is_scaled = not rollout.is_waiting and (
+        preparation.can_serve or observed.find_deployment(rollout.desired) is not None
+    )
     found = (
-        *prepared.children,
-        made.config,
-        pin_of(world, spec, rollout.wanted),
-        network_policy(resource, spec, settings, fetches=fetches, by_job=by_job),
-        made.pods if prepared.serves else None,
+        *preparation.children,
+        build.config_map,
+        plan_pin(observed, spec, rollout.desired),
+        build_network_policy(resource, spec, settings, fetches=fetches, by_job=by_job),
+        build.deployment if preparation.can_serve else None,
         *(
-            space_service(resource, spec.service, space, is_current=space == rollout.space)
-            for space in _living_spaces(rollout)
+            build_space_service(resource, spec.service, space, is_current=space == rollout.space)
+            for space in _find_spaces_with_pods(rollout)
         ),
-        service(resource, spec.service, rollout.serving, rollout.space),
-        *(scalers(world, spec, settings, rollout.wanted) if is_scaled else ()),
-        disruption_budget(resource, spec, resource.key.name, rollout.serving, volume),
+        build_service(resource, spec.service, rollout.serving, rollout.space),
+        *(build_scalers(observed, spec, settings, rollout.desired) if is_scaled else ()),
+        build_disruption_budget(resource, spec, resource.key.name, rollout.serving, volume),
         *(
-            disruption_budget(
-                resource, spec, space_name(resource, one.former.space), one.former.revision, volume
+            build_disruption_budget(
+                resource, spec, space_name(resource, one.previous.space), one.previous.revision, volume
             )
-            for one in rollout.kept
+            for one in rollout.retained
         ),
-        service_monitor(resource, spec) if SERVICE_MONITOR in world.cluster.optional_kinds else None,
+        build_service_monitor(resource, spec) if SERVICE_MONITOR in observed.cluster.optional_kinds else None,
     )
     return tuple(child for child in found if child is not None)
 
 
-def _living_spaces(rollout: Rollout) -> tuple[str, ...]:
-    """Those that have pods, or will have, each once."""
-    wanted = rollout.wanted_space if rollout.waits else None
-    found = (rollout.space, wanted, *(one.former.space for one in rollout.kept))
+def _find_spaces_with_pods(rollout: Rollout) -> tuple[str, ...]:
+    """Return the vector spaces that have pods or will have them, each one once."""
+    wanted = rollout.desired_space if rollout.is_waiting else None
+    found = (rollout.space, wanted, *(one.previous.space for one in rollout.retained))
     return tuple(dict.fromkeys(space for space in found if space is not None))
 
 
-def unwanted(
-    world: World, children: tuple[Manifest, ...], rollout: Rollout, prepared: Preparation
-) -> tuple[Child, ...]:
-    """Existing children that are neither wanted nor still needed."""
-    wanted = {ref_of(child) for child in children}
-    needed = _still_needed(world, rollout, prepared)
+def find_unwanted_children(evaluation: Evaluation, children: tuple[Manifest, ...]) -> tuple[Child, ...]:
+    """Return the existing children that are neither wanted nor still needed."""
+    wanted = {read_ref(child) for child in children}
+    needed = _find_needed_children(evaluation)
     return tuple(
-        child for child in world.children if child.ref not in wanted | needed and not is_kept_claim(child)
+        child
+        for child in evaluation.observed.children
+        if child.ref not in wanted | needed and not is_retained_claim(child)
     )
 
 
-def _still_needed(world: World, rollout: Rollout, prepared: Preparation) -> frozenset[ChildRef]:
-    """The Deployments that serve meanwhile or are kept, and ConfigMaps that a pod mounts or may yet mount.
+def _find_needed_children(evaluation: Evaluation) -> frozenset[ChildRef]:
+    """Return the Deployments that serve meanwhile or are retained, and the ConfigMaps that a pod mounts or may
+    yet mount.
 
-    Until the wanted Deployment is complete, an older ReplicaSet of it can still start pods, and those want
-    their ConfigMap, whose name no longer stands in any Deployment. So ConfigMaps go only after completion.
+    Until the desired Deployment is complete, an older ReplicaSet of it can still start pods, and those need
+    their ConfigMap, whose name no longer appears in any Deployment. So ConfigMaps go only after the
+    completion.
     """
+    observed, rollout = evaluation.observed, evaluation.rollout
+    preparation = evaluation.build.preparation
     needed: set[ChildRef] = set()
-    # The Service must have been seen to point at the wanted revision before what it pointed at goes.
-    switched = world.serving_revision == rollout.wanted
-    keep = rollout.serving if switched else world.serving_revision
-    if prepared.clears:
+    # What the Service pointed at goes only after the Service was seen to point at the desired revision.
+    switched = observed.serving_revision == rollout.desired
+    keep = rollout.serving if switched else observed.serving_revision
+    if preparation.must_clear:
         keep = None
-    # One that waits for another fetch or conversion stays as it is meanwhile.
-    stay = {keep} if prepared.serves or prepared.clears else {keep, rollout.wanted}
-    kept = [found for found in world.deployments if found.revision in stay]
-    needed |= {ChildRef("Deployment", found.name) for found in kept}
-    if keep != rollout.wanted:
-        # Its autoscaler has the same name, and goes on with it.
+    # A revision that waits for another fetch or conversion stays as it is.
+    stay = {keep} if preparation.can_serve or preparation.must_clear else {keep, rollout.desired}
+    retained = [found for found in observed.deployments if found.revision in stay]
+    needed |= {ChildRef("Deployment", found.name) for found in retained}
+    if keep != rollout.desired:
+        # Its autoscaler has the same name, and stays with it.
         needed |= {
             ChildRef(kind, found.name)
-            for found in kept
-            if found.autoscaled
+            for found in retained
+            if found.is_autoscaled
             for kind in ("HorizontalPodAutoscaler", SCALED_OBJECT)
         }
-    back = set() if prepared.clears else {one.former.revision for one in rollout.kept}
-    needed |= {ChildRef("Deployment", found.name) for found in world.deployments if found.revision in back}
-    in_use = {pod.config for pod in world.pods} | {found.config for found in world.deployments}
-    in_use |= {found.config for found in world.jobs if found.state == "Running"}
-    needed |= pins_in_use(world)
+    back = set() if preparation.must_clear else {one.previous.revision for one in rollout.retained}
+    needed |= {ChildRef("Deployment", found.name) for found in observed.deployments if found.revision in back}
+    in_use = {pod.config_map for pod in observed.pods} | {found.config_map for found in observed.deployments}
+    in_use |= {found.config_map for found in observed.jobs if found.phase == "Running"}
+    needed |= find_pins_in_use(observed)
     needed |= {
         child.ref
-        for child in world.children
-        if child.ref.kind == "ConfigMap" and (not rollout.complete or child.ref.name in in_use)
+        for child in observed.children
+        if child.ref.kind == "ConfigMap" and (not rollout.is_complete or child.ref.name in in_use)
     }
     return frozenset(needed)

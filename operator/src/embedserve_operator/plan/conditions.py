@@ -1,16 +1,19 @@
-"""Ready, Reconciling, Stalled.
+"""This module builds the conditions Ready, Reconciling and Stalled.
 
-Ready is about what is served now. Reconciling (on the way) and Stalled (somebody has to change something) are
-about the way to what the spec asks for; they exist only while true and never both, as kstatus reads them.
+Ready says what is served now. Reconciling (on the way) and Stalled (somebody has to change something) say
+how far it is from what the spec asks for; they exist only while they are true, and never both, as kstatus
+reads them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from embedserve_operator.plan.outcome import PlannedCondition
+from embedserve_operator.plan.plan import PlannedCondition
 from embedserve_operator.plan.rollout import Rollout
-from embedserve_operator.world import DeploymentFacts, Failure, PodFacts
+from embedserve_operator.state.failures import Failure
+from embedserve_operator.state.pods import PodState
+from embedserve_operator.state.workloads import DeploymentState
 
 CHECKING = "Checking"
 HELD = "Held"
@@ -25,38 +28,38 @@ VECTOR_SPACE_CHANGE = "VectorSpaceChange"
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """What the conditions of a readable resource rest on."""
+class ConditionInputs:
+    """Holds what the conditions of a readable resource rest on."""
 
     rollout: Rollout
     refused: Rollout | None
-    """The change of the model that is not made; then all else is about what is done instead."""
+    """The change of the model that is refused; everything else is then about what is done instead."""
     replicas: int
-    """Pods that should run."""
-    suspended: bool
-    autoscaled: bool
-    serving: DeploymentFacts | None
-    pods: tuple[PodFacts, ...]
-    """Pods of the wanted template."""
+    """The number of pods that should run."""
+    is_suspended: bool
+    is_autoscaled: bool
+    serving: DeploymentState | None
+    pods: tuple[PodState, ...]
+    """The pods of the desired pod template."""
     failure: Failure | None
-    preparing: str = ""
-    """What the pods still have to wait for, in words; empty when they need not."""
-    held_at: str = ""
-    """Where the new vector space is reachable while it is held back."""
+    activity: str = ""
+    """What the pods still have to wait for, described for people; empty when they need not wait."""
+    held_url: str = ""
+    """Where the new vector space can be reached while it is held back."""
 
 
-def conditions(situation: Situation) -> tuple[PlannedCondition, ...]:
-    """The conditions of a resource whose spec can be read."""
-    found = [_ready(situation)]
-    if situation.refused is not None:
-        found.append(PlannedCondition("Stalled", "True", VECTOR_SPACE_CHANGE, _stalled_words(situation)))
-    elif not situation.rollout.is_as_asked:
-        found.append(_way(situation))
+def build_conditions(inputs: ConditionInputs) -> tuple[PlannedCondition, ...]:
+    """Return the conditions of a resource whose spec can be read."""
+    found = [_build_ready(inputs)]
+    if inputs.refused is not None:
+        found.append(PlannedCondition("Stalled", "True", VECTOR_SPACE_CHANGE, _describe_stalled(inputs)))
+    elif not inputs.rollout.is_done:
+        found.append(_build_progress(inputs))
     return tuple(found)
 
 
-def invalid(problem: str) -> tuple[PlannedCondition, ...]:
-    """The conditions of a resource that this version of the operator cannot read."""
+def build_invalid_spec_conditions(problem: str) -> tuple[PlannedCondition, ...]:
+    """Return the conditions of a resource that this version of the operator cannot read."""
     message = f"the spec is not valid for this version of the operator: {problem}"
     return (
         PlannedCondition("Ready", "False", INVALID_SPEC, message),
@@ -64,8 +67,8 @@ def invalid(problem: str) -> tuple[PlannedCondition, ...]:
     )
 
 
-def refused(why: Failure, serving: DeploymentFacts | None) -> tuple[PlannedCondition, ...]:
-    """The conditions of a resource that asks for what cannot be; what serves goes on serving."""
+def build_refused_conditions(why: Failure, serving: DeploymentState | None) -> tuple[PlannedCondition, ...]:
+    """Return the conditions of a resource that asks for something impossible; what serves goes on serving."""
     stalled = PlannedCondition("Stalled", "True", why.reason, why.message)
     if serving is None or serving.available == 0:
         return PlannedCondition("Ready", "False", why.reason, why.message), stalled
@@ -73,66 +76,67 @@ def refused(why: Failure, serving: DeploymentFacts | None) -> tuple[PlannedCondi
     return PlannedCondition("Ready", "True", PREVIOUS_SERVING, said), stalled
 
 
-def _ready(situation: Situation) -> PlannedCondition:
-    serving = situation.serving
-    if situation.replicas == 0:
-        if situation.suspended:
+def _build_ready(inputs: ConditionInputs) -> PlannedCondition:
+    serving = inputs.serving
+    if inputs.replicas == 0:
+        if inputs.is_suspended:
             return PlannedCondition("Ready", "False", SUSPENDED, "spec.suspend is true: no pod runs")
-        why = "its autoscaler sees no work" if situation.autoscaled else "spec.replicas is 0"
+        why = "its autoscaler sees no work" if inputs.is_autoscaled else "spec.replicas is 0"
         return PlannedCondition("Ready", "False", SCALED_TO_ZERO, f"{why}: no pod runs")
-    asked = situation.replicas
-    if situation.rollout.waits and serving is not None:
-        asked = serving.wanted
+    asked = inputs.replicas
+    if inputs.rollout.is_waiting and serving is not None:
+        asked = serving.desired_replicas
     available = serving.available if serving is not None else 0
     if available >= asked:
         plainly = f"{available} of {asked} replicas are ready"
-        return PlannedCondition("Ready", "True", *_serving_words(situation, plainly))
-    if situation.failure is not None and not situation.rollout.waits:
-        return PlannedCondition("Ready", "False", situation.failure.reason, situation.failure.message)
-    reason = PREPARING if situation.preparing else PROGRESSING
-    return PlannedCondition("Ready", "False", reason, _progress_words(situation, available, asked))
+        return PlannedCondition("Ready", "True", *_describe_serving(inputs, plainly))
+    if inputs.failure is not None and not inputs.rollout.is_waiting:
+        return PlannedCondition("Ready", "False", inputs.failure.reason, inputs.failure.message)
+    reason = PREPARING if inputs.activity else PROGRESSING
+    return PlannedCondition("Ready", "False", reason, _describe_progress(inputs, available, asked))
 
 
-def _way(situation: Situation) -> PlannedCondition:
-    failure = situation.failure
+def _build_progress(inputs: ConditionInputs) -> PlannedCondition:
+    failure = inputs.failure
     if failure is not None:
         return PlannedCondition(
-            "Reconciling" if failure.heals else "Stalled", "True", failure.reason, failure.message
+            "Reconciling" if failure.is_transient else "Stalled", "True", failure.reason, failure.message
         )
-    if situation.rollout.state == "Checking":
-        proved = sum(pod.check is not None for pod in situation.pods)
-        said = f"{proved} of {len(situation.pods)} new pods have proved their vectors"
+    if inputs.rollout.state == "Checking":
+        proved = sum(pod.self_check is not None for pod in inputs.pods)
+        said = f"{proved} of {len(inputs.pods)} new pods have proved their vectors"
         return PlannedCondition("Reconciling", "True", CHECKING, said)
-    ready = sum(pod.phase == "Ready" for pod in situation.pods)
-    reason = PREPARING if situation.preparing else PROGRESSING
-    return PlannedCondition(
-        "Reconciling", "True", reason, _progress_words(situation, ready, situation.replicas)
-    )
+    ready = sum(pod.phase == "Ready" for pod in inputs.pods)
+    reason = PREPARING if inputs.activity else PROGRESSING
+    return PlannedCondition("Reconciling", "True", reason, _describe_progress(inputs, ready, inputs.replicas))
 
 
-def _serving_words(situation: Situation, plainly: str) -> tuple[str, str]:
-    """Reason and message while all pods are there."""
-    if situation.refused is not None:
-        serving = situation.rollout.serving
-        return PREVIOUS_SERVING, f"revision {serving} goes on serving; {refused_words(situation.refused)}"
-    if situation.rollout.state == "Held":
-        return HELD, _held_words(situation)
-    if situation.rollout.waits:
-        return PREVIOUS_SERVING, _previous_words(situation)
+def _describe_serving(inputs: ConditionInputs, plainly: str) -> tuple[str, str]:
+    """Return the reason and the message while all pods are available."""
+    if inputs.refused is not None:
+        serving = inputs.rollout.serving
+        return (
+            PREVIOUS_SERVING,
+            f"revision {serving} goes on serving; {describe_refused_change(inputs.refused)}",
+        )
+    if inputs.rollout.state == "Held":
+        return HELD, _describe_held(inputs)
+    if inputs.rollout.is_waiting:
+        return PREVIOUS_SERVING, _describe_previous(inputs)
     return SERVING, plainly
 
 
-def _held_words(situation: Situation) -> str:
-    rollout = situation.rollout
+def _describe_held(inputs: ConditionInputs) -> str:
+    rollout = inputs.rollout
     return (
-        f"{rollout.space} is served; {rollout.wanted_space} is ready at {situation.held_at} and takes over when "
+        f"{rollout.space} is served; {rollout.desired_space} is ready at {inputs.held_url} and takes over when "
         "spec.rollout.hold is false"
     )
 
 
-def refused_words(refused: Rollout) -> str:
-    """Why a change of the model is not made, and what to do."""
-    means = refused.wanted_space or "one that is not known as long as no pod of it runs"
+def describe_refused_change(refused: Rollout) -> str:
+    """Describe why a change of the model is refused, and what the user can do."""
+    means = refused.desired_space or "one that is not known as long as no pod of it runs"
     return (
         f"{refused.space} is the vector space of this service, the change of the manifest means {means}, and "
         "spec.rollout.onNewVectorSpace is Refuse: the model stays what it is. Allow it with BlueGreen, or take the "
@@ -140,34 +144,36 @@ def refused_words(refused: Rollout) -> str:
     )
 
 
-def _stalled_words(situation: Situation) -> str:
-    """With what keeps the other changes of the manifest, which are made."""
-    if situation.refused is None:
+def _describe_stalled(inputs: ConditionInputs) -> str:
+    """Describe the refused change, and what keeps the other changes of the manifest from being done."""
+    if inputs.refused is None:
         raise ValueError("no change is refused")
-    words = refused_words(situation.refused)
-    if situation.failure is None:
-        return words
-    return f"{words}. What else the manifest asks for fails: {situation.failure.reason}: {situation.failure.message}"
+    message = describe_refused_change(inputs.refused)
+    if inputs.failure is None:
+        return message
+    return (
+        f"{message}. What else the manifest asks for fails: {inputs.failure.reason}: {inputs.failure.message}"
+    )
 
 
-def _previous_words(situation: Situation) -> str:
-    rollout = situation.rollout
-    words = f"revision {rollout.serving} goes on serving until revision {rollout.wanted} is complete"
-    if situation.failure is None:
-        return words
-    return f"{words}, which fails: {situation.failure.reason}: {situation.failure.message}"
+def _describe_previous(inputs: ConditionInputs) -> str:
+    rollout = inputs.rollout
+    message = f"revision {rollout.serving} goes on serving until revision {rollout.desired} is complete"
+    if inputs.failure is None:
+        return message
+    return f"{message}, which fails: {inputs.failure.reason}: {inputs.failure.message}"
 
 
-def _progress_words(situation: Situation, ready: int, asked: int) -> str:
-    words = f"{ready} of {asked} replicas are ready"
-    if situation.preparing:
-        return f"{words}; {situation.preparing}"
-    fetching = sum(pod.phase == "Fetching" for pod in situation.pods)
-    loading = sum(pod.phase == "Loading" for pod in situation.pods)
-    waiting = sum(pod.phase == "Pending" for pod in situation.pods)
+def _describe_progress(inputs: ConditionInputs, ready: int, asked: int) -> str:
+    message = f"{ready} of {asked} replicas are ready"
+    if inputs.activity:
+        return f"{message}; {inputs.activity}"
+    fetching = sum(pod.phase == "Fetching" for pod in inputs.pods)
+    loading = sum(pod.phase == "Loading" for pod in inputs.pods)
+    waiting = sum(pod.phase == "Pending" for pod in inputs.pods)
     steps = [
         *([f"{fetching} fetching the model"] if fetching else []),
         *([f"{loading} loading it"] if loading else []),
         *([f"{waiting} waiting to start"] if waiting else []),
     ]
-    return f"{words} ({', '.join(steps)})" if steps else words
+    return f"{message} ({', '.join(steps)})" if steps else message

@@ -1,50 +1,57 @@
-"""Which of several troubles to tell."""
+"""This module decides which of several failures is reported."""
 
 from __future__ import annotations
 
 from embedserve_operator.plan.rollout import Rollout
-from embedserve_operator.plan.spaces import strangers
-from embedserve_operator.world import DeploymentFacts, Failure, PodFacts, World
+from embedserve_operator.plan.vector_spaces import find_unexpected_pods
+from embedserve_operator.state.failures import Failure
+from embedserve_operator.state.observed import ObservedState
+from embedserve_operator.state.pods import PodState
+from embedserve_operator.state.workloads import DeploymentState
 
 NO_ROOM_FOR_BOTH = "NoRoomForBoth"
 MIXED_SPACES = "MixedVectorSpaces"
 SELF_CHECK_FAILED = "SelfCheckFailed"
-_LACKS_OF_ROOM = frozenset({"InsufficientAccelerators", "QuotaExceeded", "Unschedulable"})
+_LACK_OF_ROOM_REASONS = frozenset({"InsufficientAccelerators", "QuotaExceeded", "Unschedulable"})
 
 
-def worst(
-    deployment: DeploymentFacts | None, pods: tuple[PodFacts, ...], unplaced: Failure | None
+def find_worst_failure(
+    deployment: DeploymentState | None, pods: tuple[PodState, ...], placement_failure: Failure | None
 ) -> Failure | None:
-    """The trouble that keeps a revision from being complete: one that cannot heal first, then the first
-    pod's.
+    """Return the failure that keeps a revision from being complete: a permanent one first, otherwise that of
+    the first pod.
 
-    `pods` are those of the wanted template only: what an older template suffered from may be what was just
-    repaired. `unplaced` is what is known of why pods find no node, and says more than the scheduler.
+    `pods` are those of the desired pod template only, since the failure of an older template may just have
+    been repaired. `placement_failure` is what is known about why pods find no node; it says more than the
+    scheduler does.
     """
     found = [pod.failure for pod in pods if pod.failure is not None]
     for failure in found:
-        if not failure.heals:
+        if not failure.is_transient:
             return failure
     if deployment is not None and deployment.creation_problem:
         quota = "exceeded quota" in deployment.creation_problem
         return Failure(
-            "QuotaExceeded" if quota else "PodsNotCreated", deployment.creation_problem, heals=True
+            "QuotaExceeded" if quota else "PodsNotCreated", deployment.creation_problem, is_transient=True
         )
-    if unplaced is not None and all(failure.unplaced for failure in found):
-        return unplaced
+    if placement_failure is not None and all(failure.is_unscheduled for failure in found):
+        return placement_failure
     return found[0] if found else None
 
 
-def beside_another(failure: Failure | None, rollout: Rollout) -> Failure | None:
-    """A lack of room while another model serves leaves the user a choice. Nothing is taken down unasked."""
-    if failure is None or not rollout.waits or failure.reason not in _LACKS_OF_ROOM:
+def explain_lack_of_room(failure: Failure | None, rollout: Rollout) -> Failure | None:
+    """Return a lack of room beside another model as a choice that the user has.
+
+    Nothing is taken down unasked.
+    """
+    if failure is None or not rollout.is_waiting or failure.reason not in _LACK_OF_ROOM_REASONS:
         return failure
-    kept = len(rollout.kept)
+    retained = len(rollout.retained)
     choices = (
         "make room for both",
         *(
-            [f"give up what is kept of {kept} earlier models with spec.rollout.keepPrevious: 0s"]
-            if kept
+            [f"give up what is kept of {retained} earlier models with spec.rollout.keepPrevious: 0s"]
+            if retained
             else []
         ),
         "let the old pods stop first with spec.rollout.onNewVectorSpace: InPlace, and have no answers until the new "
@@ -55,14 +62,16 @@ def beside_another(failure: Failure | None, rollout: Rollout) -> Failure | None:
         NO_ROOM_FOR_BOTH,
         f"the new model finds no room beside revision {rollout.serving}, which goes on serving: {failure.message}. "
         f"Choose: {'; '.join(choices[:-1])}; or {choices[-1]}",
-        heals=True,
-        unplaced=failure.unplaced,
+        is_transient=True,
+        is_unscheduled=failure.is_unscheduled,
     )
 
 
-def mixed(world: World, rollout: Rollout) -> Failure | None:
-    """Pods of what serves that make another vector space: the branch that they were fetched from has moved."""
-    others = strangers(world, rollout.serving)
+def find_mixed_spaces(observed: ObservedState, rollout: Rollout) -> Failure | None:
+    """Return that some pods of the serving revision make another vector space, since the branch that they were
+    fetched from has moved.
+    """
+    others = find_unexpected_pods(observed, rollout.serving)
     if not others:
         return None
     named = ", ".join(f"{pod.name} ({pod.space})" for pod in others)
@@ -71,13 +80,13 @@ def mixed(world: World, rollout: Rollout) -> Failure | None:
         f"{rollout.space} is served, and these pods make another vector space, since their source has moved on: "
         f"{named}. Requests that reach them are passed on to the others. Name a commit in "
         "spec.model.source.huggingFace.revision",
-        heals=False,
+        is_transient=False,
     )
 
 
-def unproved(pods: tuple[PodFacts, ...]) -> Failure | None:
-    """Why pods that are ready may not take over."""
+def find_failed_self_check(pods: tuple[PodState, ...]) -> Failure | None:
+    """Return why pods that are ready may not take over."""
     for pod in pods:
-        if pod.check is not None and pod.check.problem:
-            return Failure(SELF_CHECK_FAILED, f"pod {pod.name}: {pod.check.problem}", heals=True)
+        if pod.self_check is not None and pod.self_check.problem:
+            return Failure(SELF_CHECK_FAILED, f"pod {pod.name}: {pod.self_check.problem}", is_transient=True)
     return None

@@ -1,11 +1,12 @@
-"""Where a Job is on its way: to be started, running, done, or given up.
+"""This module decides what happens to a Job: it is to be started, is running, has succeeded, or was given up.
 
-A Job is named by what it works on, and what came of it is kept in the status: one that has ended and was cleared away
-is not run again, unless what it made is gone from the volume. One that was given up is tried again when the resource
-changes, or what its pods are made from (a token, an image).
+A Job is named after its inputs, and its result is kept in the status. A Job that has ended and was cleared
+away is not run again, unless its result has vanished from the volume. A Job that was given up is tried
+again when the resource changes, or when something that its pods are made from changes (a token, an image).
 
-Several services that share a claim want Jobs of the same names. Whose pass comes first makes the Job and owns it, the
-others take its result. If the owner goes, so does a Job under way, and another service that wants it makes it anew.
+Several services that share a claim want Jobs of the same names. The service whose pass comes first makes
+the Job and owns it; the others use its result. If the owner goes, a running Job goes with it, and another
+service that wants the Job makes it again.
 """
 
 from __future__ import annotations
@@ -15,32 +16,28 @@ from typing import Any
 
 from embedserve_operator.api.status import ConversionStatus, FetchStatus, JobStatus, VariantStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.specs.job import job_template
-from embedserve_operator.wire import Manifest
-from embedserve_operator.world import (
-    Failure,
-    JobFacts,
-    JobState,
-    JobTask,
-    ModelReport,
-    Resource,
-)
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.manifests.job import read_job_template_hash
+from embedserve_operator.state.failures import Failure
+from embedserve_operator.state.jobs import JobPhase, JobState, JobTask
+from embedserve_operator.state.models import ModelReport
+from embedserve_operator.state.resource import Resource
 
-PLAIN = "float32"
-"""What is always there to be served."""
-_WORDS: dict[JobTask, str] = {"fetch": "fetching", "convert": "converting"}
+UNCONVERTED_PRECISION = "float32"
+"""The precision that can always be served."""
+_ACTIVITIES: dict[JobTask, str] = {"fetch": "fetching", "convert": "converting"}
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One Job's place on the way to a volume that is as it should be."""
+class JobStep:
+    """Says how far one Job is, and what is to be done about it."""
 
     manifest: Manifest
     task: JobTask
-    state: JobState
-    start: bool = False
-    remove: JobFacts | None = None
-    """A Job that stands in the way of another try."""
+    phase: JobPhase
+    must_create: bool = False
+    job_to_delete: JobState | None = None
+    """A Job that is in the way of another attempt."""
     failure: Failure | None = None
 
     @property
@@ -49,84 +46,95 @@ class Step:
         return str(self.manifest["metadata"]["name"])
 
     @property
-    def words(self) -> str:
-        """What is going on, for people."""
-        return f"Job {self.name} is {_WORDS[self.task]} the model"
+    def activity(self) -> str:
+        """What the Job is doing, described for people."""
+        return f"Job {self.name} is {_ACTIVITIES[self.task]} the model"
 
 
-def step(
+def plan_job_step(
     manifest: Manifest,
     task: JobTask,
-    job: JobFacts | None,
+    job: JobState | None,
     before: JobStatus | None,
     resource: Resource,
     *,
     stale_since: str = "",
-) -> Step:
-    """What to do about a wanted Job. `before` is what was published of the last one of its task; a success from before
-    `stale_since` counts for nothing."""
+) -> JobStep:
+    """Decide what to do about a wanted Job.
+
+    `before` is the published result of the last Job of its task; a success from before `stale_since` does
+    not count.
+    """
     known = before if before is not None and before.job == manifest["metadata"]["name"] else None
     if known is not None and known.state == "Succeeded" and (known.finished_at or "") < stale_since:
         known = None
     if job is None:
-        return _without(manifest, task, known, resource)
-    if job.state == "Succeeded":
-        if known is None and job.finished < stale_since:
-            return Step(manifest, task, "Running", remove=job)
+        return _plan_missing_job(manifest, task, known, resource)
+    if job.phase == "Succeeded":
+        if known is None and job.finished_at < stale_since:
+            return JobStep(manifest, task, "Running", job_to_delete=job)
         has_result = job.report is not None or job.conversion is not None
         if has_result or (known is not None and known.state == "Succeeded"):
-            return Step(manifest, task, "Succeeded")
-        return Step(manifest, task, "Running", remove=job)
-    if job.state == "Failed":
-        return _failed(manifest, task, job, known, resource)
-    # Another service's Job is its own business as long as it runs.
-    outdated = job.template != job_template(manifest) and job.owner == resource.uid
-    return Step(manifest, task, "Running", remove=job if outdated else None, failure=job.failure)
+            return JobStep(manifest, task, "Succeeded")
+        return JobStep(manifest, task, "Running", job_to_delete=job)
+    if job.phase == "Failed":
+        return _plan_failed_job(manifest, task, job, known, resource)
+    # A running Job of another service is left to that service.
+    outdated = job.template_hash != read_job_template_hash(manifest) and job.owner == resource.uid
+    return JobStep(manifest, task, "Running", job_to_delete=job if outdated else None, failure=job.failure)
 
 
-def _failed(
-    manifest: Manifest, task: JobTask, job: JobFacts, known: JobStatus | None, resource: Resource
-) -> Step:
-    template = job_template(manifest)
+def _plan_failed_job(
+    manifest: Manifest, task: JobTask, job: JobState, known: JobStatus | None, resource: Resource
+) -> JobStep:
+    template = read_job_template_hash(manifest)
     if known is not None and known.state == "Failed" and _was_tried(known, template, resource):
-        return Step(manifest, task, "Failed", failure=_stored(known))
-    if job.template == template and (known is None or known.generation == resource.generation):
-        return Step(manifest, task, "Failed", failure=_given_up(job))
-    return Step(manifest, task, "Running", remove=job)
+        return JobStep(manifest, task, "Failed", failure=_read_stored_failure(known))
+    if job.template_hash == template and (known is None or known.generation == resource.generation):
+        return JobStep(manifest, task, "Failed", failure=_build_final_failure(job))
+    return JobStep(manifest, task, "Running", job_to_delete=job)
 
 
-def _without(manifest: Manifest, task: JobTask, known: JobStatus | None, resource: Resource) -> Step:
+def _plan_missing_job(
+    manifest: Manifest, task: JobTask, known: JobStatus | None, resource: Resource
+) -> JobStep:
     if known is not None and known.state == "Succeeded":
-        return Step(manifest, task, "Succeeded")
-    if known is not None and known.state == "Failed" and _was_tried(known, job_template(manifest), resource):
-        return Step(manifest, task, "Failed", failure=_stored(known))
-    return Step(manifest, task, "Running", start=True)
+        return JobStep(manifest, task, "Succeeded")
+    if (
+        known is not None
+        and known.state == "Failed"
+        and _was_tried(known, read_job_template_hash(manifest), resource)
+    ):
+        return JobStep(manifest, task, "Failed", failure=_read_stored_failure(known))
+    return JobStep(manifest, task, "Running", must_create=True)
 
 
 def _was_tried(known: JobStatus, template: str, resource: Resource) -> bool:
     return (known.template, known.generation) == (template, resource.generation)
 
 
-def _stored(known: JobStatus) -> Failure:
-    return Failure(known.reason or "JobFailed", known.message or f"Job {known.job} failed", heals=False)
+def _read_stored_failure(known: JobStatus) -> Failure:
+    return Failure(
+        known.reason or "JobFailed", known.message or f"Job {known.job} failed", is_transient=False
+    )
 
 
-def _given_up(job: JobFacts) -> Failure:
-    cause = job.failure or Failure("JobFailed", f"Job {job.name} failed", heals=False)
-    words = (
+def _build_final_failure(job: JobState) -> Failure:
+    cause = job.failure or Failure("JobFailed", f"Job {job.name} failed", is_transient=False)
+    message = (
         f"{cause.message}; Job {job.name} was given up: when that is put right, change the resource to try again, for "
         "example spec.model.refresh to another word"
     )
-    return Failure(cause.reason, words, heals=False)
+    return Failure(cause.reason, message, is_transient=False)
 
 
-def fetch_status(
-    found: Step, job: JobFacts | None, before: FetchStatus | None, resource: Resource
+def build_fetch_status(
+    found: JobStep, job: JobState | None, before: FetchStatus | None, resource: Resource
 ) -> FetchStatus:
-    """What to publish of a fetch."""
+    """Return what to publish about a fetch."""
     report = job.report if job is not None else None
-    common = _common(found, job, before, resource)
-    if found.state != "Succeeded":
+    common = _build_common_fields(found, job, before, resource)
+    if found.phase != "Succeeded":
         return FetchStatus(**common)
     if report is None:
         return before or FetchStatus(**common)
@@ -141,23 +149,26 @@ def fetch_status(
         licence=report.licence,
         outputs=report.outputs,
         onnx_outputs=report.onnx_outputs,
-        foreign=report.foreign or None,
+        foreign=report.needs_export or None,
     )
 
 
-def conversion_status(
-    found: Step,
-    job: JobFacts | None,
+def build_conversion_status(
+    found: JobStep,
+    job: JobState | None,
     before: ConversionStatus | None,
     resource: Resource,
     spec: EmbeddingServiceSpec,
     *,
     exported: bool,
 ) -> ConversionStatus:
-    """What to publish of a conversion. exported: by torch, as the model is of no family."""
+    """Return what to publish about a conversion.
+
+    `exported` says that torch exports the model, since it belongs to no family.
+    """
     report = job.conversion if job is not None else None
-    common = _common(found, job, before, resource)
-    if found.state != "Succeeded":
+    common = _build_common_fields(found, job, before, resource)
+    if found.phase != "Succeeded":
         return ConversionStatus(**common)
     if report is not None:
         made = ConversionStatus(
@@ -171,15 +182,15 @@ def conversion_status(
         )
     else:
         made = before or ConversionStatus(**common)
-    return made.model_copy(update={"fallback": _fallback(made, spec, exported=exported)})
+    return made.model_copy(update={"fallback": _describe_fallback(made, spec, exported=exported)})
 
 
-def _fallback(made: ConversionStatus, spec: EmbeddingServiceSpec, *, exported: bool) -> str | None:
-    """What is served instead of what was tried or is named in the spec, and why."""
+def _describe_fallback(made: ConversionStatus, spec: EmbeddingServiceSpec, *, exported: bool) -> str | None:
+    """Describe what is served instead of what was tried or is named in the spec, and why."""
     published = {one.precision for one in made.variants if one.published}
     missing = {one.precision: one.reason or "not good enough" for one in made.variants if not one.published}
     wanted, asked = spec.model.precision, spec.onnx.precision if spec.onnx is not None else "auto"
-    for named in {asked, wanted} - {"auto", PLAIN} - published:
+    for named in {asked, wanted} - {"auto", UNCONVERTED_PRECISION} - published:
         missing.setdefault(
             named,
             "torch exports float32 alone"
@@ -188,34 +199,42 @@ def _fallback(made: ConversionStatus, spec: EmbeddingServiceSpec, *, exported: b
         )
     if not missing:
         return None
-    served = wanted if wanted in published else (made.chosen or PLAIN) if wanted == "auto" else PLAIN
+    served = (
+        wanted
+        if wanted in published
+        else (made.chosen or UNCONVERTED_PRECISION)
+        if wanted == "auto"
+        else UNCONVERTED_PRECISION
+    )
     return f"{served} is served, not " + "; not ".join(f"{name}: {missing[name]}" for name in sorted(missing))
 
 
-def _common(
-    found: Step, job: JobFacts | None, before: JobStatus | None, resource: Resource
+def _build_common_fields(
+    found: JobStep, job: JobState | None, before: JobStatus | None, resource: Resource
 ) -> dict[str, Any]:
-    failed = found.failure if found.state == "Failed" else None
-    finished = job.finished if job is not None and found.state == "Succeeded" else ""
-    if before is not None and (before.job, before.state) == (found.name, found.state):
-        # Another service may have run a Job of that name again, which is no news to this one.
+    failed = found.failure if found.phase == "Failed" else None
+    finished = job.finished_at if job is not None and found.phase == "Succeeded" else ""
+    if before is not None and (before.job, before.state) == (found.name, found.phase):
+        # Another service may have run a Job of that name again, which changes nothing for this one.
         finished = before.finished_at or finished
     return {
         "finished_at": finished or None,
         "job": found.name,
-        "state": found.state,
-        "template": job_template(found.manifest),
+        "state": found.phase,
+        "template": read_job_template_hash(found.manifest),
         "generation": resource.generation,
         "reason": failed.reason if failed is not None else None,
         "message": failed.message if failed is not None else None,
     }
 
 
-def model_report(
+def build_model_report(
     fetched: FetchStatus | None, converted: ConversionStatus | None = None
 ) -> ModelReport | None:
-    """What a fetch that succeeded found out; None before. What it could not know of a model that is exported, the
-    export says."""
+    """Return what a successful fetch found out; None before.
+
+    For an exported model, the export adds what the fetch could not know.
+    """
     if fetched is None or fetched.state != "Succeeded":
         return None
     said = converted if fetched.foreign and converted is not None else fetched
@@ -229,5 +248,5 @@ def model_report(
         licence=fetched.licence,
         outputs=said.outputs,
         onnx_outputs=fetched.onnx_outputs,
-        foreign=fetched.foreign is True,
+        needs_export=fetched.foreign is True,
     )

@@ -1,60 +1,63 @@
-"""Why pods find no node: from what the nodes offer, and from the scheduler's own words."""
+"""This module says why pods find no node, from what the nodes offer and from the scheduler's own message."""
 
 from __future__ import annotations
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.nodes import ClusterFacts, Demand, Match, match
+from embedserve_operator.manifests.placement import build_node_requirements
 from embedserve_operator.settings import RenderSettings
-from embedserve_operator.specs.placement import demand
-from embedserve_operator.world import Failure, PodFacts
+from embedserve_operator.state.failures import Failure
+from embedserve_operator.state.nodes import ClusterState, NodeMatches, NodeRequirements, match_nodes
+from embedserve_operator.state.pods import PodState
 
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
-def placement_failure(
+def find_placement_failure(
     spec: EmbeddingServiceSpec,
     settings: RenderSettings,
-    cluster: ClusterFacts,
-    pods: tuple[PodFacts, ...],
+    cluster: ClusterState,
+    pods: tuple[PodState, ...],
 ) -> Failure | None:
-    """Why no node can take the pods; None when one can, when nodes are not known, or when all pods have theirs.
+    """Return why no node can take the pods; None when one can, when nodes are not known, or when all pods have
+    a node.
 
-    It may heal: a node may come, by hand or by an autoscaler that makes nodes for waiting pods.
+    The failure is transient: a node may be added, by hand or by an autoscaler that adds nodes for waiting
+    pods.
     """
-    waiting = [pod for pod in pods if pod.failure is not None and pod.failure.unplaced]
+    waiting = [pod for pod in pods if pod.failure is not None and pod.failure.is_unscheduled]
     if cluster.nodes is None or (pods and not waiting):
         return None
-    wanted = demand(spec, settings)
-    found = match(wanted, cluster.nodes)
+    wanted = build_node_requirements(spec, settings)
+    found = match_nodes(wanted, cluster.nodes)
     if found.fitting:
         return None
     said = next((pod.failure.message for pod in waiting if pod.failure is not None), "")
     more = f". The scheduler says: {said}" if said else ""
     if found.too_few:
-        words = (
+        message = (
             f"no node of class {spec.hardware.class_} has {wanted.count} {wanted.resource_name}; there are: "
-            f"{_some(found.too_few)}"
+            f"{_join_some(found.too_few)}"
         )
-        return Failure("InsufficientAccelerators", words + more, heals=True, unplaced=True)
-    words = f"no node fits class {spec.hardware.class_} ({wanted.words()}); {offers(found)}"
-    return Failure("NoMatchingNode", words + more, heals=True, unplaced=True)
+        return Failure("InsufficientAccelerators", message + more, is_transient=True, is_unscheduled=True)
+    message = f"no node fits class {spec.hardware.class_} ({wanted.describe()}); {describe_offers(found)}"
+    return Failure("NoMatchingNode", message + more, is_transient=True, is_unscheduled=True)
 
 
-def offers(found: Match) -> str:
-    """What the nodes that do not fit offer, in words."""
+def describe_offers(found: NodeMatches) -> str:
+    """Describe what the nodes that do not fit offer."""
     parts = []
     if found.tainted:
-        parts.append(f"these would, but for a taint or cordon: {_some(found.tainted)}")
+        parts.append(f"these would, but for a taint or cordon: {_join_some(found.tainted)}")
     if found.others:
-        parts.append(f"the cluster has {_some(found.others)}")
+        parts.append(f"the cluster has {_join_some(found.others)}")
     return "; ".join(parts) or "the cluster has no nodes"
 
 
-def _some(words: tuple[str, ...]) -> str:
-    shown = ", ".join(words[:_MOST_NAMED])
-    return shown if len(words) <= _MOST_NAMED else f"{shown} and {len(words) - _MOST_NAMED} more"
+def _join_some(texts: tuple[str, ...]) -> str:
+    shown = ", ".join(texts[:_MAX_NAMED])
+    return shown if len(texts) <= _MAX_NAMED else f"{shown} and {len(texts) - _MAX_NAMED} more"
 
 
-def matching_nodes(wanted: Demand, cluster: ClusterFacts) -> int | None:
-    """How many nodes may take the pods; None where nodes are not known."""
-    return None if cluster.nodes is None else len(match(wanted, cluster.nodes).fitting)
+def count_matching_nodes(wanted: NodeRequirements, cluster: ClusterState) -> int | None:
+    """Return how many nodes may take the pods; None where nodes are not known."""
+    return None if cluster.nodes is None else len(match_nodes(wanted, cluster.nodes).fitting)

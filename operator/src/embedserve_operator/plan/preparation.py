@@ -1,4 +1,6 @@
-"""What has to happen to the volume of models before pods can serve from it: a claim, a fetch, a conversion."""
+"""This module decides what has to happen to the volume of models before pods can serve from it: a claim, a
+fetch, a conversion.
+"""
 
 from __future__ import annotations
 
@@ -6,271 +8,291 @@ from dataclasses import dataclass, replace
 
 from embedserve_operator.api.status import ConversionStatus, FetchStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.plan.cache import converts, insists, outputs_refusal, used_claim
-from embedserve_operator.plan.exporting import converting, export_refusal, is_exported
-from embedserve_operator.plan.jobs import Step, conversion_status, fetch_status, model_report, step
-from embedserve_operator.plan.revision import declared, revision_of
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.manifests.configmap import build_file_config_map
+from embedserve_operator.manifests.job import build_job, job_name
+from embedserve_operator.manifests.network_policy import build_fetch_policy
+from embedserve_operator.manifests.placement import find_image
+from embedserve_operator.manifests.runtime_config import build_convert_yaml, build_fetch_yaml
+from embedserve_operator.manifests.volume import ModelVolume, build_claim
+from embedserve_operator.plan.export import choose_conversion_settings, find_export_refusal, needs_export
+from embedserve_operator.plan.jobs import (
+    JobStep,
+    build_conversion_status,
+    build_fetch_status,
+    build_model_report,
+    plan_job_step,
+)
+from embedserve_operator.plan.model_volume import (
+    find_outputs_refusal,
+    find_used_claim,
+    is_conversion_required,
+    is_converted,
+)
+from embedserve_operator.plan.revision import collect_revision_inputs, compute_revision
 from embedserve_operator.settings import RenderSettings
-from embedserve_operator.specs.configmap import config_file
-from embedserve_operator.specs.job import job, job_name
-from embedserve_operator.specs.network_policy import fetch_policy
-from embedserve_operator.specs.placement import image_of
-from embedserve_operator.specs.runtime_config import convert_yaml, fetch_yaml
-from embedserve_operator.specs.volume import ModelVolume, claim
-from embedserve_operator.wire import Manifest
-from embedserve_operator.world import Failure, JobFacts, JobTask, ModelReport, World
+from embedserve_operator.state.failures import Failure
+from embedserve_operator.state.jobs import JobState, JobTask
+from embedserve_operator.state.models import ModelReport
+from embedserve_operator.state.observed import ObservedState
 
 NOT_STORED = "ModelNotStored"
-"""The runtime's word for a volume that does not hold the model, or not all of it."""
+"""The reason that the runtime gives when a volume does not hold the model, or not all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """The volume of models on its way."""
+    """Says how far the volume of models has been prepared."""
 
-    ready: bool = True
-    """Pods can serve from it."""
+    is_ready: bool = True
+    """Whether pods can serve from the volume."""
     children: tuple[Manifest, ...] = ()
-    start: tuple[Manifest, ...] = ()
-    """Jobs that do not exist yet."""
-    remove: tuple[JobFacts, ...] = ()
+    jobs_to_create: tuple[Manifest, ...] = ()
+    """The Jobs that do not exist yet."""
+    jobs_to_delete: tuple[JobState, ...] = ()
     failure: Failure | None = None
-    words: str = ""
-    """What is going on; empty when nothing is."""
+    activity: str = ""
+    """What is going on, described for people; empty when nothing is."""
     fetch: FetchStatus | None = None
     conversion: ConversionStatus | None = None
-    clears: bool = False
-    """No pod of ours may mount the volume before the next step: it takes one pod only."""
+    must_clear: bool = False
+    """Whether no pod of the service may mount the volume before the next step, since it takes only one pod.
+    """
 
     @property
-    def serves(self) -> bool:
-        """The pods may be there."""
-        return self.ready and not self.clears
+    def can_serve(self) -> bool:
+        """Whether the pods may exist."""
+        return self.is_ready and not self.must_clear
 
     @property
     def report(self) -> ModelReport | None:
         """What the Jobs found out about the model that the spec asks for."""
-        return model_report(self.fetch, self.conversion)
+        return build_model_report(self.fetch, self.conversion)
 
 
-READY = Preparation()
+NOTHING_TO_PREPARE = Preparation()
 
 
-def prepare(
-    world: World, spec: EmbeddingServiceSpec, settings: RenderSettings, volume: ModelVolume | None
+def plan_preparation(
+    observed: ObservedState, spec: EmbeddingServiceSpec, settings: RenderSettings, volume: ModelVolume | None
 ) -> Preparation:
-    """How far the volume is, and what to do next."""
+    """Return how far the volume has been prepared, and what to do next."""
     if volume is None:
-        return READY
-    children = _standing(world, spec, settings, volume)
-    there = used_claim(world)
+        return NOTHING_TO_PREPARE
+    children = _build_cache_children(observed, spec, settings, volume)
+    there = find_used_claim(observed)
     if volume.is_filled or spec.suspend:
-        before = world.resource.status
+        before = observed.resource.status
         return Preparation(children=children, fetch=before.fetch, conversion=before.conversion)
-    if world.claims is not None and there is None:
-        return _without_claim(children, volume)
+    if observed.claims is not None and there is None:
+        return _plan_without_claim(children, volume)
     place = there.uid if there is not None else volume.claim
-    fetching = _fetch_step(world, spec, settings, volume, place)
-    fetch = fetch_status(
-        fetching.step, world.job(fetching.step.name), world.resource.status.fetch, world.resource
+    inputs = _JobInputs(observed, spec, settings, volume, place)
+    fetching = _plan_fetch(inputs)
+    fetch = build_fetch_status(
+        fetching.step,
+        observed.find_job(fetching.step.name),
+        observed.resource.status.fetch,
+        observed.resource,
     )
     steps = [fetching]
     conversion = None
-    report = model_report(fetch)
+    report = build_model_report(fetch)
     refused = None
-    if converts(spec, settings):
-        refused = outputs_refusal(spec, report) or export_refusal(spec, settings, report)
-    # Where nothing of the cluster is known, all that will be made is shown.
-    is_known = world.claims is not None
-    if converts(spec, settings) and refused is None and (fetch.state == "Succeeded" or not is_known):
-        by = converting(spec, settings, report)
-        steps.append(_convert_step(world, spec, by, volume, (place, fetch)))
+    if is_converted(spec, settings):
+        refused = find_outputs_refusal(spec, report) or find_export_refusal(spec, settings, report)
+    # Where nothing is known about the cluster, everything that will be made is shown.
+    is_known = observed.claims is not None
+    if is_converted(spec, settings) and refused is None and (fetch.state == "Succeeded" or not is_known):
+        by = choose_conversion_settings(spec, settings, report)
+        steps.append(_plan_conversion(replace(inputs, settings=by), fetch))
         made = steps[-1].step
-        conversion = conversion_status(
+        conversion = build_conversion_status(
             made,
-            world.job(made.name),
-            world.resource.status.conversion,
-            world.resource,
+            observed.find_job(made.name),
+            observed.resource.status.conversion,
+            observed.resource,
             spec,
-            exported=is_exported(report),
+            exported=needs_export(report),
         )
-    insisted = insists(spec) or is_exported(report)
-    found = _put_together(world, steps, children, insisted=insisted)
+    insisted = is_conversion_required(spec) or needs_export(report)
+    found = _combine(observed, steps, children, insisted=insisted)
     if refused is not None:
-        found = replace(found, ready=False, failure=refused)
-    return _one_at_a_time(
-        replace(found, ready=found.ready or not is_known, fetch=fetch, conversion=conversion),
-        world,
+        found = replace(found, is_ready=False, failure=refused)
+    return _limit_to_one_pod(
+        replace(found, is_ready=found.is_ready or not is_known, fetch=fetch, conversion=conversion),
+        observed,
         spec,
         volume,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
-    step: Step
+class _JobInputs:
+    """Holds what a Job on the volume is planned from."""
+
+    observed: ObservedState
+    spec: EmbeddingServiceSpec
+    settings: RenderSettings
+    volume: ModelVolume
+    place: str
+    """The UID of the claim, or its name as long as it does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PlannedJob:
+    """Holds a step with the configuration of its Job."""
+
+    step: JobStep
     config: Manifest
 
 
-def _standing(
-    world: World, spec: EmbeddingServiceSpec, settings: RenderSettings, volume: ModelVolume
+def _build_cache_children(
+    observed: ObservedState, spec: EmbeddingServiceSpec, settings: RenderSettings, volume: ModelVolume
 ) -> tuple[Manifest, ...]:
-    """What is there as long as the cache is."""
+    """Return the children that exist as long as the cache does."""
     found = []
     if spec.cache is not None and spec.cache.volume is not None:
-        found.append(claim(world.resource, spec.cache.volume, volume))
-    policy = None if volume.is_filled else fetch_policy(world.resource, spec, settings)
+        found.append(build_claim(observed.resource, spec.cache.volume, volume))
+    policy = None if volume.is_filled else build_fetch_policy(observed.resource, spec, settings)
     return (*found, *([policy] if policy is not None else []))
 
 
-def _without_claim(children: tuple[Manifest, ...], volume: ModelVolume) -> Preparation:
+def _plan_without_claim(children: tuple[Manifest, ...], volume: ModelVolume) -> Preparation:
     if volume.is_own:
-        return Preparation(ready=False, children=children, words=f"claim {volume.claim} is being made")
-    words = f"there is no PersistentVolumeClaim {volume.claim}: make it, or correct spec.cache.claimName"
+        return Preparation(is_ready=False, children=children, activity=f"claim {volume.claim} is being made")
+    message = f"there is no PersistentVolumeClaim {volume.claim}: make it, or correct spec.cache.claimName"
     return Preparation(
-        ready=False, children=children, failure=Failure("VolumeClaimMissing", words, heals=True)
+        is_ready=False, children=children, failure=Failure("VolumeClaimMissing", message, is_transient=True)
     )
 
 
-def _fetch_step(
-    world: World, spec: EmbeddingServiceSpec, settings: RenderSettings, volume: ModelVolume, place: str
-) -> _Planned:
-    """The fetch. What shapes the vectors is among its inputs, since it reports their identity."""
-    inputs = {"claim": place, "model": declared(spec)}
-    content = fetch_yaml(spec, settings, converts=converts(spec, settings))
-    stale_since = _lost_at(world, revision_of(spec))
-    return _planned(
-        world,
-        spec,
-        settings,
-        volume,
-        task="fetch",
-        inputs=inputs,
-        content=content,
-        stale_since=stale_since,
+def _plan_fetch(inputs: _JobInputs) -> _PlannedJob:
+    """Plan the fetch. What shapes the vectors is part of its identity, since it reports the vector space."""
+    spec, settings = inputs.spec, inputs.settings
+    return _plan_job(
+        inputs,
+        "fetch",
+        identity={"claim": inputs.place, "model": collect_revision_inputs(spec)},
+        content=build_fetch_yaml(spec, settings, converts=is_converted(spec, settings)),
+        stale_since=_find_loss_time(inputs.observed, compute_revision(spec)),
     )
 
 
-def _lost_at(world: World, revision: str) -> str:
-    """When somebody last looked for the model on the volume and it was not whole; empty when nobody did."""
+def _find_loss_time(observed: ObservedState, revision: str) -> str:
+    """Return when somebody last found the model on the volume incomplete; empty when nobody did."""
     failures = [
-        *(pod.failure for pod in world.pods_of(revision)),
-        *(job.failure for job in world.jobs if job.task == "convert" and job.owner == world.resource.uid),
+        *(pod.failure for pod in observed.list_pods(revision)),
+        *(
+            job.failure
+            for job in observed.jobs
+            if job.task == "convert" and job.owner == observed.resource.uid
+        ),
     ]
-    return max((one.at for one in failures if one is not None and one.reason == NOT_STORED), default="")
+    return max((one.ended_at for one in failures if one is not None and one.reason == NOT_STORED), default="")
 
 
-def _convert_step(
-    world: World,
-    spec: EmbeddingServiceSpec,
-    settings: RenderSettings,
-    volume: ModelVolume,
-    fetched: tuple[str, FetchStatus],
-) -> _Planned:
-    """The conversion, on the class of nodes that will serve, by the image of the settings. What was fetched anew is
-    converted anew. fetched: onto which claim, and what came of it."""
-    place, fetch = fetched
-    inputs = {
-        "claim": place,
+def _plan_conversion(inputs: _JobInputs, fetch: FetchStatus) -> _PlannedJob:
+    """Plan the conversion, on the class of nodes that will serve, with the image of the settings.
+
+    A model that was fetched again is converted again.
+    """
+    spec = inputs.spec
+    identity = {
+        "claim": inputs.place,
         "fetched": fetch.digest or fetch.revision,
-        "model": declared(spec),
+        "model": collect_revision_inputs(spec),
         "onnx": spec.onnx.as_wire() if spec.onnx is not None else {},
         "class": spec.hardware.class_,
-        "image": image_of(spec, settings).reference,
+        "image": find_image(spec, inputs.settings).reference,
     }
-    content = convert_yaml(spec, settings)
-    return _planned(
-        world,
-        spec,
-        settings,
-        volume,
-        task="convert",
-        inputs=inputs,
-        content=content,
+    return _plan_job(
+        inputs,
+        "convert",
+        identity=identity,
+        content=build_convert_yaml(spec, inputs.settings),
         stale_since=fetch.finished_at or "",
     )
 
 
-def _planned(
-    world: World,
-    spec: EmbeddingServiceSpec,
-    settings: RenderSettings,
-    volume: ModelVolume,
-    *,
-    task: JobTask,
-    inputs: object,
-    content: str,
-    stale_since: str,
-) -> _Planned:
-    config = config_file(world.resource, content)
-    status = world.resource.status
-    manifest = job(
-        world.resource,
+def _plan_job(
+    inputs: _JobInputs, task: JobTask, *, identity: object, content: str, stale_since: str
+) -> _PlannedJob:
+    """Plan a Job. Its name is the hash of `identity`; `content` is its configuration file."""
+    observed, spec, volume = inputs.observed, inputs.spec, inputs.volume
+    resource, status = observed.resource, observed.resource.status
+    config = build_file_config_map(resource, content)
+    manifest = build_job(
+        resource,
         spec,
-        settings,
-        world.cluster,
+        inputs.settings,
+        observed.cluster,
         task=task,
-        name=job_name(world.resource, volume, task, inputs),
-        revision=revision_of(spec),
+        name=job_name(resource, volume, task, identity),
+        revision=compute_revision(spec),
         config=config["metadata"]["name"],
         volume=volume,
     )
     before = status.fetch if task == "fetch" else status.conversion
-    found = step(
-        manifest,
-        task,
-        world.job(manifest["metadata"]["name"]),
-        before,
-        world.resource,
-        stale_since=stale_since,
-    )
-    return _Planned(found, config)
+    job = observed.find_job(manifest["metadata"]["name"])
+    found = plan_job_step(manifest, task, job, before, resource, stale_since=stale_since)
+    return _PlannedJob(found, config)
 
 
-def _put_together(
-    world: World, planned: list[_Planned], children: tuple[Manifest, ...], *, insisted: bool
+def _combine(
+    observed: ObservedState, planned: list[_PlannedJob], children: tuple[Manifest, ...], *, insisted: bool
 ) -> Preparation:
-    """insisted: nothing is served without the conversion."""
+    """Return the preparation that follows from all steps.
+
+    With `insisted`, nothing is served without the conversion.
+    """
     steps = [one.step for one in planned]
     open_steps = [one for one in planned if not _is_over(one.step, insisted=insisted)]
     under_way = open_steps[0].step if open_steps else None
     return Preparation(
-        ready=not open_steps,
+        is_ready=not open_steps,
         children=(*children, *(one.config for one in open_steps)),
-        start=tuple(found.manifest for found in steps if found.start),
-        remove=(
-            *(found.remove for found in steps if found.remove is not None),
-            *_unwanted(world, tuple(found.name for found in steps)),
+        jobs_to_create=tuple(found.manifest for found in steps if found.must_create),
+        jobs_to_delete=(
+            *(found.job_to_delete for found in steps if found.job_to_delete is not None),
+            *_find_unwanted_jobs(observed, tuple(found.name for found in steps)),
         ),
         failure=under_way.failure if under_way is not None else None,
-        words=under_way.words if under_way is not None else "",
+        activity=under_way.activity if under_way is not None else "",
     )
 
 
-def _is_over(found: Step, *, insisted: bool) -> bool:
-    """Whether pods need not wait for it: a model that could not be converted is served as it is."""
-    if found.state == "Succeeded":
+def _is_over(found: JobStep, *, insisted: bool) -> bool:
+    """Return whether pods need not wait for a step: a model that could not be converted is served as it is."""
+    if found.phase == "Succeeded":
         return True
-    is_vain = found.failure is not None and not found.failure.heals
+    is_vain = found.failure is not None and not found.failure.is_transient
     return found.task == "convert" and is_vain and not insisted
 
 
-def _unwanted(world: World, wanted: tuple[str, ...]) -> tuple[JobFacts, ...]:
-    """Jobs of this resource that still run for what is asked for no longer. What they have fetched is kept."""
+def _find_unwanted_jobs(observed: ObservedState, wanted: tuple[str, ...]) -> tuple[JobState, ...]:
+    """Return the running Jobs of this resource that nobody asks for any more.
+
+    What they have fetched is kept.
+    """
     return tuple(
         found
-        for found in world.jobs
-        if found.owner == world.resource.uid and found.state == "Running" and found.name not in wanted
+        for found in observed.jobs
+        if found.owner == observed.resource.uid and found.phase == "Running" and found.name not in wanted
     )
 
 
-def _one_at_a_time(
-    found: Preparation, world: World, spec: EmbeddingServiceSpec, volume: ModelVolume
+def _limit_to_one_pod(
+    found: Preparation, observed: ObservedState, spec: EmbeddingServiceSpec, volume: ModelVolume
 ) -> Preparation:
-    """On a volume for one pod, what serves goes before a Job or another revision comes."""
-    if not volume.one_pod:
+    """Return the preparation for a volume that takes one pod: what serves goes before a Job or another
+    revision comes.
+    """
+    if not volume.is_single_pod:
         return found
-    others = any(one.revision != revision_of(spec) for one in world.deployments)
-    clears = not found.ready or others
-    occupied = bool(world.deployments) or bool(world.pods)
-    return replace(found, clears=clears, start=() if clears and occupied else found.start)
+    others = any(one.revision != compute_revision(spec) for one in observed.deployments)
+    must_clear = not found.is_ready or others
+    occupied = bool(observed.deployments) or bool(observed.pods)
+    return replace(
+        found, must_clear=must_clear, jobs_to_create=() if must_clear and occupied else found.jobs_to_create
+    )

@@ -1,8 +1,9 @@
-"""The revision: a short hash of everything in the spec that declares the model and its vectors.
+"""This module computes the revision: a short hash of everything in the spec that declares the model and its
+vectors.
 
-Two specs with one revision make vectors that may be compared; replicas, resources, batching, the length
-limit, the served name or the token change pods inside one Deployment. Another revision gets a Deployment of
-its own.
+Two specs with the same revision make vectors that may be compared. Replicas, resources, batching, the
+length limit, the served name and the token change pods inside one Deployment; another revision gets a
+Deployment of its own.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ from typing import Any
 
 from embedserve_operator.api.sources import ModelSource
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.wire import short_hash
+from embedserve_operator.kube.objects import short_hash
 
 
-def revision_of(spec: EmbeddingServiceSpec) -> str:
-    """The revision that a spec declares."""
-    return short_hash(declared(spec))
+def compute_revision(spec: EmbeddingServiceSpec) -> str:
+    """Return the revision that a spec declares."""
+    return short_hash(collect_revision_inputs(spec))
 
 
-def declared(spec: EmbeddingServiceSpec) -> dict[str, Any]:
-    """What the revision is the hash of."""
+def collect_revision_inputs(spec: EmbeddingServiceSpec) -> dict[str, Any]:
+    """Return the values that the revision is the hash of."""
     return {
-        "source": _source(spec.model.source),
-        # Left out at their defaults, so that revisions from before the fields were there stay what they are.
+        "source": _collect_source(spec.model.source),
+        # Defaults are left out, so that revisions from before these fields existed do not change.
         **({} if spec.model.refresh is None else {"refresh": spec.model.refresh}),
         **({} if spec.model.onnx_file is None else {"onnxFile": spec.model.onnx_file}),
         **({} if spec.model.task == "auto" else {"task": spec.model.task}),
@@ -34,7 +35,7 @@ def declared(spec: EmbeddingServiceSpec) -> dict[str, Any]:
     }
 
 
-def _source(source: ModelSource) -> list[str]:
+def _collect_source(source: ModelSource) -> list[str]:
     if source.hugging_face is not None:
         hub = source.hugging_face
         return ["huggingFace", hub.repo, hub.revision, *([] if hub.endpoint is None else [hub.endpoint])]

@@ -1,0 +1,152 @@
+"""This module builds the responses of the metrics API from what the pods answered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from embedserve_operator.adapter.metrics_page import MetricsPage, read_gauge
+from embedserve_operator.adapter.queries import (
+    METRICS_GROUP,
+    METRICS_VERSION,
+    OBJECT_RESOURCES,
+    DescribedObject,
+    MetricQuery,
+)
+from embedserve_operator.adapter.targets import ScrapeTarget
+from embedserve_operator.errors import PodsUnresponsiveError, UnknownMetricError
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.manifests.autoscaler import METRICS
+
+GROUP_VERSION = f"{METRICS_GROUP}/{METRICS_VERSION}"
+
+
+def build_metric_values(
+    question: MetricQuery, targets: Sequence[ScrapeTarget], pages: Mapping[str, MetricsPage], now: str
+) -> Manifest:
+    """Return the list of values. `pages` are those of the pods that answered, by UID; `now` is in RFC 3339.
+
+    A pod that did not answer is missing, not zero: the autoscaler then takes it to be exactly as loaded as
+    it should be, and does nothing that could be wrong. A sum must not lack a part: PodsUnresponsiveError is
+    raised when a ready pod did not answer. UnknownMetricError is raised when there are no pods, or when
+    they have no such gauge.
+    """
+    asked = [target for target in targets if question.pod_name in (None, target.name)]
+    if not asked:
+        raise UnknownMetricError(
+            f"no pod is running that {question.pod_selector} selects in {question.namespace}"
+        )
+    values = {target.uid: _read_value(question, pages.get(target.uid)) for target in asked}
+    known = {uid: value for uid, value in values.items() if value is not None}
+    if not known:
+        raise _build_no_value_error(question, asked, pages)
+    if question.described_object is not None:
+        silent = [target.name for target in asked if target.is_ready and target.uid not in known]
+        if silent:
+            raise PodsUnresponsiveError(
+                f"no sum without what these pods say, which did not answer: {', '.join(silent)}"
+            )
+        return _build_list([_build_item(question, question.described_object, math.fsum(known.values()), now)])
+    return _build_list(
+        [
+            _build_item(question, DescribedObject("Pod", "v1", target.name), known[target.uid], now)
+            for target in asked
+            if target.uid in known
+        ]
+    )
+
+
+def format_quantity(value: float) -> str:
+    """Return a Kubernetes quantity, rounded up to thousandths, so that a little never becomes nothing."""
+    thousandths = math.ceil(round(value * 1000, 6))
+    return f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
+
+
+def build_resource_list() -> Manifest:
+    """Return the discovery document of the version."""
+    names = [
+        f"{resource}/{metric}" for resource in ("pods", *OBJECT_RESOURCES) for metric in METRICS.values()
+    ]
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": GROUP_VERSION,
+        "resources": [
+            {
+                "name": name,
+                "singularName": "",
+                "namespaced": True,
+                "kind": "MetricValueList",
+                "verbs": ["get"],
+            }
+            for name in names
+        ],
+    }
+
+
+def build_group() -> Manifest:
+    """Return the discovery document of the group."""
+    version = {"groupVersion": GROUP_VERSION, "version": METRICS_VERSION}
+    return {
+        "kind": "APIGroup",
+        "apiVersion": "v1",
+        "name": METRICS_GROUP,
+        "versions": [version],
+        "preferredVersion": version,
+    }
+
+
+def build_open_api() -> Manifest:
+    """Return the smallest document that keeps the API server's log quiet."""
+    return {
+        "swagger": "2.0",
+        "info": {"title": "embedserve metrics adapter", "version": METRICS_VERSION},
+        "paths": {},
+    }
+
+
+def build_error(code: int, reason: str, message: str) -> Manifest:
+    """Return an error as the Kubernetes API expresses it."""
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "reason": reason,
+        "message": message,
+        "code": code,
+    }
+
+
+def _read_value(question: MetricQuery, page: MetricsPage | None) -> float | None:
+    return None if page is None else read_gauge(page, question.metric, question.series)
+
+
+def _build_no_value_error(
+    question: MetricQuery, asked: Sequence[ScrapeTarget], pages: Mapping[str, MetricsPage]
+) -> UnknownMetricError | PodsUnresponsiveError:
+    answered = [pages[target.uid] for target in asked if target.uid in pages]
+    if not answered:
+        return PodsUnresponsiveError(f"none of {len(asked)} pods answered in time")
+    if any(question.metric in page.others for page in answered):
+        return UnknownMetricError(f"{question.metric} is no gauge, and only gauges can be scaled by")
+    series = f" with labels {question.series_text}" if question.series_text else ""
+    return UnknownMetricError(f"the pods have no gauge {question.metric}{series}")
+
+
+def _build_list(items: list[Manifest]) -> Manifest:
+    return {"kind": "MetricValueList", "apiVersion": GROUP_VERSION, "metadata": {}, "items": items}
+
+
+def _build_item(question: MetricQuery, about: DescribedObject, value: float, now: str) -> Manifest:
+    return {
+        "describedObject": {
+            "kind": about.kind,
+            "apiVersion": about.api_version,
+            "namespace": question.namespace,
+            "name": about.name,
+        },
+        "metric": {"name": question.metric},
+        "timestamp": now,
+        "value": format_quantity(value),
+    }

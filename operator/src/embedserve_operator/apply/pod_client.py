@@ -1,0 +1,177 @@
+"""This module talks to pods at their management port: it tells them what the service's name stands for, has
+them prove their vectors, and asks for the progress of a fetch.
+
+What has passed is remembered for each run of a container, since a restarted one has forgotten it. A new
+operator knows nothing and sends everything again, which changes nothing where it was so already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import aiohttp
+
+from embedserve_operator.kube.objects import dig, number, text
+from embedserve_operator.kube.references import ObjectKey
+from embedserve_operator.manifests.runtime_config import MANAGEMENT_PORT
+from embedserve_operator.plan import PodMessage, SelfCheckRequest
+from embedserve_operator.state.pods import FetchingPod, FetchProgress, PodReplies, PodState, SelfCheckResult
+
+log = logging.getLogger(__name__)
+
+_MAX_CONCURRENT = 64
+_MAX_ANSWER_BYTES = 2**16
+_MAX_PROBLEM_LENGTH = 500
+Delivery = Literal["All", "Enough", "TooFew"]
+"""Whether the pods got their messages.
+
+"Enough" says that all pods that must know do; "TooFew" that one of these does not.
+"""
+
+
+class PodClient:
+    """Sends requests to pods. Use it as an asynchronous context manager."""
+
+    def __init__(self, *, tell_timeout: float, check_timeout: float, port: int = MANAGEMENT_PORT) -> None:
+        self._tell_timeout = aiohttp.ClientTimeout(total=tell_timeout)
+        self._check_timeout = aiohttp.ClientTimeout(total=check_timeout)
+        self._port = port
+        self._places = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._replies: dict[ObjectKey, dict[str, PodReplies]] = {}
+
+    async def __aenter__(self) -> Self:
+        # Each request gets its own connection, since requests are rare and pods come and go. No proxy is used.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True, use_dns_cache=False)
+        self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    def get_replies(self, key: ObjectKey) -> Mapping[str, PodReplies]:
+        """Return what has passed with the pods of a resource, by their runs."""
+        return self._replies.get(key, {})
+
+    def forget(self, key: ObjectKey, but: frozenset[str] = frozenset()) -> None:
+        """Forget what has passed with the pods of a resource, except for these runs."""
+        found = self._replies.get(key, {})
+        for run in found.keys() - but:
+            del found[run]
+        if not found:
+            self._replies.pop(key, None)
+
+    async def send_messages(self, key: ObjectKey, messages: Sequence[PodMessage]) -> Delivery:
+        """Send messages: to the pods that must know first, and to the others only if those have been told."""
+        required = [self._send_message(key, message) for message in messages if message.is_required]
+        if not all(await asyncio.gather(*required)):
+            return "TooFew"
+        others = [self._send_message(key, message) for message in messages if not message.is_required]
+        return "All" if all(await asyncio.gather(*others)) else "Enough"
+
+    async def run_self_checks(self, key: ObjectKey, requests: Sequence[SelfCheckRequest]) -> bool:
+        """Have the pods prove their vectors; return False where one did not pass and is to be asked again."""
+        return all(await asyncio.gather(*(self._run_self_check(key, request.pod) for request in requests)))
+
+    async def refresh_progress(self, key: ObjectKey, fetching_pods: Sequence[FetchingPod]) -> bool:
+        """Ask the fetching pods for their progress; return whether one has something new.
+
+        A pod that does not answer may have ended its fetch meanwhile.
+        """
+        return any(await asyncio.gather(*(self._refresh_progress(key, one) for one in fetching_pods)))
+
+    async def _send_message(self, key: ObjectKey, message: PodMessage) -> bool:
+        pod = message.pod
+        body = {"vector_space": message.space}
+        status, answer = await self._call("PUT", pod, "current", self._tell_timeout, body)
+        if status != HTTPStatus.OK:
+            log.warning("pod %s did not hear what the name stands for: %s %s", pod.name, status or "", answer)
+            return False
+        self._remember(key, pod, announced_space=message.space)
+        return True
+
+    def _remember(self, key: ObjectKey, pod: PodState | FetchingPod, **changes: Any) -> None:
+        replies = self._replies.setdefault(key, {})
+        replies[pod.run_id] = replies.get(pod.run_id, PodReplies())._replace(**changes)
+
+    async def _run_self_check(self, key: ObjectKey, pod: PodState) -> bool:
+        status, answer = await self._call("GET", pod, "selfcheck", self._check_timeout)
+        check = _parse_self_check(status, answer)
+        if check.problem:
+            log.warning("pod %s did not prove its vectors: %s", pod.name, check.problem)
+        self._remember(key, pod, self_check=check)
+        return not check.problem
+
+    async def _refresh_progress(self, key: ObjectKey, fetching_pod: FetchingPod) -> bool:
+        status, answer = await self._call("GET", fetching_pod, "progress", self._tell_timeout)
+        found = _parse_progress(status, answer)
+        if found is None or found == fetching_pod.progress:
+            return False
+        self._remember(key, fetching_pod, progress=found)
+        return True
+
+    async def _call(
+        self,
+        method: str,
+        pod: PodState | FetchingPod,
+        path: str,
+        bound: aiohttp.ClientTimeout,
+        body: Any = None,
+    ) -> tuple[int, str]:
+        """Return the status and the text of the answer; 0 and the reason where there is no answer."""
+        host = f"[{pod.address}]" if ":" in pod.address else pod.address
+        url = f"http://{host}:{self._port}/{path}"
+        try:
+            async with (
+                self._places,
+                self._session.request(method, url, json=body, timeout=bound, allow_redirects=False) as answer,
+            ):
+                content = b""
+                while len(content) < _MAX_ANSWER_BYTES and (chunk := await answer.content.readany()):
+                    content += chunk
+                return answer.status, content.decode("utf-8", "replace")
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return 0, str(error) or "no answer in time"
+
+
+def _parse_progress(status: int, answer: str) -> FetchProgress | None:
+    content = _parse_json(answer)
+    if status != HTTPStatus.OK or not text(content, "phase"):
+        return None
+    left = dig(content, "secondsRemaining")
+    return FetchProgress(
+        phase=text(content, "phase")[:_MAX_PROBLEM_LENGTH],
+        bytes_done=number(content, "bytesDone"),
+        bytes_total=number(content, "bytesTotal"),
+        bytes_per_second=number(content, "bytesPerSecond"),
+        seconds_remaining=left if isinstance(left, int) else None,
+    )
+
+
+def _parse_json(answer: str) -> Any:
+    try:
+        return json.loads(answer)
+    except ValueError:
+        return None
+
+
+def _parse_self_check(status: int, answer: str) -> SelfCheckResult:
+    content = _parse_json(answer)
+    space = text(content, "vector_space") or None
+    problems = dig(content, "problems")
+    if status == HTTPStatus.OK and space is not None:
+        return SelfCheckResult(space, number(content, "dimensions") or None, "")
+    if isinstance(problems, list) and problems:
+        replies = "; ".join(map(str, problems))
+    elif status == 0:
+        replies = f"its management port cannot be reached: {answer}"
+    else:
+        replies = f"its self-check answered {status}: {text(content, 'error') or answer}"
+    return SelfCheckResult(space, number(content, "dimensions") or None, replies[:_MAX_PROBLEM_LENGTH])

@@ -1,0 +1,1 @@
+"""Remembers what the watches have seen in the cluster."""

@@ -1,0 +1,60 @@
+"""This module implements `kubectl embedserve model`: it says which model a service serves, where it came from,
+and what comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from embedserve_operator.api.status import ConversionStatus, EmbeddingServiceStatus, Fetching, FetchStatus
+
+_MIB = 2**20
+_UNKNOWN = "-"
+
+
+def describe_model(status: EmbeddingServiceStatus) -> str:
+    """Return what the status knows about the model, one line for each fact."""
+    rows = [*_list_served(status), *_list_pending(status)]
+    width = max(len(name) for name, _ in rows)
+    return "".join(f"{name.ljust(width)}   {value}\n" for name, value in rows)
+
+
+def _list_served(status: EmbeddingServiceStatus) -> Iterator[tuple[str, str]]:
+    model, space = status.model, status.vector_space
+    size = model.size_bytes if model is not None else None
+    yield "SOURCE", model.source if model is not None else _UNKNOWN
+    yield "COMMIT", (model.revision if model is not None else None) or _UNKNOWN
+    yield "LICENCE", (model.licence if model is not None else None) or _UNKNOWN
+    yield "SIZE", _UNKNOWN if size is None else f"{size / _MIB:.1f} MiB ({size} bytes)"
+    yield "DIGEST", (model.digest if model is not None else None) or _UNKNOWN
+    yield "SPACE", (space.id if space is not None else None) or _UNKNOWN
+
+
+def _list_pending(status: EmbeddingServiceStatus) -> Iterator[tuple[str, str]]:
+    if status.fetch is not None:
+        yield "FETCH", _describe_job(status.fetch)
+    if status.model is not None and status.model.fetching is not None:
+        yield "PROGRESS", _describe_progress(status.model.fetching)
+    if status.conversion is not None:
+        yield "CONVERSION", _describe_conversion(status.conversion)
+
+
+def _describe_job(job: FetchStatus | ConversionStatus) -> str:
+    why = f": {job.reason}: {job.message}" if job.reason is not None else ""
+    return f"{job.state} ({job.job}){why}"
+
+
+def _describe_progress(found: Fetching) -> str:
+    left = "" if found.seconds_remaining is None else f", {found.seconds_remaining} s left"
+    return (
+        f"{found.phase}, {found.bytes_done / _MIB:.1f} of {found.bytes_total / _MIB:.1f} MiB, "
+        f"{found.bytes_per_second / _MIB:.1f} MiB/s{left}"
+    )
+
+
+def _describe_conversion(found: ConversionStatus) -> str:
+    if found.state != "Succeeded" or found.chosen is None:
+        return _describe_job(found)
+    parity = next((one.min_cosine for one in found.variants if one.precision == found.chosen), None)
+    measured = "" if parity is None else f", least cosine to float32 {parity:.4f}"
+    return f"{found.chosen}{measured} ({found.job})"

@@ -1,0 +1,1 @@
+"""Says what a cluster lacks for the operator or its services."""

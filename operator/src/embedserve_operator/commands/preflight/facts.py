@@ -1,0 +1,101 @@
+"""This module defines the facts that `gather` finds in a cluster and that `assess` judges.
+
+None stands for what the caller may not see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from embedserve_operator.kube.permissions import Permission
+
+Provider = Literal["auto", "adapter", "keda", "prometheus-adapter", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiService:
+    """Describes an APIService.
+
+    `service` is NAMESPACE/NAME of the Service that answers it; it is empty for the API server itself.
+    """
+
+    name: str
+    group: str
+    service: str = ""
+    is_ours: bool = False
+    is_available: bool = True
+    message: str = ""
+
+    def describe(self) -> str:
+        who = f"Service {self.service}" if self.service else "the API server itself"
+        return f"{who} (APIService {self.name})"
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Says who holds the Lease, and for how many seconds it has not been renewed.
+
+    `is_expired` says that this is longer than it lasts.
+    """
+
+    holder: str
+    age: float
+    is_expired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureUse:
+    """Counts the services of the cluster that need what not every cluster has."""
+
+    autoscaling: int = 0
+    images: int = 0
+    default_storage: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """Holds what one look at a cluster has found."""
+
+    version: tuple[int, int] | None
+    has_crd: bool
+    """Whether the definition of the resource is served."""
+    missing_permissions: tuple[Permission, ...]
+    leader: Leader | None
+    has_lease: bool | None
+    apis: tuple[ApiService, ...] | None
+    has_metrics_group: bool
+    """Whether anybody answers custom.metrics.k8s.io."""
+    has_keda: bool
+    has_monitoring: bool
+    has_image_volumes: bool | None
+    default_storage: str | None
+    has_storage: bool | None
+    """Whether there is a default StorageClass."""
+    feature_use: FeatureUse | None
+
+
+@dataclass(frozen=True, slots=True)
+class Expectations:
+    """Says what the caller intends.
+
+    `is_installed` says that the chart has been installed, so that what it brings has to be there.
+    """
+
+    provider: Provider = "auto"
+    is_installed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTarget:
+    """Says where the operator is or will be, and under which account.
+
+    An `account` of None asks for the rights of the caller. `namespaces` are those that are watched; empty
+    stands for all.
+    """
+
+    namespace: str
+    lease: str
+    account: str | None
+    namespaces: tuple[str, ...]
+    watches_nodes: bool

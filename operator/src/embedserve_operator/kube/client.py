@@ -1,0 +1,315 @@
+"""This module is the only one that speaks to the API server; no other module imports the client library.
+
+Every request has a time limit, and every failure becomes one of this package's errors. Only the connection
+of the library is used (credentials, TLS, one session): its classes for the individual APIs cost more memory
+than all the rest of the operator, and do not handle plain objects any better.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio import client, config
+
+from embedserve_operator.api.types import API_VERSION, KIND
+from embedserve_operator.errors import ApiError, ConflictError, NotFoundError, RefusedError, UnavailableError
+from embedserve_operator.kube.kinds import API_KINDS, CLAIM, POD, RESOURCE, ApiKind
+from embedserve_operator.kube.objects import Manifest, Received, dig, mappings, text
+from embedserve_operator.kube.references import ChildRef, ObjectKey
+
+FIELD_MANAGER = "embedserve-operator"
+SCALE_MANAGER = "embedserve-operator-scale"
+"""This field manager claims the number of pods for an autoscaler, and never withdraws the claim."""
+APPLY = "application/apply-patch+yaml"
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_PAGE = 100
+_REFUSALS = frozenset(
+    {
+        HTTPStatus.BAD_REQUEST,
+        HTTPStatus.FORBIDDEN,
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+    }
+)
+
+
+class KubeClient:
+    """Holds a connection to the API server. Use it as an asynchronous context manager."""
+
+    def __init__(self, *, request_timeout: float, namespaces: tuple[str, ...] = ()) -> None:
+        self._timeout = request_timeout
+        self._namespaces = namespaces
+        self._may_write: Callable[[], bool] = lambda: True
+
+    def write_only_while(self, may_write: Callable[[], bool]) -> None:
+        """Refuse every write except those of Leases while `may_write` returns False; they raise
+        UnavailableError.
+        """
+        self._may_write = may_write
+
+    async def __aenter__(self) -> Self:
+        await _load_credentials()
+        self._client: Any = client.ApiClient()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.close()
+
+    async def get(self, namespace: str, ref: ChildRef) -> Received | None:
+        """Return a child object, or None when it does not exist."""
+        try:
+            return await self._call("GET", API_KINDS[ref.kind].path(namespace, ref.name))
+        except NotFoundError:
+            return None
+
+    async def apply(self, manifest: Manifest, *, force: bool, manager: str = FIELD_MANAGER) -> Received:
+        """Apply an object on the server side.
+
+        Without `force`, a field that another manager owns raises ConflictError.
+        """
+        meta = manifest["metadata"]
+        return await self._call(
+            "PATCH",
+            API_KINDS[manifest["kind"]].path(meta.get("namespace"), meta["name"]),
+            query={"fieldManager": manager, "force": _format_bool(force), "fieldValidation": "Strict"},
+            body=manifest,
+            content_type=APPLY,
+        )
+
+    async def create(self, manifest: Manifest, *, dry_run: bool = False) -> Received:
+        """Create an object.
+
+        ConflictError is raised when one of that name exists. With `dry_run` the API server only checks
+        whether it could be created.
+        """
+        return await self._call(
+            "POST",
+            API_KINDS[manifest["kind"]].path(manifest["metadata"].get("namespace")),
+            query={
+                "fieldManager": FIELD_MANAGER,
+                "fieldValidation": "Strict",
+                **({"dryRun": "All"} if dry_run else {}),
+            },
+            body=manifest,
+        )
+
+    async def delete(self, namespace: str, ref: ChildRef, uid: str) -> None:
+        """Delete the child with that UID.
+
+        One that is gone, or another one of the same name, is left alone.
+        """
+        options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        try:
+            await self._call("DELETE", API_KINDS[ref.kind].path(namespace, ref.name), body=options)
+        except (NotFoundError, ConflictError):
+            return
+
+    async def apply_status(self, key: ObjectKey, uid: str, status: Manifest) -> Received:
+        """Publish the status.
+
+        NotFoundError is raised when the resource is gone or another one has taken its name.
+        """
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"name": key.name, "namespace": key.namespace, "uid": uid},
+            "status": status,
+        }
+        try:
+            return await self._call(
+                "PATCH",
+                f"{API_KINDS[RESOURCE].path(key.namespace, key.name)}/status",
+                # The whole status is ours, whoever else may have written into it.
+                query={"fieldManager": FIELD_MANAGER, "force": _format_bool(True)},
+                body=body,
+                content_type=APPLY,
+            )
+        except ConflictError as error:
+            raise NotFoundError(error.message, status=error.status) from error
+
+    async def create_event(self, event: Manifest) -> None:
+        """Record an event. One of the same name that exists already is the same event."""
+        path = API_KINDS["Event"].path(event["metadata"]["namespace"])
+        try:
+            await self._call("POST", path, body=event)
+        except ConflictError:
+            return
+
+    async def list_versions(self, kind: str, label: str) -> dict[str, str]:
+        """Return the resource versions of all watched objects of a kind, by UID."""
+        return {
+            text(item, "metadata", "uid"): text(item, "metadata", "resourceVersion")
+            async for page in self.list_pages(kind, label, _METADATA_ONLY)
+            for item in page
+        }
+
+    async def list_labelled(self, kind: str, label: str) -> list[Received]:
+        """Return all objects of a kind that carry a label."""
+        return [one async for page in self.list_pages(kind, label) for one in page]
+
+    async def list_pages(
+        self, kind: str, label: str, accept: str = "application/json"
+    ) -> AsyncIterator[list[Received]]:
+        """Yield all watched objects of a kind, about a hundred at a time.
+
+        Kinds that are watched by their label are listed by it.
+        """
+        api = API_KINDS[kind]
+        query = {} if kind in (RESOURCE, CLAIM) or not api.namespaced else {"labelSelector": label}
+        for path in self._build_list_paths(api):
+            async for page in self._list_pages(path, query, accept):
+                yield page
+
+    async def list_pod_pages(self, namespace: str, selector: str) -> AsyncIterator[list[Received]]:
+        """Yield the pods of a namespace that a label selector admits, as they are now, about a hundred at a
+        time.
+        """
+        async for page in self._list_pages(API_KINDS[POD].path(namespace), {"labelSelector": selector}):
+            yield page
+
+    async def replace(self, kind: str, received: Received) -> Received:
+        """Replace an object at the version that was read.
+
+        ConflictError is raised when somebody else was quicker.
+        """
+        path = API_KINDS[kind].path(
+            text(received, "metadata", "namespace"), text(received, "metadata", "name")
+        )
+        return await self._call("PUT", path, body=received)
+
+    async def serves(self, kind: str) -> bool:
+        """Return whether the definition of a kind is installed and served."""
+        api = API_KINDS[kind]
+        try:
+            found = await self._call("GET", f"/apis/{api.group}/{api.version}")
+        except NotFoundError:
+            return False
+        return any(item.get("name") == api.plural for item in mappings(found, "resources"))
+
+    async def has_group(self, group: str) -> bool:
+        """Return whether anybody answers for an API group."""
+        found = await self._call("GET", "/apis")
+        return any(item.get("name") == group for item in mappings(found, "groups"))
+
+    async def get_version(self) -> Received:
+        """Return what the API server says about its version."""
+        return await self._call("GET", "/version")
+
+    async def get_lease(self, namespace: str, name: str) -> Received | None:
+        """Return a Lease, or None when it does not exist."""
+        return await self.get(namespace, ChildRef("Lease", name))
+
+    async def create_lease(self, namespace: str, lease: Manifest) -> Received:
+        """Create a Lease. ConflictError is raised when somebody else was quicker."""
+        return await self._call("POST", API_KINDS["Lease"].path(namespace), body=lease, always=True)
+
+    async def replace_lease(self, namespace: str, lease: Manifest) -> Received:
+        """Replace a Lease at the version that was read.
+
+        ConflictError is raised when somebody else was quicker.
+        """
+        path = API_KINDS["Lease"].path(namespace, lease["metadata"]["name"])
+        return await self._call("PUT", path, body=lease, always=True)
+
+    async def _list_pages(
+        self, path: str, query: Mapping[str, str], accept: str = "application/json"
+    ) -> AsyncIterator[list[Received]]:
+        asked = {**query, "limit": str(_PAGE)}
+        while True:
+            found = await self._call("GET", path, query=asked, accept=accept)
+            yield mappings(found, "items")
+            more = text(found, "metadata", "continue")
+            if not more:
+                return
+            asked["continue"] = more
+
+    def _build_list_paths(self, api: ApiKind) -> list[str]:
+        """Return the paths that have to be listed to see everything that is watched."""
+        if not api.namespaced or not self._namespaces:
+            return [api.path()]
+        return [api.path(namespace) for namespace in self._namespaces]
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Received | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        always: bool = False,
+    ) -> Received:
+        if method != "GET" and not always and not self._may_write():
+            raise UnavailableError("nothing is written: this process may no longer lead")
+        headers = {"Accept": accept}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        try:
+            prepared = await self._client.param_serialize(
+                method,
+                f"{path}?{urlencode(query)}" if query else path,
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            response = await self._client.call_api(*prepared, _request_timeout=self._timeout)
+            answer = await response.read()
+        except (aiohttp.ClientError, client.ApiException, TimeoutError, OSError) as error:
+            message = str(error) or "no answer in time"
+            raise UnavailableError(f"{type(error).__name__}: {message}") from error
+        return _parse_response(response.status, answer)
+
+
+def _format_bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _parse_response(status: int, body: bytes) -> Received:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        found = None
+    if status < HTTPStatus.MULTIPLE_CHOICES and isinstance(found, Mapping):
+        return found
+    message = text(found, "message") or f"answer {status} from the API server"
+    if status == HTTPStatus.NOT_FOUND:
+        raise NotFoundError(message, status=status)
+    if status == HTTPStatus.CONFLICT:
+        raise ConflictError(message, status=status)
+    if status in _REFUSALS:
+        raise RefusedError(message, status=status)
+    if status >= HTTPStatus.TOO_MANY_REQUESTS or dig(found, "kind") is None:
+        raise UnavailableError(message, status=status)
+    raise ApiError(message, status=status)
+
+
+def read_current_namespace() -> str:
+    """Return the namespace of the kubeconfig's current context."""
+    try:
+        _, current = config.list_kube_config_contexts()
+    except config.ConfigException:
+        return "default"
+    return text(current, "context", "namespace") or "default"
+
+
+_load_kube_config: Callable[..., Awaitable[Any]] = config.load_kube_config
+
+
+async def _load_credentials() -> None:
+    """Load the credentials of the pod, or those of the user's kubeconfig when this process does not run in a
+    pod.
+    """
+    try:
+        await asyncio.to_thread(config.load_incluster_config)
+    except config.ConfigException:
+        await _load_kube_config()

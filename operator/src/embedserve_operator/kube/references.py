@@ -1,0 +1,25 @@
+"""This module refers to objects: to a resource by its key, to a child by its kind and name."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ObjectKey(NamedTuple):
+    """Identifies a resource by its namespace and name."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class ChildRef(NamedTuple):
+    """Identifies a child object inside the namespace of its resource."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"

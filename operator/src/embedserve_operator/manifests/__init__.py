@@ -1,0 +1,1 @@
+"""Builds one manifest for each child object of a resource."""

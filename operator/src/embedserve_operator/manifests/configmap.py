@@ -1,0 +1,33 @@
+"""This module builds the ConfigMap with the runtime's configuration file.
+
+Its name contains the hash of its content: a changed file is a new object, and running pods keep theirs.
+"""
+
+from __future__ import annotations
+
+from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.kube.objects import Manifest, short_hash
+from embedserve_operator.manifests.metadata import add_fingerprint, build_metadata
+from embedserve_operator.manifests.runtime_config import build_runtime_yaml
+from embedserve_operator.settings import RenderSettings
+from embedserve_operator.state.resource import Resource
+
+FILE_NAME = "runtime.yaml"
+
+
+def build_config_map(resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings) -> Manifest:
+    """Return the ConfigMap of the pods' configuration."""
+    return build_file_config_map(resource, build_runtime_yaml(resource, spec, settings))
+
+
+def build_file_config_map(resource: Resource, content: str) -> Manifest:
+    """Return the ConfigMap of a configuration file."""
+    data = {FILE_NAME: content}
+    return add_fingerprint(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": build_metadata(resource, f"{resource.key.name}-{short_hash(data)}"),
+            "data": data,
+        }
+    )

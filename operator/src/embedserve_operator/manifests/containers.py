@@ -1,0 +1,188 @@
+"""This module builds the two containers of a pod: one fetches the model before the start, the other serves it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from embedserve_operator.api.sources import SecretKeyRef
+from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.manifests.pin import build_pin_variable, is_movable
+from embedserve_operator.manifests.placement import find_accelerators, find_hardware_class, find_image
+from embedserve_operator.manifests.runtime_config import (
+    GRPC_PORT,
+    MANAGEMENT_PORT,
+    PINNED_GRPC_PORT,
+    PINNED_PORT,
+    SERVING_PORT,
+    STORE_PATH,
+    VOLUME_PATH,
+)
+from embedserve_operator.manifests.volume import VOLUME
+from embedserve_operator.settings import RenderSettings
+from embedserve_operator.state.jobs import JobTask
+from embedserve_operator.state.resource import Resource
+
+CONFIG_VOLUME = "config"
+CONFIG_PATH = "/etc/embedserve"
+FETCH: JobTask = "fetch"
+RUNTIME = "runtime"
+_AWS_REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_AWS_OPTIONAL = ("AWS_SESSION_TOKEN", "AWS_REGION")
+KERNELS = "kernels"
+"""The folder of the store that holds the kernels compiled for an accelerator."""
+_MAX_START_SECONDS = 300
+"""A process that opens no port for so long is restarted.
+
+Loading a model does not count, however large it is, since the port opens before.
+"""
+
+
+def build_task_container(
+    resource: Resource,
+    spec: EmbeddingServiceSpec,
+    settings: RenderSettings,
+    *,
+    task: JobTask,
+    revision: str,
+    read_only: bool = False,
+) -> Manifest:
+    """Return the container that fills a volume with the model, or adds its converted form.
+
+    With `read_only` it only looks for what is there.
+    """
+    container = _build_container(task, task, spec, settings, read_only=read_only)
+    if task == FETCH and not read_only:
+        container["env"] += _build_credentials(spec)
+        if is_movable(spec):
+            container["env"].append(build_pin_variable(resource, revision))
+    return {**container, **_build_resources(spec, settings, accelerated=False)}
+
+
+def _build_credentials(spec: EmbeddingServiceSpec) -> list[Manifest]:
+    source = spec.model.source
+    kind = source.hugging_face or source.http
+    found = []
+    if kind is not None and kind.token_secret_ref is not None:
+        found.append(_build_secret_variable("EMBEDSERVE_MODEL__TOKEN", kind.token_secret_ref))
+    if source.s3 is not None and source.s3.secret_ref is not None:
+        found += [_build_aws_variable(source.s3.secret_ref.name, variable) for variable in _AWS_REQUIRED]
+        found += [
+            _build_aws_variable(source.s3.secret_ref.name, variable, optional=True)
+            for variable in _AWS_OPTIONAL
+        ]
+    return found
+
+
+def _build_aws_variable(secret: str, variable: str, *, optional: bool = False) -> Manifest:
+    ref = {"name": secret, "key": variable, **({"optional": True} if optional else {})}
+    return {"name": variable, "valueFrom": {"secretKeyRef": ref}}
+
+
+def build_runtime_container(
+    spec: EmbeddingServiceSpec,
+    settings: RenderSettings,
+    *,
+    read_only: bool = False,
+    keeps_kernels: bool = False,
+    memory: str | None = None,
+) -> Manifest:
+    """Return the container that serves the model, from a volume that it cannot write with `read_only`.
+
+    `keeps_kernels` makes an exception for the folder of compiled kernels, where there is an accelerator to
+    compile for. `memory` is the request where the user gives none.
+    """
+    container = _build_container(RUNTIME, "serve", spec, settings, read_only=read_only)
+    if keeps_kernels and find_accelerators(spec, settings) is not None:
+        mount = {"name": VOLUME, "mountPath": f"{STORE_PATH}/{KERNELS}", "subPath": KERNELS}
+        container["volumeMounts"].append(mount)
+    if spec.auth is not None:
+        container["env"].append(_build_secret_variable("EMBEDSERVE_SERVER__API_KEYS", spec.auth.secret_ref))
+    return {
+        **container,
+        **_build_resources(spec, settings, accelerated=True, memory=memory),
+        "ports": [
+            {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in _list_ports(spec)
+        ],
+        # Loading a large model takes minutes and must not get the pod killed: start-up and liveness ask
+        # whether the process answers, only readiness asks whether the model does.
+        "startupProbe": _build_probe("/livez", period=2, failures=_MAX_START_SECONDS // 2),
+        "livenessProbe": _build_probe("/livez", period=10, failures=6),
+        "readinessProbe": _build_probe("/readyz", period=2, failures=2),
+    }
+
+
+def _list_ports(spec: EmbeddingServiceSpec) -> list[tuple[str, int]]:
+    grpc = [("grpc", GRPC_PORT), ("pinned-grpc", PINNED_GRPC_PORT)]
+    return [
+        ("http", SERVING_PORT),
+        ("pinned", PINNED_PORT),
+        *(grpc if spec.service.grpc_port is not None else ()),
+        ("management", MANAGEMENT_PORT),
+    ]
+
+
+def _build_secret_variable(variable: str, ref: SecretKeyRef) -> Manifest:
+    """Return a variable whose value the kubelet puts in; the operator never sees it."""
+    return {"name": variable, "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}}
+
+
+def _build_container(
+    name: str, command: str, spec: EmbeddingServiceSpec, settings: RenderSettings, *, read_only: bool
+) -> Manifest:
+    image = find_image(spec, settings)
+    mounts: list[Manifest] = [
+        {"name": CONFIG_VOLUME, "mountPath": CONFIG_PATH, "readOnly": True},
+        {"name": VOLUME, "mountPath": STORE_PATH, **({"readOnly": True} if read_only else {})},
+        {"name": "tmp", "mountPath": "/tmp"},
+    ]
+    if not spec.model.source.is_remote:
+        mounts.append({"name": "source", "mountPath": VOLUME_PATH, "readOnly": True})
+    return {
+        "name": name,
+        "image": image.reference,
+        "imagePullPolicy": image.pull_policy,
+        "args": [command, "--config", f"{CONFIG_PATH}/runtime.yaml"],
+        "env": [{"name": "HOME", "value": "/tmp"}, *(one.as_wire() for one in spec.pod.env or ())],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "volumeMounts": [*mounts, *(mount.as_wire() for mount in spec.pod.volume_mounts or ())],
+    }
+
+
+def _build_resources(
+    spec: EmbeddingServiceSpec, settings: RenderSettings, *, accelerated: bool, memory: str | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return the user's resources, completed by the class's whole CPUs, the memory that the model needs, and
+    the accelerators.
+    """
+    given = spec.resources.as_wire() if spec.resources is not None else {}
+    limits, requests = dict(given.get("limits", {})), dict(given.get("requests", {}))
+    cpus, asked = find_hardware_class(spec, settings).cpus, find_accelerators(spec, settings)
+    if cpus is not None and asked is not None:
+        # The CPUs feed whole accelerators: Jobs have none, and slices have another resource name.
+        is_whole = accelerated and spec.hardware.resource_name is None
+        cpus = cpus * asked[1] if is_whole else None
+    if cpus is not None and "cpu" not in requests and "cpu" not in limits:
+        requests["cpu"] = cpus
+    if memory is not None:
+        requests["memory"] = memory
+    if accelerated and asked is not None:
+        name, count = asked
+        limits[name] = requests[name] = count
+    found = {key: value for key, value in (("limits", limits), ("requests", requests)) if value}
+    return {"resources": found} if found else {}
+
+
+def _build_probe(path: str, *, period: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": path, "port": "management", "scheme": "HTTP"},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }

@@ -1,0 +1,293 @@
+"""This module builds the Deployment of one revision.
+
+Its pod template is a function of the spec, the images and the existing RuntimeClasses: an upgrade of the
+operator that leaves the runtime image unchanged restarts no pod.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from embedserve_operator.api.hardware import HardwareClass
+from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.kube.objects import Manifest, canonical, short_hash
+from embedserve_operator.manifests.containers import (
+    CONFIG_VOLUME,
+    FETCH,
+    RUNTIME,
+    build_runtime_container,
+    build_task_container,
+)
+from embedserve_operator.manifests.memory import choose_memory_request
+from embedserve_operator.manifests.metadata import (
+    DECLARATION,
+    FETCHED,
+    MODEL_BYTES,
+    MODEL_FIELDS,
+    SCALED_BY,
+    SPACE_LABEL,
+    TEMPLATE_HASH,
+    add_fingerprint,
+    build_labels,
+    build_metadata,
+    build_selector,
+)
+from embedserve_operator.manifests.placement import build_placement, find_hardware_class
+from embedserve_operator.manifests.runtime_config import ENDPOINT_DRAIN_SECONDS, compute_grace_seconds
+from embedserve_operator.manifests.volume import (
+    ModelVolume,
+    add_colocation,
+    build_group_context,
+    build_pod_volume,
+    build_volume_labels,
+)
+from embedserve_operator.settings import RenderSettings
+from embedserve_operator.state.models import ModelReport
+from embedserve_operator.state.nodes import ClusterState
+from embedserve_operator.state.resource import Resource
+
+_USER = 65532
+_STOP_MARGIN_SECONDS = 5
+"""The time beyond drain and grace, so that the kubelet kills only what no longer obeys."""
+
+
+def deployment_name(resource: Resource, revision: str) -> str:
+    """Return the name of the Deployment of a revision."""
+    return f"{resource.key.name}-{revision}"
+
+
+def fixed_replicas(spec: EmbeddingServiceSpec) -> int | None:
+    """Return the number of pods that the spec asks for; None where an autoscaler decides."""
+    if spec.suspend:
+        return 0
+    if spec.autoscaling is not None:
+        return None
+    return 1 if spec.replicas is None else spec.replicas
+
+
+def build_deployment(
+    resource: Resource,
+    spec: EmbeddingServiceSpec,
+    settings: RenderSettings,
+    cluster: ClusterState,
+    *,
+    revision: str,
+    config: str,
+    space: str | None,
+    volume: ModelVolume | None = None,
+    report: ModelReport | None = None,
+    model_bytes: int | None = None,
+) -> Manifest:
+    """Return the Deployment of a revision, which mounts the ConfigMap named `config` and the volume of models.
+
+    `space` is its vector space, when that is known; only the Deployment gets the label, since a label in
+    the template would restart the pods. `report` is what a Job has found out about the model on the volume.
+    `model_bytes` is the size of the model's files, if the pods are to be made for it.
+    """
+    meta = build_metadata(resource, deployment_name(resource, revision), revision)
+    replicas = fixed_replicas(spec)
+    meta["annotations"] = {
+        DECLARATION: build_declaration(spec),
+        **({SCALED_BY: "autoscaler"} if replicas is None else {}),
+        **({MODEL_BYTES: str(model_bytes)} if model_bytes is not None else {}),
+    }
+    made = add_fingerprint(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": meta,
+            "spec": {
+                # The number is never sent where an autoscaler writes it.
+                **({} if replicas is None else {"replicas": replicas}),
+                # An older ReplicaSet is useless for a rollback, since its ConfigMap goes with its last pod.
+                "revisionHistoryLimit": 0,
+                "selector": {"matchLabels": build_selector(resource, revision)},
+                "strategy": _build_strategy(find_hardware_class(spec, settings), volume),
+                "template": build_pod_template(
+                    resource,
+                    spec,
+                    settings,
+                    cluster,
+                    revision=revision,
+                    config=config,
+                    volume=volume,
+                    report=report,
+                    model_bytes=model_bytes,
+                ),
+            },
+        }
+    )
+    if space is not None:
+        # The label is not part of the fingerprint: learning what the pods make does not change what runs.
+        made["metadata"]["labels"] = {**made["metadata"]["labels"], SPACE_LABEL: space}
+    return made
+
+
+def _build_strategy(hardware: HardwareClass, volume: ModelVolume | None) -> Manifest:
+    # One pod more than the volume takes would wait for a pod that waits for it.
+    alone = volume is not None and volume.is_single_pod
+    surge, unavailable = (0, 1) if alone else (hardware.max_surge, hardware.max_unavailable)
+    return {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable},
+    }
+
+
+def build_declaration(spec: EmbeddingServiceSpec) -> str:
+    """Return the fields of the spec that declare the model, in a form that can be put into another spec."""
+    return canonical({key: value for key, value in spec.as_wire().items() if key in MODEL_FIELDS})
+
+
+def build_pod_template(
+    resource: Resource,
+    spec: EmbeddingServiceSpec,
+    settings: RenderSettings,
+    cluster: ClusterState,
+    *,
+    revision: str,
+    config: str,
+    volume: ModelVolume | None,
+    report: ModelReport | None,
+    model_bytes: int | None,
+) -> Manifest:
+    """Return the pod template with its own hash, which tells pods of an older template apart."""
+    template: Manifest = {
+        "metadata": {
+            "labels": {
+                **(spec.pod.labels or {}),
+                **build_labels(resource, revision),
+                **build_volume_labels(volume),
+            }
+        },
+        "spec": _build_pod_spec(
+            resource,
+            spec,
+            settings,
+            cluster,
+            revision=revision,
+            config=config,
+            volume=volume,
+            memory=choose_memory_request(spec, settings, model_bytes),
+        ),
+    }
+    given: Manifest = {**(spec.pod.annotations or {})}
+    if report is not None:
+        # Pods that fetch nothing cannot report the model themselves.
+        given[FETCHED] = canonical(format_report(report))
+    annotations = {
+        **given,
+        "kubectl.kubernetes.io/default-container": RUNTIME,
+        TEMPLATE_HASH: short_hash([template, given]),
+    }
+    return {**template, "metadata": {**template["metadata"], "annotations": annotations}}
+
+
+def read_template_hash(manifest: Manifest) -> str:
+    """Return the hash that `build_pod_template` put into a Deployment."""
+    return str(manifest["spec"]["template"]["metadata"]["annotations"][TEMPLATE_HASH])
+
+
+def _build_pod_spec(
+    resource: Resource,
+    spec: EmbeddingServiceSpec,
+    settings: RenderSettings,
+    cluster: ClusterState,
+    *,
+    revision: str,
+    config: str,
+    volume: ModelVolume | None,
+    memory: str | None,
+) -> Manifest:
+    place = build_placement(spec, settings, cluster, build_selector(resource, revision))
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        **place,
+        "affinity": add_colocation(place["affinity"], volume),
+        **build_accounts(spec),
+        "terminationGracePeriodSeconds": ENDPOINT_DRAIN_SECONDS
+        + compute_grace_seconds(spec)
+        + _STOP_MARGIN_SECONDS,
+        "securityContext": build_security_context(volume),
+        **_build_init_containers(resource, spec, settings, revision, volume),
+        "containers": [
+            build_runtime_container(
+                spec,
+                settings,
+                read_only=volume is not None,
+                keeps_kernels=volume is not None and not volume.is_filled,
+                memory=memory,
+            )
+        ],
+        "volumes": build_pod_volumes(spec, config, volume),
+    }
+
+
+def _build_init_containers(
+    resource: Resource,
+    spec: EmbeddingServiceSpec,
+    settings: RenderSettings,
+    revision: str,
+    volume: ModelVolume | None,
+) -> Manifest:
+    """Return the containers that fetch before the start.
+
+    On a filled volume they find out what is there; where a Job has fetched there are none.
+    """
+    if volume is not None and not volume.is_filled:
+        return {}
+    read_only = volume is not None
+    fetch = build_task_container(resource, spec, settings, task=FETCH, revision=revision, read_only=read_only)
+    return {"initContainers": [fetch]}
+
+
+def format_report(report: ModelReport) -> Manifest:
+    """Return a report in the form that the runtime writes."""
+    found = {
+        "source": report.source,
+        "revision": report.revision,
+        "digest": report.digest,
+        "sizeBytes": report.size_bytes,
+        "dimensions": report.dimensions,
+        "vectorSpace": report.vector_space,
+        "licence": report.licence,
+        "outputs": list(report.outputs) or None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def build_security_context(volume: ModelVolume | None) -> Manifest:
+    """Return the security context of the pods: the restricted profile, and a group for the volume."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": _USER,
+        "runAsGroup": _USER,
+        **build_group_context(volume),
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def build_accounts(spec: EmbeddingServiceSpec) -> Manifest:
+    """Return the account that the pods run under, and the Secrets that they pull images with."""
+    found: dict[str, Any] = {}
+    if spec.pod.service_account_name is not None:
+        found["serviceAccountName"] = spec.pod.service_account_name
+    if spec.pod.image_pull_secrets:
+        found["imagePullSecrets"] = [secret.as_wire() for secret in spec.pod.image_pull_secrets]
+    return found
+
+
+def build_pod_volumes(spec: EmbeddingServiceSpec, config: str, volume: ModelVolume | None) -> list[Manifest]:
+    """Return the volumes of the pods: ours, and those of the user."""
+    volumes: list[Manifest] = [
+        {"name": CONFIG_VOLUME, "configMap": {"name": config}},
+        build_pod_volume(volume),
+        {"name": "tmp", "emptyDir": {}},
+    ]
+    source = spec.model.source
+    if source.volume is not None:
+        claim = {"claimName": source.volume.claim_name, "readOnly": True}
+        volumes.append({"name": "source", "persistentVolumeClaim": claim})
+    if source.image is not None:
+        volumes.append({"name": "source", "image": {"reference": source.image.reference}})
+    return [*volumes, *(given.as_wire() for given in spec.pod.volumes or ())]

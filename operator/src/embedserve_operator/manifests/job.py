@@ -1,0 +1,143 @@
+"""This module builds the Jobs that fill a volume of models: one fetches, the other converts.
+
+They run where the pods of the service may run, since the first pod that uses some volumes decides forever
+where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.kube.objects import Manifest, short_hash
+from embedserve_operator.manifests.containers import build_task_container
+from embedserve_operator.manifests.deployment import build_accounts, build_pod_volumes, build_security_context
+from embedserve_operator.manifests.metadata import TASK_LABEL, TEMPLATE_HASH, build_labels, build_metadata
+from embedserve_operator.manifests.placement import build_placement
+from embedserve_operator.manifests.volume import ModelVolume, add_colocation, build_volume_labels
+from embedserve_operator.settings import RenderSettings
+from embedserve_operator.state.jobs import JobTask
+from embedserve_operator.state.nodes import ClusterState
+from embedserve_operator.state.resource import Resource
+
+BACKOFF_LIMITS: Mapping[JobTask, int] = {"fetch": 8, "convert": 2}
+"""The number of further attempts after the first; the pauses between them grow from 10 s to 6 min.
+
+A source may be away for half an hour; a conversion that has failed twice will fail again.
+"""
+RETENTION_SECONDS = 3600
+"""How long a Job that has ended stays, with its log. Its result is kept in the status."""
+INVALID_SETTINGS_EXIT_CODE = 78
+"""The exit code of the runtime's commands when their settings are wrong (EX_CONFIG of sysexits.h)."""
+_MAX_CLAIM_LENGTH = 40
+
+
+def job_name(resource: Resource, volume: ModelVolume, task: JobTask, inputs: object) -> str:
+    """Return the name of the Job that works on some inputs.
+
+    On a claim that several services use, it begins with the name of the claim, and so is the same for all
+    of them.
+    """
+    owner = resource.key.name if volume.is_own else volume.claim[:_MAX_CLAIM_LENGTH].strip("-.")
+    return f"{owner}-{task}-{short_hash(inputs)}"
+
+
+def build_job(
+    resource: Resource,
+    spec: EmbeddingServiceSpec,
+    settings: RenderSettings,
+    cluster: ClusterState,
+    *,
+    task: JobTask,
+    name: str,
+    revision: str,
+    config: str,
+    volume: ModelVolume,
+) -> Manifest:
+    """Return a Job. It is created and never changed: another pod template is another Job of the same name."""
+    own = {TASK_LABEL: task, **build_volume_labels(volume)}
+    pods = _build_pod_spec(
+        resource, spec, settings, cluster, task=task, revision=revision, config=config, volume=volume
+    )
+    meta = build_metadata(resource, name)
+    meta["labels"] = {**meta["labels"], **own}
+    # The hash leaves out which service the Job is for, since services that share a claim want the same Job.
+    nobody = replace(resource, key=resource.key._replace(name=""))
+    content = config.removeprefix(resource.key.name)
+    tried = _build_pod_spec(
+        nobody, spec, settings, cluster, task=task, revision=revision, config=content, volume=volume
+    )
+    meta["annotations"] = {TEMPLATE_HASH: short_hash([tried, spec.pod.annotations or {}])}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": meta,
+        "spec": {
+            "backoffLimit": BACKOFF_LIMITS[task],
+            "ttlSecondsAfterFinished": RETENTION_SECONDS,
+            # A drained node is not a failure; wrong settings fail at every attempt.
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {
+                            "containerName": task,
+                            "operator": "In",
+                            "values": [INVALID_SETTINGS_EXIT_CODE],
+                        },
+                    },
+                ]
+            },
+            "template": {
+                "metadata": {
+                    "labels": {**(spec.pod.labels or {}), **build_labels(resource), **own},
+                    "annotations": dict(spec.pod.annotations or {}),
+                },
+                "spec": pods,
+            },
+        },
+    }
+
+
+def read_job_template_hash(manifest: Manifest) -> str:
+    """Return the hash that `build_job` put in."""
+    return str(manifest["metadata"]["annotations"][TEMPLATE_HASH])
+
+
+def _build_pod_spec(
+    resource: Resource,
+    spec: EmbeddingServiceSpec,
+    settings: RenderSettings,
+    cluster: ClusterState,
+    *,
+    task: JobTask,
+    revision: str,
+    config: str,
+    volume: ModelVolume,
+) -> Manifest:
+    return {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        **_build_placement(spec, settings, cluster, volume),
+        **build_accounts(spec),
+        "securityContext": build_security_context(volume),
+        "containers": [build_task_container(resource, spec, settings, task=task, revision=revision)],
+        "volumes": build_pod_volumes(spec, config, volume),
+    }
+
+
+def _build_placement(
+    spec: EmbeddingServiceSpec, settings: RenderSettings, cluster: ClusterState, volume: ModelVolume
+) -> Manifest:
+    """Return where the service's pods may run.
+
+    A Job uses no accelerator, so it gets no RuntimeClass that would give it all of them.
+    """
+    fields = build_placement(spec, settings, cluster, {})
+    del fields["topologySpreadConstraints"]
+    if spec.pod.runtime_class_name is None:
+        fields.pop("runtimeClassName", None)
+    return {**fields, "affinity": add_colocation(fields["affinity"], volume)}

@@ -1,0 +1,123 @@
+"""This module builds the names, labels, annotations and owner references that all children share."""
+
+from __future__ import annotations
+
+from embedserve_operator.api.types import API_VERSION, KIND
+from embedserve_operator.kube.objects import Manifest, Received, mappings, short_hash, text
+from embedserve_operator.kube.references import ChildRef
+from embedserve_operator.state.resource import Resource
+
+SERVICE_LABEL = "embedserve.dev/service"
+"""Label on every child and pod: the name of the resource."""
+REVISION_LABEL = "embedserve.dev/revision"
+"""Label on Deployments and pods: the declaration of a model that they serve."""
+MANAGED_BY, MANAGER = "app.kubernetes.io/managed-by", "embedserve-operator"
+"""A label on every child, and its value."""
+CLAIM_LABEL = "embedserve.dev/claim"
+"""Label on Jobs and on pods that mount a volume of models: the hash of the name of the claim."""
+TASK_LABEL, SERVING = "app.kubernetes.io/component", "runtime"
+"""A label on every child and pod, and its value `runtime`; Jobs and their pods have their task instead."""
+JOB_NAME = "batch.kubernetes.io/job-name"
+"""Label that Kubernetes puts on the pods of a Job."""
+SCRAPE_LABEL = "embedserve.dev/metrics"
+"""Label on the Services by which the metrics of pods are found: each pod by one of them."""
+SPACE_LABEL = "embedserve.dev/vector-space"
+"""Label on Deployments, pods and Services, once it is known: the identity of the vectors that they give."""
+FINGERPRINT = "embedserve.dev/fingerprint"
+"""Annotation on children: the hash of the manifest that they were applied from."""
+SCALED_BY = "embedserve.dev/scaled-by"
+"""Annotation on Deployments whose number of pods an autoscaler decides."""
+FETCHED = "embedserve.dev/model"
+"""Annotation on pods that serve from a cache: what the fetch Job reported about their model."""
+DECLARATION = "embedserve.dev/declaration"
+"""Annotation on Deployments: the fields of the manifest that declare the model, as JSON."""
+MODEL_FIELDS = ("model", "promptName", "prompts")
+"""The fields of the spec that declare the model."""
+MODEL_BYTES = "embedserve.dev/model-bytes"
+"""Annotation on Deployments: the size of the model's files that the pod template was made for."""
+TEMPLATE_HASH = "embedserve.dev/template"
+"""Annotation on pods: the hash of the template that they were made from."""
+
+
+def space_name(resource: Resource, space: str) -> str:
+    """Return the name of what exists for one vector space: the name of the resource, and the first digits of
+    the identity.
+    """
+    return f"{resource.key.name}-{space.removeprefix('vs1-')[:8]}"
+
+
+def build_labels(resource: Resource, revision: str | None = None) -> dict[str, str]:
+    """Return the labels of a child.
+
+    `app.kubernetes.io/instance` is left out on purpose: Argo CD tracks by it and would take the children
+    for its own.
+    """
+    found = {
+        "app.kubernetes.io/name": "embedserve",
+        TASK_LABEL: SERVING,
+        MANAGED_BY: MANAGER,
+        SERVICE_LABEL: resource.key.name,
+    }
+    if revision is not None:
+        found[REVISION_LABEL] = revision
+    return found
+
+
+def own_claim_name(name: str) -> str:
+    """Return the name of the claim that is made for a resource of that name."""
+    return f"{name}-models"
+
+
+def hash_claim_name(claim: str) -> str:
+    """Return the name of a claim as the value of a label, which must be shorter than a name may be."""
+    return short_hash(["claim", claim])
+
+
+def build_selector(resource: Resource, revision: str) -> dict[str, str]:
+    """Return the labels that select the pods of one revision."""
+    return {SERVICE_LABEL: resource.key.name, REVISION_LABEL: revision}
+
+
+def build_metadata(resource: Resource, name: str, revision: str | None = None) -> Manifest:
+    """Return the metadata of a child: the resource owns it, so that it goes when the resource goes."""
+    return {
+        "name": name,
+        "namespace": resource.key.namespace,
+        "labels": build_labels(resource, revision),
+        "ownerReferences": [
+            {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "name": resource.key.name,
+                "uid": resource.uid,
+                # blockOwnerDeletion is left out: where it is enforced, it needs rights on the resource's finalizers.
+                "controller": True,
+            }
+        ],
+    }
+
+
+def add_fingerprint(manifest: Manifest) -> Manifest:
+    """Return the manifest with its own hash, by which a later pass sees that nothing has changed."""
+    meta = manifest["metadata"]
+    annotations = {**meta.get("annotations", {}), FINGERPRINT: short_hash(manifest)}
+    return {**manifest, "metadata": {**meta, "annotations": annotations}}
+
+
+def read_fingerprint(manifest: Manifest) -> str:
+    """Return the hash that `add_fingerprint` put in."""
+    found = manifest["metadata"]["annotations"][FINGERPRINT]
+    return str(found)
+
+
+def read_ref(manifest: Manifest) -> ChildRef:
+    """Return the kind and name of a manifest."""
+    return ChildRef(manifest["kind"], manifest["metadata"]["name"])
+
+
+def read_controller_uid(received: Received) -> str:
+    """Return the UID of the object that controls another one; empty when there is none."""
+    for reference in mappings(received, "metadata", "ownerReferences"):
+        if reference.get("controller") is True:
+            return text(reference, "uid")
+    return ""

@@ -1,0 +1,158 @@
+"""This module builds the NetworkPolicy: clients reach the serving ports, monitoring reaches the management
+port, and the pods reach only each other and the source of their model.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.manifests.containers import FETCH
+from embedserve_operator.manifests.metadata import SERVICE_LABEL, TASK_LABEL, add_fingerprint, build_metadata
+from embedserve_operator.manifests.runtime_config import (
+    GRPC_PORT,
+    MANAGEMENT_PORT,
+    PINNED_GRPC_PORT,
+    PINNED_PORT,
+    SERVING_PORT,
+)
+from embedserve_operator.settings import RenderSettings
+from embedserve_operator.state.resource import Resource
+
+_NAMESPACE_NAME = "kubernetes.io/metadata.name"
+_PORTS = {"https": 443, "http": 80}
+_DNS: Manifest = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
+
+
+def build_network_policy(
+    resource: Resource,
+    spec: EmbeddingServiceSpec,
+    settings: RenderSettings,
+    *,
+    fetches: bool,
+    by_job: bool = False,
+) -> Manifest | None:
+    """Return the policy over the pods of the resource.
+
+    `fetches` says that some of them fetch over the network, `by_job` that the pods that do have a policy of
+    their own.
+    """
+    selector: Manifest = {"matchLabels": {SERVICE_LABEL: resource.key.name}}
+    if by_job:
+        selector["matchExpressions"] = [{"key": TASK_LABEL, "operator": "NotIn", "values": [FETCH]}]
+    egress = [
+        *_build_forwarding_egress(resource, spec),
+        *(_build_fetch_egress(spec, settings) if fetches else ()),
+    ]
+    ingress = _build_ingress(resource, spec, settings)
+    return _build_policy(
+        resource, spec, name=resource.key.name, selector=selector, ingress=ingress, egress=egress
+    )
+
+
+def build_fetch_policy(
+    resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings
+) -> Manifest | None:
+    """Return the policy over the pods of fetch Jobs: they reach the source of the model, and are asked for
+    their progress.
+    """
+    # Names of resources contain no dot, so no other resource has a policy of this name.
+    name = f"{resource.key.name}.{FETCH}"
+    selector = {"matchLabels": {SERVICE_LABEL: resource.key.name, TASK_LABEL: FETCH}}
+    egress = [_DNS, *_build_fetch_egress(spec, settings)] if spec.model.source.is_remote else []
+    return _build_policy(
+        resource,
+        spec,
+        name=name,
+        selector=selector,
+        ingress=_build_management_ingress(settings),
+        egress=egress,
+    )
+
+
+def _build_policy(
+    resource: Resource,
+    spec: EmbeddingServiceSpec,
+    *,
+    name: str,
+    selector: Manifest,
+    ingress: list[Manifest],
+    egress: list[Manifest],
+) -> Manifest | None:
+    wanted = spec.network_policy
+    if wanted.mode == "Disabled":
+        return None
+    return add_fingerprint(
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": build_metadata(resource, name),
+            "spec": {
+                "podSelector": selector,
+                "policyTypes": ["Ingress", "Egress"],
+                "ingress": ingress,
+                "egress": [*egress, *(wanted.egress or ())],
+            },
+        }
+    )
+
+
+def _build_ingress(
+    resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings
+) -> list[Manifest]:
+    # `from` is left out where everybody is admitted: an empty list means the same, but reads like nobody.
+    clients = list(spec.network_policy.clients or ())
+    grpc = [] if spec.service.grpc_port is None else [_build_tcp_port(GRPC_PORT)]
+    ports = [_build_tcp_port(SERVING_PORT), *grpc, *_list_pinned_ports(spec)]
+    rules: list[Manifest] = [
+        {"ports": ports, **({"from": [*clients, _select_own_pods(resource)]} if clients else {})}
+    ]
+    return [*rules, *_build_management_ingress(settings)]
+
+
+def _build_management_ingress(settings: RenderSettings) -> list[Manifest]:
+    """Return the rule that admits the operator and the monitoring."""
+    watchers = [
+        {"namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: name}}}
+        for name in settings.management_clients
+    ]
+    return [{"ports": [_build_tcp_port(MANAGEMENT_PORT)], "from": watchers}] if watchers else []
+
+
+def _select_own_pods(resource: Resource) -> Manifest:
+    return {"podSelector": {"matchLabels": {SERVICE_LABEL: resource.key.name}}}
+
+
+def _build_forwarding_egress(resource: Resource, spec: EmbeddingServiceSpec) -> list[Manifest]:
+    """Return the rules for DNS, and for the pods of another vector space, to which requests by the name of
+    that space are passed on.
+    """
+    return [_DNS, {"ports": _list_pinned_ports(spec), "to": [_select_own_pods(resource)]}]
+
+
+def _list_pinned_ports(spec: EmbeddingServiceSpec) -> list[Manifest]:
+    grpc = [] if spec.service.grpc_port is None else [_build_tcp_port(PINNED_GRPC_PORT)]
+    return [_build_tcp_port(PINNED_PORT), *grpc]
+
+
+def _build_fetch_egress(spec: EmbeddingServiceSpec, settings: RenderSettings) -> list[Manifest]:
+    """Return the rule for the port of the source of the model, since a policy knows addresses and ports but no
+    names.
+    """
+    source = spec.model.source
+    if source.http is not None:
+        url: str | None = source.http.url
+    elif source.s3 is not None:
+        url = source.s3.endpoint
+    else:
+        given = source.hugging_face.endpoint if source.hugging_face is not None else None
+        url = given or settings.hf_endpoint
+    if url is None:
+        return [{"ports": [_build_tcp_port(_PORTS["https"])]}]
+    found = urlsplit(url)
+    return [{"ports": [_build_tcp_port(found.port or _PORTS[found.scheme])]}]
+
+
+def _build_tcp_port(port: int) -> Manifest:
+    return {"port": port, "protocol": "TCP"}

@@ -1,0 +1,140 @@
+"""This module decides where pods may run: what the hardware class, the image's architectures and the user
+require of a node.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from embedserve_operator.api.hardware import ARCHITECTURE, COMPUTE_MAJOR, COMPUTE_MINOR, SYSTEM, HardwareClass
+from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.kube.objects import Manifest, mappings
+from embedserve_operator.settings import RenderSettings, RuntimeImage
+from embedserve_operator.state.nodes import ClusterState, NodeRequirements
+
+ZONE = "topology.kubernetes.io/zone"
+HOSTNAME = "kubernetes.io/hostname"
+
+
+def find_hardware_class(spec: EmbeddingServiceSpec, settings: RenderSettings) -> HardwareClass:
+    """Return the hardware class that the spec names; it must exist (`plan.refusals`)."""
+    return settings.classes[spec.hardware.class_]
+
+
+def find_image(spec: EmbeddingServiceSpec, settings: RenderSettings) -> RuntimeImage:
+    """Return the image that the class runs."""
+    return settings.images[find_hardware_class(spec, settings).image]
+
+
+def find_architectures(hardware: HardwareClass, image: RuntimeImage) -> tuple[str, ...]:
+    """Return the architectures that both the class and the image have."""
+    return tuple(
+        one for one in image.architectures if not hardware.architectures or one in hardware.architectures
+    )
+
+
+def find_accelerators(spec: EmbeddingServiceSpec, settings: RenderSettings) -> tuple[str, int] | None:
+    """Return the resource and the number of the accelerators of a pod; None for classes without accelerators."""
+    hardware = find_hardware_class(spec, settings)
+    if hardware.resource_name is None:
+        return None
+    return spec.hardware.resource_name or hardware.resource_name, spec.hardware.count or 1
+
+
+def build_node_requirements(spec: EmbeddingServiceSpec, settings: RenderSettings) -> NodeRequirements:
+    """Return what the pods require of a node, except for the user's own affinity, which only the scheduler
+    judges.
+    """
+    hardware = find_hardware_class(spec, settings)
+    asked = find_accelerators(spec, settings)
+    return NodeRequirements(
+        capabilities=hardware.compute_capabilities,
+        architectures=find_architectures(hardware, find_image(spec, settings)),
+        labels={SYSTEM: "linux", **hardware.node_labels, **(spec.pod.node_selector or {})},
+        tolerations=(*hardware.tolerations, *(spec.pod.tolerations or ())),
+        resource_name=asked[0] if asked is not None else None,
+        count=asked[1] if asked is not None else 0,
+    )
+
+
+def build_placement(
+    spec: EmbeddingServiceSpec, settings: RenderSettings, cluster: ClusterState, labels: dict[str, str]
+) -> Manifest:
+    """Return the fields of a pod spec that decide where the pod runs.
+
+    `labels` select the pods of the revision.
+    """
+    hardware, wanted = find_hardware_class(spec, settings), build_node_requirements(spec, settings)
+    fields: dict[str, Any] = {
+        "nodeSelector": spec.pod.node_selector,
+        "affinity": _build_affinity(wanted, hardware, spec.pod.affinity or {}),
+        "tolerations": [toleration.as_wire() for toleration in wanted.tolerations] or None,
+        "topologySpreadConstraints": list(spec.pod.topology_spread_constraints)
+        if spec.pod.topology_spread_constraints is not None
+        else [_build_spread_constraint(key, labels) for key in (ZONE, HOSTNAME)],
+        "runtimeClassName": _choose_runtime_class(spec, hardware, cluster),
+        "priorityClassName": spec.pod.priority_class_name,
+        "schedulerName": spec.pod.scheduler_name,
+    }
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _choose_runtime_class(
+    spec: EmbeddingServiceSpec, hardware: HardwareClass, cluster: ClusterState
+) -> str | None:
+    """Return the user's RuntimeClass, or that of the class where the cluster has it: clusters whose nodes need
+    none have none.
+    """
+    if spec.pod.runtime_class_name is not None:
+        return spec.pod.runtime_class_name
+    return hardware.runtime_class_name if hardware.runtime_class_name in cluster.runtime_classes else None
+
+
+def _build_spread_constraint(key: str, labels: dict[str, str]) -> Manifest:
+    return {
+        "maxSkew": 1,
+        "topologyKey": key,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": labels},
+        # Pods of the previous template are going away and do not count.
+        "matchLabelKeys": ["pod-template-hash"],
+    }
+
+
+def _build_affinity(wanted: NodeRequirements, hardware: HardwareClass, given: Manifest) -> Manifest:
+    """Return the user's affinity with each of its required node terms narrowed to the class, since terms are
+    alternatives.
+    """
+    node = given.get("nodeAffinity") or {}
+    required = node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    theirs = mappings(required, "nodeSelectorTerms") or [{}]
+    terms = [
+        {**their, "matchExpressions": [*mappings(their, "matchExpressions"), *ours]}
+        for their in theirs
+        for ours in _build_node_terms(wanted, hardware)
+    ]
+    selection = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {**given, "nodeAffinity": {**node, **selection}}
+
+
+def _build_node_terms(wanted: NodeRequirements, hardware: HardwareClass) -> list[list[Manifest]]:
+    """Return alternative lists of requirements: one for each major compute capability."""
+    always = [
+        _build_in_expression(SYSTEM, "linux"),
+        _build_in_expression(ARCHITECTURE, *wanted.architectures),
+        *(_build_in_expression(key, value) for key, value in sorted(hardware.node_labels.items())),
+    ]
+    minors: dict[str, list[str]] = {}
+    for capability in wanted.capabilities:
+        major, _, minor = capability.partition(".")
+        minors.setdefault(major, []).append(minor)
+    if not minors:
+        return [always]
+    return [
+        [*always, _build_in_expression(COMPUTE_MAJOR, major), _build_in_expression(COMPUTE_MINOR, *found)]
+        for major, found in minors.items()
+    ]
+
+
+def _build_in_expression(key: str, *values: str) -> Manifest:
+    return {"key": key, "operator": "In", "values": list(values)}

@@ -1,0 +1,1 @@
+"""Turns received objects into the observed state of one resource."""

@@ -1,0 +1,160 @@
+"""This module turns received objects into the observed state: everything that is known about one resource, as
+frozen values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from embedserve_operator.kube.kinds import CLAIM, SCALED_OBJECT
+from embedserve_operator.kube.objects import Received, dig, text
+from embedserve_operator.kube.references import ChildRef
+from embedserve_operator.manifests.metadata import (
+    FINGERPRINT,
+    MANAGED_BY,
+    MANAGER,
+    REVISION_LABEL,
+    SERVICE_LABEL,
+    read_controller_uid,
+)
+from embedserve_operator.observe.jobs import read_claim, read_jobs
+from embedserve_operator.observe.pods import read_pod
+from embedserve_operator.observe.resource import read_resource
+from embedserve_operator.observe.workloads import read_autoscaler, read_deployment
+from embedserve_operator.state.failures import Failure
+from embedserve_operator.state.jobs import JobState
+from embedserve_operator.state.nodes import UNKNOWN_CLUSTER, ClusterState
+from embedserve_operator.state.observed import ObservedState
+from embedserve_operator.state.pods import FetchingPod, PodReplies, PodState
+from embedserve_operator.state.resource import Child, Resource
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeObjects:
+    """Holds what the watches have seen of the claim of a resource, with the Jobs that fill it."""
+
+    jobs: Iterable[Received] = ()
+    pods: Iterable[Received] = ()
+    """The pods of those Jobs."""
+    claims: Iterable[Received] = ()
+
+
+def observe(
+    resource: Received,
+    children: Iterable[Received],
+    pods: Iterable[Received],
+    cluster: ClusterState = UNKNOWN_CLUSTER,
+    volume: VolumeObjects | None = None,
+    *,
+    replies: Mapping[str, PodReplies] | None = None,
+    now: int = 0,
+) -> ObservedState:
+    """Return the observed state of a resource.
+
+    Children that belong to somebody else are left out. `volume` is None where nothing is known about
+    volumes. `replies` holds what has passed with each run of a pod.
+    """
+    read = read_resource(resource)
+    everything = list(children)
+    own = sorted(
+        (_read_child(child) for child in everything if _is_own(child, read)),
+        key=lambda child: child.ref,
+    )
+    scaled = [child.uid for child in own if child.ref.kind == SCALED_OBJECT]
+    found = tuple(sorted((_read_pod(pod, replies or {}) for pod in pods), key=lambda pod: pod.name))
+    jobs = _read_jobs(volume, replies or {}) if volume is not None else ()
+    deployments = tuple(read_deployment(child.received) for child in own if child.ref.kind == "Deployment")
+    service = next((c for c in own if c.ref == ChildRef("Service", read.key.name)), None)
+    return ObservedState(
+        resource=read,
+        children=tuple(own),
+        deployments=deployments,
+        autoscalers=tuple(
+            read_autoscaler(found) for found in everything if _is_autoscaler_of(found, {read.uid, *scaled})
+        ),
+        serving_revision=_find_serving_revision(read, service),
+        pods=tuple(replace(pod, failure=_drop_early_failure(pod.failure, now)) for pod in found),
+        cluster=cluster,
+        now=now,
+        next_failure_at=_find_next_failure_time(
+            (*(pod.failure for pod in found), *(job.failure for job in jobs)), now
+        ),
+        jobs=tuple(replace(job, failure=_drop_early_failure(job.failure, now)) for job in jobs),
+        claims=tuple(read_claim(claim) for claim in volume.claims) if volume is not None else None,
+    )
+
+
+def _drop_early_failure(failure: Failure | None, now: int) -> Failure | None:
+    return None if failure is None or failure.effective_from > now else failure
+
+
+def _find_next_failure_time(failures: Iterable[Failure | None], now: int) -> int | None:
+    """Return when the first failure that does not count yet starts to count."""
+    return min(
+        (one.effective_from for one in failures if one is not None and one.effective_from > now), default=None
+    )
+
+
+def _read_pod(received: Received, replies: Mapping[str, PodReplies]) -> PodState:
+    facts = read_pod(received)
+    check, told, _ = replies.get(facts.run_id, PodReplies())
+    return replace(
+        facts, self_check=check, announced_space=told, fetching_pod=_add_progress(facts.fetching_pod, replies)
+    )
+
+
+def _read_jobs(volume: VolumeObjects, replies: Mapping[str, PodReplies]) -> tuple[JobState, ...]:
+    found = read_jobs(volume.jobs, volume.pods)
+    return tuple(replace(job, fetching_pod=_add_progress(job.fetching_pod, replies)) for job in found)
+
+
+def _add_progress(fetching_pod: FetchingPod | None, replies: Mapping[str, PodReplies]) -> FetchingPod | None:
+    return (
+        None
+        if fetching_pod is None
+        else replace(fetching_pod, progress=replies.get(fetching_pod.run_id, PodReplies()).progress)
+    )
+
+
+def _is_own(child: Received, resource: Resource) -> bool:
+    """Return whether a child belongs to the resource.
+
+    A claim that outlives its resource has no owner and is found by its labels.
+    """
+    if read_controller_uid(child) == resource.uid:
+        return True
+    labels = dig(child, "metadata", "labels") or {}
+    kept = {name: labels.get(name) for name in (MANAGED_BY, SERVICE_LABEL)}
+    return (
+        child.get("kind") == CLAIM
+        and not read_controller_uid(child)
+        and kept == {MANAGED_BY: MANAGER, SERVICE_LABEL: resource.key.name}
+    )
+
+
+def _is_autoscaler_of(found: Received, makers: Collection[str]) -> bool:
+    """Return whether an object is an autoscaler that the resource made, or that KEDA made of one of its
+    ScaledObjects.
+    """
+    return text(found, "kind") == "HorizontalPodAutoscaler" and read_controller_uid(found) in makers
+
+
+def _find_serving_revision(resource: Resource, service: Child | None) -> str | None:
+    """Return the revision that the Service selects, or the last published one while the Service is deleted."""
+    if service is not None:
+        return text(service.received, "spec", "selector", REVISION_LABEL) or None
+    for requirement in (resource.status.selector or "").split(","):
+        label, _, value = requirement.partition("=")
+        if label == REVISION_LABEL:
+            return value
+    return None
+
+
+def _read_child(received: Received) -> Child:
+    return Child(
+        ref=ChildRef(text(received, "kind"), text(received, "metadata", "name")),
+        uid=text(received, "metadata", "uid"),
+        fingerprint=text(received, "metadata", "annotations", FINGERPRINT),
+        received=received,
+    )

@@ -1,0 +1,170 @@
+"""This module decides which volume the models are kept on, and what its access modes allow.
+
+A volume that only the pods of one node can mount keeps them together. What no arrangement of pods could
+make work is refused, so that a pod never waits for a volume that another pod holds.
+"""
+
+from __future__ import annotations
+
+from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.manifests.deployment import fixed_replicas
+from embedserve_operator.manifests.metadata import own_claim_name, read_controller_uid
+from embedserve_operator.manifests.placement import find_hardware_class
+from embedserve_operator.manifests.volume import ModelVolume
+from embedserve_operator.settings import RenderSettings
+from embedserve_operator.state.failures import Failure
+from embedserve_operator.state.jobs import ClaimState
+from embedserve_operator.state.models import ModelReport
+from embedserve_operator.state.observed import ObservedState
+from embedserve_operator.state.resource import Child
+
+ONCE, ONE_POD = "ReadWriteOnce", "ReadWriteOncePod"
+MANY, READ_MANY = "ReadWriteMany", "ReadOnlyMany"
+
+
+def choose_model_volume(observed: ObservedState, spec: EmbeddingServiceSpec) -> ModelVolume | None:
+    """Return the volume of a service; None when each pod fetches for itself."""
+    cache = spec.cache
+    if cache is None:
+        return None
+    modes = find_access_modes(observed, spec)
+    is_shared = MANY in modes or (cache.read_only and READ_MANY in modes)
+    return ModelVolume(
+        claim=cache.claim_name or own_claim_name(observed.resource.key.name),
+        is_own=cache.volume is not None,
+        is_filled=cache.read_only,
+        is_single_node=not is_shared,
+        is_single_pod=modes == (ONE_POD,),
+    )
+
+
+def find_access_modes(observed: ObservedState, spec: EmbeddingServiceSpec) -> tuple[str, ...]:
+    """Return the access modes of the claim; those that allow the least where nothing is known about the claim."""
+    if spec.cache is not None and spec.cache.volume is not None:
+        return tuple(spec.cache.volume.access_modes)
+    found = find_used_claim(observed)
+    return found.access_modes if found is not None else (ONCE,)
+
+
+def find_used_claim(observed: ObservedState) -> ClaimState | None:
+    """Return the claim that the resource uses, if it exists and claims are known."""
+    return next(iter(observed.claims or ()), None)
+
+
+def find_cache_refusal(
+    observed: ObservedState, spec: EmbeddingServiceSpec, settings: RenderSettings
+) -> Failure | None:
+    """Return why no pods can work with the volume that the spec asks for; None when they can."""
+    if spec.cache is None:
+        return None
+    modes = find_access_modes(observed, spec)
+    return (
+        _find_conversion_refusal(spec, settings)
+        or _find_read_only_refusal(spec, modes)
+        or _find_one_pod_refusal(spec, modes)
+        or _find_change_refusal(observed, spec)
+    )
+
+
+def _find_conversion_refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Failure | None:
+    if can_run_onnx(spec, settings) or not is_conversion_required(spec):
+        return None
+    return _refuse(
+        "ConversionNotUsed",
+        "spec.onnx insists on a conversion (convert: Always, or outputs), and the engine is torch, which runs no ONNX "
+        "artifact; remove spec.onnx, or take engine: onnx",
+    )
+
+
+def _find_read_only_refusal(spec: EmbeddingServiceSpec, modes: tuple[str, ...]) -> Failure | None:
+    if spec.cache is None or spec.cache.read_only or modes != (READ_MANY,):
+        return None
+    return _refuse(
+        "VolumeNotWritable",
+        f"claim {spec.cache.claim_name} is ReadOnlyMany, so that nothing can be fetched into it; set "
+        "spec.cache.readOnly where it holds the model already, or take a claim that can be written",
+    )
+
+
+def _find_one_pod_refusal(spec: EmbeddingServiceSpec, modes: tuple[str, ...]) -> Failure | None:
+    fixed = fixed_replicas(spec)
+    most = spec.autoscaling.max_replicas if fixed is None and spec.autoscaling is not None else fixed or 0
+    if modes != (ONE_POD,) or most <= 1:
+        return None
+    return _refuse(
+        "VolumeForOnePod",
+        f"a ReadWriteOncePod volume takes one pod, and up to {most} are asked for; take ReadWriteOnce (all pods on one "
+        "node) or ReadWriteMany, or one replica",
+    )
+
+
+def _find_change_refusal(observed: ObservedState, spec: EmbeddingServiceSpec) -> Failure | None:
+    """Return why a claim differs from the spec in what cannot be changed; the models on it would be lost if it
+    were replaced unasked.
+    """
+    wanted, there = spec.cache.volume if spec.cache is not None else None, find_used_claim(observed)
+    if wanted is None or there is None:
+        return None
+    differences = []
+    if set(wanted.access_modes) != set(there.access_modes):
+        asked, has = ", ".join(wanted.access_modes), ", ".join(there.access_modes)
+        differences.append(f"accessModes {has}, not {asked}")
+    if wanted.storage_class_name not in (None, there.storage_class):
+        differences.append(f"storageClassName {there.storage_class}, not {wanted.storage_class_name}")
+    if not differences:
+        return None
+    return _refuse(
+        "VolumeClaimConflict",
+        f"PersistentVolumeClaim {there.name} exists with {' and '.join(differences)}, which cannot be changed; take "
+        "what it has, or delete it with all models on it",
+    )
+
+
+def can_run_onnx(spec: EmbeddingServiceSpec, settings: RenderSettings) -> bool:
+    """Return whether the pods may run the model on ONNX Runtime."""
+    kind = spec.engine if spec.engine != "auto" else find_hardware_class(spec, settings).engine
+    return kind != "torch"
+
+
+def is_converted(spec: EmbeddingServiceSpec, settings: RenderSettings) -> bool:
+    """Return whether the model is to be converted."""
+    wanted = spec.onnx
+    return (
+        wanted is not None
+        and wanted.convert != "Never"
+        and spec.cache is not None
+        and not spec.cache.read_only
+        and can_run_onnx(spec, settings)
+    )
+
+
+def is_conversion_required(spec: EmbeddingServiceSpec) -> bool:
+    """Return whether nothing may be served without the conversion, since the spec insists on it or asks for
+    its files.
+    """
+    return spec.onnx is not None and (spec.onnx.convert == "Always" or spec.onnx.outputs is not None)
+
+
+def find_outputs_refusal(spec: EmbeddingServiceSpec, report: ModelReport | None) -> Failure | None:
+    """Return why the fetched model cannot give the requested ONNX outputs; None when it can, or when that is
+    not known.
+    """
+    asked = spec.onnx.outputs if spec.onnx is not None else None
+    can = report.onnx_outputs if report is not None else None
+    missing = [name for name in asked or () if can is not None and name not in can]
+    if report is None or can is None or not missing:
+        return None
+    return _refuse(
+        "OnnxOutputsMissing",
+        f"spec.onnx.outputs: {', '.join(missing)} cannot be had of {report.source}, of which a file can give "
+        f"{', '.join(can) or 'nothing'}; name only these, or leave outputs out",
+    )
+
+
+def is_retained_claim(child: Child) -> bool:
+    """Return whether a child is a claim that is to outlive its use."""
+    return child.ref.kind == "PersistentVolumeClaim" and not read_controller_uid(child.received)
+
+
+def _refuse(reason: str, message: str) -> Failure:
+    return Failure(reason, message, is_transient=False)

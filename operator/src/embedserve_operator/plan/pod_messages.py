@@ -1,0 +1,66 @@
+"""This module decides what the pods are told, what they are asked, and what they are labelled with."""
+
+from __future__ import annotations
+
+from embedserve_operator.plan.plan import PodLabel, PodMessage, SelfCheckRequest
+from embedserve_operator.plan.rollout import DesiredRevision, Rollout, find_candidates
+from embedserve_operator.state.observed import ObservedState
+from embedserve_operator.state.pods import PodState
+
+
+def plan_messages(observed: ObservedState, rollout: Rollout) -> tuple[PodMessage, ...]:
+    """Return what the pods have to know before the Service is written: the vector space that the service's
+    name stands for.
+
+    A pod that makes another vector space passes on requests that come by that name. The pods that are going
+    to answer these requests are told first, since they may have been told the opposite before. Pods of a
+    model that has never served are told nothing, and answer themselves.
+    """
+    space = rollout.space
+    if space is None or not _has_several_models(observed, rollout):
+        return ()
+    moves = observed.serving_revision not in (None, rollout.serving)
+    found = [
+        PodMessage(pod, space, is_required=moves and pod.revision == rollout.serving and pod.space == space)
+        for pod in observed.pods
+        if _can_be_told(pod)
+        and pod.announced_space != space
+        and not (rollout.is_waiting and pod.revision == rollout.desired and pod.announced_space is None)
+    ]
+    return tuple(sorted(found, key=lambda message: not message.is_required))
+
+
+def _can_be_told(pod: PodState) -> bool:
+    return pod.phase == "Ready" and bool(pod.address) and pod.space is not None
+
+
+def _has_several_models(observed: ObservedState, rollout: Rollout) -> bool:
+    """Return whether there are pods of more than one model; a single one has nobody to pass anything on to."""
+    spaces = {pod.space for pod in observed.pods if pod.space is not None}
+    return bool(
+        rollout.previous_spaces or rollout.is_waiting or observed.resource.status.rollout or len(spaces) > 1
+    )
+
+
+def plan_self_checks(
+    observed: ObservedState, rollout: Rollout, desired: DesiredRevision
+) -> tuple[SelfCheckRequest, ...]:
+    """Return the pods that have to prove their vectors before they take over."""
+    if not rollout.is_waiting:
+        return ()
+    return tuple(
+        SelfCheckRequest(pod)
+        for pod in find_candidates(observed, desired)
+        if pod.address and (pod.self_check is None or pod.self_check.problem)
+    )
+
+
+def plan_pod_labels(observed: ObservedState) -> tuple[PodLabel, ...]:
+    """Return the pods that are to be labelled with their vector space, by which the Service of the space finds
+    them.
+    """
+    return tuple(
+        PodLabel(pod, pod.space)
+        for pod in observed.pods
+        if pod.phase != "Ending" and pod.space is not None and pod.space_label != pod.space
+    )

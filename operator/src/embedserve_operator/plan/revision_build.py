@@ -1,0 +1,75 @@
+"""This module builds the revision that a spec declares: its configuration, its Deployment, and how far its
+model has been prepared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.manifests.configmap import build_config_map
+from embedserve_operator.manifests.deployment import build_deployment, read_template_hash
+from embedserve_operator.manifests.metadata import read_fingerprint
+from embedserve_operator.manifests.volume import ModelVolume
+from embedserve_operator.plan.model_size import build_deployment_for_size
+from embedserve_operator.plan.model_volume import choose_model_volume
+from embedserve_operator.plan.preparation import Preparation, plan_preparation
+from embedserve_operator.plan.revision import compute_revision
+from embedserve_operator.plan.rollout import DesiredRevision
+from embedserve_operator.plan.scaling import choose_replicas
+from embedserve_operator.plan.vector_spaces import find_vector_space
+from embedserve_operator.settings import RenderSettings
+from embedserve_operator.state.models import FetchedModel
+from embedserve_operator.state.observed import ObservedState
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionBuild:
+    """Holds a revision as its spec asks for it."""
+
+    config_map: Manifest
+    deployment: Manifest
+    desired: DesiredRevision
+    volume: ModelVolume | None
+    preparation: Preparation
+
+    @property
+    def fetched(self) -> FetchedModel | None:
+        """What a Job has found out about the model, if anything."""
+        report = self.preparation.report
+        return None if report is None else FetchedModel(self.desired.revision, report)
+
+
+def build_revision(
+    observed: ObservedState, spec: EmbeddingServiceSpec, settings: RenderSettings
+) -> RevisionBuild:
+    """Return what the revision that a spec declares consists of."""
+    volume = choose_model_volume(observed, spec)
+    preparation = plan_preparation(observed, spec, settings, volume)
+    report = preparation.report
+    revision = compute_revision(spec)
+    config = build_config_map(observed.resource, spec, settings)
+
+    def pods_for(model_bytes: int | None) -> Manifest:
+        return build_deployment(
+            observed.resource,
+            spec,
+            settings,
+            observed.cluster,
+            revision=revision,
+            config=config["metadata"]["name"],
+            space=find_vector_space(observed, revision)
+            or (report.vector_space if report is not None else None),
+            volume=volume,
+            report=report,
+            model_bytes=model_bytes,
+        )
+
+    pods = build_deployment_for_size(observed, revision, report, pods_for)
+    # What is not prepared cannot be complete.
+    fingerprint = read_fingerprint(pods) if preparation.is_ready else ""
+    desired = DesiredRevision(
+        revision, fingerprint, read_template_hash(pods), choose_replicas(observed, spec, revision)
+    )
+    return RevisionBuild(config, pods, desired, volume, preparation)

@@ -1,0 +1,89 @@
+"""This module builds the whole status that a pass publishes: what is served, and how far that is from what the
+manifest asks for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from embedserve_operator.api.status import HardwareStatus
+from embedserve_operator.manifests.placement import build_node_requirements
+from embedserve_operator.manifests.runtime_config import describe_source
+from embedserve_operator.manifests.service import format_url as service_url
+from embedserve_operator.plan import conditions
+from embedserve_operator.plan.evaluation import Evaluation
+from embedserve_operator.plan.failures import (
+    explain_lack_of_room,
+    find_failed_self_check,
+    find_mixed_spaces,
+    find_worst_failure,
+)
+from embedserve_operator.plan.fetch_progress import summarize_progress
+from embedserve_operator.plan.placement import count_matching_nodes, find_placement_failure
+from embedserve_operator.plan.plan import PlannedStatus
+from embedserve_operator.plan.scaling import build_autoscaling_status, build_scaling_condition, is_at_maximum
+from embedserve_operator.plan.serving_status import build_rollout_status, build_serving_status
+from embedserve_operator.state.failures import Failure
+from embedserve_operator.state.pods import FetchingPod, PodState
+
+
+def build_status_report(evaluation: Evaluation, asked: tuple[FetchingPod, ...]) -> PlannedStatus:
+    """Return the status. `asked` are the pods that can say how far the fetch has come."""
+    observed, spec, settings = evaluation.observed, evaluation.spec, evaluation.settings
+    build, rollout, refused = evaluation.build, evaluation.rollout, evaluation.refused
+    desired, preparation = build.desired, build.preparation
+    pods = tuple(
+        pod
+        for pod in observed.list_pods(desired.revision)
+        if pod.template_hash == desired.template_hash and pod.phase != "Ending"
+    )
+    inputs = conditions.ConditionInputs(
+        rollout=rollout,
+        refused=refused,
+        replicas=desired.replicas,
+        is_suspended=spec.suspend,
+        is_autoscaled=spec.autoscaling is not None,
+        serving=observed.find_deployment(rollout.serving),
+        pods=pods,
+        failure=_find_failure(evaluation, pods),
+        activity=preparation.activity,
+        held_url=service_url(observed.resource, rollout.desired_space) if rollout.state == "Held" else "",
+    )
+    source = None if rollout.is_waiting else describe_source(spec.model.source)
+    hardware = HardwareStatus(
+        class_=spec.hardware.class_,
+        matching_nodes=count_matching_nodes(build_node_requirements(spec, settings), observed.cluster),
+    )
+    scaling = build_scaling_condition(observed, spec, settings, rollout.serving)
+    said = conditions.build_conditions(inputs) + ((scaling,) if scaling is not None else ())
+    found = build_serving_status(observed, rollout, source, hardware, said)
+    progress = summarize_progress(asked)
+    return replace(
+        found,
+        model=found.model.model_copy(update={"fetching": progress}) if found.model is not None else None,
+        rollout=build_rollout_status(observed, refused or rollout),
+        fetch=preparation.fetch,
+        conversion=preparation.conversion,
+        autoscaling=build_autoscaling_status(observed, spec, rollout.serving),
+        is_at_maximum=is_at_maximum(observed, rollout.serving),
+    )
+
+
+def _find_failure(evaluation: Evaluation, pods: tuple[PodState, ...]) -> Failure | None:
+    """Return what keeps the desired revision from serving. `pods` are those of its present pod template."""
+    observed, build, rollout = evaluation.observed, evaluation.build, evaluation.rollout
+    preparation = build.preparation
+    if (
+        preparation.failure is None
+        and preparation.is_ready
+        and not rollout.is_complete
+        and build.desired.replicas > 0
+    ):
+        placement_failure = find_placement_failure(
+            evaluation.spec, evaluation.settings, observed.cluster, pods
+        )
+        found = find_mixed_spaces(observed, rollout) or find_worst_failure(
+            observed.find_deployment(rollout.desired), pods, placement_failure
+        )
+        return explain_lack_of_room(found, rollout)
+    return find_failed_self_check(pods) if rollout.state == "Checking" else preparation.failure

@@ -1,1 +1,0 @@
-"""`preflight`: what a cluster has and lacks for the operator and its services, before and after it is installed."""

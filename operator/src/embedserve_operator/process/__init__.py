@@ -1,0 +1,1 @@
+"""Runs the long-lived processes of the operator image."""

@@ -1,0 +1,110 @@
+"""This module holds the Lease on a thread with an event loop and a connection of its own.
+
+So a main loop that is busy for seconds, with passes over thousands of resources or because the machine has
+no time for it, does not lose the Lease. One that hangs for good does: without its heartbeat nothing is
+renewed, and another process takes over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+from embedserve_operator.kube.client import KubeClient
+from embedserve_operator.process.lease import LeaderElector
+from embedserve_operator.settings import LeaseSettings
+
+_HEARTBEAT_SECONDS = 1.0
+MAX_SILENCE_SECONDS = 30.0
+"""How long the main loop may be busy with one thing and still lead."""
+
+
+class Leadership:
+    """Gives the main loop access to the Lease; `LeaderElector` says what the methods do."""
+
+    def __init__(self, elector: LeaderElector, loop: asyncio.AbstractEventLoop) -> None:
+        """`loop` is the one that runs on the other thread."""
+        self._elector = elector
+        self._loop = loop
+
+    async def acquire(self) -> None:
+        await _run_on(self._elector.acquire(), self._loop)
+
+    async def renew(self) -> None:
+        await _run_on(self._elector.renew(), self._loop)
+
+    async def release(self) -> None:
+        await _run_on(self._elector.release(), self._loop)
+
+    def is_leader(self) -> bool:
+        return self._elector.is_leader()
+
+
+@asynccontextmanager
+async def run_election(
+    settings: LeaseSettings,
+    me: str,
+    *,
+    request_timeout: float,
+    now: Callable[[], datetime],
+    on_attempt: Callable[[], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> AsyncIterator[Leadership]:
+    """Run the election on a thread of its own inside this context.
+
+    `on_attempt` is called on that thread before each look at the Lease.
+    """
+    heartbeat = _LoopHeartbeat(clock)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=_run_loop, args=(loop,), name="lease", daemon=True)
+    thread.start()
+    heartbeat_task = asyncio.create_task(heartbeat.run(), name="signs of life")
+    try:
+        kube = KubeClient(request_timeout=request_timeout)
+        await _run_on(kube.__aenter__(), loop)
+        try:
+            elector = LeaderElector(
+                kube, settings, me, now=now, on_attempt=on_attempt, clock=clock, is_alive=heartbeat.is_recent
+            )
+            yield Leadership(elector, loop)
+        finally:
+            await _run_on(kube.__aexit__(None, None, None), loop)
+    finally:
+        heartbeat_task.cancel()
+        loop.call_soon_threadsafe(loop.stop)
+        await asyncio.to_thread(thread.join)
+
+
+class _LoopHeartbeat:
+    """Gives a heartbeat of the loop that it runs on, which any thread may read."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last = clock()
+
+    async def run(self) -> None:
+        while True:
+            self._last = self._clock()
+            await asyncio.sleep(_HEARTBEAT_SECONDS)
+
+    def is_recent(self) -> bool:
+        return self._clock() - self._last < MAX_SILENCE_SECONDS
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is stopped; what is still running on it is then cancelled."""
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop().run_forever()
+
+
+async def _run_on(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> None:
+    """Run a coroutine on the loop of the other thread.
+
+    A cancellation reaches it there before anything that is requested later.
+    """
+    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))

@@ -1,0 +1,217 @@
+"""This module elects the leader by one Lease, with a loop of its own.
+
+The loop of the client library keeps leading behind a half-open connection, among other defects. Here every
+attempt is bounded, time is measured by the local monotonic clock alone, and a leader that could not renew
+the Lease for `deadline` seconds is told so before the Lease ends for the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from embedserve_operator.errors import ApiError, ConflictError, LeaseLostError, NotFoundError
+from embedserve_operator.kube.client import KubeClient
+from embedserve_operator.kube.objects import Manifest, Received, number, text
+from embedserve_operator.settings import LeaseSettings
+
+log = logging.getLogger(__name__)
+
+_MIN_PAUSE = 0.05
+"""The shortest pause between two looks at the Lease, in seconds."""
+
+LeaseStep = Literal["create", "take", "renew", "wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseObservation:
+    """Holds the Lease as it was last read, and when this process first saw it like that."""
+
+    lease: Received | None
+    since: float
+
+
+def choose_step(seen: LeaseObservation, me: str, now: float) -> LeaseStep:
+    """Return what a candidate should do about the Lease that it sees."""
+    if seen.lease is None:
+        return "create"
+    holder = text(seen.lease, "spec", "holderIdentity")
+    if holder == me:
+        return "renew"
+    # The holder's clock is not ours: a Lease has run out when it has not changed for its duration while we
+    # looked.
+    ran_out = now - seen.since >= number(seen.lease, "spec", "leaseDurationSeconds")
+    return "take" if not holder or ran_out else "wait"
+
+
+def observe_lease(before: LeaseObservation | None, lease: Received | None, now: float) -> LeaseObservation:
+    """Return a new observation. One without a change keeps the time at which the change was first seen."""
+    if before is not None and _read_version(before.lease) == _read_version(lease):
+        return LeaseObservation(lease, before.since)
+    return LeaseObservation(lease, now)
+
+
+def build_lease(
+    lease: Received | None, settings: LeaseSettings, me: str, when: datetime, step: LeaseStep
+) -> Manifest:
+    """Return the Lease as this process writes it in order to create, take or renew it."""
+    stamp = when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    transitions = number(lease, "spec", "leaseTransitions")
+    metadata: Manifest = {"name": settings.name, "namespace": settings.namespace}
+    if lease is not None:
+        metadata["resourceVersion"] = text(lease, "metadata", "resourceVersion")
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": metadata,
+        "spec": {
+            "holderIdentity": me,
+            "leaseDurationSeconds": int(settings.duration),
+            "acquireTime": text(lease, "spec", "acquireTime") if step == "renew" else stamp,
+            "renewTime": stamp,
+            "leaseTransitions": transitions + (step == "take"),
+        },
+    }
+
+
+def _read_version(lease: Received | None) -> str | None:
+    return None if lease is None else text(lease, "metadata", "resourceVersion")
+
+
+class LeaderElector:
+    """Acquires, renews and releases the Lease."""
+
+    def __init__(
+        self,
+        kube: KubeClient,
+        settings: LeaseSettings,
+        me: str,
+        *,
+        now: Callable[[], datetime],
+        on_attempt: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+        is_alive: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`clock` is the monotonic clock of this machine.
+
+        `is_alive` says whether the process that works under the Lease is alive; otherwise nothing is
+        renewed.
+        """
+        self._kube = kube
+        self._settings = settings
+        self._me = me
+        self._now = now
+        self._on_attempt = on_attempt
+        self._clock = clock
+        self._is_alive = is_alive
+        self._seen: LeaseObservation | None = None
+        self._renewed = -math.inf
+
+    async def acquire(self) -> None:
+        """Return once this process leads."""
+        said = ""
+        while True:
+            self._on_attempt()
+            if await self._try_to_hold(self._settings.retry):
+                log.info("leading as %s", self._me)
+                return
+            holder = text(self._seen.lease, "spec", "holderIdentity") if self._seen is not None else ""
+            if holder != said:
+                log.info("%s leads; waiting", holder or "nobody known")
+                said = holder
+            await asyncio.sleep(self._compute_pause())
+
+    def _compute_pause(self) -> float:
+        """Return the seconds until the next look; fewer when the Lease that another process holds is about to
+        run out.
+        """
+        if self._seen is None:
+            return self._settings.poll_interval
+        left = self._seen.since + number(self._seen.lease, "spec", "leaseDurationSeconds") - self._clock()
+        return min(max(left, _MIN_PAUSE), self._settings.poll_interval)
+
+    def is_leader(self) -> bool:
+        """Return whether this process holds the Lease, as far as its own clock can tell."""
+        return self._clock() < self._renewed + self._settings.deadline
+
+    async def renew(self) -> None:
+        """Renew the Lease until that fails for too long, or the process under it is not alive; ends only with
+        LeaseLostError.
+        """
+        while True:
+            await asyncio.sleep(self._settings.retry)
+            self._on_attempt()
+            left = self._renewed + self._settings.deadline - self._clock()
+            if left <= 0:
+                raise LeaseLostError(f"the Lease could not be renewed for {self._settings.deadline:g} s")
+            if self._is_alive():
+                await self._try_to_hold(min(self._settings.retry, left))
+            else:
+                log.error("the Lease is not renewed: the operator hangs")
+            if self._seen is not None and self._seen.lease is not None and not self._is_holder(self._seen):
+                raise LeaseLostError(
+                    f"{text(self._seen.lease, 'spec', 'holderIdentity')} has taken the Lease"
+                )
+
+    async def release(self) -> None:
+        """Let the next candidate take over at once. Call this only when all work has stopped."""
+        if self._seen is None or self._seen.lease is None or not self._is_holder(self._seen):
+            return
+        lease = build_lease(self._seen.lease, self._settings, "", self._now(), "renew")
+        lease["spec"]["leaseDurationSeconds"] = 1
+        try:
+            async with asyncio.timeout(self._settings.retry):
+                await self._kube.replace_lease(self._settings.namespace, lease)
+        except (ApiError, TimeoutError) as error:
+            log.info("the Lease was not given back and runs out by itself: %s", error)
+
+    def _is_holder(self, seen: LeaseObservation) -> bool:
+        return text(seen.lease, "spec", "holderIdentity") == self._me
+
+    async def _try_to_hold(self, limit: float) -> bool:
+        """Try once to hold the Lease; whatever fails, the next attempt reads it again."""
+        began = self._clock()
+        try:
+            async with asyncio.timeout(limit):
+                return await self._write_lease(began)
+        except ConflictError:
+            # Somebody else wrote first. Reading the Lease now shows at once who leads.
+            log.info("another process wrote the Lease first")
+        except NotFoundError:
+            log.warning("somebody deleted the Lease; making it anew")
+            self._seen = None
+            return False
+        except (ApiError, TimeoutError) as error:
+            log.warning("the Lease could not be reached: %s", str(error) or "no answer in time")
+            return False
+        try:
+            async with asyncio.timeout(limit):
+                await self._read()
+        except (ApiError, TimeoutError) as error:
+            log.warning("the Lease could not be read: %s", str(error) or "no answer in time")
+        return False
+
+    async def _write_lease(self, began: float) -> bool:
+        seen = self._seen
+        if seen is None or not self._is_holder(seen):
+            seen = await self._read()
+        step = choose_step(seen, self._me, self._clock())
+        if step == "wait":
+            return False
+        lease = build_lease(seen.lease, self._settings, self._me, self._now(), step)
+        write = self._kube.create_lease if step == "create" else self._kube.replace_lease
+        got = await write(self._settings.namespace, lease)
+        self._seen = LeaseObservation(got, began)
+        self._renewed = began
+        return True
+
+    async def _read(self) -> LeaseObservation:
+        lease = await self._kube.get_lease(self._settings.namespace, self._settings.name)
+        self._seen = observe_lease(self._seen, lease, self._clock())
+        return self._seen

@@ -1,0 +1,278 @@
+"""This module runs the operator process: it acquires the Lease, works while it holds it, and ends when it
+loses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Coroutine
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+import kopf
+
+from embedserve_operator.adapter.registrar import Registrar
+from embedserve_operator.apply.pod_client import PodClient
+from embedserve_operator.cache.audit import WATCHED_KINDS, Audit
+from embedserve_operator.cache.cluster import ClusterCache
+from embedserve_operator.cache.objects import ObjectCache
+from embedserve_operator.cache.watches import build_registry, build_watch_settings
+from embedserve_operator.errors import ApiError, LeaseLostError, RefusedError, WatchFailedError
+from embedserve_operator.kube.client import KubeClient
+from embedserve_operator.kube.kinds import RESOURCE
+from embedserve_operator.kube.references import ObjectKey
+from embedserve_operator.process.controller import Controller
+from embedserve_operator.process.health import HeartbeatMonitor, serve_health
+from embedserve_operator.process.leadership import Leadership, run_election
+from embedserve_operator.queue.work_queue import WorkQueue
+from embedserve_operator.settings import RegistrationSettings, RunSettings
+
+log = logging.getLogger(__name__)
+
+_OPENING_RETRY_SECONDS = 2.0
+_MAX_LEASE_SILENCE_SECONDS = 60.0
+_MAX_WORKER_SILENCE_SECONDS = 600.0
+"""A pass makes about ten requests, each of them bounded; a worker that is silent for longer hangs."""
+_MAX_REGISTRAR_SILENCE_SECONDS = 300.0
+_MAX_SILENT_AUDITS = 4
+"""A watch that so many audits in a row have found dead is dead."""
+
+
+class Clients(NamedTuple):
+    """Holds the connections to the API server and to pods."""
+
+    kube: KubeClient
+    pod_client: PodClient
+
+
+async def run_operator(settings: RunSettings) -> int:
+    """Run until told to stop; return the exit status."""
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(log_loop_error)
+    stop = asyncio.Event()
+    _handle_signals(stop)
+    heartbeats = HeartbeatMonitor(loop.time)
+    heartbeats.expect("lease", _MAX_LEASE_SILENCE_SECONDS)
+    health = await serve_health(heartbeats, settings.health_port)
+    try:
+        async with (
+            KubeClient(request_timeout=settings.request_timeout, namespaces=settings.namespaces) as kube,
+            PodClient(tell_timeout=settings.tell_timeout, check_timeout=settings.check_timeout) as pod_client,
+            run_election(
+                settings.lease,
+                settings.identity,
+                request_timeout=settings.request_timeout,
+                now=_now,
+                on_attempt=lambda: heartbeats.record("lease"),
+            ) as elector,
+        ):
+            kube.write_only_while(elector.is_leader)
+            if not await _run_unless_stopped(stop, elector.acquire()):
+                return 0
+            try:
+                return await _work_as_leader(settings, Clients(kube, pod_client), elector, heartbeats, stop)
+            finally:
+                await elector.release()
+    finally:
+        await health.cleanup()
+
+
+async def _work_as_leader(
+    settings: RunSettings,
+    clients: Clients,
+    elector: Leadership,
+    heartbeats: HeartbeatMonitor,
+    stop: asyncio.Event,
+) -> int:
+    # This starts before kopf, which takes later tasks for its own and cancels them when it ends.
+    tasks = [asyncio.create_task(elector.renew(), name="keep the Lease")]
+    components = _build_components(settings, clients.kube, heartbeats)
+    try:
+        opening = asyncio.create_task(_fill_caches(clients.kube, components.audit), name="fill the caches")
+        try:
+            await _wait_for_first(stop, *tasks, opening)
+        finally:
+            await _cancel_tasks([opening])
+        if not stop.is_set():
+            tasks += _start_tasks(settings, clients, components, heartbeats, stop)
+            await _wait_for_first(stop, *tasks)
+        return 0 if stop.is_set() else 1
+    except LeaseLostError as error:
+        log.error("no longer leading: %s", error)
+        return 1
+    except WatchFailedError as error:
+        log.error("a watch has failed, and all are begun anew by a new process: %s", error)
+        return 1
+    except ApiError as error:
+        log.error("cannot work: %s", error)
+        return 1
+    finally:
+        await _cancel_tasks(tasks)
+
+
+class _Components(NamedTuple):
+    """Holds the caches, the queue and the audit of a leading process."""
+
+    objects: ObjectCache
+    cluster: ClusterCache
+    queue: WorkQueue[ObjectKey]
+    audit: Audit
+
+
+def _build_components(settings: RunSettings, kube: KubeClient, heartbeats: HeartbeatMonitor) -> _Components:
+    objects, cluster = ObjectCache(), ClusterCache(watches_nodes=settings.watch_nodes)
+    queue: WorkQueue[ObjectKey] = WorkQueue(first=settings.backoff_first, limit=settings.backoff_limit)
+    for kind in WATCHED_KINDS:
+        heartbeats.expect(f"watch of {kind}", _MAX_SILENT_AUDITS * settings.audit_interval)
+    audit = Audit(
+        kube,
+        objects,
+        cluster,
+        queue,
+        watches_nodes=settings.watch_nodes,
+        on_live_watch=lambda kind: heartbeats.record(f"watch of {kind}"),
+    )
+    return _Components(objects, cluster, queue, audit)
+
+
+def _start_tasks(
+    settings: RunSettings,
+    clients: Clients,
+    components: _Components,
+    heartbeats: HeartbeatMonitor,
+    stop: asyncio.Event,
+) -> list[asyncio.Task[None]]:
+    """Start the tasks of a leading process; none of them ends by itself."""
+    kube, pod_client = clients
+    objects, cluster, queue, audit = components
+    relisted, ready = asyncio.Event(), asyncio.Event()
+    controller = Controller(kube, objects, cluster, queue, pod_client, settings=settings.render, now=_now)
+    tasks = []
+    for number in range(settings.workers):
+        name = f"worker-{number}"
+        heartbeats.expect(name, _MAX_WORKER_SILENCE_SECONDS)
+        tasks.append(asyncio.create_task(controller.run_worker(partial(heartbeats.record, name)), name=name))
+    tasks.append(asyncio.create_task(audit.run(settings.audit_interval, relisted), name="audit"))
+    if settings.adapter is not None:
+        registrar = Registrar(
+            kube,
+            RegistrationSettings(settings.adapter),
+            clock=asyncio.get_running_loop().time,
+            now=_now,
+            on_providers=cluster.set_metrics_providers,
+        )
+        heartbeats.expect("registrar", _MAX_REGISTRAR_SILENCE_SECONDS)
+        beat = partial(heartbeats.record, "registrar")
+        tasks.append(asyncio.create_task(registrar.run(beat), name="register the metrics adapter"))
+    # kopf installs its own signal handlers; ours are restored once it is running.
+    tasks.append(asyncio.create_task(_restore_signal_handlers(ready, stop), name="take the signals back"))
+    registry = build_registry(objects, cluster, queue, relisted, nodes=settings.watch_nodes)
+    tasks.append(asyncio.create_task(_watch(settings, registry, ready, stop), name="watch"))
+    return tasks
+
+
+async def _watch(
+    settings: RunSettings, registry: kopf.OperatorRegistry, ready: asyncio.Event, stop: asyncio.Event
+) -> None:
+    try:
+        await kopf.operator(
+            registry=registry,
+            settings=build_watch_settings(),
+            clusterwide=not settings.namespaces,
+            namespaces=settings.namespaces,
+            standalone=True,
+            # Otherwise kopf derives one from the name of the user, and the pod's user may have no name.
+            identity=settings.identity,
+            ready_flag=ready,
+            stop_flag=stop,
+        )
+    except Exception as error:
+        raise WatchFailedError(str(error)) from error
+
+
+async def _restore_signal_handlers(ready: asyncio.Event, stop: asyncio.Event) -> None:
+    await ready.wait()
+    _handle_signals(stop)
+    log.info("watching")
+    await stop.wait()
+
+
+async def _fill_caches(kube: KubeClient, audit: Audit) -> None:
+    """Fill the caches as soon as there is an API server that knows the resource: kopf would never serve a kind
+    that appears after its start.
+    """
+    reported = ""
+    while True:
+        try:
+            if await kube.serves(RESOURCE):
+                await audit.fill()
+                return
+            message = "the CustomResourceDefinition of EmbeddingService is not installed"
+        except RefusedError:
+            raise
+        except ApiError as error:
+            message = str(error)
+        if message != reported:
+            log.warning("%s; waiting for it", message)
+            reported = message
+        await asyncio.sleep(_OPENING_RETRY_SECONDS)
+
+
+async def _run_unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work; return False when told to stop before its end."""
+    task = asyncio.create_task(work)
+    try:
+        await _wait_for_first(stop, task)
+        return task.done() and not stop.is_set()
+    finally:
+        await _cancel_tasks([task])
+
+
+async def _wait_for_first(stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:
+    """Wait for the stop event or for the end of one of the tasks, whose error is raised."""
+    stopping = asyncio.create_task(_wait_for(stop), name="wait for the order to stop")
+    try:
+        done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+    for task in done:
+        if task is not stopping:
+            task.result()
+
+
+async def _wait_for(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _cancel_tasks(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError, Exception):
+            await task
+
+
+def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error of the event loop.
+
+    kopf leaves the generators of its watches open, and at the end of the process the loop closes outer and
+    inner ones at once. That one of them then finds the other one closed is nobody's error.
+    """
+    if "asyncgen" in context:
+        log.debug("%s: %s", context["message"], context.get("exception"))
+    else:
+        loop.default_exception_handler(context)
+
+
+def _handle_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

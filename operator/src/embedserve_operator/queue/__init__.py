@@ -1,0 +1,1 @@
+"""Decides which resource is worked on next."""

@@ -1,0 +1,36 @@
+"""This module limits how often resources are looked at again: the more there are, the less often each one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from embedserve_operator.kube.references import ObjectKey
+
+
+class Throttle:
+    """Keeps at least `pause` seconds between two looks at one resource, and allows at most `rate` looks a
+    second in total.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, pause: float, rate: float) -> None:
+        self._clock = clock
+        self._pause = pause
+        self._rate = rate
+        self._looked: dict[ObjectKey, float] = {}
+
+    def seconds_until_due(self, key: ObjectKey) -> float:
+        """Return the seconds until a resource may be looked at; 0 when it may be looked at now."""
+        last = self._looked.get(key)
+        return 0.0 if last is None else max(0.0, last + self._between() - self._clock())
+
+    def record(self, key: ObjectKey) -> float:
+        """Record that a resource is looked at now; return the seconds until it may be looked at again."""
+        self._looked[key] = self._clock()
+        return self._between()
+
+    def forget(self, key: ObjectKey) -> None:
+        """Forget a resource that no longer has anything to be looked at."""
+        self._looked.pop(key, None)
+
+    def _between(self) -> float:
+        return max(self._pause, len(self._looked) / self._rate)

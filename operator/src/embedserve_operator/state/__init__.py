@@ -1,0 +1,1 @@
+"""Holds the frozen values that every decision rests on."""

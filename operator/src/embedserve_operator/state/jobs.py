@@ -1,0 +1,78 @@
+"""This module describes Jobs, the claim that they fill, and what a conversion has reported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from embedserve_operator.state.failures import Failure
+from embedserve_operator.state.models import ModelReport
+from embedserve_operator.state.pods import FetchingPod
+
+JobTask = Literal["fetch", "convert"]
+
+
+JobPhase = Literal["Running", "Succeeded", "Failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class VariantReport:
+    """Compares a converted variant with plain float32."""
+
+    precision: str
+    published: bool
+    reason: str | None
+    """Why the variant is not published."""
+    mean_cosine: float | None
+    min_cosine: float | None
+    max_difference: float | None
+    rank_agreement: float | None
+    tokens_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionReport:
+    """Holds what a conversion Job reported about its result."""
+
+    artifact: str | None
+    vector_space: str | None
+    chosen: str | None
+    """The precision that servers use unless they are told otherwise."""
+    variants: tuple[VariantReport, ...]
+    dimensions: int | None = None
+    outputs: tuple[str, ...] = ()
+    """What requests can ask for, in the words of the API."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """Holds the parts of a Job that decisions rest on."""
+
+    name: str
+    uid: str
+    task: JobTask
+    owner: str
+    """UID of the resource that the Job was made for."""
+    template_hash: str
+    """Hash of the pod template that the Job was made from."""
+    config_map: str
+    """Name of the ConfigMap that the pods of the Job mount."""
+    phase: JobPhase
+    failure: Failure | None
+    """What is wrong with its youngest pod, or why the Job was given up."""
+    finished_at: str = ""
+    """When the Job succeeded, as the API server says; empty before."""
+    report: ModelReport | None = None
+    conversion: ConversionReport | None = None
+    fetching_pod: FetchingPod | None = None
+    """The pod of the Job that is fetching now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimState:
+    """Holds the parts of a PersistentVolumeClaim that decisions rest on."""
+
+    name: str
+    uid: str
+    access_modes: tuple[str, ...]
+    storage_class: str | None

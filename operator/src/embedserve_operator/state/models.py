@@ -1,0 +1,34 @@
+"""This module holds what pods and Jobs have reported about a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """Holds what a pod's fetch container reported about the model that it put into the store."""
+
+    source: str
+    revision: str | None
+    digest: str | None
+    size_bytes: int | None
+    dimensions: int | None
+    vector_space: str | None
+    licence: str | None = None
+    """The licence as the source names it."""
+    outputs: tuple[str, ...] = ()
+    """What requests can ask for, in the words of the API; empty where nothing was reported."""
+    onnx_outputs: tuple[str, ...] | None = None
+    """What an ONNX file of the model can give; None where nothing was reported."""
+    needs_export: bool = False
+    """Whether the model belongs to no family of the runtime: its outputs are known only after it was exported.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedModel:
+    """Holds what a Job has found out about the model of a revision, before its pods report anything."""
+
+    revision: str
+    report: ModelReport

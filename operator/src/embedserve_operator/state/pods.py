@@ -1,0 +1,94 @@
+"""This module describes pods, and what has passed between them and the operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from embedserve_operator.state.failures import Failure
+from embedserve_operator.state.models import ModelReport
+
+
+@dataclass(frozen=True, slots=True)
+class SelfCheckResult:
+    """Holds what a pod answered when it was asked to prove its vectors."""
+
+    space: str | None
+    """Identity of the vector space of the pod; None when the pod could not be asked."""
+    dimensions: int | None
+    problem: str
+    """Why the pod did not pass; empty when it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchProgress:
+    """Says how far a fetch has come, as its pod answered when it was last asked."""
+
+    phase: str
+    """What the fetch is doing, described for people."""
+    bytes_done: int
+    bytes_total: int
+    """The size of the download.
+
+    It grows while the source is being read, since the weights are listed only after the small files.
+    """
+    bytes_per_second: int
+    seconds_remaining: int | None
+    """The time that is left; None where no rate is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchingPod:
+    """Identifies a pod that is fetching now and can be asked for its progress."""
+
+    name: str
+    address: str
+    run_id: str
+    progress: FetchProgress | None = None
+
+
+class PodReplies(NamedTuple):
+    """Holds what has passed between the operator and one run of a pod's container."""
+
+    self_check: SelfCheckResult | None = None
+    announced_space: str | None = None
+    """The vector space of the service's name that the pod was told."""
+    progress: FetchProgress | None = None
+
+
+PodPhase = Literal["Pending", "Fetching", "Loading", "Ready", "Ending"]
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """Holds the parts of a pod that decisions rest on."""
+
+    name: str
+    revision: str
+    template_hash: str
+    """Hash of the pod template that the pod was made from."""
+    config_map: str
+    """Name of the ConfigMap that the pod mounts."""
+    phase: PodPhase
+    failure: Failure | None
+    report: ModelReport | None
+    uid: str = ""
+    address: str = ""
+    """IP address of the pod; empty before it has one."""
+    run_id: str = ""
+    """Identifies one run of its serving container: a restarted one knows nothing of what the previous one was
+    told.
+    """
+    space_label: str = ""
+    """The vector space that the pod is labelled with."""
+    self_check: SelfCheckResult | None = None
+    announced_space: str | None = None
+    fetching_pod: FetchingPod | None = None
+    """The pod as a fetching one, where it is fetching now."""
+
+    @property
+    def space(self) -> str | None:
+        """The vector space that the pod makes, as far as it is known."""
+        if self.self_check is not None and self.self_check.space is not None:
+            return self.self_check.space
+        return self.report.vector_space if self.report is not None else None

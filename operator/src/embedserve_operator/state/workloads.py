@@ -1,0 +1,55 @@
+"""This module describes Deployments and their autoscalers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentState:
+    """Holds the parts of a Deployment that decisions rest on."""
+
+    name: str
+    revision: str
+    fingerprint: str
+    config_map: str
+    """Name of the ConfigMap that its pods mount."""
+    is_settled: bool
+    """Whether its controller has seen the latest spec."""
+    desired_replicas: int
+    """The number of pods that its spec asks for."""
+    replicas: int
+    updated: int
+    ready: int
+    available: int
+    is_autoscaled: bool
+    """Whether it was last applied without a number of pods, since an autoscaler decides it."""
+    space: str
+    """The vector space that it is labelled with; empty before that is known."""
+    creation_problem: str
+    """Why its pods cannot be created (quota, admission), as the API server says; empty when they can."""
+    template_hash: str = ""
+    """Hash of its pod template."""
+    declaration: str = ""
+    """The fields of the manifest that declare its model, as JSON; empty when the Deployment does not say."""
+    model_bytes: int | None = None
+    """Size of the model's files that its pod template was made for."""
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscalerState:
+    """Holds the parts of a HorizontalPodAutoscaler that decisions rest on."""
+
+    target: str
+    """Name of the Deployment that it scales."""
+    current: int
+    desired: int
+    value: str | None
+    """Average value of its first metric."""
+    is_active: bool | None
+    """Whether it can compute a number of pods; None before its first look."""
+    reason: str
+    """Why it can or cannot, as a single word; `message` says it for people."""
+    message: str
+    is_at_maximum: bool
+    """Whether it would have more pods than it is allowed to."""

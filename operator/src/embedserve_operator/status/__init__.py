@@ -1,0 +1,1 @@
+"""Publishes the status of a resource when it says something new."""

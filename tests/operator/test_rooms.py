@@ -1,0 +1,28 @@
+"""The rooms of the package: few files at its top, one job each, told in one sentence in the code and on both pages."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import embedserve_operator
+
+PACKAGE = Path(embedserve_operator.__file__).parent
+DOCS = Path(__file__).parents[2] / "docs"
+ROOMS = sorted(path.parent for path in PACKAGE.glob("*/__init__.py"))
+
+
+def test_only_what_every_room_may_know_stands_at_the_top() -> None:
+    assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "errors.py", "settings.py"}
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_a_room_has_one_job_and_the_pages_say_the_same(room: Path) -> None:
+    docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) or ""
+    job = docstring.partition("\n")[0].removesuffix(".")
+    assert job
+    assert " and " not in job
+    for page in ("architecture.md", "operator.md"):
+        assert f"| `{room.name}/` | {job}" in (DOCS / page).read_text(encoding="utf-8")
