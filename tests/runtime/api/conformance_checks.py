@@ -86,7 +86,7 @@ def labelled(*, total: float = 1.0) -> Check:
 
 
 def empty(answer: httpx.Response) -> bool:
-    return answer.content == b""
+    return answer.content == b"" and "content-type" not in answer.headers
 
 
 def timed(answer: httpx.Response) -> bool:

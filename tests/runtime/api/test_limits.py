@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -65,6 +66,23 @@ async def test_a_request_not_answered_in_time_is_504() -> None:
         gate.release()
     assert answer.status_code == 504
     assert "not answered within" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("route", [EMBED, "/v1/encode"])
+async def test_a_request_whose_inputs_take_too_long_to_tokenize_is_504_in_its_time(route: str) -> None:
+    """A text of megabytes without a blank took 10 s with a limit of 1 s."""
+    release = threading.Event()
+    async with bench() as server:
+        others = [asyncio.create_task(server.service.in_thread(release.wait)) for _ in range(64)]
+        await asyncio.sleep(0)
+        answer = await server.client.post(
+            route, json={"inputs": "a" * 10_000}, headers={"x-embedserve-timeout": "0.05"}
+        )
+        release.set()
+        await asyncio.gather(*others)
+        assert server.context.memory.pending == 0
+    assert answer.status_code == 504
+    assert "not tokenized within 0.0 s" in answer.text or "not tokenized within 0.1 s" in answer.text
 
 
 async def test_bytes_of_all_requests_together_are_bounded() -> None:

@@ -246,6 +246,13 @@ ERRORS = [
 ]
 
 
+async def test_the_error_about_a_prompt_quotes_the_beginning_of_a_long_name() -> None:
+    async with bench() as server:
+        answer = await server.client.post("/embed", json={"inputs": "a", "prompt_name": "p" * 100_000})
+    assert answer.status_code == 422
+    assert f"{'p' * 100!r} does not exist" in answer.json()["error"]
+
+
 @pytest.mark.parametrize("path", ["/embed", "/v1/embeddings"])
 @pytest.mark.parametrize(("body", "headers", "want_status", "want_message"), ERRORS)
 async def test_errors_say_the_cause_and_the_server_goes_on(

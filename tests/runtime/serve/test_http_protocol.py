@@ -92,6 +92,28 @@ def test_a_client_that_sends_all_of_a_body_beyond_the_limit_can_read_the_413(
         assert wire.answer().status == 200
 
 
+def test_a_body_that_is_announced_beyond_the_limit_gets_413_before_any_of_it_comes(server: Target) -> None:
+    wire = server.wire()
+    wire.send(request("POST", "/embed", JSON, f"content-length: {MOST_BODY + 1}"))
+    answer = wire.answer()
+    assert (answer.status, answer.get("connection")) == (413, "close"), answer
+    assert wire.ending().how == "closed"
+
+
+def test_a_client_without_a_key_sends_no_body_for_ever(guarded: Target) -> None:
+    """What comes in behind a 401 is thrown away, up to a bound that leaves the connection to clients that mean well."""
+    wire = guarded.wire()
+    wire.send(request("POST", "/embed", JSON, "content-length: 10000000000"))
+    assert wire.answer().status == 401
+    wire.send(b"a" * 2 * 2**20)
+    assert wire.ending().how == "closed"
+    wire = guarded.wire()
+    wire.send(request("POST", "/embed", JSON, body=b"a" * 2**19))
+    assert wire.answer().status == 401
+    wire.send(request("GET", "/health"))
+    assert wire.answer().status == 200
+
+
 def test_a_client_that_waits_for_100_gets_it_and_then_its_answer(server: Target) -> None:
     wire = server.wire()
     head = request("POST", "/embed", JSON, "expect: 100-continue", f"content-length: {len(TEXT)}")

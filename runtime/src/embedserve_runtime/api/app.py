@@ -9,7 +9,6 @@ from fastapi import APIRouter, FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,6 +16,7 @@ from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.error_response import add_exception_handlers
 from embedserve_runtime.api.middleware.api_key import ApiKeyMiddleware
 from embedserve_runtime.api.middleware.body import BodyMiddleware
+from embedserve_runtime.api.middleware.compression import CompressionMiddleware
 from embedserve_runtime.api.middleware.forwarding import ForwardingMiddleware
 from embedserve_runtime.api.middleware.request_context import RequestContextMiddleware
 from embedserve_runtime.api.openapi import describe_keys
@@ -107,7 +107,7 @@ def _middleware(context: ServerContext, settings: ServerSettings) -> Sequence[Mi
         )
     stack.append(Middleware(RequestContextMiddleware, server=context))
     if settings.compress_from_bytes is not None:
-        stack.append(Middleware(GZipMiddleware, minimum_size=settings.compress_from_bytes, compresslevel=1))
+        stack.append(Middleware(CompressionMiddleware, min_bytes=settings.compress_from_bytes))
     if settings.space_url is not None:
         stack.append(Middleware(ForwardingMiddleware, server=context, space_url=settings.space_url))
     if context.keys:

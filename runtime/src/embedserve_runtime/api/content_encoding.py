@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from embedserve_runtime.api.errors import BodyTooLarge, MalformedBody, UnsupportedEncoding
 
+MAX_MEMBERS = 16
+"""Of one body. Each costs a decompressor and a copy of what follows it, however little is in it."""
 GZIP_WINDOW = 16 + zlib.MAX_WBITS
 """zlib's word for the gzip format."""
 
@@ -15,23 +17,26 @@ GZIP_WINDOW = 16 + zlib.MAX_WBITS
 def unpack(content: bytes, encoding: bytes, max_bytes: int) -> bytes:
     """`content` as it was before `encoding`, the value of the request's Content-Encoding.
 
-    Raises UnsupportedEncoding for an encoding that is not read, several one after another included, MalformedBody for
-    content that is not what the header says, and BodyTooLarge before more than `max_bytes` are unpacked.
+    Raises UnsupportedEncoding as `check_encoding` does, MalformedBody for content that is not what the header says, and
+    BodyTooLarge before more than `max_bytes` are unpacked.
     """
+    check_encoding(encoding)
+    unpack_one = _UNPACKERS.get(encoding.strip().lower())
+    return content if unpack_one is None else unpack_one(content, max_bytes)
+
+
+def check_encoding(encoding: bytes) -> None:
+    """Raises UnsupportedEncoding for an encoding that is not read, several one after another included."""
     name = encoding.strip().lower()
-    if name in (b"", b"identity"):
-        return content
-    unpack_one = _UNPACKERS.get(name)
-    if unpack_one is None:
+    if name not in (b"", b"identity") and name not in _UNPACKERS:
         shown = encoding.decode("latin-1")
         raise UnsupportedEncoding(f"Content-Encoding {shown!r} is not read; send gzip, zstd or none")
-    return unpack_one(content, max_bytes)
 
 
 def _unpack_gzip(content: bytes, max_bytes: int) -> bytes:
     """A gzip file may have several members, whose contents follow one another (RFC 1952, section 2.2)."""
     unpacked = bytearray()
-    while content:
+    for _ in range(MAX_MEMBERS):
         member = zlib.decompressobj(GZIP_WINDOW)
         try:
             unpacked += member.decompress(content, max_bytes + 1 - len(unpacked))
@@ -41,7 +46,9 @@ def _unpack_gzip(content: bytes, max_bytes: int) -> bytes:
         if not member.eof:
             raise MalformedBody("the body ends in the middle of what its Content-Encoding says is gzip")
         content = member.unused_data
-    return bytes(unpacked)
+        if not content:
+            return bytes(unpacked)
+    raise MalformedBody(f"the body is of more than {MAX_MEMBERS} gzip members; pack it in one")
 
 
 def _unpack_zstd(content: bytes, max_bytes: int) -> bytes:
@@ -52,7 +59,7 @@ def _unpack_zstd(content: bytes, max_bytes: int) -> bytes:
     else:
         from backports import zstd
     unpacked = bytearray()
-    while content:
+    for _ in range(MAX_MEMBERS):
         frame = zstd.ZstdDecompressor()
         try:
             unpacked += frame.decompress(content, max_bytes + 1 - len(unpacked))
@@ -62,7 +69,9 @@ def _unpack_zstd(content: bytes, max_bytes: int) -> bytes:
         if not frame.eof:
             raise MalformedBody("the body ends in the middle of what its Content-Encoding says is zstd")
         content = frame.unused_data
-    return bytes(unpacked)
+        if not content:
+            return bytes(unpacked)
+    raise MalformedBody(f"the body is of more than {MAX_MEMBERS} zstd frames; pack it in one")
 
 
 def _check_size(size: int, max_bytes: int) -> None:

@@ -30,11 +30,9 @@ class BytesResponse(Response):
         self.status_code = status_code
         self.background = None
         self.body = body
-        self.raw_headers = [
-            (b"content-type", content_type),
-            (b"content-length", b"%d" % len(body)),
-            *headers,
-        ]
+        self.raw_headers = [(b"content-length", b"%d" % len(body)), *headers]
+        if body:
+            self.raw_headers.insert(0, (b"content-type", content_type))
 
 
 def result_response(

@@ -20,6 +20,8 @@ HEAD_SECONDS = 30.0
 BODY_SECONDS = 60.0
 """For a body to arrive, and beyond that as long as it comes at `MIN_BODY_BYTES_PER_SECOND`."""
 MIN_BODY_BYTES_PER_SECOND = 16_384
+MAX_DISCARDED_BYTES = 1_048_576
+"""Of a body that still comes in when the request is answered, for the connection to be of use afterwards."""
 WRITE_SECONDS = 60.0
 """Without any byte of an answer being taken by the client."""
 LINGER_SECONDS = 2.0

@@ -76,6 +76,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._replays_head = False
         self._unparsed_bytes = 0
         self._body_bytes = 0
+        self._discarded_bytes = 0
         self._read_deadline = self.loop.time() + limits.IDLE_SECONDS
         self._unwritten_bytes = 0
         self._write_deadline = math.inf
@@ -127,7 +128,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         super().on_message_begin()
         self._in_head, self._has_had_request = True, True
-        self._unparsed_bytes = self._body_bytes = 0
+        self._unparsed_bytes = self._body_bytes = self._discarded_bytes = 0
         self._read_deadline = self.loop.time() + limits.HEAD_SECONDS
 
     def on_url(self, url: bytes) -> None:
@@ -158,6 +159,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         super().on_body(body)
+        if self.cycle is not None and self.cycle.response_complete:
+            self._discarded_bytes += len(body)
+            if self._discarded_bytes > limits.MAX_DISCARDED_BYTES and not self._reads_no_more:
+                self._close_lingering()
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():

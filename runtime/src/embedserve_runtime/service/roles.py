@@ -7,6 +7,9 @@ from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.routes import DOCUMENT, QUERY
 from embedserve_runtime.service.values import EmbedQuery
 
+# Of a name that is not known, in the error about it.
+MAX_QUOTED = 100
+
 
 def is_query(card: ModelCard, query: EmbedQuery) -> bool:
     """Whether the inputs are queries.
@@ -49,7 +52,7 @@ def prompt_of(card: ModelCard, query: EmbedQuery) -> str:
         return ""  # names a role that the model has, without a text of its own
     if name not in card.prompts:
         known = ", ".join(f'"{known}"' for known in card.prompts)
-        raise UnknownPrompt(f"prompt name {name!r} does not exist. Available prompts: [{known}]")
+        raise UnknownPrompt(f"prompt name {name[:MAX_QUOTED]!r} does not exist. Available prompts: [{known}]")
     _check_texts_only(query)
     return card.prompts[name]
 

@@ -13,6 +13,7 @@ from embedserve_runtime.engines.base import EngineFacts, Int32Array, Tokens, len
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import (
     BatchTooLarge,
+    DeadlineExceeded,
     EmptyInput,
     InvalidInput,
     VectorSpaceMismatch,
@@ -105,6 +106,7 @@ class EmbeddingService:
         sequences = await self._tokenize(
             characters + len(prompt) * len(query.inputs),
             lambda: self._encoder_of(query).encode(query.inputs, prompt, self._rules(query)),
+            self._deadline(started, query.timeout),
         )
         if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) or query.spans is not None:
             self._check_hidden(sum(map(len, sequences)))
@@ -130,7 +132,8 @@ class EmbeddingService:
         started = self._clock()
         head = self._check_score(query)
         characters = sum(len(item) if isinstance(item, str) else sum(map(len, item)) for item in query.items)
-        sequences = await self._tokenize(characters, lambda: self._encode_items(query))
+        deadline = self._deadline(started, query.timeout)
+        sequences = await self._tokenize(characters, lambda: self._encode_items(query), deadline)
         request = BatchRequest(sequences, Output.LOGITS)
         results, usage = await self._run(request, characters, started, query.timeout)
         logits = results.logits
@@ -295,8 +298,21 @@ class EmbeddingService:
         )
         return [next(of_texts if isinstance(item, str) else of_pairs) for item in query.items]
 
-    async def _tokenize(self, characters: int, encode: Callable[[], Sequence[Tokens]]) -> Sequence[Tokens]:
-        return encode() if characters <= INLINE_CHARACTERS else await self.in_thread(encode)
+    async def _tokenize(
+        self, characters: int, encode: Callable[[], Sequence[Tokens]], deadline: float
+    ) -> Sequence[Tokens]:
+        """Encode `characters` characters. Raises DeadlineExceeded at `deadline`, a time of the clock: megabytes without
+        a blank take the tokenizer seconds, which nothing can stop, and the client does not wait for them."""
+        if characters <= INLINE_CHARACTERS:
+            return encode()
+        seconds = max(0.0, deadline - self._clock())
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.in_thread(encode)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the inputs were not tokenized within {seconds:.1f} s; send fewer or shorter ones"
+            ) from None
 
     async def _run(
         self, request: BatchRequest, characters: int, started: float, seconds: float | None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from embedserve_runtime.api.content_encoding import unpack
+from embedserve_runtime.api.content_encoding import check_encoding, unpack
 from embedserve_runtime.api.context import ServerContext, context_in
 from embedserve_runtime.api.errors import BodyTooLarge
 from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
@@ -83,10 +83,9 @@ class _BodyReader:
         """
         max_bytes = self._memory.max_body_bytes
         if int(headers.get(b"content-length", 0)) > max_bytes:
-            # A client that asked first is not told to go on. One that did not is read, so that it gets to the answer.
-            if b"expect" not in headers:
-                await self._discard()
             raise self._too_large()
+        if b"content-encoding" in headers:
+            check_encoding(headers[b"content-encoding"])
         self._reserve(MIN_REQUEST_BYTES)
         chunks: list[bytes] = []
         while True:
@@ -96,7 +95,6 @@ class _BodyReader:
             if chunk := message.get("body", b""):
                 self._watch.received += len(chunk)
                 if self._watch.received > max_bytes:
-                    await self._discard()
                     raise self._too_large()
                 self._reserve_up_to(self._watch.received)
                 chunks.append(chunk)
@@ -112,15 +110,6 @@ class _BodyReader:
     def release(self) -> None:
         self._memory.release(self._reserved)
         self._reserved = 0
-
-    async def _discard(self) -> None:
-        """Let a client finish sending, up to another body's worth, so that it reads the answer."""
-        left = self._memory.max_body_bytes
-        while left > 0:
-            message = await self._receive()
-            left -= len(message.get("body", b""))
-            if not message.get("more_body", False):
-                return
 
     def _reserve_up_to(self, size: int) -> None:
         if size > self._reserved:
