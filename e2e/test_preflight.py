@@ -19,7 +19,7 @@ from e2e.demo.release import CHART, OPERATOR_NAMESPACE, RELEASE
 from e2e.scaled import scaled_spec, somebody_elses_api
 from e2e.services import OPERATOR, PATIENCE_S
 
-PROGRAM = "from embedserve_operator.cli import plugin; raise SystemExit(plugin())"
+PROGRAM = "from embedserve_operator.commands.cli import kubectl_plugin; raise SystemExit(kubectl_plugin())"
 
 
 @pytest.fixture(scope="module", autouse=True)
