@@ -1,10 +1,12 @@
-"""Bodies that were packed for the way (`Content-Encoding`), unpacked within a bound."""
+"""Compressed request bodies (`Content-Encoding`), decompressed within a bound."""
 
 from __future__ import annotations
 
 import sys
 import zlib
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Protocol
 
 from embedserve_runtime.api.errors import BodyTooLarge, MalformedBody, UnsupportedEncoding
 
@@ -14,75 +16,76 @@ GZIP_WINDOW = 16 + zlib.MAX_WBITS
 """zlib's word for the gzip format."""
 
 
-def unpack(content: bytes, encoding: bytes, max_bytes: int) -> bytes:
-    """`content` as it was before `encoding`, the value of the request's Content-Encoding.
+class _Decompressor(Protocol):
+    """Decompresses one gzip member or one zstd frame, as those of the standard library do."""
 
-    Raises UnsupportedEncoding as `check_encoding` does, MalformedBody for content that is not what the header says, and
-    BodyTooLarge before more than `max_bytes` are unpacked.
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+class _Format(NamedTuple):
+    """A compressed format. parts: what it calls the pieces that a body may be made of."""
+
+    name: str
+    parts: str
+    new_decompressor: Callable[[], _Decompressor]
+    error: type[Exception]
+
+
+def find_decoder(encoding: bytes) -> Callable[[bytes, int], bytes] | None:
+    """The function that decodes a body with this value of Content-Encoding; None where it is as it came.
+
+    The function takes the body and the number of bytes that may come out. It raises MalformedBody for a body that is
+    not what the header says, and BodyTooLarge before more than that number of bytes are decompressed.
+
+    Raises UnsupportedEncoding for an encoding that is not read, several one after another included.
     """
-    check_encoding(encoding)
-    unpack_one = _UNPACKERS.get(encoding.strip().lower())
-    return content if unpack_one is None else unpack_one(content, max_bytes)
-
-
-def check_encoding(encoding: bytes) -> None:
-    """Raises UnsupportedEncoding for an encoding that is not read, several one after another included."""
     name = encoding.strip().lower()
-    if name not in (b"", b"identity") and name not in _UNPACKERS:
+    if name in (b"", b"identity"):
+        return None
+    if name not in _FORMATS:
         shown = encoding.decode("latin-1")
         raise UnsupportedEncoding(f"Content-Encoding {shown!r} is not read; send gzip, zstd or none")
+    return partial(_decompress, _FORMATS[name]())
 
 
-def _unpack_gzip(content: bytes, max_bytes: int) -> bytes:
-    """A gzip file may have several members, whose contents follow one another (RFC 1952, section 2.2)."""
-    unpacked = bytearray()
+def _decompress(compressed: _Format, content: bytes, max_bytes: int) -> bytes:
+    """Decompress all members of a body, whose contents follow one another (RFC 1952, section 2.2; RFC 8878, section
+    3)."""
+    name = compressed.name
+    decompressed = bytearray()
     for _ in range(MAX_MEMBERS):
-        member = zlib.decompressobj(GZIP_WINDOW)
+        member = compressed.new_decompressor()
         try:
-            unpacked += member.decompress(content, max_bytes + 1 - len(unpacked))
-        except zlib.error as error:
-            raise MalformedBody(f"the body is not gzip, as its Content-Encoding says: {error}") from error
-        _check_size(len(unpacked), max_bytes)
+            decompressed += member.decompress(content, max_bytes + 1 - len(decompressed))
+        except compressed.error as error:
+            raise MalformedBody(f"the body is not {name}, as its Content-Encoding says: {error}") from error
+        if len(decompressed) > max_bytes:
+            raise BodyTooLarge(
+                f"unpacked, the body is larger than {max_bytes} bytes; send fewer inputs at a time"
+            )
         if not member.eof:
-            raise MalformedBody("the body ends in the middle of what its Content-Encoding says is gzip")
+            raise MalformedBody(f"the body ends in the middle of what its Content-Encoding says is {name}")
         content = member.unused_data
         if not content:
-            return bytes(unpacked)
-    raise MalformedBody(f"the body is of more than {MAX_MEMBERS} gzip members; pack it in one")
+            return bytes(decompressed)
+    raise MalformedBody(f"the body is of more than {MAX_MEMBERS} {name} {compressed.parts}; pack it in one")
 
 
-def _unpack_zstd(content: bytes, max_bytes: int) -> bytes:
-    """Frames may follow one another, as members of gzip may (RFC 8878, section 3)."""
-    # Imported here: few clients pack their requests so.
+def _gzip() -> _Format:
+    return _Format("gzip", "members", partial(zlib.decompressobj, GZIP_WINDOW), zlib.error)
+
+
+def _zstd() -> _Format:
+    # Imported here: few clients compress their requests so.
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:
         from backports import zstd
-    unpacked = bytearray()
-    for _ in range(MAX_MEMBERS):
-        frame = zstd.ZstdDecompressor()
-        try:
-            unpacked += frame.decompress(content, max_bytes + 1 - len(unpacked))
-        except zstd.ZstdError as error:
-            raise MalformedBody(f"the body is not zstd, as its Content-Encoding says: {error}") from error
-        _check_size(len(unpacked), max_bytes)
-        if not frame.eof:
-            raise MalformedBody("the body ends in the middle of what its Content-Encoding says is zstd")
-        content = frame.unused_data
-        if not content:
-            return bytes(unpacked)
-    raise MalformedBody(f"the body is of more than {MAX_MEMBERS} zstd frames; pack it in one")
+    return _Format("zstd", "frames", zstd.ZstdDecompressor, zstd.ZstdError)
 
 
-def _check_size(size: int, max_bytes: int) -> None:
-    if size > max_bytes:
-        raise BodyTooLarge(
-            f"unpacked, the body is larger than {max_bytes} bytes; send fewer inputs at a time"
-        )
-
-
-_UNPACKERS: dict[bytes, Callable[[bytes, int], bytes]] = {
-    b"gzip": _unpack_gzip,
-    b"x-gzip": _unpack_gzip,
-    b"zstd": _unpack_zstd,
-}
+_FORMATS: dict[bytes, Callable[[], _Format]] = {b"gzip": _gzip, b"x-gzip": _gzip, b"zstd": _zstd}

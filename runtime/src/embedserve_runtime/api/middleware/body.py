@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from embedserve_runtime.api.content_encoding import check_encoding, unpack
+from embedserve_runtime.api.content_encoding import find_decoder
 from embedserve_runtime.api.context import ServerContext, context_in
 from embedserve_runtime.api.errors import BodyTooLarge
 from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
@@ -84,8 +84,7 @@ class _BodyReader:
         max_bytes = self._memory.max_body_bytes
         if int(headers.get(b"content-length", 0)) > max_bytes:
             raise self._too_large()
-        if b"content-encoding" in headers:
-            check_encoding(headers[b"content-encoding"])
+        decode = find_decoder(headers.get(b"content-encoding", b""))
         self._reserve(MIN_REQUEST_BYTES)
         chunks: list[bytes] = []
         while True:
@@ -101,11 +100,11 @@ class _BodyReader:
             if not message.get("more_body", False):
                 break
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        if b"content-encoding" not in headers:
+        if decode is None:
             return body
-        unpacked = unpack(body, headers[b"content-encoding"], max_bytes)
-        self._reserve_up_to(len(unpacked))
-        return unpacked
+        decoded = decode(body, max_bytes)
+        self._reserve_up_to(len(decoded))
+        return decoded
 
     def release(self) -> None:
         self._memory.release(self._reserved)
