@@ -18,7 +18,7 @@ VECTOR_SPACE = b"x-embedserve-vector-space"
 
 
 class BytesResponse(Response):
-    """An answer whose body and headers are bytes, so that nothing has to be encoded again."""
+    """An answer whose body and headers are bytes, so that nothing has to be encoded again. An empty one has no type."""
 
     def __init__(
         self,
@@ -30,9 +30,8 @@ class BytesResponse(Response):
         self.status_code = status_code
         self.background = None
         self.body = body
-        self.raw_headers = [(b"content-length", b"%d" % len(body)), *headers]
-        if body:
-            self.raw_headers.insert(0, (b"content-type", content_type))
+        media_type = ((b"content-type", content_type),) if body else ()
+        self.raw_headers = [*media_type, (b"content-length", b"%d" % len(body)), *headers]
 
 
 def result_response(
