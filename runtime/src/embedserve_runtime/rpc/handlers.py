@@ -191,7 +191,7 @@ class MethodHandlers:
         handler: Callable[[MessageContext, T], Awaitable[Response[A]]],
     ) -> _ResponseWithHeaders[A]:
         service = self._server.readiness.service()
-        options = _options(call, request_context)
+        options = _request_options(call, request_context)
         context = MessageContext(service, request_context, options, self._server.model_name)
         response = await handler(context, request)
         if response.usage is None:
@@ -245,7 +245,7 @@ async def _with_initial_metadata(call: CallContext, response: _ResponseWithHeade
     return response.message
 
 
-def _options(call: CallContext, request: RequestContext) -> RequestOptions:
+def _request_options(call: CallContext, request: RequestContext) -> RequestOptions:
     """The options of a request, with the shorter of the two times that the client may give."""
     options = request_options(request)
     times = [seconds for seconds in (options.timeout, call.seconds_left) if seconds is not None]

@@ -238,13 +238,13 @@ def _write(message: pb.EncodeResponse, embedded: EmbedResult, wanted: Output, fo
         message.dense.CopyFrom(form.matrix(embedded.dense))
         if form.precision in SCALED and form.ranges is None:
             message.scales = scales(embedded.dense).astype("<f4").tobytes()
-    message.sparse.extend(_sparse(one, form.precision) for one in embedded.sparse)
+    message.sparse.extend(_sparse_message(one, form.precision) for one in embedded.sparse)
     message.multi_vector.extend(map(form.matrix, embedded.multi_vectors))
     message.hidden.extend(map(form.matrix, embedded.hidden))
     message.chunks.extend(map(form.matrix, embedded.chunks))
 
 
-def _sparse(vector: SparseVector, precision: Precision) -> pb.SparseVector:
+def _sparse_message(vector: SparseVector, precision: Precision) -> pb.SparseVector:
     """Weights are float32 unless float16 was asked for."""
     values = quantize(vector.values[None], precision if precision in FLOATS else Precision.FLOAT32)
     return pb.SparseVector(indices=vector.indices.astype("<u4").tobytes(), values=values.tobytes())

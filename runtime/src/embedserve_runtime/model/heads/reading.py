@@ -48,7 +48,7 @@ def read_head(folder: Path, encoder: Encoder, layout: ModelLayout, asked: str) -
     if task == Task.MULTI_VECTOR:
         return Task.MULTI_VECTOR, multi_vector_head(folder, encoder, layout)
     if task == Task.SPARSE:
-        return Task.SPARSE, _sparse(source, architectures, layout)
+        return Task.SPARSE, _read_sparse_head(source, architectures, layout)
     return _classifier(source, architectures, layout, asked)
 
 
@@ -99,7 +99,7 @@ def _of_kind(architectures: Sequence[str], suffix: str) -> str | None:
     return next((name for name in architectures if name.endswith(suffix)), None)
 
 
-def _sparse(source: HeadSource, architectures: Sequence[str], layout: ModelLayout) -> SparseHead:
+def _read_sparse_head(source: HeadSource, architectures: Sequence[str], layout: ModelLayout) -> SparseHead:
     layers = masked_lm_layers(source, architectures[0] if architectures else "")
     splade = layout.modules.splade
     if splade is None:
