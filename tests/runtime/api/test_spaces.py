@@ -301,5 +301,22 @@ async def test_where_the_other_space_cannot_be_reached_the_answer_is_no_vector_o
     assert health.status_code == 200, "the process itself is well"
 
 
+async def test_a_request_goes_where_the_name_stood_when_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding_middleware, "PATIENCE_SECONDS", 0.0)
+    async with bench() as server:
+        app = create_app(server.context, at("http://127.0.0.1:1"))
+        server.context.readiness.current_space = OTHER
+
+        async def body() -> AsyncIterator[bytes]:
+            yield b'{"inputs": '
+            server.context.readiness.current_space = SPACE
+            yield b'"hello"}'
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://docs") as client:
+            answer = await client.post("/embed", content=body())
+    assert answer.status_code == 503
+    assert OTHER in answer.json()["error"]
+
+
 def test_the_other_space_is_found_by_the_first_digits_of_its_identity() -> None:
     assert url_of("http://docs-{space8}.search.svc", OTHER) == "http://docs-fedcba98.search.svc"

@@ -18,9 +18,8 @@ from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import MethodDescriptor
 from grpc import aio
 
-from embedserve_runtime.api.middleware.forwarding import PATIENCE_SECONDS, url_of
+from embedserve_runtime.api.middleware.forwarding import PATIENCE_SECONDS, unreachable, url_of
 from embedserve_runtime.api.routes import FORWARDED
-from embedserve_runtime.errors import NotReady
 from embedserve_runtime.rpc.calls import CallContext, CallRecorder, LibraryContext
 from embedserve_runtime.rpc.handlers import RpcContext
 from embedserve_runtime.rpc.messages import only_message
@@ -157,9 +156,7 @@ class CallForwarder(aio.ServerInterceptor):
                 await channel.channel_ready()
         except TimeoutError as error:
             log.warning("a call could not be forwarded: %s cannot be reached", address)
-            raise NotReady(
-                f"this name now stands for vector space {space}, which cannot be reached; try again"
-            ) from error
+            raise unreachable(space) from error
         return channel
 
 

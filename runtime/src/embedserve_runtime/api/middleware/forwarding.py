@@ -67,12 +67,14 @@ class ForwardingMiddleware:
         if space is None or scope["path"] in OWN_PATHS:
             await self._app(scope, receive, send)
             return
+        # Kept for `_pass_on`: the name may pass on once more while the body comes in.
+        scope["state"]["forwarded_space"] = space
         context_in(scope).count_as(FORWARDED)
         await self._forward(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises NotReady when nobody answers there, DeadlineExceeded."""
-        space = self._server.readiness.elsewhere() or ""
+        space = scope["state"]["forwarded_space"]
         timeout = self._server.readiness.service().batching.request_timeout_seconds
         request = Request(scope, receive)
         try:
@@ -131,11 +133,14 @@ async def _ask_patiently(client: httpx2.AsyncClient, request: httpx2.Request, sp
         except httpx2.TransportError as error:
             if clock() + pause > end:
                 log.warning("a request could not be passed on: %s", error)
-                raise NotReady(
-                    f"this name now stands for vector space {space}, which cannot be reached; try again"
-                ) from error
+                raise unreachable(space) from error
         await asyncio.sleep(pause)
         pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+
+
+def unreachable(space: str) -> NotReady:
+    """The error of a request that could not be passed on to `space`."""
+    return NotReady(f"this name now stands for vector space {space}, which cannot be reached; try again")
 
 
 def url_of(space_url: str, space: str) -> str:
