@@ -31,19 +31,12 @@ from embedserve_runtime.cpu.nodes import stay_on_one_node
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmbedserveError, EngineBroken, NotReady
-from embedserve_runtime.frontends.growing import GrowingFrontEnd
-from embedserve_runtime.frontends.own import OwnFrontEnd
-from embedserve_runtime.frontends.setup import (
-    ConnectionMetrics,
-    FrontEnd,
-    Opening,
-    Setup,
-    Told,
-    prepare_process,
-    request_series,
-    server_context,
-)
-from embedserve_runtime.frontends.supervisor import Workers
+from embedserve_runtime.frontends.auto_sized import AutoSizedFrontEnd
+from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series, build_server_context
+from embedserve_runtime.frontends.front_end import FrontEnd, FrontEndSettings, ServedModel, ServerStatus
+from embedserve_runtime.frontends.in_process import InProcessFrontEnd
+from embedserve_runtime.frontends.interpreter import tune_interpreter
+from embedserve_runtime.frontends.supervisor import WorkerSupervisor
 from embedserve_runtime.runners.base import repeat_by_concurrency
 from embedserve_runtime.scheduling.batches import BatchRequest
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
@@ -72,7 +65,7 @@ def run(config: RuntimeConfig) -> int:
     """Serve until a signal comes; the process's exit code."""
     redactor = redactor_for(config.secrets)
     configure_logs(config.log_level, redactor)
-    prepare_process()
+    tune_interpreter()
     if config.engine.one_node and config.engine.kind != "torch":
         stay_on_one_node(config.engine.threads or usable_cpus())
     code = _run(config, redactor)
@@ -113,20 +106,20 @@ class _Process:
         self._ports = ports
         self._management = management
         self._readiness = Readiness()
-        self._metrics = Metrics(request_series())
+        self._metrics = Metrics(build_request_series())
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._broken: str | None = None
-        self._growing: GrowingFrontEnd | None = None
+        self._auto_sized: AutoSizedFrontEnd | None = None
         server = config.server
-        self._setup = Setup(
+        self._settings = FrontEndSettings(
             server,
             config.batching,
             config.telemetry,
             config.log_level,
             server.served_model_name or config.model.source,
-            with_probes=management is None,
-            waits=False,
+            serves_probes=management is None,
+            waits_for_model=False,
         )
 
     async def live(self) -> None:
@@ -134,11 +127,11 @@ class _Process:
         self._loop = loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._on_signal, False)
         loop.add_signal_handler(signal.SIGINT, self._on_signal, True)
-        context = server_context(self._setup, self._readiness, self._metrics.requests, self._page)
+        context = build_server_context(self._settings, self._readiness, self._metrics.requests, self._page)
         management = self._manage(context)
         self._front = self._open_front(context)
         serving = asyncio.create_task(self._serve())
-        failing = asyncio.create_task(self._front.failed())
+        failing = asyncio.create_task(self._front.wait_for_failure())
         try:
             await asyncio.wait((serving, failing), return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
@@ -162,7 +155,7 @@ class _Process:
         return HttpServer(app, self._management, ConnectionMetrics(self._metrics.requests))
 
     def _open_front(self, context: ServerContext) -> FrontEnd:
-        server = self._setup.server
+        server = self._settings.server
         if server.grpc_port is None:
             return self._open_http(context)
         # Imported here, since the library takes time and memory that a server without gRPC need not spend.
@@ -173,16 +166,16 @@ class _Process:
         return RpcFrontEnd(RpcServer(context, ports), self._open_http(context))
 
     def _open_http(self, context: ServerContext) -> FrontEnd:
-        workers = self._setup.server.http_workers
+        workers = self._settings.server.http_workers
         if workers == "auto":
-            self._growing = GrowingFrontEnd(self._setup, self._ports, context, self._metrics)
-            return self._growing
+            self._auto_sized = AutoSizedFrontEnd(self._settings, self._ports, context, self._metrics)
+            return self._auto_sized
         if workers == 1:
-            return OwnFrontEnd(self._setup, self._ports[0], context, self._metrics)
-        return Workers(self._setup, self._ports, self._metrics)
+            return InProcessFrontEnd(self._settings, self._ports[0], context, self._metrics)
+        return WorkerSupervisor(self._settings, self._ports, self._metrics)
 
     async def _serve(self) -> None:
-        name = self._setup.model_name
+        name = self._settings.model_name
         log.info(
             "listening, loading the model",
             extra={"address": address_of(self._ports[0].serving), "model": name},
@@ -219,8 +212,8 @@ class _Process:
             loading.cancel()
             return None
         loaded = loading.result()
-        if self._growing:
-            await self._growing.grow(loaded.http_workers)
+        if self._auto_sized:
+            await self._auto_sized.grow(loaded.http_workers)
         batching, runners = self._config.batching, loaded.runners
         card, engines = runners[0].card, [runner.engine for runner in runners]
         limits = Limits(loaded.max_batch_tokens, batching.max_queue_tokens, batching.max_queue_inputs)
@@ -235,9 +228,9 @@ class _Process:
         dispatcher.on_batch_failed = self._monitor(dispatcher, loaded, card.main_output).batch_failed
         self._vector_space = card.vector_space
         self._metrics.model_loaded(card, loaded.max_batch_tokens, dispatcher, runners)
-        opening = Opening(card, limits, engines)
-        await self._front.open(opening, loaded.tokenizer, dispatcher)
-        self._open_service(opening, loaded.tokenizer, dispatcher)
+        model = ServedModel(card, limits, engines)
+        await self._front.open(model, loaded.tokenizer, dispatcher)
+        self._open_service(model, loaded.tokenizer, dispatcher)
         return dispatcher
 
     def _monitor(self, dispatcher: Dispatcher, loaded: ServableModel, wanted: Output) -> EngineMonitor:
@@ -256,22 +249,22 @@ class _Process:
         dispatcher.close(message)
         self._front.stop()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._front.finished(), LAST_ANSWERS_SECONDS)
+            await asyncio.wait_for(self._front.wait_finished(), LAST_ANSWERS_SECONDS)
         raise EngineBroken(f"{message}; the process ends, for a new one to be started")
 
-    def _open_service(self, opening: Opening, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
+    def _open_service(self, model: ServedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
         """Open the service for what this process answers beside HTTP's front ends: self-checks, and gRPC where it is
         on."""
         try:
             self._readiness.service()
         except NotReady:  # the front ends are processes of their own, which have services of their own
             service = EmbeddingService(
-                opening.card,
+                model.card,
                 tokenizer,
                 dispatcher,
-                self._setup.batching,
+                self._settings.batching,
                 time.perf_counter,
-                engines=opening.engines,
+                engines=model.engines,
             )
             self._readiness.open(service)
 
@@ -291,10 +284,10 @@ class _Process:
             await asyncio.wait_for(self._hurry.wait(), settings.endpoint_drain_seconds)
         self._front.stop()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._front.finished(), settings.shutdown_grace_seconds)
+            await asyncio.wait_for(self._front.wait_finished(), settings.shutdown_grace_seconds)
         dispatcher.close("the process is shutting down")
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._front.finished(), LAST_ANSWERS_SECONDS)
+            await asyncio.wait_for(self._front.wait_finished(), LAST_ANSWERS_SECONDS)
         await asyncio.to_thread(dispatcher.join, LAST_ANSWERS_SECONDS)
         log.info("stopped")
 
@@ -310,7 +303,7 @@ class _Process:
 
     def _tell(self) -> None:
         readiness = self._readiness
-        self._front.tell(Told(readiness.phase, readiness.message, readiness.current_space))
+        self._front.set_status(ServerStatus(readiness.phase, readiness.message, readiness.current_space))
 
     async def _page(self) -> bytes:
         return self._metrics.page()
