@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from embedserve_runtime.api.errors import GONE_CAUSE, INTERNAL, HttpError, http_error_of
+from embedserve_runtime.api.json_size import JsonBounds
 from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.errors import EmbedserveError
@@ -36,9 +37,8 @@ _numbers = itertools.count(1)
 class ServerContext:
     """What all requests of the process share.
 
-    model_name: as answers call the model. metrics_page: makes the text of `/metrics`. max_json_values: of one body, the
-    ids of tokens included. http_workers: how many processes speak HTTP, this one included. access_log: gets a line for
-    each request.
+    model_name: as answers call the model. metrics_page: makes the text of `/metrics`. http_workers: how many processes
+    speak HTTP, this one included. access_log: gets a line for each request.
     """
 
     readiness: Readiness
@@ -48,7 +48,7 @@ class ServerContext:
     memory: RequestMemory
     keys: ApiKeys = field(default_factory=ApiKeys)
     tracer: RequestTracer | None = None
-    max_json_values: int = 1_000_000
+    json_bounds: JsonBounds = field(default_factory=JsonBounds)
     http_workers: int = 1
     access_log: logging.Logger = log
 

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from embedserve_runtime.api.context import RequestContext, context_in, server_of
 from embedserve_runtime.api.errors import UnsupportedMediaType
-from embedserve_runtime.api.json_size import check_values
+from embedserve_runtime.api.json_size import check_json_size
 from embedserve_runtime.api.schemas.base import ApiModel
 from embedserve_runtime.api.schemas.reading import read_json
 
@@ -69,7 +69,7 @@ def _application_of(endpoint: Callable[..., Awaitable[Response]], model: type[Ap
             response = await endpoint(request)
         else:
             context = context_in(scope)
-            await check_values(context.body, server_of(request).max_json_values)
+            await check_json_size(context.body, server_of(request).json_bounds)
             response = await endpoint(request, read_body(context, model))
         await response(scope, receive, send)
 

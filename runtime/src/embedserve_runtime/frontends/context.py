@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.errors import CAUSES, STATUSES
+from embedserve_runtime.api.json_size import JsonBounds
 from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
 from embedserve_runtime.api.routes import (
@@ -16,6 +17,7 @@ from embedserve_runtime.api.routes import (
     RPC_EMBEDDING_SERVICES,
     RPC_SERVICES,
 )
+from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.frontends.front_end import FrontEndSettings
 from embedserve_runtime.service.readiness import Readiness
 from embedserve_runtime.telemetry.requests import RequestFacts, RequestMetrics, RequestSeries
@@ -60,10 +62,15 @@ def build_server_context(
         RequestMemory(server.max_body_bytes, share),
         ApiKeys(server.api_keys),
         tracer=_build_tracer(settings),
-        # No more could wait in the queue, as texts or as token ids.
-        max_json_values=max(settings.batching.max_queue_tokens, settings.batching.max_queue_inputs),
+        json_bounds=_json_bounds(settings.batching),
         http_workers=server.first_workers,
     )
+
+
+def _json_bounds(batching: BatchingSettings) -> JsonBounds:
+    """No more could wait in the queue, as texts or as token ids."""
+    inputs = batching.max_queue_inputs
+    return JsonBounds(max_values=max(batching.max_queue_tokens, inputs), max_arrays=2 * inputs)
 
 
 def _build_tracer(settings: FrontEndSettings) -> RequestTracer | None:
