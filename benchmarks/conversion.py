@@ -33,6 +33,7 @@ from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model import families
+from embedserve_runtime.model.folder import read_folder
 from tests.support.models import minilm_folder
 
 CASES = {
@@ -60,7 +61,7 @@ def large_model(folder: Path) -> Path:
     sizes = {"vocab_size": 30_522, "max_position_embeddings": 512}
     (folder / "config.json").write_text(json.dumps({"model_type": "bert"} | sizes | LARGE))
     shutil.copy(minilm_folder() / "tokenizer.json", folder)
-    encoder = families.describe(folder)
+    encoder = families.describe(read_folder(folder))
     sources, source = encoder.parameter_names.sources, np.random.default_rng(0)
     tensors = {}
     for one in encoder.parameters():

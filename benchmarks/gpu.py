@@ -45,6 +45,7 @@ from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.folder import read_folder
 
 DEVICE = torch.device("cuda", 0)
 IN_FLIGHT = 2
@@ -215,7 +216,7 @@ def write(shape: Shape | Trained, folder: Path) -> None:
 
 def compile_kernels(case: Case, folder: Path) -> None:
     """All that `measure` runs in 16 or 8 bit, into the compiler's folder. In a process of its own."""
-    encoder = families.describe(folder)
+    encoder = families.describe(read_folder(folder))
     weights = Weights(encoder, Checkpoint.open(folder))
     loaded = Loaded(encoder, weights, case.shape, torch.bfloat16, case.eight_bit)
     for work in case.works:
@@ -250,7 +251,7 @@ def unlike(cases: Sequence[Case]) -> list[Case]:
 
 def measure(case: Case, folder: Path, peak: float, for_seconds: float) -> Iterator[Row]:
     shape, name, started = case.shape, case.name, time.perf_counter()
-    encoder = families.describe(folder)
+    encoder = families.describe(read_folder(folder))
     weights = Weights(encoder, Checkpoint.open(folder))
     stored = next(weights.raw_tensors())[1].dtype.name
     loaded = Loaded(encoder, weights, shape, torch.bfloat16, case.eight_bit)

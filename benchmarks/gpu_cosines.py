@@ -36,7 +36,9 @@ from embedserve_runtime.heads import dense
 from embedserve_runtime.loading.assembly import runners_of
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.folder import read_folder
 from embedserve_runtime.model.pipeline import Pooling
+from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.runtime.engines.cases import CASES
@@ -59,7 +61,7 @@ def of_encoder(number: int, dtype: torch.dtype) -> Cosines:
     with TemporaryDirectory() as place:
         folder = Path(place)
         reference = case.build(folder)
-        encoder = families.describe(folder)
+        encoder = families.describe(read_folder(folder))
         engine = TorchEngine(encoder, Weights(encoder, Checkpoint.open(folder)), _device(), dtype)
         batch = case.batch()
         got, want = (
@@ -76,7 +78,9 @@ def of_routes(name: str, dtype: torch.dtype) -> Cosines:
         torch.manual_seed(1)
         model = saved_pipeline(folder, *CHAINS[name](Bare(Path(place))), **PROMPTS)
         (runner,) = runners_of(
-            card_of(folder), lambda encoder, weights: [TorchEngine(encoder, weights, _device(), dtype)]
+            card_of(folder),
+            ModelTensors(folder),
+            lambda encoder, weights: [TorchEngine(encoder, weights, _device(), dtype)],
         )
         card = runner.card
         assert card.query is not None  # the table has nothing else

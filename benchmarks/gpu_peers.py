@@ -30,6 +30,7 @@ from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.folder import read_folder
 
 ROUNDS = 7
 WORK: dict[str, Lengths] = {
@@ -72,7 +73,7 @@ def main() -> None:
             SentenceTransformer(modules=[Transformer(str(folder)), PeerPooling(768)], device="cuda").to(dtype)
             for dtype in (torch.float32, torch.bfloat16)
         )
-        encoder = families.describe(folder)
+        encoder = families.describe(read_folder(folder))
         ours = Loaded(encoder, Weights(encoder, Checkpoint.open(folder)), BERT_BASE, torch.bfloat16)
 
     def encode(texts: list[str]) -> FloatArray:

@@ -31,6 +31,7 @@ from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.folder import read_folder
 
 SHAPES = {shape.name: shape for shape in (BERT_BASE, BGE_M3, QWEN3, MODERNBERT)}
 BATCHES = 10
@@ -105,7 +106,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         shape.save(folder)
-        encoder = families.describe(folder)
+        encoder = families.describe(read_folder(folder))
         weights = Weights(encoder, Checkpoint.open(folder))
         loaded = Loaded(encoder, weights, shape, torch.bfloat16, eight_bit)
     for work in arguments.work:

@@ -28,6 +28,7 @@ from benchmarks.packing import log_uniform, random_batch
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.folder import read_folder
 
 WORK: dict[str, Lengths] = {
     "32 x 512": np.full(32, 512),
@@ -52,7 +53,7 @@ class Shared:
 
 def replica(number: int, folder: Path, shared: Shared) -> None:
     """A process: takes part in all rounds of more than `number`."""
-    encoder = families.describe(folder)
+    encoder = families.describe(read_folder(folder))
     loaded = Loaded(encoder, Weights(encoder, Checkpoint.open(folder)), BERT_BASE, torch.bfloat16)
     for name, lengths in WORK.items():
         batch = random_batch(lengths)

@@ -36,6 +36,7 @@ from benchmarks.load import load
 from benchmarks.packing import random_batch
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.folder import read_folder
 
 TEXTS = 32
 # Enough requests in hand to fill the largest batch twice.
@@ -65,7 +66,7 @@ def save(folder: Path) -> None:
 
 def engine_rates(folder: Path, seconds: float) -> dict[str, float]:
     """Tokens/s of the engine alone, with a batch of the largest size that has a CUDA graph."""
-    encoder = families.describe(folder)
+    encoder = families.describe(read_folder(folder))
     loaded = Loaded(encoder, Weights(encoder, Checkpoint.open(folder)), BERT_BASE, torch.bfloat16)
     rates = {}
     for name, (length, _, _) in CASES.items():

@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -27,7 +26,7 @@ from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series
 from embedserve_runtime.heads.sparse import nonzero
 from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
-from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.card import ModelCard, TokenizerJson
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
@@ -94,6 +93,10 @@ def tiny_wordpiece() -> Tokenizer:
     return tokenizer
 
 
+def tokenizer_json(tokenizer: Tokenizer) -> TokenizerJson:
+    return TokenizerJson(tokenizer.to_str().encode(), "unused")
+
+
 def tiny_tokenizer(max_length: int = 32) -> TextTokenizer:
     return TextTokenizer(tiny_wordpiece(), max_length, len(VOCABULARY))
 
@@ -119,12 +122,12 @@ def card_of(
         parameter_names=ParameterNames((), {}),
     )
     return ModelCard(
-        folder=Path("unused"),
         source="tiny",
         revision="local",
         encoder=encoder,
         pipeline=Pipeline((Pooling.MEAN,), (), normalize, dimensions, full_dimensions or dimensions),
         max_length=max_length,
+        tokenizer=tokenizer_json(tiny_wordpiece()),
         lowercase=False,
         prompts=prompts or {},
         default_prompt=default_prompt,
@@ -149,9 +152,8 @@ def splade_card() -> ModelCard:
     return card_of(dimensions=len(VOCABULARY), task=Task.SPARSE, head=SparseHead((layer,), SparsePooling.MAX))
 
 
-def card_in(folder: Path, *, lowercase: bool) -> ModelCard:
-    """A card whose tokenizer lies in `folder`."""
-    return replace(card_of(), folder=folder, lowercase=lowercase)
+def card_with(tokenizer: Tokenizer, *, lowercase: bool) -> ModelCard:
+    return replace(card_of(), tokenizer=tokenizer_json(tokenizer), lowercase=lowercase)
 
 
 def mean_of_ids(dimensions: int = DIMENSIONS) -> Run:

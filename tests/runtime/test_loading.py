@@ -19,6 +19,7 @@ from embedserve_runtime.loading.engine_choice import choose_engine
 from embedserve_runtime.loading.runners import open_engines
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.folder import read_folder
 from tests.runtime.engines.cases import BERT
 from tests.runtime.engines.test_forms import LAYERS, encoder_of
 from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
@@ -73,7 +74,7 @@ def test_no_engine_is_an_unsupported_architecture_with_the_reasons(
 def test_the_torch_engine_runs_what_the_settings_ask_for(tmp_path: Path) -> None:
     case = BERT[0]
     reference = case.build(tmp_path)
-    encoder = families.describe(tmp_path)
+    encoder = families.describe(read_folder(tmp_path))
     settings = EngineSettings(kind="torch", precision="float32", threads=1)
     engine = open_engines(encoder, Weights(encoder, Checkpoint.open(tmp_path)), settings)[0]
     assert isinstance(engine, TorchEngine)
@@ -84,7 +85,7 @@ def test_the_torch_engine_runs_what_the_settings_ask_for(tmp_path: Path) -> None
 def test_a_real_model_gives_the_same_hidden_states_on_both_engines(minilm: Path) -> None:
     ids = np.array([101, 7592, 2088, 102], dtype=np.int32)
     batch = PackedBatch.pack([ids, ids[:2]])
-    encoder = families.describe(minilm)
+    encoder = families.describe(read_folder(minilm))
     weights = Weights(encoder, Checkpoint.open(minilm))
     states = [
         open_engines(encoder, weights, EngineSettings(kind=kind, precision="float32", threads=1))[0].forward(

@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from embedserve_runtime.model import families
+from embedserve_runtime.model.folder import read_folder
 from tests.support.models import minilm_folder
 
 pytestmark = pytest.mark.thorough
@@ -47,7 +48,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     sizes = {"vocab_size": 12_000, "max_position_embeddings": 512}
     (folder / "config.json").write_text(json.dumps({"model_type": "bert"} | sizes | shape))
     shutil.copy(minilm_folder() / "tokenizer.json", folder)
-    encoder = families.describe(folder)
+    encoder = families.describe(read_folder(folder))
     sources = encoder.parameter_names.sources
     tensors = {
         sources[one.pattern][0].tensor.format(layer=one.layer): np.full(one.shape, 0.01, dtype=np.float16)

@@ -25,6 +25,7 @@ from embedserve_runtime.config import ModelSettings, RuntimeConfig, load_config
 from embedserve_runtime.errors import ConfigError, EmbedserveError
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.exports import needs_export
+from embedserve_runtime.model.folder import read_model
 from embedserve_runtime.model.onnx_outputs import onnx_outputs
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import LocatedModel, fetch_model, note_identity, open_model
@@ -146,7 +147,7 @@ def _fetch(config: RuntimeConfig) -> int:
         make_kernel_folder(config.model.store.expanduser())
         progress.enter("reading")
         needs_export_here = config.model.export_elsewhere and needs_export(
-            located.folder, config.model.onnx_file
+            read_model(located.folder), config.model.onnx_file
         )
         card = None if needs_export_here else read_card(located.folder, located.revision, config.model)
     if card is not None:

@@ -27,6 +27,7 @@ from embedserve_runtime.engines.onnx.session import BFLOAT16_PRODUCTS, session_o
 from embedserve_runtime.engines.onnx.spool import drain_arrays
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.folder import read_folder
 from tests.runtime.engines import cases
 from tests.runtime.engines.case import Case
 from tests.support.tolerances import EIGHT_BIT_MIN_COSINE, HALF_WEIGHTS_MIN_COSINE
@@ -43,7 +44,7 @@ CASES = [
 
 
 def static(graph: FloatGraph, folder: Path, case: Case) -> Rewritten:
-    encoder = families.describe(folder.parent)
+    encoder = families.describe(read_folder(folder.parent))
     engine = build_probing_engine(folder, encoder, graph.products(), threads=1)
     seen = observe_ranges(engine, graph.products(), case.sequences())
     largest = max_static_weight(instruction_set())
@@ -73,7 +74,7 @@ REWRITERS: dict[str, tuple[Callable[[FloatGraph, Path, Case], Rewritten], float]
 @pytest.mark.parametrize("case", CASES)
 def test_hidden_states_stay_close(case: Case, rewriter: str, tmp_path: Path) -> None:
     case.build(tmp_path)
-    encoder = families.describe(tmp_path)
+    encoder = families.describe(read_folder(tmp_path))
     model, arrays = build(encoder, Weights(encoder, Checkpoint.open(tmp_path)))
     write_model(tmp_path / "float32", model, drain_arrays(arrays), {})
     rewrite, least = REWRITERS[rewriter]
@@ -93,7 +94,7 @@ def test_hidden_states_stay_close(case: Case, rewriter: str, tmp_path: Path) -> 
 
 def test_a_graph_names_its_operators_and_what_it_is(tmp_path: Path) -> None:
     cases.BERT[0].build(tmp_path)
-    encoder = families.describe(tmp_path)
+    encoder = families.describe(read_folder(tmp_path))
     model, arrays = build(encoder, Weights(encoder, Checkpoint.open(tmp_path)))
     write_model(tmp_path / "float32", model, drain_arrays(arrays), {"embedserve.precision": "float32"})
     written = onnx.load(str(tmp_path / "float32" / "model.onnx"))
@@ -104,7 +105,7 @@ def test_a_graph_names_its_operators_and_what_it_is(tmp_path: Path) -> None:
 def test_products_for_bfloat16_stay_apart_from_their_biases_in_the_session(tmp_path: Path) -> None:
     case = next(case for case in FIRST if case.name.startswith("bert"))
     case.build(tmp_path)
-    encoder = families.describe(tmp_path)
+    encoder = families.describe(read_folder(tmp_path))
     model, arrays = build(encoder, Weights(encoder, Checkpoint.open(tmp_path)))
     write_model(tmp_path / "float32", model, drain_arrays(arrays), {})
     graph = FloatGraph(tmp_path / "float32")

@@ -14,6 +14,7 @@ from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.folder import read_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,5 +37,5 @@ ENGINES: Mapping[str, EngineKind] = {
 
 
 def engine_of(folder: Path, engine: str) -> EncoderEngine:
-    encoder = families.describe(folder)
+    encoder = families.describe(read_folder(folder))
     return ENGINES[engine].build(encoder, Weights(encoder, Checkpoint.open(folder)))

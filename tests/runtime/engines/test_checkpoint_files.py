@@ -13,6 +13,7 @@ from torch import Tensor
 
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.folder import read_folder
 from tests.runtime.engines.case import Case
 from tests.runtime.engines.cases import CASES
 
@@ -63,7 +64,7 @@ def test_every_prefix_in_one_file_or_several_in_every_dtype_gives_the_same_param
     tmp_path: Path, case: Case
 ) -> None:
     case.build(tmp_path)
-    encoder = families.describe(tmp_path)
+    encoder = families.describe(read_folder(tmp_path))
     tensors = load_file(tmp_path / FILE)
     expected = Weights(encoder, Checkpoint.open(tmp_path))
     want = {
@@ -92,7 +93,7 @@ def test_prefix_shards_and_dtype_do_not_depend_on_each_other(
     tmp_path: Path, prefix: str, shards: int, dtype: torch.dtype
 ) -> None:
     STORED_CASES[0].build(tmp_path)
-    encoder = families.describe(tmp_path)
+    encoder = families.describe(read_folder(tmp_path))
     tensors = {name: tensor.to(dtype) for name, tensor in load_file(tmp_path / FILE).items()}
     in_shards(tmp_path, {prefix + name: tensor for name, tensor in tensors.items()}, shards)
     weights = Weights(encoder, Checkpoint.open(tmp_path))

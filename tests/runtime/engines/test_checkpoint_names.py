@@ -37,6 +37,7 @@ from transformers import (
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.folder import read_folder
 from tests.runtime.engines.cases import CASES
 from tests.runtime.engines.engines import engine_of
 
@@ -131,7 +132,7 @@ def test_every_parameter_is_found_in_the_checkpoint_of_a_model_with_a_head(
     tmp_path: Path, model: type[PreTrainedModel], config: PretrainedConfig
 ) -> None:
     model(config).save_pretrained(tmp_path)
-    encoder = families.describe(tmp_path)
+    encoder = families.describe(read_folder(tmp_path))
     checkpoint = Checkpoint.open(tmp_path)
     assert not any(name.startswith(("embed_tokens", "embeddings.word")) for name in checkpoint.names)
     weights = Weights(encoder, checkpoint)

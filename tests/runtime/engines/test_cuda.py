@@ -30,6 +30,7 @@ from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import NormPlacement
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.folder import read_folder
 from embedserve_runtime.model.heads.description import HeadLayer, MultiVectorHead, SparseHead, SparsePooling
 from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
 from embedserve_runtime.runners.base import EncoderRunner, Heads
@@ -101,7 +102,7 @@ def test_fused_embeddings_and_final_norm_give_the_hidden_states_of_the_cpu(tmp_p
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_encoder_of_the_table_stays_close_to_transformers_in_16_bit(tmp_path: Path, case: Case) -> None:
     reference = case.build(tmp_path)
-    encoder = families.describe(tmp_path)
+    encoder = families.describe(read_folder(tmp_path))
     weights = Weights(encoder, Checkpoint.open(tmp_path))
     batch = case.batch()
     want = dense.pool(reference(batch), batch.cu_seqlens, Pooling.MEAN)

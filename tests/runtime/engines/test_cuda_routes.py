@@ -22,6 +22,7 @@ from embedserve_runtime.loading.assembly import runners_of
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import HeadLayer, MultiVectorHead
 from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
+from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.runners.base import EncoderRunner, Heads, RoutedRunner, Runner
 from embedserve_runtime.runners.device import DeviceRunner, host_layers
 from tests.runtime.engines.test_forms import LAYERS, MAX_TOKENS, VOCABULARY, encoder_of
@@ -137,7 +138,9 @@ def test_heads_side_by_side_give_each_sequence_the_row_of_its_way(
 
 def on_cuda(folder: Path, dtype: torch.dtype) -> Runner:
     (runner,) = runners_of(
-        card_of(folder), lambda encoder, weights: [TorchEngine(encoder, weights, CUDA, dtype)]
+        card_of(folder),
+        ModelTensors(folder),
+        lambda encoder, weights: [TorchEngine(encoder, weights, CUDA, dtype)],
     )
     return runner
 

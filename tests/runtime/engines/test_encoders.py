@@ -13,6 +13,7 @@ from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.folder import read_folder
 from tests.runtime.engines.case import Case
 from tests.runtime.engines.cases import BERT, CASES
 from tests.runtime.engines.engines import ENGINES, engine_of
@@ -50,7 +51,9 @@ def test_hidden_states_equal_those_of_transformers_and_do_not_depend_on_the_batc
     reference: Reference, engine: str
 ) -> None:
     case = reference.case
-    assert lengths_at_which_forms_differ(families.describe(reference.folder)) <= set(case.lengths)
+    assert lengths_at_which_forms_differ(families.describe(read_folder(reference.folder))) <= set(
+        case.lengths
+    )
     built = engine_of(reference.folder, engine)
     batch = case.batch()
     hidden = built.forward(batch)

@@ -15,6 +15,7 @@ from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.errors import ConfigError, EngineFailure
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.folder import read_folder
 from tests.runtime.engines.case import Case
 from tests.runtime.engines.cases import BERT, CASES
 from tests.runtime.engines.engines import engine_of
@@ -33,7 +34,7 @@ ONE_OF_EACH_FORM = [
 
 def bert_engine(folder: Path, threads: int) -> OnnxEngine:
     BERT[0].build(folder)
-    encoder = families.describe(folder)
+    encoder = families.describe(read_folder(folder))
     return OnnxEngine.build(encoder, Weights(encoder, Checkpoint.open(folder)), threads)
 
 

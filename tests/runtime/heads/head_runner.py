@@ -16,6 +16,7 @@ from embedserve_runtime.engines.results import Output
 from embedserve_runtime.loading.assembly import runners_of
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.reading import read_card
+from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.runners.base import Runner
 from tests.runtime.engines.engines import ENGINES
 
@@ -31,7 +32,8 @@ def card_of(folder: Path, **settings: object) -> ModelCard:
 
 
 def runner_of(folder: Path, engine: str, **settings: object) -> Runner:
-    (runner,) = runners_of(card_of(folder, **settings), lambda *of: [ENGINES[engine].build(*of)])
+    card = card_of(folder, **settings)
+    (runner,) = runners_of(card, ModelTensors(folder), lambda *of: [ENGINES[engine].build(*of)])
     return runner
 
 

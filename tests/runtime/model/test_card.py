@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from embedserve_runtime.errors import (
     UnsupportedArchitecture,
 )
 from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.files import MAX_FILE_BYTES
 from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
 from embedserve_runtime.model.reading import read_card
 from tests.support.models import small_minilm
@@ -241,3 +243,20 @@ def test_a_message_names_the_repository_and_not_the_folder_of_the_store(folder: 
     with pytest.raises(ModelInvalid) as caught:
         card_of(folder, source="lab/public")
     assert caught.value.message.startswith("lab/public/config.json is not valid JSON")
+
+
+def test_a_file_that_cannot_be_opened_is_named_once_it_is_needed(folder: Path) -> None:
+    before = card_of(folder).vector_space
+    (folder / "special_tokens_map.json").mkdir()  # of an encoder's dense vectors nothing depends on it
+    assert card_of(folder).vector_space == before
+    (folder / "config_sentence_transformers.json").mkdir()
+    with pytest.raises(
+        ModelInvalid, match=r"config_sentence_transformers\.json cannot be read: Is a directory"
+    ):
+        card_of(folder)
+
+
+def test_a_file_that_is_far_too_large_is_not_read(folder: Path) -> None:
+    os.truncate(folder / "tokenizer.json", MAX_FILE_BYTES + 1)
+    with pytest.raises(ModelInvalid, match=rf"tokenizer\.json has more than {MAX_FILE_BYTES} bytes"):
+        card_of(folder)

@@ -11,6 +11,7 @@ from transformers import CONFIG_MAPPING, AutoConfig
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Activation, Encoder, Experts, Mlp
+from embedserve_runtime.model.folder import read_folder
 
 Config = dict[str, object]
 
@@ -70,7 +71,7 @@ FULL, LOCAL = "full_attention", "sliding_attention"
 
 def describe(folder: Path, config: Config) -> Encoder:
     (folder / "config.json").write_text(json.dumps(config))
-    return families.describe(folder)
+    return families.describe(read_folder(folder))
 
 
 # name: (as transformers 4 or the repository's own code saves it, as transformers 5 does)
@@ -246,7 +247,7 @@ def test_a_config_that_transformers_reads_and_saves_again_gives_the_same_encoder
     AutoConfig.from_pretrained(tmp_path).save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
     assert str(written["transformers_version"]).startswith("5.")
-    assert families.describe(tmp_path) == want
+    assert families.describe(read_folder(tmp_path)) == want
 
 
 # name: (config, the field that the message must name)

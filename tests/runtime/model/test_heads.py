@@ -9,6 +9,7 @@ import pytest
 
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model import families
+from embedserve_runtime.model.folder import read_model
 from embedserve_runtime.model.heads.classifiers import CLASSIFIERS
 from embedserve_runtime.model.heads.description import ClassifierHead, Head, ScoreFunction, Task
 from embedserve_runtime.model.heads.reading import read_head
@@ -56,7 +57,8 @@ def read(
                 '{"pooling_mode": "mean"}' if name == POOLING else "{}"
             )
         (folder / "modules.json").write_text(json.dumps(listed))
-    return read_head(folder, families.describe(folder), read_layout(folder, read_entries(folder)), asked)
+    files = read_model(folder)
+    return read_head(files, families.describe(files), read_layout(files, read_entries(files)), asked)
 
 
 def classifier(folder: Path, config: Config, cross_encoder: Config | None = None) -> ClassifierHead:

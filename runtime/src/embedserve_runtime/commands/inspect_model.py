@@ -17,7 +17,8 @@ from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard, QueryRoute
 from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead
 from embedserve_runtime.model.sources import LocatedModel
-from embedserve_runtime.model.static import StaticTable
+from embedserve_runtime.model.static import StaticTable, table_tensors
+from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.words import WordTable
 
 # Tokens of a batch that activations are estimated for while the budget is still to be measured.
@@ -36,10 +37,10 @@ def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig
         "sizeBytes": located.size,
         "vectorSpace": card.vector_space,
         "dimensions": card.pipeline.dimensions,
-        "folder": str(card.folder),
+        "folder": str(located.folder),
         "kind": _kind(card),
         "family": encoder.family,
-        "onnxFile": _onnx_file(card.folder, body) if isinstance(body, BundledOnnx) else None,
+        "onnxFile": _onnx_file(located.folder, body) if isinstance(body, BundledOnnx) else None,
         "layers": None if body is not None else len(encoder.layers),
         "hiddenSize": encoder.hidden_size,
         "vocabulary": encoder.embeddings.vocabulary,
@@ -56,7 +57,7 @@ def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig
         "defaultPrompt": card.default_prompt,
         "engines": {kind: reason or "yes" for kind, reason in _engines_of_both(card).items()},
         "artifact": _artifact(card, config),
-        "memory": _memory(card, config),
+        "memory": _memory(card, ModelTensors(located.folder), config),
     }
 
 
@@ -130,11 +131,11 @@ def _engines(card: ModelCard) -> Mapping[str, str | None]:
             return engine_reasons()
 
 
-def _memory(card: ModelCard, config: RuntimeConfig) -> Mapping[str, Any]:
+def _memory(card: ModelCard, tensors: ModelTensors, config: RuntimeConfig) -> Mapping[str, Any]:
     """Bytes of weights in the precision in which they run, and of activations at the token budget; the second is
     None for a shipped graph, whose operations are its own. Of two routes the weights of both, and the larger
     activations: they run one after the other."""
-    documents, *queries = [_memory_of(one, config) for one in _routed_cards(card)]
+    documents, *queries = [_memory_of(one, tensors, config) for one in _routed_cards(card)]
     for other in queries:
         documents = {
             **documents,
@@ -144,13 +145,14 @@ def _memory(card: ModelCard, config: RuntimeConfig) -> Mapping[str, Any]:
     return documents
 
 
-def _memory_of(card: ModelCard, config: RuntimeConfig) -> Mapping[str, Any]:
+def _memory_of(card: ModelCard, tensors: ModelTensors, config: RuntimeConfig) -> Mapping[str, Any]:
     budget = config.batching.max_batch_tokens
     tokens = TYPICAL_BUDGET if budget == "auto" else budget
     precision, activations = "as stored", None
     match card.body:
         case StaticTable() as table:
-            weights = sum(tensor.nbytes for tensor in table.tensors().values())
+            own = table_tensors(tensors.checkpoint(card.encoder_path), table.tensor)
+            weights = sum(tensor.nbytes for tensor in own.values())
             activations = tokens * table.dimensions * 4
         case WordTable() as words:
             weights, activations = 4 * words.vocabulary, 8 * tokens

@@ -22,6 +22,7 @@ from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.folder import read_folder
 
 # Widths in steps of 16, so that 8 bit can run it.
 CONFIG = {
@@ -55,7 +56,7 @@ def checks() -> Iterator[Check]:
     with tempfile.TemporaryDirectory(prefix="embedserve-self-test-") as name:
         folder = Path(name)
         save(folder)
-        encoder = families.describe(folder)
+        encoder = families.describe(read_folder(folder))
         weights = Weights(encoder, Checkpoint.open(folder))
         source = np.random.default_rng(1)
         texts = [source.integers(0, 100, length).astype(np.int32) for length in LENGTHS]

@@ -47,8 +47,7 @@ def tokenize_corpus(card: ModelCard, texts: Sequence[str], share: float = 1.0) -
     if card.task is Task.RERANK:
         read = tokenizer.encode_pairs(pairs_of(texts), TRUNCATE)
     else:
-        prompt = card.prompts[card.default_prompt] if card.default_prompt else ""
-        read = [*tokenizer.encode(texts, prompt, TRUNCATE)]
+        read = [*tokenizer.encode(texts, card.default_prompt_text, TRUNCATE)]
     tokens = min(CORPUS_TOKENS, CORPUS_OPERATIONS / count_operations(card.encoder))
     return [read[number] for number in evenly([*map(len, read)], int(tokens * share))]
 

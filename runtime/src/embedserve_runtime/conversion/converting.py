@@ -59,11 +59,13 @@ from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.loading.assembly import heads_of, runners_of
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.checkpoint import Weights
 from embedserve_runtime.model.exports import needs_export
+from embedserve_runtime.model.folder import read_model
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.store import is_sound, publish_folder, remove_folder
+from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.parity.corpus import calibration_texts, parity_texts
 from embedserve_runtime.parity.measures import compare, describe_shortfalls
 
@@ -95,7 +97,7 @@ def convert(config: RuntimeConfig) -> Mapping[str, Any]:
     """Convert a model and report the result, as the operator reads it. Raises ModelError, SourceUnavailable,
     ConfigError and VolumeError."""
     located = open_model(config.model)
-    if config.onnx.convert != "Never" and needs_export(located.folder, config.model.onnx_file):
+    if config.onnx.convert != "Never" and needs_export(read_model(located.folder), config.model.onnx_file):
         name = export(config, located)
         card = read_card(located.folder, located.revision, config.model)
         return _result(card, find_artifact(config.model.store.expanduser(), name))
@@ -111,7 +113,7 @@ def convert(config: RuntimeConfig) -> Mapping[str, Any]:
         return _result(card, artifact)
     remove_folder(root, KIND, inputs.name)
     threads = config.engine.threads or usable_cpus()
-    writer = ArtifactWriter(card, inputs, threads)
+    writer = ArtifactWriter(card, ModelTensors(located.folder), inputs, threads)
     publish_folder(root, KIND, inputs.name, writer.write, made_from=located.digest)
     return _result(card, find_artifact(root, inputs.name))
 
@@ -148,14 +150,15 @@ def _result(card: ModelCard, artifact: Artifact | None) -> Mapping[str, Any]:
 class ArtifactWriter:
     """Writes the folder of one artifact."""
 
-    def __init__(self, card: ModelCard, inputs: Inputs, threads: int) -> None:
+    def __init__(self, card: ModelCard, tensors: ModelTensors, inputs: Inputs, threads: int) -> None:
         self._card = card
+        self._tensors = tensors
         self._inputs = inputs
         self._threads = threads
-        self._checkpoint = Checkpoint.open(card.encoder_folder)
+        self._checkpoint = tensors.checkpoint(card.encoder_path)
         self._benchmark = Benchmark(card, tokenize_corpus(card, parity_texts()))
         self._seconds: dict[str, float] = {}
-        self._heads = heads_of(card, self._checkpoint)
+        self._heads = heads_of(card, tensors, self._checkpoint)
         self._standard_outputs = inputs.outputs[1:]
         check_outputs(card, self._standard_outputs)
 
@@ -286,7 +289,7 @@ class ArtifactWriter:
                 self._threads,
                 has_attention_mask=self._card.has_attention_mask,
             )
-            (runner,) = runners_of(self._card, lambda *_: [engine])
+            (runner,) = runners_of(self._card, self._tensors, lambda *_: [engine])
             return self._benchmark.run(runner, limits)
 
     def _judge(self, limits: ParityLimits, result: BenchmarkResult, precision: str) -> Variant:

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from embedserve_runtime.config import ParitySettings, RuntimeConfig
 from embedserve_runtime.conversion.benchmark import describe_variant
@@ -18,10 +17,14 @@ from embedserve_runtime.engines.onnx.bundled import BundledOnnxEngine
 from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.bundled_onnx import graph_config, graph_encoder, read_graph
 from embedserve_runtime.model.exports import ADVICE, EXPORT_FILE, KIND, can_export, export_name, origin_of
+from embedserve_runtime.model.files import ModelFiles
+from embedserve_runtime.model.folder import read_model
 from embedserve_runtime.model.modules import read_entries, read_layout
 from embedserve_runtime.model.onnx_outputs import HIDDEN, LOGITS
 from embedserve_runtime.model.sources import LocatedModel
 from embedserve_runtime.model.store import publish_folder, remove_folder
+from embedserve_runtime.model.tensors import ModelTensors
+from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, parse_tokenizer
 from embedserve_runtime.parity.corpus import evenly, parity_texts
 from embedserve_runtime.parity.measures import ModelOutputs, compare, describe_shortfalls
 
@@ -39,7 +42,9 @@ def export(config: RuntimeConfig, located: LocatedModel) -> str:
     """Publish the export in the store and return its name. Raises ConfigError, ModelError and VolumeError."""
     if not can_export():
         raise UnsupportedArchitecture(f"{config.model.source} is of no family that is run here; {ADVICE}")
-    home = located.folder / read_layout(located.folder, read_entries(located.folder)).modules.transformer
+    files = read_model(located.folder)
+    place = read_layout(files, read_entries(files)).modules.transformer
+    home, checkpoint = files.at(place), ModelTensors(located.folder).checkpoint(place)
     gives = LOGITS if graph_config(home).classifies else HIDDEN
     missing = sorted({*config.onnx.outputs} - {gives})
     if missing:
@@ -49,7 +54,10 @@ def export(config: RuntimeConfig, located: LocatedModel) -> str:
         )
     if config.onnx.precision not in ("auto", (PLAIN,)):
         log.warning("onnx.precision is not used: what torch exports runs in float32")
-    root, name = config.model.store.expanduser(), export_name(origin_of(home))
+    root, name = (
+        config.model.store.expanduser(),
+        export_name(origin_of(home, checkpoint)),
+    )
     if config.onnx.convert == "Always":
         remove_folder(root, KIND, name)
     threads = config.engine.threads or usable_cpus()
@@ -57,11 +65,11 @@ def export(config: RuntimeConfig, located: LocatedModel) -> str:
     return name
 
 
-def _fill(folder: Path, home: Path, threads: int) -> None:
+def _fill(folder: Path, home: ModelFiles, threads: int) -> None:
     # Imported here: torch and transformers are extras.
     from embedserve_runtime.engines.torch.transformers_model import TransformersModel
 
-    model = TransformersModel.open(home)
+    model = TransformersModel.open(home.path)
     model.export(folder / EXPORT_FILE)
     task = "classify" if model.output == LOGITS else "embed"
     graph = read_graph(home, folder / EXPORT_FILE, task=task, pooled=False)
@@ -78,14 +86,14 @@ def _fill(folder: Path, home: Path, threads: int) -> None:
     speed = sum(map(len, texts)) / (time.perf_counter() - began)
     variant = _judge(_outputs_of(want, model.output), _outputs_of(found, model.output), speed)
     if not variant.published:
-        raise ModelInvalid(f"the export of {home} is not what torch computes: {variant.reason}")
+        raise ModelInvalid(f"the export of {home.path} is not what torch computes: {variant.reason}")
     report = ConversionReport(chosen=PLAIN, variants=(variant,))
     (folder / REPORT_FILE).write_text(report.model_dump_json(by_alias=True, indent=1) + "\n")
     log.info("model exported", extra={"min_cosine": variant.min_cosine, "texts": len(texts)})
 
 
-def _texts(home: Path, max_tokens: int) -> list[Int32Array]:
-    tokenizer = Tokenizer.from_file(str(home / "tokenizer.json"))
+def _texts(home: ModelFiles, max_tokens: int) -> list[Int32Array]:
+    tokenizer = parse_tokenizer(home.file(TOKENIZER_FILE))
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_tokens)
     read = [np.array(one.ids, dtype=np.int32) for one in tokenizer.encode_batch(parity_texts())]

@@ -15,7 +15,6 @@ from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.errors import EngineFailure, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.static import StaticTable
-from embedserve_runtime.model.words import TENSOR, WordTable
 
 # Dtypes of tables that the loop reads as they are stored.
 STORED = ("float32", "float64", "int8", "float16")
@@ -35,7 +34,7 @@ class Rows:
 
     @classmethod
     def of(cls, tensors: Mapping[str, NDArray[Any]]) -> Rows:
-        """tensors: as `StaticTable.tensors()` gives them.
+        """tensors: as `table_tensors` of `model.static` gives them.
 
         Products keep the dtype that numpy gives them; integers and float64 are added in float64, all others in float32.
         Raises ModelInvalid for dtypes that have no product.
@@ -95,7 +94,8 @@ class StaticRunner:
         tensors: Mapping[str, NDArray[Any]],
         finish: Callable[[FloatArray], FloatArray],
     ) -> None:
-        """tensors: as `table.tensors()` gives them. finish: what is made of the means, (sequences, dimensions)."""
+        """tensors: as `table_tensors` of `model.static` gives them. finish: what is made of the means, (sequences,
+        dimensions)."""
         # Imported here: numba is for static models only.
         from embedserve_runtime.loops.means import means
 
@@ -148,9 +148,10 @@ class WordRunner:
     out_of_memory = 0
     recomputed = 0
 
-    def __init__(self, card: ModelCard, table: WordTable) -> None:
+    def __init__(self, card: ModelCard, weights: FloatArray) -> None:
+        """weights: of each token, (vocabulary,)."""
         self._card = card
-        self._weights = table.tensors()[TENSOR]
+        self._weights = weights
 
     @property
     def card(self) -> ModelCard:

@@ -22,7 +22,7 @@ from embedserve_runtime.heads.tokens import Lexical, MultiVectors
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.checkpoint import Checkpoint, Weights, dense_tensors
+from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
@@ -33,22 +33,23 @@ from embedserve_runtime.model.heads.description import (
     TokenHead,
 )
 from embedserve_runtime.model.heads.tensors import head_tensors
-from embedserve_runtime.model.static import StaticTable
-from embedserve_runtime.model.words import WordTable
+from embedserve_runtime.model.static import StaticTable, table_tensors
+from embedserve_runtime.model.tensors import ModelTensors, dense_tensors
+from embedserve_runtime.model.words import WordTable, token_weights
 from embedserve_runtime.runners.base import EncoderRunner, Heads, RoutedRunner, Runner, TokenWeightRunner
 
 OpenEngines = Callable[[Encoder, Weights], Sequence[EncoderEngine]]
 
 
-def runners_of(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
+def runners_of(card: ModelCard, tensors: ModelTensors, engines_of: OpenEngines) -> Sequence[Runner]:
     """The runners of the card's task, one a device, with the tensors of its heads loaded: on the device where it can.
 
     Two engines a device where queries have an encoder of their own.
     """
-    documents = _route_runners(card, engines_of)
+    documents = _route_runners(card, tensors, engines_of)
     if card.query is None or card.shares_encoder:
         return documents
-    queries = _route_runners(card.query.card, engines_of)
+    queries = _route_runners(card.query.card, tensors, engines_of)
     # A table serves all devices.
     count = max(len(documents), len(queries))
     return [
@@ -57,15 +58,16 @@ def runners_of(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
     ]
 
 
-def _route_runners(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
+def _route_runners(card: ModelCard, tensors: ModelTensors, engines_of: OpenEngines) -> Sequence[Runner]:
     match card.body:
         case StaticTable() as table:
-            return [StaticRunner(card, table, table.tensors(), partial(run, _dense_layers(card)))]
-        case WordTable() as table:
-            return [WordRunner(card, table)]
-    checkpoint = Checkpoint.open(card.encoder_folder)
+            own = table_tensors(tensors.checkpoint(card.encoder_path), table.tensor)
+            return [StaticRunner(card, table, own, partial(run, _dense_layers(card, tensors)))]
+        case WordTable():
+            return [WordRunner(card, token_weights(tensors, card.encoder_path))]
+    checkpoint = tensors.checkpoint(card.encoder_path)
     engines = engines_of(card.encoder, Weights(card.encoder, checkpoint))
-    heads = heads_of(card, checkpoint)
+    heads = heads_of(card, tensors, checkpoint)
     return [_encoder_runner(engine, card, heads) for engine in engines]
 
 
@@ -80,24 +82,26 @@ def _encoder_runner(engine: EncoderEngine, card: ModelCard, heads: Heads) -> Run
     return EncoderRunner(card, engine, heads)
 
 
-def open_bundled_runner(card: ModelCard, graph: BundledOnnx, settings: EngineSettings) -> Runner:
+def open_bundled_runner(
+    card: ModelCard, graph: BundledOnnx, tensors: ModelTensors, settings: EngineSettings
+) -> Runner:
     engine = BundledOnnxEngine(graph, card.encoder.hidden_size, settings.threads or usable_cpus())
     if graph.rows is not None:
         return BundledOnnxRunner(card, graph, engine)
-    dense = _dense_head(card)
+    dense = _dense_head(card, tensors)
     lexical = next((head for head in card.token_heads if isinstance(head, LexicalHead)), None)
     if lexical is not None:
         return TokenWeightRunner(card, engine, dense, Lexical(lexical, ()))
     return EncoderRunner(card, engine, Heads(dense=dense))
 
 
-def heads_of(card: ModelCard, checkpoint: Checkpoint) -> Heads:
-    """Load the heads of a model with their tensors. Raises ModelInvalid."""
+def heads_of(card: ModelCard, tensors: ModelTensors, checkpoint: Checkpoint) -> Heads:
+    """Load the heads of a model with their tensors. checkpoint: the encoder's. Raises ModelInvalid."""
     heads = Heads()
     if card.head is None:
-        heads = Heads(dense=_dense_head(card))
+        heads = Heads(dense=_dense_head(card, tensors))
     for head in (*(() if card.head is None else (card.head,)), *card.token_heads):
-        layers = _head_layers(head, card, checkpoint)
+        layers = _head_layers(head, tensors, checkpoint)
         match head:
             case ClassifierHead():
                 heads = replace(heads, logits=Classifier(head, layers))
@@ -110,25 +114,25 @@ def heads_of(card: ModelCard, checkpoint: Checkpoint) -> Heads:
     return heads
 
 
-def _head_layers(head: Head | TokenHead, card: ModelCard, checkpoint: Checkpoint) -> tuple[LoadedLayer, ...]:
-    tensors = {
+def _head_layers(
+    head: Head | TokenHead, tensors: ModelTensors, checkpoint: Checkpoint
+) -> tuple[LoadedLayer, ...]:
+    arrays = {
         name: tensor.astype(np.float32, copy=False)
-        for name, tensor in head_tensors(checkpoint, head.layers, card.folder)
+        for name, tensor in head_tensors(tensors, checkpoint, head.layers)
     }
-    return LoadedLayer.all_of(head.layers, tensors)
+    return LoadedLayer.all_of(head.layers, arrays)
 
 
-def _dense_head(card: ModelCard) -> DenseHead | RoutedHead:
-    documents = DenseHead(card.pipeline.pooling, _dense_layers(card))
+def _dense_head(card: ModelCard, tensors: ModelTensors) -> DenseHead | RoutedHead:
+    documents = DenseHead(card.pipeline.pooling, _dense_layers(card, tensors))
     if card.query is None or not card.shares_encoder:
         return documents
     query = card.query.card
-    return RoutedHead(documents, DenseHead(query.pipeline.pooling, _dense_layers(query)))
+    return RoutedHead(documents, DenseHead(query.pipeline.pooling, _dense_layers(query, tensors)))
 
 
-def _dense_layers(card: ModelCard) -> tuple[LoadedLayer, ...]:
+def _dense_layers(card: ModelCard, tensors: ModelTensors) -> tuple[LoadedLayer, ...]:
     dense = card.pipeline.dense
-    tensors = {
-        name: tensor.astype(np.float32, copy=False) for name, tensor in dense_tensors(card.folder, dense)
-    }
-    return LoadedLayer.all_of([HeadLayer.of_dense(layer) for layer in dense], tensors, of="dense")
+    arrays = {name: tensor.astype(np.float32, copy=False) for name, tensor in dense_tensors(tensors, dense)}
+    return LoadedLayer.all_of([HeadLayer.of_dense(layer) for layer in dense], arrays, of="dense")

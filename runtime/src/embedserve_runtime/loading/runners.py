@@ -19,10 +19,11 @@ from embedserve_runtime.loops import ready_loops
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.checkpoint import Weights
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.static import StaticTable
+from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.parity.eight_bit import MIN_COSINE, build_sample, measure_parity
 from embedserve_runtime.runners.base import EncoderRunner, Runner
@@ -37,26 +38,28 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
     """One for each device. Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
+    tensors = ModelTensors(located.folder)
     if isinstance(card.body, BundledOnnx):
         check_graph(config.engine)
-        return [open_bundled_runner(card, card.body, config.engine)]
+        return [open_bundled_runner(card, card.body, tensors, config.engine)]
     if is_table(card):
         check_static(config.engine)
     if any(isinstance(route.body, StaticTable) for route in _routed_cards(card)):
         ready_loops()
     hides, converted = card.has_attention_mask, _load_variant(card, config)
     with _use_stored_kernels(card, config):
-        settings, parity = _settle_precision(card, config.engine)
+        settings, parity = _settle_precision(card, tensors, config.engine)
 
         def engines_of(encoder: Encoder, weights: Weights) -> Sequence[EncoderEngine]:
             if converted is not None and encoder is card.encoder:
                 return converted
             return open_engines(encoder, weights, settings, has_attention_mask=hides, parity=parity)
 
-        runners = runners_of(card, engines_of)
+        runners = runners_of(card, tensors, engines_of)
     if all(runner.engine.precision == "float32" for runner in runners) or is_table(card):
         return runners
-    fallback = FP32Fallback(partial(_load_fallback_runner, card, config.engine, runners[0].engine.kind))
+    kind = runners[0].engine.kind
+    fallback = FP32Fallback(partial(_load_fallback_runner, card, tensors, config.engine, kind))
     return [add_fallback(runner, fallback) for runner in runners]
 
 
@@ -78,17 +81,21 @@ def _use_stored_kernels(card: ModelCard, config: RuntimeConfig) -> AbstractConte
     return stored_kernels(config.model.store, f"{encoders} {config.engine}")
 
 
-def _load_fallback_runner(card: ModelCard, settings: EngineSettings, kind: str) -> Runner:
+def _load_fallback_runner(
+    card: ModelCard, tensors: ModelTensors, settings: EngineSettings, kind: str
+) -> Runner:
     """The model in float32 on one device of an engine of that kind. Raises as `load_runners`."""
     fallback = settings.model_copy(update={"kind": kind, "precision": "float32", "devices": 1})
 
     def engines_of(encoder: Encoder, weights: Weights) -> Sequence[EncoderEngine]:
         return open_engines(encoder, weights, fallback, has_attention_mask=card.has_attention_mask)
 
-    return runners_of(card, engines_of)[0]
+    return runners_of(card, tensors, engines_of)[0]
 
 
-def _settle_precision(card: ModelCard, settings: EngineSettings) -> tuple[EngineSettings, float | None]:
+def _settle_precision(
+    card: ModelCard, tensors: ModelTensors, settings: EngineSettings
+) -> tuple[EngineSettings, float | None]:
     """Settings that ask for 8 bit ask for 16 where the vectors of a text set would be too far from those in 16; and how
     far they are, None where 8 bit is not asked for."""
     if settings.precision not in EIGHT_BIT:
@@ -101,7 +108,7 @@ def _settle_precision(card: ModelCard, settings: EngineSettings) -> tuple[Engine
     ]
     if not encoders:
         return settings, None
-    parity = min(_measure_parity(route, settings) for route in encoders)
+    parity = min(_measure_parity(route, tensors, settings) for route in encoders)
     told = {"precision": settings.precision, "least_cosine": round(parity, 6), "floor": MIN_COSINE}
     if parity >= MIN_COSINE:
         log.info("vectors in 8 bit are near enough to those in 16", extra=told)
@@ -110,12 +117,12 @@ def _settle_precision(card: ModelCard, settings: EngineSettings) -> tuple[Engine
     return settings.model_copy(update={"precision": "auto"}), parity
 
 
-def _measure_parity(card: ModelCard, settings: EngineSettings) -> float:
+def _measure_parity(card: ModelCard, tensors: ModelTensors, settings: EngineSettings) -> float:
     """Return the parity of an encoder in 8 bit with itself in 16 bit, on one device."""
-    checkpoint = Checkpoint.open(card.encoder_folder)
+    checkpoint = tensors.checkpoint(card.encoder_path)
     weights, heads, hides = (
         Weights(card.encoder, checkpoint),
-        heads_of(card, checkpoint),
+        heads_of(card, tensors, checkpoint),
         card.has_attention_mask,
     )
     runners = [

@@ -5,13 +5,10 @@ The names of inputs and outputs are those that optimum, transformers.js and sent
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
-
-from tokenizers import Tokenizer
 
 from embedserve_runtime.errors import (
     ConfigError,
@@ -21,10 +18,11 @@ from embedserve_runtime.errors import (
 )
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
-from embedserve_runtime.model.files import FileModel, read_json_if_there
+from embedserve_runtime.model.files import FileModel, ModelFiles
 from embedserve_runtime.model.heads.description import LexicalHead
 from embedserve_runtime.model.onnx_file import Element, Value, read_declaration
-from embedserve_runtime.model.vocabulary import special_tokens, token_ids
+from embedserve_runtime.model.store.manifest import file_sha256
+from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, parse_tokenizer, special_tokens, token_ids
 
 # In this order; of other files one alone is taken, several must be chosen from.
 DEFAULT_FILES = ("onnx/model.onnx", "model.onnx")
@@ -72,15 +70,16 @@ class _TokenizerConfig(FileModel):
 class BundledOnnx:
     """A file and how it is run.
 
-    inputs: what it is fed, by name. hidden: the output (batch, tokens, size); None where the graph keeps it.
+    inputs: what it is fed. hidden: the output (batch, tokens, size); None where the graph keeps it.
     rows: the output (batch, size) that is used as it comes, and whether it holds dense vectors or logits.
     width: columns of `rows`, None without. weights: the output (batch, tokens, 1) beside `hidden` that holds a weight
     for each token; None without. external: files of its weights, relative to its folder.
-    pad: token id at padded places, on `pad_side`. origin: of an export of ours, what it was made from: digests by name.
+    pad: token id at padded places, on `pad_side`.
+    contents: digests of the files. origin: of an export of ours, what it was made from: names with digests.
     """
 
     file: Path
-    inputs: Mapping[str, Value]
+    inputs: tuple[Value, ...]
     external: tuple[str, ...]
     hidden: str | None
     rows: str | None
@@ -89,7 +88,8 @@ class BundledOnnx:
     weights: str | None
     pad: int
     pad_side: Literal["left", "right"]
-    origin: Mapping[str, str] | None = None
+    contents: tuple[str, ...] = ()
+    origin: tuple[tuple[str, str], ...] = ()
 
     @property
     def files(self) -> list[Path]:
@@ -101,19 +101,17 @@ class BundledOnnx:
         export those of the source, which it equals."""
         return {
             "kind": "onnx",
-            "files": [_digest(file) for file in self.files]
-            if self.origin is None
-            else sorted(self.origin.items()),
+            "files": self.origin or self.contents,
             "output": self.rows or self.hidden,
             **({} if self.weights is None else {"weights": self.weights}),
         }
 
 
-def choose_file(folder: Path, names: Iterable[str], asked: str | None) -> str | None:
+def choose_file(home: ModelFiles, names: Iterable[str], asked: str | None) -> str | None:
     """Which ONNX file is run: the one that `model.onnx_file` names, else one where no family fits; None where the
     safetensors weights are run.
 
-    folder: holds at least the small files of the model. names: of all files that the model has.
+    home: the encoder's small files. names: of all files that the model has.
     Raises ConfigError where the named one is not there, ModelInvalid where one of several must be named,
     UnsupportedArchitecture where there is neither a family nor an ONNX file.
     """
@@ -125,10 +123,10 @@ def choose_file(folder: Path, names: Iterable[str], asked: str | None) -> str | 
                 f"model.onnx_file: {asked} is not in the model; there: {', '.join(there) or 'none'}"
             )
         return asked
-    if _may_be_a_table(folder, present) or not (folder / "config.json").exists():
+    if _may_be_a_table(home, present) or "config.json" not in home:
         return None
     try:
-        families.describe(folder)
+        families.describe(home)
     except UnsupportedArchitecture as error:
         if not there:
             raise UnsupportedArchitecture(f"{error.message}; it has no ONNX file to run instead") from error
@@ -142,13 +140,13 @@ def choose_file(folder: Path, names: Iterable[str], asked: str | None) -> str | 
     return found or there[0]
 
 
-def _may_be_a_table(folder: Path, names: Container[str]) -> bool:
+def _may_be_a_table(home: ModelFiles, names: Container[str]) -> bool:
     """Whether it can be a static embedding model, of which only the weights say it for certain."""
-    return graph_config(folder).model_type in ("", "model2vec") and "model.safetensors" in names
+    return graph_config(home).model_type in ("", "model2vec") and "model.safetensors" in names
 
 
-def read_graph(folder: Path, file: Path, *, task: str, pooled: bool) -> BundledOnnx:
-    """task: `model.task`. pooled: the settings name a pooling, so hidden states are needed.
+def read_graph(home: ModelFiles, file: Path, *, task: str, pooled: bool) -> BundledOnnx:
+    """home: the encoder's files. task: `model.task`. pooled: the settings name a pooling, so hidden states are needed.
 
     Raises ModelFileMissing, ModelInvalid or UnsupportedArchitecture, naming inputs or outputs.
     """
@@ -156,7 +154,7 @@ def read_graph(folder: Path, file: Path, *, task: str, pooled: bool) -> BundledO
     for name in declared.external:
         if not (file.parent / name).is_file():
             raise ModelFileMissing(f"{name}, the weights of {file.name}, not found in {file.parent}")
-    config = graph_config(folder)
+    config = graph_config(home)
     hidden = _hidden(file, declared.outputs)
     rows, rows_are = _rows(file, declared.outputs, config, hidden, "embed" if pooled else task)
     if rows is not None and rows_are == "dense" and pooled:
@@ -167,10 +165,10 @@ def read_graph(folder: Path, file: Path, *, task: str, pooled: bool) -> BundledO
             f"{file} has no output that can be used for this task: {listed}; looked for "
             f"{', '.join((*ROW_NAMES, *HIDDEN_NAMES, LOGITS))}, or one output of two or three sides"
         )
-    side = read_json_if_there(folder / "tokenizer_config.json", _TokenizerConfig, _TokenizerConfig())
+    side = home.parse_if_there("tokenizer_config.json", _TokenizerConfig, _TokenizerConfig())
     return BundledOnnx(
         file=file,
-        inputs={value.name: _check_input(file, value) for value in declared.inputs},
+        inputs=tuple(_check_input(file, value) for value in declared.inputs),
         external=declared.external,
         hidden=None if hidden is None else hidden.name,
         rows=None if rows is None else rows.name,
@@ -182,23 +180,24 @@ def read_graph(folder: Path, file: Path, *, task: str, pooled: bool) -> BundledO
     )
 
 
-def graph_config(folder: Path) -> GraphConfig:
-    return read_json_if_there(folder / "config.json", GraphConfig, GraphConfig())
+def graph_config(home: ModelFiles) -> GraphConfig:
+    return home.parse_if_there("config.json", GraphConfig, GraphConfig())
 
 
-def graph_encoder(folder: Path, graph: BundledOnnx) -> Encoder:
+def graph_encoder(home: ModelFiles, graph: BundledOnnx) -> Encoder:
     """The sizes, as an encoder without layers."""
-    config = graph_config(folder)
+    config = graph_config(home)
     outputs = {value.name: value for value in read_declaration(graph.file).outputs}
     shown = outputs[graph.hidden or graph.rows or ""]
+    has_types = any(value.name == "token_type_ids" for value in graph.inputs)
     return Encoder(
         family=config.model_type or "unknown",
         hidden_size=_last(shown, config, graph.file),
         max_tokens=config.max_position_embeddings or config.n_positions or DEFAULT_LENGTH,
         embeddings=Embeddings(
-            vocabulary=config.vocab_size or _token_ids(folder / "tokenizer.json"),
+            vocabulary=config.vocab_size or _count_tokens(home),
             positions=None,
-            token_types=max(config.type_vocab_size, 2) if "token_type_ids" in graph.inputs else 0,
+            token_types=max(config.type_vocab_size, 2) if has_types else 0,
             norm=None,
         ),
         layers=(),
@@ -207,12 +206,9 @@ def graph_encoder(folder: Path, graph: BundledOnnx) -> Encoder:
     )
 
 
-def _token_ids(path: Path) -> int:
+def _count_tokens(home: ModelFiles) -> int:
     """One more than the greatest id that the tokenizer gives."""
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
-        raise ModelInvalid(f"{path} cannot be read: {error}") from error
+    tokenizer = parse_tokenizer(home.file(TOKENIZER_FILE))
     return max(tokenizer.get_vocab().values(), default=-1) + 1
 
 
@@ -246,14 +242,14 @@ def _weights(outputs: Sequence[Value]) -> str | None:
     return found.name
 
 
-def token_weights(folder: Path, encoder: Encoder) -> LexicalHead:
+def graph_weights(home: ModelFiles, encoder: Encoder) -> LexicalHead:
     """What is made of the weights of a graph: those of special tokens are dropped. Raises ModelInvalid."""
-    ids = token_ids(folder / "tokenizer.json")
-    named = special_tokens(folder, SPECIAL_TOKENS)
+    ids = token_ids(home)
+    named = special_tokens(home, SPECIAL_TOKENS)
     dropped = sorted({ids[token] for token in named.values() if token in ids})
     if not dropped:
         raise ModelInvalid(
-            f"{folder / 'tokenizer_config.json'}: names no special tokens, whose weights are dropped"
+            f"{home.path / 'tokenizer_config.json'}: names no special tokens, whose weights are dropped"
         )
     return LexicalHead((), tuple(dropped), encoder.embeddings.vocabulary)
 
@@ -316,6 +312,6 @@ def _shape(value: Value) -> str:
     return f"[{', '.join('?' if size is None else str(size) for size in value.shape)}]"
 
 
-def _digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+def digest_graph(graph: BundledOnnx) -> BundledOnnx:
+    """Return the graph with the digests of its files, which takes as long as reading them."""
+    return replace(graph, contents=tuple(map(file_sha256, graph.files)))

@@ -1,10 +1,12 @@
-"""One frozen description of a model folder: everything the other rooms need to know, read once."""
+"""One frozen description of a model: all that decides its vectors, besides the tensors themselves.
+
+Tokenizer, engine and heads are built from a card and tensors; nothing of the model's folder is read for them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from embedserve_runtime.engines.results import Output
@@ -25,7 +27,6 @@ from embedserve_runtime.model.ranges import Ranges
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import WordTable
 
-TOKENIZER_FILE = "tokenizer.json"
 Body = StaticTable | WordTable | BundledOnnx
 OUTPUT_OF: Mapping[type[Head | TokenHead], Output] = MappingProxyType(
     {
@@ -35,6 +36,17 @@ OUTPUT_OF: Mapping[type[Head | TokenHead], Output] = MappingProxyType(
         MultiVectorHead: Output.MULTI_VECTOR,
     }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerJson:
+    """The content of a tokenizer.json.
+
+    digest: of what it says besides truncation and padding, which the runtime sets itself.
+    """
+
+    content: bytes = field(repr=False, compare=False)
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +63,15 @@ class QueryRoute:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What a folder holds and how it is to be run.
+    """What a model is and how it is to be run.
 
-    encoder_path: the folder inside it where the encoder and its tokenizer lie; empty for the folder itself.
+    encoder_path: the place of the encoder's tensors, for `ModelTensors`.
     source: the folder or repository as it was asked for; revision: the commit, or "local".
     max_length: tokens an input may have, special tokens included.
     lowercase: the folder asks for lower-casing before the tokenizer (sentence_bert_config `do_lower_case`).
     prompts: prompt texts by name; default_prompt: the name used when a request names none.
-    vector_space: identity of the vectors, `vs1-` and 20 hex digits.
+    vector_space: identity of the vectors, `vs1-` and 20 hex digits; it is made from the rest of the card and the
+        tensors, and empty before.
     head: what makes rows in the place of pooling; None for the task "embed". The pipeline then has no poolings, and
         its dimensions are the columns of a row: labels, or the vocabulary.
     query: how queries are treated; None where it is as documents, which the rest of the card is about.
@@ -68,16 +81,16 @@ class ModelCard:
     ranges: of the dimensions of dense vectors as the model makes them, where the folder has them.
     """
 
-    folder: Path
     source: str
     revision: str
     encoder: Encoder
     pipeline: Pipeline
     max_length: int
+    tokenizer: TokenizerJson
     lowercase: bool
     prompts: Mapping[str, str]
     default_prompt: str | None
-    vector_space: str
+    vector_space: str = ""
     task: Task = Task.EMBED
     head: Head | None = None
     token_heads: tuple[TokenHead, ...] = ()
@@ -132,6 +145,11 @@ class ModelCard:
         return self.body is None and other.body is None and self.encoder_path == other.encoder_path
 
     @property
+    def default_prompt_text(self) -> str:
+        """What is put before an input when a request names no prompt."""
+        return "" if self.default_prompt is None else self.prompts[self.default_prompt]
+
+    @property
     def late_interaction(self) -> LateInteraction | None:
         """How queries and documents of a multi-vector model differ; None for other models."""
         return self.head.interaction if isinstance(self.head, MultiVectorHead) else None
@@ -156,11 +174,3 @@ class ModelCard:
     def ranks_by_vectors(self) -> bool:
         """Whether documents are ranked by comparing the vectors of their tokens."""
         return self.task is Task.MULTI_VECTOR
-
-    @property
-    def encoder_folder(self) -> Path:
-        return self.folder / self.encoder_path
-
-    @property
-    def tokenizer_file(self) -> Path:
-        return self.encoder_folder / TOKENIZER_FILE

@@ -14,9 +14,8 @@ from safetensors import SafetensorError, safe_open
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
 from embedserve_runtime.model.architecture import Encoder, Parameter, ParameterNames, TensorSource
-from embedserve_runtime.model.files import FileModel, read_json
+from embedserve_runtime.model.files import FileModel, read_file
 from embedserve_runtime.model.pickles import ADVICE, can_read, read_pickle
-from embedserve_runtime.model.pipeline import DenseLayer
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -52,9 +51,9 @@ class Checkpoint:
         """Open the encoder's weights. Raises ModelFileMissing with what was looked for and what is there."""
         if (folder / SINGLE_FILE).exists():
             return cls([folder / SINGLE_FILE])
-        if (folder / INDEX_FILE).exists():
-            index = read_json(folder / INDEX_FILE, _Index)
-            return cls(folder / name for name in sorted(set(index.weight_map.values())))
+        indexed = _indexed_files(folder / INDEX_FILE)
+        if indexed:
+            return cls(indexed)
         pickles = _pickles(folder)
         if pickles and can_read():
             return cls(pickles)
@@ -95,10 +94,14 @@ class Checkpoint:
 def _pickles(folder: Path) -> list[Path]:
     if (folder / PICKLE_FILE).exists():
         return [folder / PICKLE_FILE]
-    if (folder / PICKLE_INDEX_FILE).exists():
-        index = read_json(folder / PICKLE_INDEX_FILE, _Index)
-        return [folder / name for name in sorted(set(index.weight_map.values()))]
-    return []
+    return _indexed_files(folder / PICKLE_INDEX_FILE)
+
+
+def _indexed_files(index: Path) -> list[Path]:
+    """The files that an index names; none where there is no index. Raises ModelInvalid."""
+    file = read_file(index)
+    names = [] if file is None else sorted(set(file.parse(_Index).weight_map.values()))
+    return [index.parent / name for name in names]
 
 
 def resolve(encoder: Encoder, checkpoint: Checkpoint) -> Mapping[str, TensorSource]:
@@ -171,19 +174,3 @@ class Weights:
         """Every parameter as stored, in the order of our names."""
         for parameter in sorted(self._source_of):
             yield parameter, self.raw(parameter)
-
-
-def dense_tensors(folder: Path, layers: Iterable[DenseLayer]) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Read the tensors of the sentence-transformers Dense modules, as `dense.<number>.weight`, `.bias` and `.residual`:
-    W, b and R."""
-    for number, layer in enumerate(layers):
-        checkpoint = Checkpoint.open(folder / layer.folder)
-        parts = {"weight": "linear.weight"}
-        if layer.bias:
-            parts["bias"] = "linear.bias"
-        if layer.projects_residual:
-            parts["residual"] = "residual.weight"
-        for part, tensor in parts.items():
-            if tensor not in checkpoint.names:
-                raise ModelInvalid(f"{layer.folder}/{SINGLE_FILE} lacks the tensor {tensor}")
-            yield f"dense.{number}.{part}", checkpoint.raw(tensor)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import ConfigError, ModelInvalid
 from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.heads import bge_m3
 from embedserve_runtime.model.modules import ModelLayout
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
@@ -25,11 +24,11 @@ def resolve_prompts(layout: ModelLayout, settings: ModelSettings) -> tuple[dict[
 
 
 def resolve_pipeline(
-    folder: Path, encoder: Encoder, layout: ModelLayout, settings: ModelSettings
+    files: ModelFiles, encoder: Encoder, layout: ModelLayout, settings: ModelSettings
 ) -> Pipeline:
     modules = layout.modules
     usual, normalize = (Pooling.MEAN,), modules.normalize
-    if bge_m3.is_bge_m3(folder) and not modules.written:
+    if bge_m3.is_bge_m3(files) and not modules.written:
         usual, normalize = (Pooling.CLS,), True  # as FlagEmbedding, which writes no modules.json
     poolings = modules.pooling or usual if settings.pooling == "auto" else (Pooling(settings.pooling),)
     size = encoder.hidden_size * len(poolings)

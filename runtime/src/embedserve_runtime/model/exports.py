@@ -18,6 +18,7 @@ from typing import Final
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.bundled_onnx import choose_file
 from embedserve_runtime.model.checkpoint import Checkpoint
+from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.modules import read_entries, read_layout
 from embedserve_runtime.model.routes import expand_routes
 from embedserve_runtime.model.store import find_folder
@@ -33,17 +34,16 @@ ADVICE = (
 )
 
 
-def needs_export(folder: Path, onnx_file: str | None) -> bool:
+def needs_export(files: ModelFiles, onnx_file: str | None) -> bool:
     """Whether neither a family nor an ONNX file of its own runs the model. onnx_file: the one that is chosen."""
-    routes = expand_routes(folder, read_entries(folder))
+    routes = expand_routes(files, read_entries(files))
     if routes.queries is not None:
         return False  # its encoders are run by families alone
-    modules = read_layout(folder, routes.documents).modules
+    modules = read_layout(files, routes.documents).modules
     if onnx_file is not None or modules.static is not None or modules.words is not None:
         return False
-    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
     try:
-        choose_file(folder / modules.transformer, names, None)
+        choose_file(files.at(modules.transformer), files.names, None)
     except UnsupportedArchitecture:
         return True
     return False
@@ -54,18 +54,17 @@ def can_export() -> bool:
     return all(find_spec(name) is not None for name in NEEDED)
 
 
-def origin_of(home: Path) -> Mapping[str, str]:
-    """What the export is made from: digests of the configuration and of all tensors. home: where the encoder lies.
+def origin_of(home: ModelFiles, checkpoint: Checkpoint) -> Mapping[str, str]:
+    """What the export is made from: digests of the configuration and of all tensors. home, checkpoint: the encoder's.
 
     Raises ModelFileMissing or ModelInvalid.
     """
-    checkpoint = Checkpoint.open(home)
     weights = hashlib.sha256()
     for name in sorted(checkpoint.names):
         tensor = checkpoint.raw(name)
         weights.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         weights.update(tensor.tobytes())
-    config = hashlib.sha256((home / "config.json").read_bytes())
+    config = hashlib.sha256(home.file("config.json").checked())
     return {"config": config.hexdigest(), "weights": weights.hexdigest(), "exporter": EXPORTER_VERSION}
 
 

@@ -1,9 +1,15 @@
-"""Reading the small JSON files of a model folder, with errors that name the file and the field."""
+"""The small files of a model's folder as values: the content of each, and its JSON as typed models.
+
+`folder` says which files are read.
+"""
 
 from __future__ import annotations
 
 import json
-from functools import cache
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +18,9 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
 
 T = TypeVar("T")
+
+# Of one small file; the largest are tokenizers of some 30 MB.
+MAX_FILE_BYTES = 2**28
 
 
 class FileModel(BaseModel):
@@ -27,27 +36,111 @@ def _validator_of(shape: Any) -> TypeAdapter[Any]:
     return TypeAdapter(shape)
 
 
-def read_json(path: Path, shape: type[T]) -> T:
-    """Parse `path` as `shape`. Raises ModelFileMissing or ModelInvalid, naming the file."""
+@dataclass(frozen=True)
+class ModelFile:
+    """A small file that has been read.
+
+    content: its bytes. fault: why they could not be had; it counts once the file is needed.
+    """
+
+    path: Path
+    content: bytes
+    fault: str | None = None
+
+    def text(self) -> str:
+        """The content as text. Raises ModelInvalid."""
+        try:
+            return self.checked().decode()
+        except UnicodeDecodeError as error:
+            raise ModelInvalid(f"{self.path} is not valid UTF-8: {error}") from error
+
+    def checked(self) -> bytes:
+        """The content. Raises ModelInvalid where it could not be had."""
+        if self.fault is not None:
+            raise ModelInvalid(f"{self.path} {self.fault}")
+        return self.content
+
+    def parse(self, shape: type[T]) -> T:
+        """The JSON as `shape`. Raises ModelInvalid, naming the file and the keys that are wrong.
+
+        Each part of a model's description has a shape of its own with the keys that it needs, so that a key which a
+        model has no use for cannot refuse it.
+        """
+        try:
+            parsed: T = _validator_of(shape).validate_python(self._json)  # type: ignore[arg-type]  # T has a hash
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(str(part) for part in problem['loc']) or 'content'}: {problem['msg']}"
+                for problem in error.errors(include_url=False, include_input=False)
+            )
+            raise ModelInvalid(f"{self.path}: {problems}") from error
+        return parsed
+
+    @cached_property
+    def _json(self) -> object:
+        """Decoded once, however many parts of the description are read from it."""
+        try:
+            return json.loads(self.checked())
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ModelInvalid(f"{self.path} is not valid JSON: {error}") from error
+
+
+def read_file(path: Path) -> ModelFile | None:
+    """Read a small file; None where there is none."""
     try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise ModelFileMissing(f"{path.name} not found in {path.parent}") from error
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
+                return ModelFile(path, b"", f"has more than {MAX_FILE_BYTES} bytes")
+            return ModelFile(path, file.read())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError as error:
-        raise ModelInvalid(f"{path} cannot be read: {error.strerror}") from error
-    try:
-        read: T = _validator_of(shape).validate_python(json.loads(content))  # type: ignore[arg-type]  # T has a hash
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ModelInvalid(f"{path} is not valid JSON: {error}") from error
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in problem['loc']) or 'content'}: {problem['msg']}"
-            for problem in error.errors(include_url=False, include_input=False)
-        )
-        raise ModelInvalid(f"{path}: {problems}") from error
-    return read
+        return ModelFile(path, b"", f"cannot be read: {error.strerror}")
 
 
-def read_json_if_there(path: Path, shape: type[T], otherwise: T) -> T:
-    """Read a JSON file; return `otherwise` when it does not exist."""
-    return read_json(path, shape) if path.exists() else otherwise
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """What a model's folder holds: the content of its small files, and the paths of all files.
+
+    path: the folder. small: by path, those of the modules' folders included.
+    """
+
+    path: Path
+    small: Mapping[Path, ModelFile]
+    paths: frozenset[Path]
+
+    def __contains__(self, name: str) -> bool:
+        path = self.path / name
+        return path in self.small or path in self.paths
+
+    def at(self, folder: str) -> ModelFiles:
+        """The same files, with a folder inside this one in its place."""
+        return replace(self, path=self.path / folder)
+
+    @property
+    def names(self) -> list[str]:
+        """Paths of all files inside the folder, relative to it."""
+        return [
+            path.relative_to(self.path).as_posix() for path in self.paths if path.is_relative_to(self.path)
+        ]
+
+    def find(self, name: str) -> ModelFile | None:
+        """Return the small file of a name; None where there is none."""
+        return self.small.get(self.path / name)
+
+    def file(self, name: str) -> ModelFile:
+        """Return the small file of a name. Raises ModelFileMissing."""
+        found = self.find(name)
+        if found is None:
+            path = self.path / name
+            raise ModelFileMissing(f"{path.name} not found in {path.parent}")
+        return found
+
+    def parse(self, name: str, shape: type[T]) -> T:
+        """Parse a JSON file. Raises ModelFileMissing or ModelInvalid, naming the file."""
+        return self.file(name).parse(shape)
+
+    def parse_if_there(self, name: str, shape: type[T], otherwise: T) -> T:
+        """Parse a JSON file; return `otherwise` where there is none. Raises ModelInvalid."""
+        found = self.find(name)
+        return otherwise if found is None else found.parse(shape)

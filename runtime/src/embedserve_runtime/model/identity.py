@@ -10,14 +10,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.model.files import read_json
-from embedserve_runtime.model.pipeline import Pipeline
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.files import ModelFile
+from embedserve_runtime.model.heads.description import identity_of
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDigests:
+    """Digests of the tensors of a model, by their names.
+
+    encoder: or of the table that stands in its place; empty for an ONNX file, whose digest is in the card.
+    dense: of the pipeline's layers. token_heads: in the order of those of the card.
+    """
+
+    encoder: Mapping[str, str]
+    dense: Mapping[str, str]
+    head: Mapping[str, str]
+    token_heads: tuple[Mapping[str, str], ...]
 
 
 def tensor_digest(tensor: NDArray[np.generic]) -> str:
@@ -27,31 +42,19 @@ def tensor_digest(tensor: NDArray[np.generic]) -> str:
     return digest.hexdigest()
 
 
-def tokenizer_digest(tokenizer_file: Path) -> str:
+def tokenizer_digest(file: ModelFile) -> str:
     """SHA-256 over the canonical JSON of tokenizer.json without `truncation` and `padding`."""
-    content = read_json(tokenizer_file, dict[str, object])
+    content = file.parse(dict[str, object])
     return hashlib.sha256(
         _canonical({key: value for key, value in content.items() if key not in ("truncation", "padding")})
     ).hexdigest()
 
 
-def vector_space(
-    *,
-    tensors: Iterable[tuple[str, NDArray[np.generic]]],
-    dense: Iterable[tuple[str, NDArray[np.generic]]],
-    tokenizer: str,
-    pipeline: Pipeline,
-    lowercase: bool,
-    prompt: str,
-    head: Mapping[str, object] | None = None,
-    head_tensors: Iterable[tuple[str, NDArray[np.generic]]] = (),
-    token_heads: Sequence[tuple[Mapping[str, object], Iterable[tuple[str, NDArray[np.generic]]]]] = (),
-) -> str:
-    """The identity. `prompt` is the text of the default prompt, empty without one; `tokenizer` its digest; `head` what
-    stands in the place of pooling where the rows are not dense vectors; `token_heads` what stands beside it, each with
-    its tensors."""
+def vector_space(card: ModelCard, digests: TensorDigests) -> str:
+    """The identity of the vectors that inputs get by this card alone, without that of a route for queries."""
+    pipeline = card.pipeline
     description: dict[str, object] = {
-        "weights": {name: tensor_digest(tensor) for name, tensor in tensors},
+        "weights": digests.encoder,
         "dense": [
             {
                 "activation": layer.activation,
@@ -62,23 +65,25 @@ def vector_space(
             }
             for layer in pipeline.dense
         ],
-        "dense_weights": {name: tensor_digest(tensor) for name, tensor in dense},
-        "tokenizer": tokenizer,
-        "lowercase": lowercase,
+        "dense_weights": digests.dense,
+        "tokenizer": card.tokenizer.digest,
+        "lowercase": card.lowercase,
         "pooling": pipeline.pooling_name,
         "normalize": pipeline.normalize,
         "dimensions": pipeline.dimensions,
-        "prompt": prompt,
+        "prompt": card.default_prompt_text,
     }
     if not pipeline.include_prompt:  # left out where it is as usual: older identities stay
         description["include_prompt"] = False
-    if head is not None:
-        description["head"] = head
-        description["head_weights"] = {name: tensor_digest(tensor) for name, tensor in head_tensors}
-    if token_heads:
+    if card.body is not None:  # it stands in the place of all heads
+        return _identity({**description, "head": card.body.identity, "head_weights": {}})
+    if card.head is not None:
+        description["head"] = identity_of(card.head)
+        description["head_weights"] = digests.head
+    if card.token_heads:
         description["token_heads"] = [
-            {**one, "weights": {name: tensor_digest(tensor) for name, tensor in of_one}}
-            for one, of_one in token_heads
+            {**identity_of(head), "weights": of_head}
+            for head, of_head in zip(card.token_heads, digests.token_heads, strict=True)
         ]
     return _identity(description)
 

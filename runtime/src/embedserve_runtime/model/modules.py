@@ -7,17 +7,20 @@ What a module's own file says and we do not do stops the start, also where the m
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import Field
 
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.model.files import FileModel, read_json, read_json_if_there
+from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
 from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
 
+ConfigT = TypeVar("ConfigT")
+
+MODULES_FILE = "modules.json"
 # sentence-transformers' names of pooling modes (modules/pooling.py) to ours.
 POOLING_MODES = {
     "cls": Pooling.CLS,
@@ -46,6 +49,9 @@ TRANSFORMER_FILES = (
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 )
+TRANSFORMERS = ("Transformer", "MLMTransformer")  # the second is an old name in sparse encoders
+WORD_WEIGHTS = ("SparseStaticEmbedding", "IDF")  # the second is an old name
+DROPOUT = "Dropout"  # does nothing outside training
 SUPPORTED = (
     "Transformer",
     "StaticEmbedding",
@@ -65,16 +71,6 @@ ORDERS = (
     "|StaticEmbedding( Dense)*( Normalize)*"
     "|SparseStaticEmbedding|IDF"
 )
-# Modules of which only the folder is noted here, and where.
-PLACES = {
-    "Transformer": "transformer",
-    "MLMTransformer": "transformer",  # an old name in sparse encoders
-    "StaticEmbedding": "static",
-    "SparseStaticEmbedding": "words",
-    "IDF": "words",  # an old name
-    "MultiVectorMask": "mask",
-    "HierarchicalTokenPooling": "token_pooling",
-}
 # sentence-transformers' names of what modules hand on.
 TEXTS, TOKENS = "sentence_embedding", "token_embeddings"
 MULTI_VECTOR_TYPES = ("ColBERT", "MultiVectorEncoder")
@@ -112,14 +108,14 @@ class _PoolingFile(FileModel):
     pooling_mode_lasttoken: bool = False
 
 
-class _PlacesFile(FileModel):
+class _InputFile(FileModel):
     """What a module works on: vectors of texts, or of tokens."""
 
     module_input_name: str | None = None
     module_output_name: str | None = None
 
 
-class _DenseFile(_PlacesFile):
+class _DenseFile(_InputFile):
     in_features: int
     out_features: int
     bias: bool = True
@@ -159,7 +155,7 @@ class _TokenizerConfigFile(FileModel):
     model_input_names: list[str] | None = None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Modules:
     """What the modules say, in the order in which they run.
 
@@ -206,26 +202,24 @@ class ModelLayout:
     activation: str | None
 
 
-def read_entries(folder: Path) -> list[ModuleEntry]:
+def read_entries(files: ModelFiles) -> list[ModuleEntry]:
     """The lines of modules.json in their order, none without the file. Raises ModelInvalid."""
-    entries = read_json_if_there(folder / "modules.json", list[ModuleEntry], [])
+    entries = files.parse_if_there(MODULES_FILE, list[ModuleEntry], [])
     return sorted(entries, key=lambda entry: entry.idx)
 
 
-def read_layout(folder: Path, entries: Sequence[ModuleEntry]) -> ModelLayout:
+def read_layout(files: ModelFiles, entries: Sequence[ModuleEntry]) -> ModelLayout:
     """Read the layout of the modules in `entries`.
 
     Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture, naming file and module.
     """
-    model = read_json_if_there(
-        folder / "config_sentence_transformers.json", _SentenceTransformersFile, _SentenceTransformersFile()
+    model = files.parse_if_there(
+        "config_sentence_transformers.json", _SentenceTransformersFile, _SentenceTransformersFile()
     )
-    modules = read_modules(folder, entries, model.model_type)
-    encoder = folder / modules.transformer
+    modules = read_modules(files, entries, model.model_type)
+    encoder = files.at(modules.transformer)
     settings = _read_transformer(encoder)
-    tokenizer = read_json_if_there(
-        encoder / "tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile()
-    )
+    tokenizer = _read_tokenizer_config(encoder)
     return ModelLayout(
         modules=modules,
         max_length=settings.max_seq_length or _limit(tokenizer),
@@ -238,39 +232,51 @@ def read_layout(folder: Path, entries: Sequence[ModuleEntry]) -> ModelLayout:
     )
 
 
-def read_modules(folder: Path, entries: Sequence[ModuleEntry], model_type: str | None) -> Modules:
+def read_modules(files: ModelFiles, entries: Sequence[ModuleEntry], model_type: str | None) -> Modules:
     """Read the configuration of each module. Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture."""
-    modules, order = Modules(written=bool(entries)), [entry.kind for entry in entries]
-    for entry in entries:
-        config = folder / entry.path / "config.json"
-        match entry.kind:
-            case kind if kind in PLACES:
-                setattr(modules, PLACES[kind], entry.path)
-            case "Pooling":
-                modules.pooling, modules.include_prompt = _read_pooling(config)
-            case "SpladePooling":
-                modules.splade = read_json(config, SpladeFile)
-            case "LogitScore":
-                modules.logit_score = read_json(config, LogitScoreFile)
-            case "Dense":
-                _add_dense(modules, folder, entry, model_type)
-            case "Normalize":
-                _add_normalize(modules, config)
-            case "Dropout":  # does nothing outside training
-                pass
-            case _:
-                raise UnsupportedArchitecture(
-                    f"{folder / 'modules.json'}: module {entry.type} is not supported; "
-                    f"supported: {', '.join(SUPPORTED)}"
-                )
-    _check_order(folder / "modules.json", [kind for kind in order if kind != "Dropout"])
-    pools = modules.pooling is not None or modules.static is not None
-    if (modules.token_dense or modules.token_normalize) if pools else (modules.dense or modules.normalize):
-        raise UnsupportedArchitecture(
-            f"{folder / 'modules.json'}: Dense and Normalize must work on {TEXTS if pools else TOKENS} "
-            f"{'behind' if pools else 'without'} a Pooling module"
-        )
+    path = files.path / MODULES_FILE
+    _check_known(path, entries)
+    _check_order(path, [entry.kind for entry in entries if entry.kind != DROPOUT])
+    # Of all kinds but Dense and Normalize, the order has one at most.
+    folder_of = {entry.kind: entry.path for entry in entries}
+    dense = [_read_dense(files, entry, model_type) for entry in entries if entry.kind == "Dense"]
+    normalized = [_read_normalized(files, entry) for entry in entries if entry.kind == "Normalize"]
+    modules = Modules(
+        written=bool(entries),
+        transformer=_first(folder_of, TRANSFORMERS) or "",
+        dense=tuple(layer for place, layer in dense if place == TEXTS),
+        normalize=TEXTS in normalized,
+        splade=_parse_config(files, folder_of.get("SpladePooling"), SpladeFile),
+        logit_score=_parse_config(files, folder_of.get("LogitScore"), LogitScoreFile),
+        token_dense=tuple(layer for place, layer in dense if place == TOKENS),
+        token_normalize=TOKENS in normalized,
+        mask=folder_of.get("MultiVectorMask"),
+        token_pooling=folder_of.get("HierarchicalTokenPooling"),
+        static=folder_of.get("StaticEmbedding"),
+        words=_first(folder_of, WORD_WEIGHTS),
+    )
+    if "Pooling" in folder_of:
+        pooling, include_prompt = _read_pooling(files.at(folder_of["Pooling"]).file("config.json"))
+        modules = replace(modules, pooling=pooling, include_prompt=include_prompt)
+    _check_inputs(path, modules)
     return modules
+
+
+def _first(folder_of: Mapping[str, str], kinds: Sequence[str]) -> str | None:
+    return next((folder_of[kind] for kind in kinds if kind in folder_of), None)
+
+
+def _parse_config(files: ModelFiles, folder: str | None, shape: type[ConfigT]) -> ConfigT | None:
+    """Parse the configuration of the module in `folder`; None where there is no such module."""
+    return None if folder is None else files.at(folder).parse("config.json", shape)
+
+
+def _check_known(path: Path, entries: Sequence[ModuleEntry]) -> None:
+    for entry in entries:
+        if entry.kind not in (*SUPPORTED, *TRANSFORMERS, *WORD_WEIGHTS):
+            raise UnsupportedArchitecture(
+                f"{path}: module {entry.type} is not supported; supported: {', '.join(SUPPORTED)}"
+            )
 
 
 def _check_order(path: Path, order: Sequence[str]) -> None:
@@ -283,27 +289,24 @@ def _check_order(path: Path, order: Sequence[str]) -> None:
         )
 
 
-def _add_dense(modules: Modules, folder: Path, entry: ModuleEntry, model_type: str | None) -> None:
-    path = folder / entry.path / "config.json"
-    config = read_json(path, _DenseFile)
-    # Multi-vector models were saved by PyLate before the file said what the layer works on.
-    usual = TOKENS if entry.type.startswith("pylate.") or model_type in MULTI_VECTOR_TYPES else TEXTS
-    layer = _read_dense(path, entry.path, config)
-    if _place(path, config, usual) == TOKENS:
-        modules.token_dense += (layer,)
-    else:
-        modules.dense += (layer,)
+def _check_inputs(path: Path, modules: Modules) -> None:
+    """Refuse modules on vectors of texts where nothing makes such, and on vectors of tokens where they are pooled."""
+    pools = modules.pooling is not None or modules.static is not None
+    if (modules.token_dense or modules.token_normalize) if pools else (modules.dense or modules.normalize):
+        raise UnsupportedArchitecture(
+            f"{path}: Dense and Normalize must work on {TEXTS if pools else TOKENS} "
+            f"{'behind' if pools else 'without'} a Pooling module"
+        )
 
 
-def _add_normalize(modules: Modules, path: Path) -> None:
-    config = read_json_if_there(path, _PlacesFile, _PlacesFile())
-    if _place(path, config, TEXTS) == TOKENS:
-        modules.token_normalize = True
-    else:
-        modules.normalize = True
+def _read_normalized(files: ModelFiles, entry: ModuleEntry) -> str:
+    """What a Normalize module works on: TEXTS or TOKENS."""
+    own = files.at(entry.path)
+    config = own.parse_if_there("config.json", _InputFile, _InputFile())
+    return _input_of(own.path / "config.json", config, TEXTS)
 
 
-def _place(path: Path, config: _PlacesFile, usual: str) -> str:
+def _input_of(path: Path, config: _InputFile, usual: str) -> str:
     """What the module reads and writes: TEXTS or TOKENS. Raises UnsupportedArchitecture."""
     read = config.module_input_name or usual
     written = config.module_output_name or read
@@ -315,15 +318,18 @@ def _place(path: Path, config: _PlacesFile, usual: str) -> str:
     return read
 
 
-def _read_transformer(folder: Path) -> _TransformerFile:
-    found = next((folder / name for name in TRANSFORMER_FILES if (folder / name).exists()), None)
-    return read_json(found, _TransformerFile) if found is not None else _TransformerFile()
+def _read_transformer(home: ModelFiles) -> _TransformerFile:
+    found = next(filter(None, map(home.find, TRANSFORMER_FILES)), None)
+    return _TransformerFile() if found is None else found.parse(_TransformerFile)
 
 
-def tokenizer_length(folder: Path) -> int | None:
-    """The tokens of a text that the tokenizer in `folder` keeps, if it has a limit. Raises ModelInvalid."""
-    path = folder / "tokenizer_config.json"
-    return _limit(read_json_if_there(path, _TokenizerConfigFile, _TokenizerConfigFile()))
+def _read_tokenizer_config(home: ModelFiles) -> _TokenizerConfigFile:
+    return home.parse_if_there("tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile())
+
+
+def tokenizer_length(home: ModelFiles) -> int | None:
+    """The tokens of a text that the tokenizer in `home` keeps, if it has a limit. Raises ModelInvalid."""
+    return _limit(_read_tokenizer_config(home))
 
 
 def _limit(tokenizer: _TokenizerConfigFile) -> int | None:
@@ -332,9 +338,9 @@ def _limit(tokenizer: _TokenizerConfigFile) -> int | None:
     return int(length) if length is not None and 0 < length < 1e9 else None
 
 
-def _read_pooling(path: Path) -> tuple[tuple[Pooling, ...], bool]:
+def _read_pooling(file: ModelFile) -> tuple[tuple[Pooling, ...], bool]:
     """Pooling modes, and whether the tokens of a prompt are pooled."""
-    config = read_json(path, _PoolingFile)
+    config = file.parse(_PoolingFile)
     if config.pooling_mode is not None:
         modes = [config.pooling_mode] if isinstance(config.pooling_mode, str) else config.pooling_mode
     else:
@@ -342,23 +348,30 @@ def _read_pooling(path: Path) -> tuple[tuple[Pooling, ...], bool]:
         modes = [mode for flag, mode in POOLING_FLAGS.items() if getattr(config, flag)] or ["mean"]
     if not modes or any(mode not in POOLING_MODES for mode in modes):
         raise UnsupportedArchitecture(
-            f"{path}: pooling {' + '.join(modes) or 'none'} is not supported; supported: {', '.join(POOLING_MODES)}"
+            f"{file.path}: pooling {' + '.join(modes) or 'none'} is not supported; supported: "
+            f"{', '.join(POOLING_MODES)}"
         )
     return tuple(POOLING_MODES[mode] for mode in modes), config.include_prompt
 
 
-def _read_dense(path: Path, name: str, config: _DenseFile) -> DenseLayer:
+def _read_dense(files: ModelFiles, entry: ModuleEntry, model_type: str | None) -> tuple[str, DenseLayer]:
+    """The layer of a Dense module, with what it works on: TEXTS or TOKENS."""
+    file = files.at(entry.path).file("config.json")
+    config = file.parse(_DenseFile)
     activation = DENSE_ACTIVATIONS.get(config.activation_function)
     if activation is None:
         raise ModelInvalid(
-            f"{path}: activation_function {config.activation_function} is not supported; "
+            f"{file.path}: activation_function {config.activation_function} is not supported; "
             f"supported: {', '.join(DENSE_ACTIVATIONS)}"
         )
-    return DenseLayer(
-        folder=name,
+    # Multi-vector models were saved by PyLate before the file said what the layer works on.
+    usual = TOKENS if entry.type.startswith("pylate.") or model_type in MULTI_VECTOR_TYPES else TEXTS
+    layer = DenseLayer(
+        folder=entry.path,
         in_features=config.in_features,
         out_features=config.out_features,
         bias=config.bias,
         activation=activation,
         residual=config.use_residual,
     )
+    return _input_of(file.path, config, usual), layer

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
-from pathlib import Path
 
 from embedserve_runtime.errors import ModelInvalid
-from embedserve_runtime.model.files import FileModel, read_json_if_there
+from embedserve_runtime.model.files import FileModel, ModelFiles
 
 RANGES_FILE = "quantization_ranges.json"
 
@@ -34,13 +33,13 @@ class _RangesFile(FileModel):
     max: tuple[float, ...]
 
 
-def read_ranges(folder: Path, dimensions: int) -> Ranges | None:
+def read_ranges(files: ModelFiles, dimensions: int) -> Ranges | None:
     """Read the ranges from the folder's file; None without one. Raises ModelInvalid."""
-    path = folder / RANGES_FILE
-    content = read_json_if_there(path, _RangesFile, None)
-    if content is None:
+    file = files.find(RANGES_FILE)
+    if file is None:
         return None
+    content = file.parse(_RangesFile)
     ranges = Ranges(content.min, content.max)
     if fault := ranges.fault(dimensions):
-        raise ModelInvalid(f"{path}: {fault}")
+        raise ModelInvalid(f"{file.path}: {fault}")
     return ranges

@@ -15,12 +15,12 @@ from pathlib import Path
 from pydantic import Field
 
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.model.files import FileModel, read_json
-from embedserve_runtime.model.modules import ModuleEntry
+from embedserve_runtime.model.files import FileModel, ModelFiles
+from embedserve_runtime.model.modules import MODULES_FILE, ModuleEntry
 
 QUERY, DOCUMENT = "query", "document"
 ROUTERS = ("Router", "Asym")
-CONFIG_FILES = ("router_config.json", "config.json")  # today's name and the old one
+ROUTER_FILES = ("router_config.json", "config.json")  # today's name and the old one
 # What all our inputs are, in the words of route_mappings.
 TEXT = "text"
 
@@ -51,18 +51,22 @@ class ModuleRoutes:
     default: str | None = DOCUMENT
 
 
-def expand_routes(folder: Path, entries: Sequence[ModuleEntry]) -> ModuleRoutes:
+def is_router(entry: ModuleEntry) -> bool:
+    return entry.kind in ROUTERS
+
+
+def expand_routes(files: ModelFiles, entries: Sequence[ModuleEntry]) -> ModuleRoutes:
     """Lay out the modules of each route. Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture."""
-    places = [place for place, entry in enumerate(entries) if entry.kind in ROUTERS]
+    places = [place for place, entry in enumerate(entries) if is_router(entry)]
     if not places:
         return ModuleRoutes(entries)
     if len(places) > 1:
-        raise UnsupportedArchitecture(f"{folder / 'modules.json'}: more than one Router is not supported")
+        raise UnsupportedArchitecture(f"{files.path / MODULES_FILE}: more than one Router is not supported")
     (place,) = places
     router = entries[place]
-    root = folder / router.path
-    path = next((root / name for name in CONFIG_FILES if (root / name).exists()), root / CONFIG_FILES[0])
-    config = read_json(path, _RouterFile)
+    own = files.at(router.path)
+    file = own.file(next((name for name in ROUTER_FILES if name in own), ROUTER_FILES[0]))
+    path, config = file.path, file.parse(_RouterFile)
     routing = _Routing.of(path, config)
     query, document = routing.route_of(QUERY), routing.route_of(DOCUMENT)
     _check_reached(path, config, {query, document})

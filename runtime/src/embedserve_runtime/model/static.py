@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,10 @@ from tokenizers import Tokenizer
 from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
 from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
 from embedserve_runtime.model.checkpoint import SINGLE_FILE, Checkpoint
-from embedserve_runtime.model.files import FileModel, read_json, read_json_if_there
+from embedserve_runtime.model.files import FileModel, ModelFiles
+from embedserve_runtime.model.tensors import ModelTensors
+from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, parse_tokenizer
 
-TOKENIZER_FILE = "tokenizer.json"
 MODEL2VEC, SENTENCE_TRANSFORMERS = "embeddings", "embedding.weight"
 # Where config.json of a Model2Vec model says nothing.
 MODEL2VEC_LENGTH = 512
@@ -50,9 +50,9 @@ class _TokenizerFile(FileModel):
 
 @dataclass(frozen=True, slots=True)
 class StaticTable:
-    """Where the table is, and how it is read.
+    """How a table of token vectors is read.
 
-    folder: of tokenizer and weights. tensor: which name the table has there.
+    tensor: the name of the table among the tensors.
     vocabulary: token ids from 0 on; dimensions: length of a row.
     max_length: tokens that are read. token_characters: with `max_length` tokens no more characters are read than
     that many times this; None: all are.
@@ -60,7 +60,6 @@ class StaticTable:
     normalize: None where only modules.json can say it.
     """
 
-    folder: Path
     tensor: str
     vocabulary: int
     dimensions: int
@@ -77,10 +76,6 @@ class StaticTable:
     def encoder(self) -> Encoder:
         """The sizes, as an encoder without layers."""
         return without_layers(self.family, self.dimensions, self.vocabulary, self.max_length)
-
-    def tensors(self) -> Mapping[str, Tensor]:
-        """`embeddings`, and `weights` and `mapping` where the model has them, as stored. Raises ModelInvalid."""
-        return _tensors(Checkpoint.open(self.folder), self.tensor)
 
     @property
     def identity(self) -> dict[str, object]:
@@ -101,40 +96,39 @@ def without_layers(family: str, dimensions: int, vocabulary: int, max_length: in
     )
 
 
-def read_static(folder: Path, module: Path | None) -> StaticTable | None:
+def read_static(files: ModelFiles, tensors: ModelTensors, module: str | None) -> StaticTable | None:
     """The table of a folder; None where there is none. module: folder of the StaticEmbedding module.
 
     Raises ModelInvalid or ModelFileMissing.
     """
-    home = folder if module is None else module
-    if module is None and not (home / SINGLE_FILE).exists():
+    home = files.at(module or "")
+    if module is None and SINGLE_FILE not in home:
         return None
-    checkpoint = Checkpoint.open(home)
+    checkpoint = tensors.checkpoint(module or "")
     tensor = next((name for name in (MODEL2VEC, SENTENCE_TRANSFORMERS) if name in checkpoint.names), None)
     if tensor is None and module is not None:
         raise ModelInvalid(
-            f"{home / SINGLE_FILE} has neither tensor of a static model: {MODEL2VEC}, {SENTENCE_TRANSFORMERS}"
+            f"{home.path / SINGLE_FILE} has neither tensor of a static model: {MODEL2VEC}, {SENTENCE_TRANSFORMERS}"
         )
     if tensor is None or (module is None and tensor != MODEL2VEC):
         return None
-    return _table(home, tensor, _tensors(checkpoint, tensor))
+    return _table(home, tensor, table_tensors(checkpoint, tensor))
 
 
-def _table(home: Path, tensor: str, tensors: Mapping[str, Tensor]) -> StaticTable:
+def _table(home: ModelFiles, tensor: str, tensors: Mapping[str, Tensor]) -> StaticTable:
     tokenizer = tokenizer_beside(home)
     tokens = tokenizer.get_vocab()
     vocabulary = len(tensors.get("mapping", tensors["embeddings"]))
     _check(home, tensors, vocabulary, max(tokens.values(), default=0))
     if tensor == SENTENCE_TRANSFORMERS:
-        truncation = read_json(home / TOKENIZER_FILE, _TokenizerFile).truncation
+        truncation = home.parse(TOKENIZER_FILE, _TokenizerFile).truncation
         length, characters, unknown, normalize = truncation and truncation.max_length, None, None, None
     else:
-        config = read_json_if_there(home / "config.json", _Model2VecFile, _Model2VecFile())
+        config = home.parse_if_there("config.json", _Model2VecFile, _Model2VecFile())
         length, normalize = config.max_length, config.normalize
         characters = None if length is None else int(np.median([len(token) for token in tokens]))
         unknown = _unknown(tokenizer, home)
     return StaticTable(
-        folder=home,
         tensor=tensor,
         vocabulary=vocabulary,
         dimensions=tensors["embeddings"].shape[1],
@@ -145,25 +139,25 @@ def _table(home: Path, tensor: str, tensors: Mapping[str, Tensor]) -> StaticTabl
     )
 
 
-def tokenizer_beside(home: Path) -> Tokenizer:
+def tokenizer_beside(home: ModelFiles) -> Tokenizer:
     """The tokenizer of the table in `home`. Raises ModelFileMissing or ModelInvalid."""
-    if not (home / TOKENIZER_FILE).exists():
-        raise ModelFileMissing(f"{TOKENIZER_FILE} not found in {home}, where the table of tokens lies")
-    try:
-        return Tokenizer.from_file(str(home / TOKENIZER_FILE))
-    except Exception as error:  # the library raises plain Exception
-        raise ModelInvalid(f"{home / TOKENIZER_FILE} cannot be read: {error}") from error
+    file = home.find(TOKENIZER_FILE)
+    if file is None:
+        raise ModelFileMissing(f"{TOKENIZER_FILE} not found in {home.path}, where the table of tokens lies")
+    return parse_tokenizer(file)
 
 
-def _tensors(checkpoint: Checkpoint, name: str) -> Mapping[str, Tensor]:
+def table_tensors(checkpoint: Checkpoint, name: str) -> Mapping[str, Tensor]:
+    """Read `embeddings`, and `weights` and `mapping` where the model has them, as stored. name: of the table, by
+    `StaticTable.tensor`. Raises ModelInvalid."""
     parts = {"embeddings": name}
     if name == MODEL2VEC:
         parts |= {part: part for part in ("mapping", "weights") if part in checkpoint.names}
     return {part: checkpoint.raw(tensor) for part, tensor in parts.items()}
 
 
-def _check(home: Path, tensors: Mapping[str, Tensor], vocabulary: int, last_token: int) -> None:
-    path = home / SINGLE_FILE
+def _check(home: ModelFiles, tensors: Mapping[str, Tensor], vocabulary: int, last_token: int) -> None:
+    path = home.path / SINGLE_FILE
     if tensors["embeddings"].ndim != 2:
         raise ModelInvalid(f"{path}: the table has shape {list(tensors['embeddings'].shape)}, not two sides")
     if last_token >= vocabulary:
@@ -181,12 +175,12 @@ def _check(home: Path, tensors: Mapping[str, Tensor], vocabulary: int, last_toke
         )
 
 
-def _unknown(tokenizer: Tokenizer, home: Path) -> int | None:
+def _unknown(tokenizer: Tokenizer, home: ModelFiles) -> int | None:
     """Unigram names the id, the others the token."""
     token = getattr(tokenizer.model, "unk_token", None)
     if token is not None:
         found: int | None = tokenizer.token_to_id(token)
         return found
-    model = read_json(home / TOKENIZER_FILE, dict[str, Any])["model"]
+    model = home.parse(TOKENIZER_FILE, dict[str, Any])["model"]
     named = model.get("unk_id")
     return named if isinstance(named, int) else None

@@ -1,12 +1,16 @@
-"""Which id a token has, read from tokenizer.json, and which tokens are special ones."""
+"""Which id a token has by tokenizer.json, and which tokens are special ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 
-from embedserve_runtime.model.files import FileModel, read_json, read_json_if_there
+from tokenizers import Tokenizer
+
+from embedserve_runtime.errors import ModelInvalid
+from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
+
+TOKENIZER_FILE = "tokenizer.json"
 
 
 class _AddedToken(FileModel):
@@ -41,11 +45,11 @@ class _SpecialTokens(FileModel):
     unk_token: str | _Content | None = None
 
 
-def special_tokens(folder: Path, names: Sequence[str]) -> Mapping[str, str]:
+def special_tokens(files: ModelFiles, names: Sequence[str]) -> Mapping[str, str]:
     """The tokens of those names (`cls_token` and the like) that the tokenizer's files say. Raises ModelInvalid."""
     found: dict[str, str] = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):  # the second has the last word
-        content = read_json_if_there(folder / file, _SpecialTokens, _SpecialTokens())
+        content = files.parse_if_there(file, _SpecialTokens, _SpecialTokens())
         for name in names:
             token = getattr(content, name)
             if token is not None:
@@ -53,10 +57,19 @@ def special_tokens(folder: Path, names: Sequence[str]) -> Mapping[str, str]:
     return MappingProxyType(found)
 
 
-def token_ids(tokenizer_file: Path) -> Mapping[str, int]:
+def token_ids(files: ModelFiles) -> Mapping[str, int]:
     """The id of every token as the vocabulary writes it, added ones included. Raises ModelError."""
-    content = read_json(tokenizer_file, _TokenizerFile)
+    content = files.parse(TOKENIZER_FILE, _TokenizerFile)
     vocabulary = content.model.vocab or {}
     if isinstance(vocabulary, list):
         vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
     return MappingProxyType({**vocabulary, **{token.content: token.id for token in content.added_tokens}})
+
+
+def parse_tokenizer(file: ModelFile) -> Tokenizer:
+    """Build the library's tokenizer from its file. Raises ModelInvalid."""
+    text = file.text()
+    try:
+        return Tokenizer.from_str(text)
+    except Exception as error:  # the library raises plain Exception
+        raise ModelInvalid(f"{file.path} cannot be read: {error}") from error

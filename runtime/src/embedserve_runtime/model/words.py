@@ -5,19 +5,18 @@ Source: SparseStaticEmbedding of sentence-transformers 6.2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
-from embedserve_runtime.model.checkpoint import SINGLE_FILE, Checkpoint
-from embedserve_runtime.model.files import FileModel, read_json_if_there
+from embedserve_runtime.model.checkpoint import SINGLE_FILE
+from embedserve_runtime.model.files import FileModel, ModelFiles
 from embedserve_runtime.model.modules import tokenizer_length
 from embedserve_runtime.model.static import DEFAULT_MAX_LENGTH, tokenizer_beside, without_layers
+from embedserve_runtime.model.tensors import ModelTensors
 
 TENSOR = "weight"
 
@@ -28,12 +27,11 @@ class _File(FileModel):
 
 @dataclass(frozen=True, slots=True)
 class WordTable:
-    """Where the table is, and how it is read: no special tokens, at most `max_length` of the others.
+    """How a table of token weights is read: no special tokens, at most `max_length` of the others.
 
-    folder: of tokenizer and weights. vocabulary: token ids from 0 on, which are also the columns.
+    vocabulary: token ids from 0 on, which are also the columns.
     """
 
-    folder: Path
     vocabulary: int
     max_length: int
 
@@ -42,34 +40,34 @@ class WordTable:
         """The sizes, as an encoder without layers."""
         return without_layers("sparse-static-embedding", self.vocabulary, self.vocabulary, self.max_length)
 
-    def tensors(self) -> Mapping[str, FloatArray]:
-        """`weight`, float32 (vocabulary,), none below 0. Raises ModelInvalid."""
-        return {TENSOR: _weights(self.folder)}
-
     @property
     def identity(self) -> dict[str, object]:
         """What of the rules decides the vectors, besides tensors and tokenizer."""
         return {"kind": "word weights"}
 
 
-def read_words(home: Path) -> WordTable:
-    """The table of a SparseStaticEmbedding module. Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture."""
-    config = home / "config.json"
-    if read_json_if_there(config, _File, _File()).path is not None:
+def read_words(files: ModelFiles, tensors: ModelTensors, module: str) -> WordTable:
+    """The table of a SparseStaticEmbedding module, by its folder.
+
+    Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture.
+    """
+    home = files.at(module)
+    if home.parse_if_there("config.json", _File, _File()).path is not None:
         raise UnsupportedArchitecture(
-            f"{config}: path (weights in a JSON file) is not supported; load and save the model with a current "
-            "sentence-transformers"
+            f"{home.path / 'config.json'}: path (weights in a JSON file) is not supported; load and save the model "
+            "with a current sentence-transformers"
         )
-    vocabulary, tokens = len(_weights(home)), tokenizer_beside(home).get_vocab()
+    vocabulary, tokens = len(token_weights(tensors, module)), tokenizer_beside(home).get_vocab()
     if (last := max(tokens.values(), default=0)) >= vocabulary:
         raise ModelInvalid(
-            f"{home / SINGLE_FILE} has weights of {vocabulary} tokens, tokenizer.json gives ids up to {last}"
+            f"{home.path / SINGLE_FILE} has weights of {vocabulary} tokens, tokenizer.json gives ids up to {last}"
         )
-    return WordTable(home, vocabulary, tokenizer_length(home) or DEFAULT_MAX_LENGTH)
+    return WordTable(vocabulary, tokenizer_length(home) or DEFAULT_MAX_LENGTH)
 
 
-def _weights(home: Path) -> FloatArray:
-    checkpoint, path = Checkpoint.open(home), home / SINGLE_FILE
+def token_weights(tensors: ModelTensors, module: str) -> FloatArray:
+    """Read the weights, float32 (vocabulary,), none below 0. Raises ModelFileMissing or ModelInvalid."""
+    checkpoint, path = tensors.checkpoint(module), tensors.folder / module / SINGLE_FILE
     if TENSOR not in checkpoint.names:
         raise ModelInvalid(f"{path} lacks the tensor {TENSOR}")
     weights = checkpoint.float32(TENSOR)

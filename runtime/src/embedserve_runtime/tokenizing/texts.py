@@ -96,9 +96,9 @@ class TextTokenizer:
     @classmethod
     def _of_way(cls, card: ModelCard) -> TextTokenizer:
         try:
-            tokenizer = Tokenizer.from_file(str(card.tokenizer_file))
+            tokenizer = Tokenizer.from_str(card.tokenizer.content.decode())
         except Exception as error:  # the library raises plain Exception
-            raise ModelInvalid(f"{card.tokenizer_file.name} cannot be read: {error}") from error
+            raise ModelInvalid(f"tokenizer.json cannot be read: {error}") from error
         if card.lowercase:
             lowercase_first(tokenizer)
         vocabulary = card.encoder.embeddings.vocabulary

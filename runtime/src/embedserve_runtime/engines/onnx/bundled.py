@@ -106,7 +106,7 @@ class BundledOnnxEngine:
     def _call(
         self, names: list[str], batch: PackedBatch, tokens: Array, real: NDArray[np.bool_]
     ) -> list[Array]:
-        feeds = {name: self._feed(value, batch, tokens, real) for name, value in self._graph.inputs.items()}
+        feeds = {value.name: self._feed(value, batch, tokens, real) for value in self._graph.inputs}
         try:
             outputs: list[Array] = self._session.run(names, feeds)
         except RUN_ERRORS as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.errors import UnsupportedArchitecture
@@ -22,15 +21,15 @@ from embedserve_runtime.model.families import (
     nomic,
     qwen,
 )
-from embedserve_runtime.model.files import FileModel, read_json
+from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
 
 
-def _bert_or_jina(folder: Path) -> Encoder:
+def _bert_or_jina(file: ModelFile) -> Encoder:
     """JinaBERT's config.json also says "bert"."""
-    return jina.describe(folder) if jina.is_jina(folder) else bert.describe(folder)
+    return jina.describe(file) if jina.is_jina(file) else bert.describe(file)
 
 
-FAMILIES: Mapping[str, Callable[[Path], Encoder]] = MappingProxyType(
+FAMILIES: Mapping[str, Callable[[ModelFile], Encoder]] = MappingProxyType(
     {
         "bert": _bert_or_jina,
         "camembert": bert.describe,
@@ -58,15 +57,15 @@ class _ModelType(FileModel):
     architectures: list[str] | None = None
 
 
-def describe(folder: Path) -> Encoder:
-    """The encoder in `folder`. Raises UnsupportedArchitecture with what was found and what is known."""
-    path = folder / "config.json"
-    config = read_json(path, _ModelType)
+def describe(files: ModelFiles) -> Encoder:
+    """The encoder of a folder. Raises UnsupportedArchitecture with what was found and what is known."""
+    file = files.file("config.json")
+    config = file.parse(_ModelType)
     family = FAMILIES.get(config.model_type)
     if family is None:
         architectures = ", ".join(config.architectures or []) or "none named"
         raise UnsupportedArchitecture(
-            f"{path}: model_type {config.model_type!r} (architectures: {architectures}) is not supported; "
+            f"{file.path}: model_type {config.model_type!r} (architectures: {architectures}) is not supported; "
             f"supported: {', '.join(sorted(FAMILIES))}"
         )
-    return family(folder)
+    return family(file)

@@ -7,7 +7,6 @@ checkpoints of a model with a head carry a prefix.
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.model.architecture import (
@@ -27,7 +26,7 @@ from embedserve_runtime.model.families.common import (
     tensor,
     unsupported,
 )
-from embedserve_runtime.model.files import FileModel, read_json
+from embedserve_runtime.model.files import FileModel, ModelFile
 
 
 class BertConfig(FileModel):
@@ -70,10 +69,9 @@ NAMES = ParameterNames(
 )
 
 
-def describe(folder: Path) -> Encoder:
-    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
-    path = folder / "config.json"
-    config = read_json(path, BertConfig)
+def describe(file: ModelFile) -> Encoder:
+    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path, config = file.path, file.parse(BertConfig)
     if config.position_embedding_type != "absolute":
         raise unsupported(path, "position_embedding_type", config.position_embedding_type)
     if config.is_decoder:

@@ -35,7 +35,7 @@ from embedserve_runtime.model.families.common import (
     tensor,
     unsupported,
 )
-from embedserve_runtime.model.files import FileModel, read_json
+from embedserve_runtime.model.files import FileModel, ModelFile
 
 
 class DebertaConfig(FileModel):
@@ -93,10 +93,9 @@ NAMES = ParameterNames(
 )
 
 
-def describe(folder: Path) -> Encoder:
-    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
-    path = folder / "config.json"
-    config = read_json(path, DebertaConfig)
+def describe(file: ModelFile) -> Encoder:
+    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path, config = file.path, file.parse(DebertaConfig)
     size = head_size(path, config.hidden_size, config.num_attention_heads)
     refuse(path, [("attention_head_size", config.attention_head_size or size, size)])
     the_norm = layer_norm(config.layer_norm_eps)

@@ -6,7 +6,6 @@ before training; the checkpoint holds it either way.
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.model.architecture import (
@@ -25,7 +24,7 @@ from embedserve_runtime.model.families.common import (
     post_norm,
     tensor,
 )
-from embedserve_runtime.model.files import FileModel, read_json
+from embedserve_runtime.model.files import FileModel, ModelFile
 
 
 class DistilBertConfig(FileModel):
@@ -63,10 +62,9 @@ NAMES = ParameterNames(
 )
 
 
-def describe(folder: Path) -> Encoder:
-    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
-    path = folder / "config.json"
-    config = read_json(path, DistilBertConfig)
+def describe(file: ModelFile) -> Encoder:
+    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path, config = file.path, file.parse(DistilBertConfig)
     layer = post_norm(
         equal_heads(path, config.dim, config.n_heads),
         plain_mlp(path, "activation", config.activation, config.hidden_dim),

@@ -35,7 +35,7 @@ from embedserve_runtime.model.families.common import (
     refuse,
     unsupported,
 )
-from embedserve_runtime.model.files import read_json
+from embedserve_runtime.model.files import ModelFile
 from embedserve_runtime.model.rotary import LayerTypesConfig, rotary
 
 
@@ -78,10 +78,9 @@ NAMES = ParameterNames(
 )
 
 
-def describe(folder: Path) -> Encoder:
-    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
-    path = folder / "config.json"
-    config = read_json(path, GemmaConfig)
+def describe(file: ModelFile) -> Encoder:
+    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path, config = file.path, file.parse(GemmaConfig)
     refuse(path, [("attn_logit_softcapping", config.attn_logit_softcapping, None)])
     if config.is_causal is False and not config.use_bidirectional_attention:
         raise unsupported(path, "is_causal", False)  # the window's meaning would be another one again

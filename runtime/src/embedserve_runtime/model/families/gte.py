@@ -8,7 +8,6 @@ Sources: `GteModel` of transformers (model_type "gte") and the public repository
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.model.architecture import Embeddings, Encoder, Mlp, ParameterNames
@@ -25,7 +24,7 @@ from embedserve_runtime.model.families.common import (
     refuse,
     tensor,
 )
-from embedserve_runtime.model.files import read_json
+from embedserve_runtime.model.files import ModelFile
 from embedserve_runtime.model.rotary import RotaryConfig
 
 DEFAULT_THETA = {"gte": 160_000.0, "new": 10_000.0}
@@ -91,10 +90,9 @@ NAMES = ParameterNames(
 )
 
 
-def describe(folder: Path) -> Encoder:
-    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
-    path = folder / "config.json"
-    config = read_json(path, GteConfig)
+def describe(file: ModelFile) -> Encoder:
+    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path, config = file.path, file.parse(GteConfig)
     if config.model_type == "new":  # transformers' own "gte" has none of these settings
         refuse(
             path,

@@ -8,7 +8,6 @@ jinaai/jina-bert-implementation and jinaai/jina-bert-v2-qk-post-norm. Facts from
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.model.architecture import (
@@ -32,7 +31,7 @@ from embedserve_runtime.model.families.common import (
     tensor,
     unsupported,
 )
-from embedserve_runtime.model.files import FileModel, read_json
+from embedserve_runtime.model.files import FileModel, ModelFile
 
 CODE_VARIANT = "jina-bert-v2-qk-post-norm"
 ACTIVATIONS = {"geglu": Activation.GELU, "reglu": Activation.RELU}
@@ -109,9 +108,9 @@ CODE_NAMES = ParameterNames(
 )
 
 
-def is_jina(folder: Path) -> bool:
+def is_jina(file: ModelFile) -> bool:
     """Whether a config.json with model_type "bert" means a JinaBERT."""
-    signs = read_json(folder / "config.json", _Signs)
+    signs = file.parse(_Signs)
     named = [*(signs.architectures or []), *map(str, (signs.auto_map or {}).values())]
     return signs.position_embedding_type == "alibi" or any("jina" in name.lower() for name in named)
 
@@ -125,10 +124,9 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
     return tuple(first + between[: heads - power])
 
 
-def describe(folder: Path) -> Encoder:
-    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
-    path = folder / "config.json"
-    config = read_json(path, JinaConfig)
+def describe(file: ModelFile) -> Encoder:
+    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path, config = file.path, file.parse(JinaConfig)
     code = config.is_code_variant
     refuse(
         path,

@@ -5,11 +5,9 @@ Source: `LlamaModel` of transformers; the class behind llama_bidirec is that mod
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.families import decoder
-from embedserve_runtime.model.files import read_json
+from embedserve_runtime.model.files import ModelFile
 
 
 class LlamaConfig(decoder.DecoderConfig):
@@ -20,10 +18,9 @@ class LlamaConfig(decoder.DecoderConfig):
     mlp_bias: bool = False
 
 
-def describe(folder: Path) -> Encoder:
-    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
-    path = folder / "config.json"
-    config = read_json(path, LlamaConfig)
+def describe(file: ModelFile) -> Encoder:
+    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path, config = file.path, file.parse(LlamaConfig)
     if config.model_type == "llama_bidirec":
         config = config.model_copy(update={"is_causal": False})
     attention = decoder.attention(

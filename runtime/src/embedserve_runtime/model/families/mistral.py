@@ -5,12 +5,10 @@ Source: `MistralModel` of transformers.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.families import decoder
 from embedserve_runtime.model.families.common import refuse
-from embedserve_runtime.model.files import read_json
+from embedserve_runtime.model.files import ModelFile
 
 
 class MistralConfig(decoder.DecoderConfig):
@@ -19,10 +17,9 @@ class MistralConfig(decoder.DecoderConfig):
     sliding_window: int | None = 4096
 
 
-def describe(folder: Path) -> Encoder:
-    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
-    path = folder / "config.json"
-    config = read_json(path, MistralConfig)
+def describe(file: ModelFile) -> Encoder:
+    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path, config = file.path, file.parse(MistralConfig)
     # transformers ignores it for this model type; a model that has it was trained as something else.
     refuse(path, [("layer_types", config.layer_types, None)])
     size = config.sliding_window

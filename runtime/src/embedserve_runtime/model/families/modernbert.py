@@ -30,7 +30,7 @@ from embedserve_runtime.model.families.common import (
     norm,
     tensor,
 )
-from embedserve_runtime.model.files import read_json
+from embedserve_runtime.model.files import ModelFile
 from embedserve_runtime.model.rotary import LayerTypesConfig, rotary
 
 
@@ -78,10 +78,9 @@ NAMES = ParameterNames(
 )
 
 
-def describe(folder: Path) -> Encoder:
-    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
-    path = folder / "config.json"
-    config = read_json(path, ModernBertConfig)
+def describe(file: ModelFile) -> Encoder:
+    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path, config = file.path, file.parse(ModernBertConfig)
     layer_norm = Norm(NormKind.LAYER, config.norm_eps, bias=config.norm_bias)
     attention = {kind: _attention(path, config, kind) for kind in (FULL, SLIDING)}
     mlp = Mlp(

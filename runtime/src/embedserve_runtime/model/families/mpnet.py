@@ -7,7 +7,6 @@ distance at which buckets end.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.model.architecture import (
@@ -28,7 +27,7 @@ from embedserve_runtime.model.families.common import (
     refuse,
     tensor,
 )
-from embedserve_runtime.model.files import FileModel, read_json
+from embedserve_runtime.model.files import FileModel, ModelFile
 
 FIRST_POSITION = 2
 BUCKETS, MAX_DISTANCE = 32, 128
@@ -70,10 +69,9 @@ NAMES = ParameterNames(
 )
 
 
-def describe(folder: Path) -> Encoder:
-    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
-    path = folder / "config.json"
-    config = read_json(path, MpnetConfig)
+def describe(file: ModelFile) -> Encoder:
+    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path, config = file.path, file.parse(MpnetConfig)
     # The source counts 32 buckets whatever the table's size.
     refuse(path, [("relative_attention_num_buckets", config.relative_attention_num_buckets, BUCKETS)])
     attention = equal_heads(path, config.hidden_size, config.num_attention_heads)

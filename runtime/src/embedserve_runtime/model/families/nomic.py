@@ -35,7 +35,7 @@ from embedserve_runtime.model.families.common import (
     tensor,
     unsupported,
 )
-from embedserve_runtime.model.files import FileModel, read_json
+from embedserve_runtime.model.files import FileModel, ModelFile
 from embedserve_runtime.model.rotary import RotaryConfig, frequencies
 
 DEFAULT_THETA = 1000.0
@@ -145,12 +145,11 @@ NAMES = ParameterNames(
 )
 
 
-def describe(folder: Path) -> Encoder:
-    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
-    path = folder / "config.json"
-    if read_json(path, _Keys).n_embd is None:
-        return _of_transformers(path, read_json(path, TransformersConfig))
-    return _of_its_own(path, read_json(path, OwnConfig))
+def describe(file: ModelFile) -> Encoder:
+    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    if file.parse(_Keys).n_embd is None:
+        return _of_transformers(file.path, file.parse(TransformersConfig))
+    return _of_its_own(file.path, file.parse(OwnConfig))
 
 
 def _of_transformers(path: Path, config: TransformersConfig) -> Encoder:

@@ -11,7 +11,7 @@ from pathlib import Path
 from embedserve_runtime.model.architecture import Encoder, Norm, NormKind, QkNorm, QkNormScope
 from embedserve_runtime.model.families import decoder
 from embedserve_runtime.model.families.common import FULL, SLIDING, checked_layer_types, unsupported
-from embedserve_runtime.model.files import read_json
+from embedserve_runtime.model.files import ModelFile
 
 
 class QwenConfig(decoder.DecoderConfig):
@@ -26,10 +26,9 @@ class QwenConfig(decoder.DecoderConfig):
 QWEN3_HEAD_SIZE = 128  # where config.json does not say
 
 
-def describe(folder: Path) -> Encoder:
-    """The encoder that `folder`/config.json describes. Raises ModelInvalid or UnsupportedArchitecture."""
-    path = folder / "config.json"
-    config = read_json(path, QwenConfig)
+def describe(file: ModelFile) -> Encoder:
+    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    path, config = file.path, file.parse(QwenConfig)
     is_qwen3 = config.model_type == "qwen3"
     if is_qwen3 and config.head_dim is None:
         config = config.model_copy(update={"head_dim": QWEN3_HEAD_SIZE})

@@ -6,13 +6,12 @@ are dropped; a token vector is made of every token but the first.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from embedserve_runtime.errors import ModelInvalid
 from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.heads.description import HeadLayer, LexicalHead, MultiVectorHead, TokenHead
-from embedserve_runtime.model.torch_files import TorchFile
-from embedserve_runtime.model.vocabulary import special_tokens, token_ids
+from embedserve_runtime.model.tensors import ModelTensors
+from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, special_tokens, token_ids
 
 SPARSE_FILE = "sparse_linear.pt"
 COLBERT_FILE = "colbert_linear.pt"
@@ -22,47 +21,49 @@ FILES = (SPARSE_FILE, COLBERT_FILE)
 DROPPED = {"cls_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 
 
-def is_bge_m3(folder: Path) -> bool:
-    return any((folder / name).exists() for name in FILES)
+def is_bge_m3(files: ModelFiles) -> bool:
+    return any(name in files for name in FILES)
 
 
-def token_heads(folder: Path, encoder: Encoder) -> tuple[TokenHead, ...]:
+def token_heads(files: ModelFiles, tensors: ModelTensors, encoder: Encoder) -> tuple[TokenHead, ...]:
     """The heads whose files are there. Raises ModelError, naming the file."""
     heads: list[TokenHead] = []
-    if (folder / SPARSE_FILE).exists():
-        layer = _layer(folder, SPARSE_FILE, encoder)
+    if SPARSE_FILE in files:
+        layer = _layer(files, tensors, SPARSE_FILE, encoder)
         if layer.out_features != 1:
             raise ModelInvalid(
-                f"{folder / SPARSE_FILE}: gives {layer.out_features} weights a token, expected 1"
+                f"{files.path / SPARSE_FILE}: gives {layer.out_features} weights a token, expected 1"
             )
-        heads.append(LexicalHead((layer,), _read_dropped_tokens(folder), encoder.embeddings.vocabulary))
-    if (folder / COLBERT_FILE).exists():
-        heads.append(MultiVectorHead((_layer(folder, COLBERT_FILE, encoder),), normalize=True, skipped=1))
+        heads.append(LexicalHead((layer,), _read_dropped_tokens(files), encoder.embeddings.vocabulary))
+    if COLBERT_FILE in files:
+        heads.append(
+            MultiVectorHead((_layer(files, tensors, COLBERT_FILE, encoder),), normalize=True, skipped=1)
+        )
     return tuple(heads)
 
 
-def _layer(folder: Path, name: str, encoder: Encoder) -> HeadLayer:
+def _layer(files: ModelFiles, tensors: ModelTensors, name: str, encoder: Encoder) -> HeadLayer:
     """The file alone says how many features come out."""
-    tensors = TorchFile(folder / name)
-    if tensors.names != {"weight", "bias"}:
+    path, own = files.path / name, tensors.open(name)
+    if own.names != {"weight", "bias"}:
         raise ModelInvalid(
-            f"{folder / name}: has {', '.join(sorted(tensors.names)) or 'no tensors'}, expected weight and bias"
+            f"{path}: has {', '.join(sorted(own.names)) or 'no tensors'}, expected weight and bias"
         )
-    shape = tensors.raw("weight").shape
+    shape = own.raw("weight").shape
     if len(shape) != 2 or shape[1] != encoder.hidden_size:
         raise ModelInvalid(
-            f"{folder / name}: weight has shape {list(shape)}, the encoder gives {encoder.hidden_size} features"
+            f"{path}: weight has shape {list(shape)}, the encoder gives {encoder.hidden_size} features"
         )
     return HeadLayer(shape[1], shape[0], ("weight",), ("bias",), file=name)
 
 
-def _read_dropped_tokens(folder: Path) -> tuple[int, ...]:
-    ids = token_ids(folder / "tokenizer.json")
-    named = {**DROPPED, **special_tokens(folder, [*DROPPED])}
+def _read_dropped_tokens(files: ModelFiles) -> tuple[int, ...]:
+    ids = token_ids(files)
+    named = {**DROPPED, **special_tokens(files, [*DROPPED])}
     contents = [named[name] for name in DROPPED]
     missing = [content for content in contents if content not in ids]
     if missing:
         raise ModelInvalid(
-            f"{folder / 'tokenizer.json'}: lacks {', '.join(missing)}, whose lexical weights are dropped"
+            f"{files.path / TOKENIZER_FILE}: lacks {', '.join(missing)}, whose lexical weights are dropped"
         )
     return tuple(sorted({ids[content] for content in contents}))

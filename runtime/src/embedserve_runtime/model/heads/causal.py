@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.model.files import FileModel, read_json_if_there
+from embedserve_runtime.model.files import FileModel, ModelFiles
 from embedserve_runtime.model.heads.classifiers import score_function
 from embedserve_runtime.model.heads.config import HeadSource
 from embedserve_runtime.model.heads.description import ClassifierHead, HeadLayer, PromptTemplate
 from embedserve_runtime.model.modules import LogitScoreFile
 from embedserve_runtime.model.pipeline import Pooling
-from embedserve_runtime.model.vocabulary import token_ids
+from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, token_ids
 
 SUFFIX = "ForCausalLM"
 
@@ -67,17 +66,17 @@ def causal_head(
         raise UnsupportedArchitecture(
             f"{source.path}: no way is known how {architecture} ranks; supported: {', '.join(RERANKERS)}"
         )
-    folder = source.path.parent
+    files = source.files
     if module is None:
-        ids = token_ids(folder / "tokenizer.json")
+        ids = token_ids(files)
         missing = [token for token in (reranker.yes, reranker.no) if token not in ids]
         if missing:
             raise ModelInvalid(
-                f"{folder / 'tokenizer.json'}: lacks the token {' and '.join(missing)}, which the score is made of"
+                f"{files.path / TOKENIZER_FILE}: lacks the token {' and '.join(missing)}, which the score is made of"
             )
         rows: tuple[int, ...] = (ids[reranker.yes], ids[reranker.no])
     else:
-        _check_chat_template(folder, reranker.template)
+        _check_chat_template(files, reranker.template)
         rows = (module.true_token_id,)
         rows += () if module.false_token_id is None else (module.false_token_id,)
     return ClassifierHead(
@@ -103,17 +102,15 @@ def _rows(source: HeadSource, rows: tuple[int, ...]) -> HeadLayer:
     return HeadLayer(source.hidden, 1, ("lm_head.weight", *tied), (), rows=rows)
 
 
-def _check_chat_template(folder: Path, template: PromptTemplate) -> None:
+def _check_chat_template(files: ModelFiles, template: PromptTemplate) -> None:
     """sentence-transformers asks with the folder's chat template, a program. It is taken for the one that we know if
     it has its texts."""
-    file = folder / "chat_template.jinja"
-    config = read_json_if_there(
-        folder / "tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile()
-    )
-    program = file.read_text(encoding="utf-8") if file.exists() else config.chat_template
+    file = files.find("chat_template.jinja")
+    config = files.parse_if_there("tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile())
+    program = config.chat_template if file is None else file.text()
     if program is None or not all(text in program.replace("\\n", "\n") for text in template.texts):
         raise UnsupportedArchitecture(
-            f"{folder}: LogitScore with "
+            f"{files.path}: LogitScore with "
             f"{'no chat template' if program is None else 'a chat template of its own'} is not supported; supported "
             f"is the template of {', '.join(RERANKERS)}"
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from embedserve_runtime.model.architecture import Encoder, Norm, NormKind
 from embedserve_runtime.model.families.common import activation as mlp_activation
-from embedserve_runtime.model.files import FileModel, read_json
+from embedserve_runtime.model.files import FileModel, ModelFiles
 from embedserve_runtime.model.heads.description import HeadLayer
 from embedserve_runtime.model.pipeline import Activation
 
@@ -48,16 +48,20 @@ class HeadConfig(FileModel):
 
 @dataclass(frozen=True, slots=True)
 class HeadSource:
-    """What a family's head is read from."""
+    """What a family's head is read from. files: of the encoder's folder."""
 
-    path: Path
+    files: ModelFiles
     config: HeadConfig
     encoder: Encoder
 
     @classmethod
-    def of(cls, folder: Path, encoder: Encoder) -> HeadSource:
-        path = folder / "config.json"
-        return cls(path, read_json(path, HeadConfig), encoder)
+    def of(cls, files: ModelFiles, encoder: Encoder) -> HeadSource:
+        return cls(files, files.parse("config.json", HeadConfig), encoder)
+
+    @property
+    def path(self) -> Path:
+        """Of config.json, for messages."""
+        return self.files.path / "config.json"
 
     @property
     def hidden(self) -> int:

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
-from embedserve_runtime.model.files import FileModel, read_json, read_json_if_there
+from embedserve_runtime.model.files import FileModel, ModelFiles
 from embedserve_runtime.model.heads.description import (
     HeadLayer,
     LateInteraction,
@@ -85,22 +85,22 @@ class _PoolingFile(FileModel):
     tasks: str | list[str] | None = None
 
 
-def multi_vector_head(folder: Path, encoder: Encoder, layout: ModelLayout) -> MultiVectorHead:
+def multi_vector_head(files: ModelFiles, encoder: Encoder, layout: ModelLayout) -> MultiVectorHead:
     """Read the head of a multi-vector model. Raises ModelInvalid or UnsupportedArchitecture, naming file and key."""
     modules = layout.modules
-    pylate = read_json_if_there(folder / "config_sentence_transformers.json", _PyLate, _PyLate())
+    pylate = files.parse_if_there("config_sentence_transformers.json", _PyLate, _PyLate())
     old = pylate.model_type == "ColBERT"  # PyLate before 4 normalised and skipped without a module for it
     size = encoder.hidden_size
     layers = []
     for dense in modules.token_dense:
         if dense.in_features != size:
             raise UnsupportedArchitecture(
-                f"{folder / dense.folder}: takes {dense.in_features} features, the step before gives {size}"
+                f"{files.path / dense.folder}: takes {dense.in_features} features, the step before gives {size}"
             )
         size = dense.out_features
         layers.append(HeadLayer.of_dense(dense))
-    interaction = _interaction(folder, layout, pylate)
-    _check_expansion(folder, encoder, interaction.expansion)
+    interaction = _interaction(files, layout, pylate)
+    _check_expansion(files.path, encoder, interaction.expansion)
     return MultiVectorHead(tuple(layers), modules.token_normalize or old, interaction=interaction)
 
 
@@ -124,14 +124,14 @@ def with_prompts(late: LateInteraction, prompts: Mapping[str, str]) -> LateInter
     )
 
 
-def _interaction(folder: Path, layout: ModelLayout, pylate: _PyLate) -> LateInteraction:
+def _interaction(files: ModelFiles, layout: ModelLayout, pylate: _PyLate) -> LateInteraction:
     modules = layout.modules
-    home = folder / modules.transformer
-    ids = token_ids(home / "tokenizer.json")
-    own = read_json_if_there(home / "sentence_bert_config.json", _Lengths, _Lengths())
+    home = files.at(modules.transformer)
+    ids = token_ids(home)
+    own = home.parse_if_there("sentence_bert_config.json", _Lengths, _Lengths())
     expansion = _expansion(home, own, pylate, ids)
-    skipped, skipped_roles = _read_skipped_tokens(folder, modules, pylate, ids)
-    pooling, pooled_roles = _pooling(folder, modules)
+    skipped, skipped_roles = _read_skipped_tokens(files, modules, pylate, ids)
+    pooling, pooled_roles = _pooling(files, modules)
     prefixes = (pylate.query_prefix or "", pylate.document_prefix or "")
     return LateInteraction(
         query_prompt=_prompt(layout.prompts, prefixes[0], QUERY_PROMPTS),
@@ -156,13 +156,14 @@ def _prompt(prompts: Mapping[str, str], prefix: str, names: Sequence[str]) -> st
 
 
 def _read_skipped_tokens(
-    folder: Path, modules: Modules, pylate: _PyLate, ids: Mapping[str, int]
+    files: ModelFiles, modules: Modules, pylate: _PyLate, ids: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     mask = _MaskFile()
     if modules.mask is not None:
-        path = folder / modules.mask / "config.json"
-        mask = read_json_if_there(path, _MaskFile, _MaskFile())
+        own = files.at(modules.mask)
+        mask = own.parse_if_there("config.json", _MaskFile, _MaskFile())
         if mask.keep_only_token_ids:
+            path = own.path / "config.json"
             raise UnsupportedArchitecture(f"{path}: keep_only_token_ids is for images and is not supported")
     words = mask.skiplist_words
     if words is None and pylate.model_type == "ColBERT":
@@ -171,15 +172,15 @@ def _read_skipped_tokens(
     if unknown:
         log.warning("words to skip are no tokens of the model and are not skipped", extra={"words": unknown})
     skipped = sorted({ids[word] for word in words or () if word in ids})
-    return tuple(skipped), _roles(folder, mask.skiplist_tasks)
+    return tuple(skipped), _roles(files.path, mask.skiplist_tasks)
 
 
-def _pooling(folder: Path, modules: Modules) -> tuple[TokenPooling | None, tuple[str, ...]]:
+def _pooling(files: ModelFiles, modules: Modules) -> tuple[TokenPooling | None, tuple[str, ...]]:
     if modules.token_pooling is None:
         return None, ()
-    config = read_json(folder / modules.token_pooling / "config.json", _PoolingFile)
+    config = files.at(modules.token_pooling).parse("config.json", _PoolingFile)
     pooling = TokenPooling(config.pool_factor, config.num_protected_tokens, config.normalize_embeddings)
-    return pooling, _roles(folder, config.tasks)
+    return pooling, _roles(files.path, config.tasks)
 
 
 def _roles(folder: Path, tasks: str | list[str] | None) -> tuple[str, ...]:
@@ -189,7 +190,9 @@ def _roles(folder: Path, tasks: str | list[str] | None) -> tuple[str, ...]:
     return roles
 
 
-def _expansion(home: Path, own: _Lengths, pylate: _PyLate, ids: Mapping[str, int]) -> QueryExpansion | None:
+def _expansion(
+    home: ModelFiles, own: _Lengths, pylate: _PyLate, ids: Mapping[str, int]
+) -> QueryExpansion | None:
     for file in (own, pylate):
         if "query_expansion" in file.model_fields_set:
             given = file.query_expansion
@@ -206,7 +209,7 @@ def _expansion(home: Path, own: _Lengths, pylate: _PyLate, ids: Mapping[str, int
     return QueryExpansion(pylate.query_length or QUERY_LENGTH, fixed=True, attend=bool(attend), token=token)
 
 
-def _expansion_token(home: Path, asked: str | None, ids: Mapping[str, int]) -> int:
+def _expansion_token(home: ModelFiles, asked: str | None, ids: Mapping[str, int]) -> int:
     """The one asked for, else the tokenizer's mask, else its end. Raises ModelInvalid."""
     if asked is None:
         named = special_tokens(home, ("mask_token", "eos_token"))
@@ -214,7 +217,7 @@ def _expansion_token(home: Path, asked: str | None, ids: Mapping[str, int]) -> i
         asked = next((token for token in usual if token in ids), None)
     if asked is None or asked not in ids:
         raise ModelInvalid(
-            f"{home / 'tokenizer.json'}: has no token {asked or 'for a mask'}, which queries are filled up with"
+            f"{home.path / 'tokenizer.json'}: has no token {asked or 'for a mask'}, which queries are filled up with"
         )
     return ids[asked]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.heads import bge_m3, causal, classifiers
 from embedserve_runtime.model.heads.causal import causal_head
 from embedserve_runtime.model.heads.classifiers import classifier_head
@@ -14,15 +16,17 @@ from embedserve_runtime.model.heads.config import HeadSource
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
+    MultiVectorHead,
     SparseHead,
     SparsePooling,
     Task,
     TokenHead,
 )
-from embedserve_runtime.model.heads.late_interaction import multi_vector_head
+from embedserve_runtime.model.heads.late_interaction import multi_vector_head, with_prompts
 from embedserve_runtime.model.heads.masked_lm import masked_lm_layers
 from embedserve_runtime.model.modules import ModelLayout
 from embedserve_runtime.model.pipeline import Pooling
+from embedserve_runtime.model.tensors import ModelTensors
 
 # Heads that transformers has and that give neither vectors nor scores of a text.
 OTHER_HEADS = (
@@ -33,30 +37,35 @@ OTHER_HEADS = (
 )
 
 
-def read_head(folder: Path, encoder: Encoder, layout: ModelLayout, asked: str) -> tuple[Task, Head | None]:
+def read_head(
+    files: ModelFiles, encoder: Encoder, layout: ModelLayout, asked: str
+) -> tuple[Task, Head | None]:
     """The task and its head, None for dense vectors. asked: `model.task`, a task or "auto".
 
     Raises ModelError (naming file and head), or ConfigError when the folder is not for the task that is asked for.
     """
-    source = HeadSource.of(folder / layout.modules.transformer, encoder)
+    source = HeadSource.of(files.at(layout.modules.transformer), encoder)
     architectures = source.config.architectures or []
     task = _detect_architecture(source.path, architectures, layout) if asked == "auto" else asked
     if task == Task.EMBED:
         if layout.modules.token_dense:
-            raise ConfigError(f"model.task: {asked} needs a Pooling module, {folder} is a multi-vector model")
+            raise ConfigError(
+                f"model.task: {asked} needs a Pooling module, {files.path} is a multi-vector model"
+            )
         return Task.EMBED, None
     if task == Task.MULTI_VECTOR:
-        return Task.MULTI_VECTOR, multi_vector_head(folder, encoder, layout)
+        return Task.MULTI_VECTOR, multi_vector_head(files, encoder, layout)
     if task == Task.SPARSE:
         return Task.SPARSE, _read_sparse_head(source, architectures, layout)
     return _classifier(source, architectures, layout, asked)
 
 
 def read_graph_head(
-    folder: Path, encoder: Encoder, layout: ModelLayout, asked: str, width: int
+    home: ModelFiles, encoder: Encoder, layout: ModelLayout, asked: str, width: int
 ) -> tuple[Task, ClassifierHead]:
-    """Task and head of a graph that gives `width` logits itself. Raises ModelError or ConfigError."""
-    source = HeadSource.of(folder, encoder)
+    """Task and head of a graph that gives `width` logits itself. home: the encoder's files. Raises ModelError or
+    ConfigError."""
+    source = HeadSource.of(home, encoder)
     labels, scores = classifiers.labels_and_scores(source, layout.activation)
     if len(labels) != width:
         raise ModelInvalid(f"{source.path} names {len(labels)} labels, the ONNX file gives {width} logits")
@@ -69,9 +78,22 @@ def _task(asked: str, labels: int) -> Task:
     return Task.RERANK if labels == 1 and asked != Task.CLASSIFY else Task.CLASSIFY
 
 
-def read_token_heads(folder: Path, encoder: Encoder, task: Task) -> tuple[TokenHead, ...]:
+def read_token_heads(
+    files: ModelFiles, tensors: ModelTensors, encoder: Encoder, task: Task
+) -> tuple[TokenHead, ...]:
     """What the model makes of each token beside dense vectors. Raises ModelError."""
-    return bge_m3.token_heads(folder, encoder) if task is Task.EMBED else ()
+    return bge_m3.token_heads(files, tensors, encoder) if task is Task.EMBED else ()
+
+
+def lay_prompts_over(
+    head: Head | None, prompts: Mapping[str, str], default_prompt: str | None
+) -> Head | None:
+    """Return the head with the service's prompts in place of its own: those of roles, or the instruction."""
+    if isinstance(head, MultiVectorHead) and head.interaction is not None:
+        return replace(head, interaction=with_prompts(head.interaction, prompts))
+    if isinstance(head, ClassifierHead) and head.template is not None and default_prompt is not None:
+        return replace(head, template=replace(head.template, instruction=prompts[default_prompt]))
+    return head
 
 
 def _detect_architecture(path: Path, architectures: Sequence[str], layout: ModelLayout) -> str:

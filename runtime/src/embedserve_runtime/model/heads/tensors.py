@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,33 +11,19 @@ from embedserve_runtime.errors import ModelInvalid
 from embedserve_runtime.model.architecture import NormKind
 from embedserve_runtime.model.checkpoint import Checkpoint
 from embedserve_runtime.model.heads.description import HeadLayer
-from embedserve_runtime.model.torch_files import TorchFile
-
-NamedTensor = tuple[str, NDArray[np.generic]]
+from embedserve_runtime.model.tensors import ModelTensors, NamedTensor, TensorReader
 
 
-class TensorReader(Protocol):
-    """A file or several with tensors by name: a `Checkpoint` or a `TorchFile`."""
-
-    @property
-    def names(self) -> frozenset[str]: ...
-
-    def raw(self, name: str) -> NDArray[np.generic]: ...
-
-
-def open_file(path: Path) -> TensorReader:
-    """A file of torch.save, or the folder of a module. Raises ModelFileMissing or ModelInvalid."""
-    return TorchFile(path) if path.suffix == ".pt" else Checkpoint.open(path)
-
-
-def head_tensors(checkpoint: Checkpoint, layers: Sequence[HeadLayer], folder: Path) -> Iterator[NamedTensor]:
-    """Read the tensors as stored, named `head.<number>.<part>`. folder: the model's, for layers that have a file of
+def head_tensors(
+    tensors: ModelTensors, checkpoint: Checkpoint, layers: Sequence[HeadLayer]
+) -> Iterator[NamedTensor]:
+    """Read the tensors as stored, named `head.<number>.<part>`. checkpoint: the encoder's; layers may have files of
     their own.
 
     Raises ModelInvalid naming what is missing or has another shape.
     """
     for number, layer in enumerate(layers):
-        source: TensorReader = open_file(folder / layer.file) if layer.file else checkpoint
+        source: TensorReader = tensors.open(layer.file) if layer.file else checkpoint
         name, out = f"head.{number}", layer.out_features
         if layer.rows:
             yield f"{name}.weight", _difference(checkpoint, layer)

@@ -20,6 +20,7 @@ from embedserve_runtime.errors import (
 )
 from embedserve_runtime.model.bundled_onnx import choose_file
 from embedserve_runtime.model.exports import ADVICE, can_export
+from embedserve_runtime.model.folder import read_folder
 from embedserve_runtime.model.sources.archive import ArchiveSource, unpack
 from embedserve_runtime.model.sources.host_limits import HostLimiters, RetryPolicy
 from embedserve_runtime.model.sources.hub import HubSource, too_many_requests
@@ -203,7 +204,7 @@ class _Fetcher:
 
     def _choose_graph(self, folder: Path, names: Sequence[str]) -> str | None:
         try:
-            return choose_file(folder, names, self.settings.onnx_file)
+            return choose_file(read_folder(folder), names, self.settings.onnx_file)
         except UnsupportedArchitecture as error:
             if can_export() or self.settings.export_elsewhere:
                 return None  # its weights are what an export is made from

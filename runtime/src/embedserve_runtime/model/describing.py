@@ -1,0 +1,223 @@
+"""From a model's small files and the settings to a card: what runs, what it is given, what it makes.
+
+No small file is opened here. Tensors are, where only they say what a model is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from embedserve_runtime.config import ModelSettings
+from embedserve_runtime.errors import ConfigError, ModelError, ModelFileMissing, UnsupportedArchitecture
+from embedserve_runtime.model import families
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.bundled_onnx import (
+    BundledOnnx,
+    choose_file,
+    digest_graph,
+    graph_encoder,
+    graph_weights,
+    read_graph,
+)
+from embedserve_runtime.model.card import ModelCard, TokenizerJson
+from embedserve_runtime.model.config_overrides import (
+    resolve_max_length,
+    resolve_pipeline,
+    resolve_prompts,
+    resolve_rows_pipeline,
+)
+from embedserve_runtime.model.exports import ADVICE, find_export, origin_of
+from embedserve_runtime.model.files import ModelFiles
+from embedserve_runtime.model.heads.description import MultiVectorHead, Task, head_outputs
+from embedserve_runtime.model.heads.late_interaction import late_layout
+from embedserve_runtime.model.heads.reading import (
+    lay_prompts_over,
+    read_graph_head,
+    read_head,
+    read_token_heads,
+)
+from embedserve_runtime.model.identity import tokenizer_digest
+from embedserve_runtime.model.modules import ModelLayout, ModuleEntry, read_layout
+from embedserve_runtime.model.pipeline import Pipeline, Pooling
+from embedserve_runtime.model.ranges import read_ranges
+from embedserve_runtime.model.static import StaticTable, read_static
+from embedserve_runtime.model.tensors import ModelTensors
+from embedserve_runtime.model.vocabulary import TOKENIZER_FILE
+from embedserve_runtime.model.words import WordTable, read_words
+
+Origin = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CardSource:
+    """What a card is made from: the files and tensors of a model, and the settings of a service."""
+
+    files: ModelFiles
+    tensors: ModelTensors
+    revision: str
+    settings: ModelSettings
+
+
+def describe_route(source: CardSource, entries: Sequence[ModuleEntry]) -> ModelCard:
+    """Describe what the modules make of an input, without its identity. Raises ModelError and ConfigError."""
+    files, tensors = source.files, source.tensors
+    layout = read_layout(files, entries)
+    if layout.modules.words is not None:
+        return _words_card(source, layout, read_words(files, tensors, layout.modules.words))
+    table = read_static(files, tensors, layout.modules.static)
+    if table is not None:
+        return _static_card(source, layout, table)
+    home = files.at(layout.modules.transformer)
+    if TOKENIZER_FILE not in home:
+        raise ModelFileMissing(
+            f"{TOKENIZER_FILE} not found in {home.path}: the folder needs the fast tokenizer's file "
+            "(save the tokenizer with a current transformers to get it)"
+        )
+    graph = _find_graph(source, layout)
+    if graph is not None:
+        return _graph_card(source, layout, graph)
+    return _encoder_card(source, layout)
+
+
+def _encoder_card(source: CardSource, layout: ModelLayout) -> ModelCard:
+    files, settings = source.files, source.settings
+    encoder = families.describe(files.at(layout.modules.transformer))
+    task, head = read_head(files, encoder, layout, settings.task)
+    if isinstance(head, MultiVectorHead) and head.interaction is not None:
+        layout = late_layout(layout, head.interaction)
+    if head is None:
+        pipeline = resolve_pipeline(files, encoder, layout, settings)
+    else:
+        pipeline = resolve_rows_pipeline(head_outputs(head), settings, layout)
+    card = _card(source, layout, encoder, pipeline)
+    return replace(
+        card,
+        task=task,
+        head=lay_prompts_over(head, card.prompts, card.default_prompt),
+        token_heads=read_token_heads(files, source.tensors, encoder, task),
+        pair_types=_pair_types(encoder, layout),
+    )
+
+
+def _pair_types(encoder: Encoder, layout: ModelLayout) -> bool:
+    return encoder.embeddings.token_types > 1 and layout.token_types
+
+
+def _find_graph(source: CardSource, layout: ModelLayout) -> BundledOnnx | None:
+    """The ONNX file that is run: the one asked for, else one where no family fits, of the folder or an export in the
+    store; None where a family runs."""
+    files, settings, modules = source.files, source.settings, layout.modules
+    home = files.at(modules.transformer)
+    origin: Origin = ()
+    try:
+        name = choose_file(home, files.names, settings.onnx_file)
+    except UnsupportedArchitecture as error:
+        origin, name = _open_export(source, modules.transformer, error)
+    if name is None:
+        return None
+    if settings.task == "sparse":
+        raise ConfigError("model.task: sparse vectors are not made from an ONNX file")
+    if modules.splade or modules.logit_score or modules.token_dense:
+        raise UnsupportedArchitecture(
+            f"{name}: of an ONNX file dense vectors, scores and labels are made, and the modules ask for something else"
+        )
+    graph = read_graph(home, files.path / name, task=settings.task, pooled=settings.pooling != "auto")
+    if graph.rows is not None and graph.rows_are == "dense" and not modules.include_prompt:
+        raise UnsupportedArchitecture(
+            f"{name}: include_prompt = false cannot be kept, since the file pools; set model.pooling if it gives "
+            "hidden states too"
+        )
+    # An export is known by what it was made from.
+    return replace(graph, origin=origin) if origin else digest_graph(graph)
+
+
+def _open_export(source: CardSource, place: str, without: UnsupportedArchitecture) -> tuple[Origin, str]:
+    """What an export in the store was made from, and where it lies. place: of the encoder. Raises `without`, with
+    advice, if there is none."""
+    try:
+        origin = origin_of(source.files.at(place), source.tensors.checkpoint(place))
+    except ModelError:
+        raise without from None
+    found = find_export(source.settings.store.expanduser(), origin)
+    if found is None:
+        raise UnsupportedArchitecture(f"{without.message}; {ADVICE}") from without
+    return tuple(sorted(origin.items())), str(found)
+
+
+def _graph_card(source: CardSource, layout: ModelLayout, graph: BundledOnnx) -> ModelCard:
+    files, settings, modules = source.files, source.settings, layout.modules
+    home = files.at(modules.transformer)
+    encoder = graph_encoder(home, graph)
+    with suppress(ModelError):  # no family: what config.json says in general is all there is
+        encoder = replace(encoder, max_tokens=families.describe(home).max_tokens)
+    task, head = Task.EMBED, None
+    if graph.rows is None:
+        pipeline = resolve_pipeline(files, encoder, layout, settings)
+    elif graph.rows_are == "dense":
+        # Poolings and dense modules are in the graph; normalising twice changes nothing.
+        sized = replace(encoder, hidden_size=graph.width or 0)
+        first = None if modules.pooling is None else modules.pooling[:1]
+        pooled = replace(layout, modules=replace(modules, pooling=first, dense=()))
+        pipeline = resolve_pipeline(files, sized, pooled, settings)
+    else:
+        task, head = read_graph_head(home, encoder, layout, settings.task, graph.width or 0)
+        pipeline = resolve_rows_pipeline(graph.width or 0, settings, layout)
+    return replace(
+        _card(source, layout, encoder, pipeline),
+        task=task,
+        head=head,
+        token_heads=() if graph.weights is None else (graph_weights(home, encoder),),
+        body=graph,
+        pair_types=_pair_types(encoder, layout),
+    )
+
+
+def _static_card(source: CardSource, layout: ModelLayout, table: StaticTable) -> ModelCard:
+    settings = source.settings
+    if settings.onnx_file is not None:
+        raise ConfigError("model.onnx_file: a static embedding model runs from its table; unset it")
+    if settings.task not in ("auto", Task.EMBED):
+        raise ConfigError(f"model.task: a static embedding model gives dense vectors, not {settings.task}")
+    if settings.pooling not in ("auto", Pooling.MEAN):
+        raise ConfigError(f"model.pooling: a static embedding model has the mean, not {settings.pooling}")
+    modules = replace(layout.modules, pooling=(Pooling.MEAN,), transformer=layout.modules.static or "")
+    layout = replace(layout, modules=modules, max_length=table.max_length, lowercase=False)
+    pipeline = resolve_pipeline(source.files, table.encoder, layout, settings)
+    if table.normalize is not None:
+        pipeline = replace(pipeline, normalize=table.normalize)
+    return replace(_card(source, layout, table.encoder, pipeline), body=table)
+
+
+def _words_card(source: CardSource, layout: ModelLayout, table: WordTable) -> ModelCard:
+    settings = source.settings
+    if settings.onnx_file is not None:
+        raise ConfigError("model.onnx_file: a table of token weights runs without one; unset it")
+    if settings.task not in ("auto", Task.SPARSE):
+        raise ConfigError(f"model.task: a table of token weights gives sparse vectors, not {settings.task}")
+    modules = replace(layout.modules, transformer=layout.modules.words or "")
+    layout = replace(layout, modules=modules, max_length=table.max_length, lowercase=False)
+    pipeline = resolve_rows_pipeline(table.vocabulary, settings, layout)
+    return replace(_card(source, layout, table.encoder, pipeline), task=Task.SPARSE, body=table)
+
+
+def _card(source: CardSource, layout: ModelLayout, encoder: Encoder, pipeline: Pipeline) -> ModelCard:
+    """What every card has; heads and bodies are laid over it."""
+    settings = source.settings
+    prompts, default_prompt = resolve_prompts(layout, settings)
+    tokenizer = source.files.at(layout.modules.transformer).file(TOKENIZER_FILE)
+    return ModelCard(
+        source=settings.source,
+        revision=source.revision,
+        encoder=encoder,
+        pipeline=pipeline,
+        max_length=resolve_max_length(encoder, layout, settings),
+        tokenizer=TokenizerJson(tokenizer.checked(), tokenizer_digest(tokenizer)),
+        lowercase=layout.lowercase,
+        prompts=MappingProxyType(prompts),
+        default_prompt=default_prompt,
+        encoder_path=layout.modules.transformer,
+        ranges=read_ranges(source.files, pipeline.dimensions),
+    )
