@@ -79,6 +79,14 @@ def test_a_model_is_built_from_its_card_and_tensors_without_its_folder(tmp_path:
 
 
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS.keys())
+def test_the_same_model_in_another_folder_has_the_same_card(tmp_path: Path, chain: Chain) -> None:
+    folder, other = tmp_path / "model", tmp_path / "another folder"
+    saved(folder, *chain(Bare(tmp_path)))
+    shutil.copytree(folder, other)
+    assert card_of(folder, source="m") == card_of(other, source="m")
+
+
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS.keys())
 def test_each_file_that_says_how_a_model_is_run_is_opened_once(tmp_path: Path, chain: Chain) -> None:
     folder = tmp_path / "model"
     saved(folder, *chain(Bare(tmp_path)))

@@ -97,16 +97,16 @@ def convert(config: RuntimeConfig) -> Mapping[str, Any]:
     """Convert a model and report the result, as the operator reads it. Raises ModelError, SourceUnavailable,
     ConfigError and VolumeError."""
     located = open_model(config.model)
-    if config.onnx.convert != "Never" and needs_export(read_model(located.folder), config.model.onnx_file):
-        name = export(config, located)
-        card = read_card(located.folder, located.revision, config.model)
-        return _result(card, find_artifact(config.model.store.expanduser(), name))
-    card = read_card(located.folder, located.revision, config.model)
+    root = config.model.store.expanduser()
     if config.onnx.convert == "Never":
-        return _result(card, None)
+        return _result(read_card(located.folder, located.revision, config.model), None)
+    files = read_model(located.folder)
+    exported = export(config, located, files) if needs_export(files, config.model.onnx_file) else None
+    card = read_card(located.folder, located.revision, config.model)
+    if exported is not None:
+        return _result(card, find_artifact(root, exported))
     refuse_unconvertible(card)
     inputs = inputs_of(card, config.onnx)
-    root = config.model.store.expanduser()
     artifact = find_artifact(root, inputs.name)
     if artifact is not None and config.onnx.convert == "IfNeeded" and is_sound(artifact.folder):
         log.info("the converted model is there", extra={"artifact": inputs.name})

@@ -18,7 +18,6 @@ from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArch
 from embedserve_runtime.model.bundled_onnx import graph_config, graph_encoder, read_graph
 from embedserve_runtime.model.exports import ADVICE, EXPORT_FILE, KIND, can_export, export_name, origin_of
 from embedserve_runtime.model.files import ModelFiles
-from embedserve_runtime.model.folder import read_model
 from embedserve_runtime.model.modules import read_entries, read_layout
 from embedserve_runtime.model.onnx_outputs import HIDDEN, LOGITS
 from embedserve_runtime.model.sources import LocatedModel
@@ -38,11 +37,13 @@ TOKENS = 2048
 BATCH = 8
 
 
-def export(config: RuntimeConfig, located: LocatedModel) -> str:
-    """Publish the export in the store and return its name. Raises ConfigError, ModelError and VolumeError."""
+def export(config: RuntimeConfig, located: LocatedModel, files: ModelFiles) -> str:
+    """Publish the export in the store and return its name. files: of the model.
+
+    Raises ConfigError, ModelError and VolumeError.
+    """
     if not can_export():
         raise UnsupportedArchitecture(f"{config.model.source} is of no family that is run here; {ADVICE}")
-    files = read_model(located.folder)
     place = read_layout(files, read_entries(files)).modules.transformer
     home, checkpoint = files.at(place), ModelTensors(located.folder).checkpoint(place)
     gives = LOGITS if graph_config(home).classifies else HIDDEN
@@ -54,10 +55,7 @@ def export(config: RuntimeConfig, located: LocatedModel) -> str:
         )
     if config.onnx.precision not in ("auto", (PLAIN,)):
         log.warning("onnx.precision is not used: what torch exports runs in float32")
-    root, name = (
-        config.model.store.expanduser(),
-        export_name(origin_of(home, checkpoint)),
-    )
+    root, name = config.model.store.expanduser(), export_name(origin_of(home, checkpoint))
     if config.onnx.convert == "Always":
         remove_folder(root, KIND, name)
     threads = config.engine.threads or usable_cpus()

@@ -6,7 +6,7 @@ The names of inputs and outputs are those that optimum, transformers.js and sent
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -72,19 +72,20 @@ class BundledOnnx:
 
     inputs: what it is fed. hidden: the output (batch, tokens, size); None where the graph keeps it.
     rows: the output (batch, size) that is used as it comes, and whether it holds dense vectors or logits.
-    width: columns of `rows`, None without. weights: the output (batch, tokens, 1) beside `hidden` that holds a weight
-    for each token; None without. external: files of its weights, relative to its folder.
-    pad: token id at padded places, on `pad_side`.
+    width: columns of `rows`, None without. size: columns of `hidden`, of `rows` where the graph keeps it.
+    weights: the output (batch, tokens, 1) beside `hidden` that holds a weight for each token; None without.
+    external: files of its weights, relative to its folder. pad: token id at padded places, on `pad_side`.
     contents: digests of the files. origin: of an export of ours, what it was made from: names with digests.
     """
 
-    file: Path
+    file: Path = field(compare=False)
     inputs: tuple[Value, ...]
     external: tuple[str, ...]
     hidden: str | None
     rows: str | None
     rows_are: Rows
     width: int | None
+    size: int
     weights: str | None
     pad: int
     pad_side: Literal["left", "right"]
@@ -159,7 +160,8 @@ def read_graph(home: ModelFiles, file: Path, *, task: str, pooled: bool) -> Bund
     rows, rows_are = _rows(file, declared.outputs, config, hidden, "embed" if pooled else task)
     if rows is not None and rows_are == "dense" and pooled:
         rows = None
-    if hidden is None and rows is None:
+    shown = hidden or rows
+    if shown is None:
         listed = ", ".join(f"{value.name} {_shape(value)}" for value in declared.outputs)
         raise UnsupportedArchitecture(
             f"{file} has no output that can be used for this task: {listed}; looked for "
@@ -174,6 +176,7 @@ def read_graph(home: ModelFiles, file: Path, *, task: str, pooled: bool) -> Bund
         rows=None if rows is None else rows.name,
         rows_are=rows_are,
         width=None if rows is None else _last(rows, config, file),
+        size=_last(shown, config, file),
         weights=None if rows is not None else _weights(declared.outputs),
         pad=config.pad_token_id or 0,
         pad_side=side.padding_side,
@@ -187,12 +190,10 @@ def graph_config(home: ModelFiles) -> GraphConfig:
 def graph_encoder(home: ModelFiles, graph: BundledOnnx) -> Encoder:
     """The sizes, as an encoder without layers."""
     config = graph_config(home)
-    outputs = {value.name: value for value in read_declaration(graph.file).outputs}
-    shown = outputs[graph.hidden or graph.rows or ""]
     has_types = any(value.name == "token_type_ids" for value in graph.inputs)
     return Encoder(
         family=config.model_type or "unknown",
-        hidden_size=_last(shown, config, graph.file),
+        hidden_size=graph.size,
         max_tokens=config.max_position_embeddings or config.n_positions or DEFAULT_LENGTH,
         embeddings=Embeddings(
             vocabulary=config.vocab_size or _count_tokens(home),

@@ -214,7 +214,7 @@ def _card(source: CardSource, layout: ModelLayout, encoder: Encoder, pipeline: P
         encoder=encoder,
         pipeline=pipeline,
         max_length=resolve_max_length(encoder, layout, settings),
-        tokenizer=TokenizerJson(tokenizer.checked(), tokenizer_digest(tokenizer)),
+        tokenizer=TokenizerJson(tokenizer.as_bytes(), tokenizer_digest(tokenizer)),
         lowercase=layout.lowercase,
         prompts=MappingProxyType(prompts),
         default_prompt=default_prompt,

@@ -64,7 +64,7 @@ def origin_of(home: ModelFiles, checkpoint: Checkpoint) -> Mapping[str, str]:
         tensor = checkpoint.raw(name)
         weights.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         weights.update(tensor.tobytes())
-    config = hashlib.sha256(home.file("config.json").checked())
+    config = hashlib.sha256(home.file("config.json").as_bytes())
     return {"config": config.hexdigest(), "weights": weights.hexdigest(), "exporter": EXPORTER_VERSION}
 
 

@@ -47,21 +47,21 @@ class ModelFile:
     content: bytes
     fault: str | None = None
 
-    def text(self) -> str:
-        """The content as text. Raises ModelInvalid."""
-        try:
-            return self.checked().decode()
-        except UnicodeDecodeError as error:
-            raise ModelInvalid(f"{self.path} is not valid UTF-8: {error}") from error
-
-    def checked(self) -> bytes:
-        """The content. Raises ModelInvalid where it could not be had."""
+    def as_bytes(self) -> bytes:
+        """Return the content. Raises ModelInvalid where it could not be had."""
         if self.fault is not None:
             raise ModelInvalid(f"{self.path} {self.fault}")
         return self.content
 
+    def as_text(self) -> str:
+        """Return the content as text. Raises ModelInvalid."""
+        try:
+            return self.as_bytes().decode()
+        except UnicodeDecodeError as error:
+            raise ModelInvalid(f"{self.path} is not valid UTF-8: {error}") from error
+
     def parse(self, shape: type[T]) -> T:
-        """The JSON as `shape`. Raises ModelInvalid, naming the file and the keys that are wrong.
+        """Return the JSON as `shape`. Raises ModelInvalid, naming the file and the keys that are wrong.
 
         Each part of a model's description has a shape of its own with the keys that it needs, so that a key which a
         model has no use for cannot refuse it.
@@ -80,7 +80,7 @@ class ModelFile:
     def _json(self) -> object:
         """Decoded once, however many parts of the description are read from it."""
         try:
-            return json.loads(self.checked())
+            return json.loads(self.as_bytes())
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ModelInvalid(f"{self.path} is not valid JSON: {error}") from error
 
@@ -114,7 +114,7 @@ class ModelFiles:
         return path in self.small or path in self.paths
 
     def at(self, folder: str) -> ModelFiles:
-        """The same files, with a folder inside this one in its place."""
+        """Return the same files, with a folder inside this one in its place."""
         return replace(self, path=self.path / folder)
 
     @property

@@ -68,7 +68,7 @@ def token_ids(files: ModelFiles) -> Mapping[str, int]:
 
 def parse_tokenizer(file: ModelFile) -> Tokenizer:
     """Build the library's tokenizer from its file. Raises ModelInvalid."""
-    text = file.text()
+    text = file.as_text()
     try:
         return Tokenizer.from_str(text)
     except Exception as error:  # the library raises plain Exception

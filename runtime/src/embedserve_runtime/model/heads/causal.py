@@ -107,7 +107,7 @@ def _check_chat_template(files: ModelFiles, template: PromptTemplate) -> None:
     it has its texts."""
     file = files.find("chat_template.jinja")
     config = files.parse_if_there("tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile())
-    program = config.chat_template if file is None else file.text()
+    program = config.chat_template if file is None else file.as_text()
     if program is None or not all(text in program.replace("\\n", "\n") for text in template.texts):
         raise UnsupportedArchitecture(
             f"{files.path}: LogitScore with "
