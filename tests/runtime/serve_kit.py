@@ -26,7 +26,7 @@ from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series
 from embedserve_runtime.heads.sparse import nonzero
 from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
-from embedserve_runtime.model.card import ModelCard, TokenizerJson
+from embedserve_runtime.model.card import ModelCard, TokenizerSettings
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
@@ -93,8 +93,8 @@ def tiny_wordpiece() -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_json(tokenizer: Tokenizer) -> TokenizerJson:
-    return TokenizerJson(tokenizer.to_str().encode(), "unused")
+def settings_of(tokenizer: Tokenizer, *, lowercase: bool = False) -> TokenizerSettings:
+    return TokenizerSettings(tokenizer.to_str().encode(), "unused", lowercase)
 
 
 def tiny_tokenizer(max_length: int = 32) -> TextTokenizer:
@@ -127,8 +127,7 @@ def card_of(
         encoder=encoder,
         pipeline=Pipeline((Pooling.MEAN,), (), normalize, dimensions, full_dimensions or dimensions),
         max_length=max_length,
-        tokenizer=tokenizer_json(tiny_wordpiece()),
-        lowercase=False,
+        tokenizer=settings_of(tiny_wordpiece()),
         prompts=prompts or {},
         default_prompt=default_prompt,
         vector_space=SPACE,
@@ -153,7 +152,7 @@ def splade_card() -> ModelCard:
 
 
 def card_with(tokenizer: Tokenizer, *, lowercase: bool) -> ModelCard:
-    return replace(card_of(), tokenizer=tokenizer_json(tokenizer), lowercase=lowercase)
+    return replace(card_of(), tokenizer=settings_of(tokenizer, lowercase=lowercase))
 
 
 def mean_of_ids(dimensions: int = DIMENSIONS) -> Run:

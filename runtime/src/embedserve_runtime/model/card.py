@@ -39,14 +39,18 @@ OUTPUT_OF: Mapping[type[Head | TokenHead], Output] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizerJson:
-    """The content of a tokenizer.json.
+class TokenizerSettings:
+    """What makes token ids of a text.
 
-    digest: of what it says besides truncation and padding, which the runtime sets itself.
+    content: of tokenizer.json. digest: of what that says besides truncation and padding, which the runtime sets itself.
+    lowercase: whether texts are lower-cased first (sentence_bert_config `do_lower_case`).
+    adds_special_tokens: whether tokenizer.json's special tokens are put around a text.
     """
 
     content: bytes = field(repr=False, compare=False)
     digest: str
+    lowercase: bool
+    adds_special_tokens: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,6 @@ class ModelCard:
     encoder_path: the place of the encoder's tensors, for `ModelTensors`.
     source: the folder or repository as it was asked for; revision: the commit, or "local".
     max_length: tokens an input may have, special tokens included.
-    lowercase: the folder asks for lower-casing before the tokenizer (sentence_bert_config `do_lower_case`).
     prompts: prompt texts by name; default_prompt: the name used when a request names none.
     vector_space: identity of the vectors, `vs1-` and 20 hex digits; it is made from the rest of the card and the
         tensors, and empty before.
@@ -86,8 +89,7 @@ class ModelCard:
     encoder: Encoder
     pipeline: Pipeline
     max_length: int
-    tokenizer: TokenizerJson
-    lowercase: bool
+    tokenizer: TokenizerSettings
     prompts: Mapping[str, str]
     default_prompt: str | None
     vector_space: str = ""

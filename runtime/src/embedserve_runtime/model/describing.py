@@ -22,7 +22,7 @@ from embedserve_runtime.model.bundled_onnx import (
     graph_weights,
     read_graph,
 )
-from embedserve_runtime.model.card import ModelCard, TokenizerJson
+from embedserve_runtime.model.card import ModelCard, TokenizerSettings
 from embedserve_runtime.model.config_overrides import (
     resolve_max_length,
     resolve_pipeline,
@@ -188,7 +188,7 @@ def _static_card(source: CardSource, layout: ModelLayout, table: StaticTable) ->
     pipeline = resolve_pipeline(source.files, table.encoder, layout, settings)
     if table.normalize is not None:
         pipeline = replace(pipeline, normalize=table.normalize)
-    return replace(_card(source, layout, table.encoder, pipeline), body=table)
+    return _with_table(_card(source, layout, table.encoder, pipeline), table)
 
 
 def _words_card(source: CardSource, layout: ModelLayout, table: WordTable) -> ModelCard:
@@ -200,7 +200,12 @@ def _words_card(source: CardSource, layout: ModelLayout, table: WordTable) -> Mo
     modules = replace(layout.modules, transformer=layout.modules.words or "")
     layout = replace(layout, modules=modules, max_length=table.max_length, lowercase=False)
     pipeline = resolve_rows_pipeline(table.vocabulary, settings, layout)
-    return replace(_card(source, layout, table.encoder, pipeline), task=Task.SPARSE, body=table)
+    return replace(_with_table(_card(source, layout, table.encoder, pipeline), table), task=Task.SPARSE)
+
+
+def _with_table(card: ModelCard, table: StaticTable | WordTable) -> ModelCard:
+    """Return the card with a table as what runs, which knows no special tokens."""
+    return replace(card, body=table, tokenizer=replace(card.tokenizer, adds_special_tokens=False))
 
 
 def _card(source: CardSource, layout: ModelLayout, encoder: Encoder, pipeline: Pipeline) -> ModelCard:
@@ -214,8 +219,7 @@ def _card(source: CardSource, layout: ModelLayout, encoder: Encoder, pipeline: P
         encoder=encoder,
         pipeline=pipeline,
         max_length=resolve_max_length(encoder, layout, settings),
-        tokenizer=TokenizerJson(tokenizer.as_bytes(), tokenizer_digest(tokenizer)),
-        lowercase=layout.lowercase,
+        tokenizer=TokenizerSettings(tokenizer.as_bytes(), tokenizer_digest(tokenizer), layout.lowercase),
         prompts=MappingProxyType(prompts),
         default_prompt=default_prompt,
         encoder_path=layout.modules.transformer,

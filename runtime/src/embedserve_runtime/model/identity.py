@@ -67,7 +67,7 @@ def vector_space(card: ModelCard, digests: TensorDigests) -> str:
         ],
         "dense_weights": digests.dense,
         "tokenizer": card.tokenizer.digest,
-        "lowercase": card.lowercase,
+        "lowercase": card.tokenizer.lowercase,
         "pooling": pipeline.pooling_name,
         "normalize": pipeline.normalize,
         "dimensions": pipeline.dimensions,

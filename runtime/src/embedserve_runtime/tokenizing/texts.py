@@ -17,7 +17,6 @@ from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, Inv
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, PromptTemplate, Task
 from embedserve_runtime.model.static import StaticTable
-from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.tokenizing.layout import lowercase_first, register_markers
 from embedserve_runtime.tokenizing.pairs import PairEncoder
 from embedserve_runtime.tokenizing.reader import (
@@ -99,11 +98,11 @@ class TextTokenizer:
             tokenizer = Tokenizer.from_str(card.tokenizer.content.decode())
         except Exception as error:  # the library raises plain Exception
             raise ModelInvalid(f"tokenizer.json cannot be read: {error}") from error
-        if card.lowercase:
+        if card.tokenizer.lowercase:
             lowercase_first(tokenizer)
         vocabulary = card.encoder.embeddings.vocabulary
-        if isinstance(card.body, StaticTable | WordTable):
-            tokenizer.post_processor = processors.Sequence([])  # these models know no special tokens
+        if not card.tokenizer.adds_special_tokens:
+            tokenizer.post_processor = processors.Sequence([])
         if isinstance(card.body, StaticTable):
             per_token = card.body.token_characters
             return cls(
