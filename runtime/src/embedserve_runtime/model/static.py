@@ -48,6 +48,16 @@ class _TokenizerFile(FileModel):
     truncation: _Truncation | None = None
 
 
+class _UnknownId(FileModel):
+    unk_id: int | None = None
+
+
+class _UnknownFile(FileModel):
+    """What tokenizer.json says of the unknown token."""
+
+    model: _UnknownId = _UnknownId()
+
+
 @dataclass(frozen=True, slots=True)
 class StaticTable:
     """How a table of token vectors is read.
@@ -181,6 +191,4 @@ def _unknown(tokenizer: Tokenizer, home: ModelFiles) -> int | None:
     if token is not None:
         found: int | None = tokenizer.token_to_id(token)
         return found
-    model = home.parse(TOKENIZER_FILE, dict[str, Any])["model"]
-    named = model.get("unk_id")
-    return named if isinstance(named, int) else None
+    return home.parse(TOKENIZER_FILE, _UnknownFile).model.unk_id

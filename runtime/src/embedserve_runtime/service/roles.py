@@ -61,7 +61,7 @@ def _usual(card: ModelCard, query: EmbedQuery) -> str:
     late = card.late_interaction
     if late is not None and (query.role is not None or card.default_prompt is None):
         return late.query_prompt if is_query(card, query) else late.document_prompt
-    return "" if card.default_prompt is None else card.prompts[card.default_prompt]
+    return card.default_prompt_text
 
 
 def _check_texts_only(query: EmbedQuery) -> None:
