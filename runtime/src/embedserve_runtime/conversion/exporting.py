@@ -44,8 +44,8 @@ def export(config: RuntimeConfig, located: LocatedModel, files: ModelFiles) -> s
     """
     if not can_export():
         raise UnsupportedArchitecture(f"{config.model.source} is of no family that is run here; {ADVICE}")
-    place = read_layout(files, read_entries(files)).modules.transformer
-    home, checkpoint = files.at(place), ModelTensors(located.folder).checkpoint(place)
+    folder = read_layout(files, read_entries(files)).modules.transformer
+    home, checkpoint = files.at(folder), ModelTensors(located.folder).checkpoint(folder)
     gives = LOGITS if graph_config(home).classifies else HIDDEN
     missing = sorted({*config.onnx.outputs} - {gives})
     if missing:

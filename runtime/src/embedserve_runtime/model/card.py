@@ -69,7 +69,7 @@ class QueryRoute:
 class ModelCard:
     """What a model is and how it is to be run.
 
-    encoder_path: the place of the encoder's tensors, for `ModelTensors`.
+    encoder_path: the folder of the encoder's tensors inside the model's, as `ModelTensors` takes it.
     source: the folder or repository as it was asked for; revision: the commit, or "local".
     max_length: tokens an input may have, special tokens included.
     prompts: prompt texts by name; default_prompt: the name used when a request names none.

@@ -34,7 +34,7 @@ from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.heads.description import MultiVectorHead, Task, head_outputs
 from embedserve_runtime.model.heads.late_interaction import late_layout
 from embedserve_runtime.model.heads.reading import (
-    lay_prompts_over,
+    override_prompts,
     read_graph_head,
     read_head,
     read_token_heads,
@@ -96,7 +96,7 @@ def _encoder_card(source: CardSource, layout: ModelLayout) -> ModelCard:
     return replace(
         card,
         task=task,
-        head=lay_prompts_over(head, card.prompts, card.default_prompt),
+        head=override_prompts(head, card.prompts, card.default_prompt),
         token_heads=read_token_heads(files, source.tensors, encoder, task),
         pair_types=_pair_types(encoder, layout),
     )
@@ -134,11 +134,11 @@ def _find_graph(source: CardSource, layout: ModelLayout) -> BundledOnnx | None:
     return replace(graph, origin=origin) if origin else digest_graph(graph)
 
 
-def _open_export(source: CardSource, place: str, without: UnsupportedArchitecture) -> tuple[Origin, str]:
-    """What an export in the store was made from, and where it lies. place: of the encoder. Raises `without`, with
+def _open_export(source: CardSource, folder: str, without: UnsupportedArchitecture) -> tuple[Origin, str]:
+    """What an export in the store was made from, and where it lies. folder: of the encoder. Raises `without`, with
     advice, if there is none."""
     try:
-        origin = origin_of(source.files.at(place), source.tensors.checkpoint(place))
+        origin = origin_of(source.files.at(folder), source.tensors.checkpoint(folder))
     except ModelError:
         raise without from None
     found = find_export(source.settings.store.expanduser(), origin)

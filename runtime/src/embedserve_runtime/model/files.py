@@ -114,7 +114,7 @@ class ModelFiles:
         return path in self.small or path in self.paths
 
     def at(self, folder: str) -> ModelFiles:
-        """Return the same files, with a folder inside this one in its place."""
+        """Return the same files as seen from a folder inside this one."""
         return replace(self, path=self.path / folder)
 
     @property

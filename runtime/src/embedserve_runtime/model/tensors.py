@@ -1,4 +1,4 @@
-"""The tensors of a model's folder, by the place at which they lie: the encoder, a module, a file of a head.
+"""The tensors of a model: those of its encoder, of its modules, and of heads that have files of their own.
 
 A model's card and its tensors are all that it is built from.
 """
@@ -32,17 +32,17 @@ class TensorReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelTensors:
-    """Opens the tensors of a model; places are relative to its folder."""
+    """Opens the tensors of a model by paths relative to its folder, `root`."""
 
-    folder: Path
+    root: Path
 
-    def checkpoint(self, place: str) -> Checkpoint:
-        """Open the tensors of an encoder or a module. Raises ModelFileMissing or ModelInvalid."""
-        return Checkpoint.open(self.folder / place)
+    def checkpoint(self, folder: str) -> Checkpoint:
+        """Open the tensors of an encoder or a module, by its folder. Raises ModelFileMissing or ModelInvalid."""
+        return Checkpoint.open(self.root / folder)
 
-    def open(self, place: str) -> TensorReader:
+    def open(self, path: str) -> TensorReader:
         """Open a file of torch.save, or the folder of a module. Raises ModelFileMissing or ModelInvalid."""
-        return TorchFile(self.folder / place) if place.endswith(".pt") else self.checkpoint(place)
+        return TorchFile(self.root / path) if path.endswith(".pt") else self.checkpoint(path)
 
 
 def dense_tensors(tensors: ModelTensors, layers: Iterable[DenseLayer]) -> Iterator[NamedTensor]:

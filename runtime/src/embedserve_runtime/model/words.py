@@ -67,7 +67,7 @@ def read_words(files: ModelFiles, tensors: ModelTensors, module: str) -> WordTab
 
 def token_weights(tensors: ModelTensors, module: str) -> FloatArray:
     """Read the weights, float32 (vocabulary,), none below 0. Raises ModelFileMissing or ModelInvalid."""
-    checkpoint, path = tensors.checkpoint(module), tensors.folder / module / SINGLE_FILE
+    checkpoint, path = tensors.checkpoint(module), tensors.root / module / SINGLE_FILE
     if TENSOR not in checkpoint.names:
         raise ModelInvalid(f"{path} lacks the tensor {TENSOR}")
     weights = checkpoint.float32(TENSOR)

@@ -85,7 +85,7 @@ def read_token_heads(
     return bge_m3.token_heads(files, tensors, encoder) if task is Task.EMBED else ()
 
 
-def lay_prompts_over(
+def override_prompts(
     head: Head | None, prompts: Mapping[str, str], default_prompt: str | None
 ) -> Head | None:
     """Return the head with the service's prompts in place of its own: those of roles, or the instruction."""
