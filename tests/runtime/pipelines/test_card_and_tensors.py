@@ -32,15 +32,20 @@ from tests.runtime.pipelines.test_dense_routes import (
 )
 
 
-def one_way(bare: Bare) -> list[Module]:
+def pooled_and_dense(bare: Bare) -> list[Module]:
     return [bare.encoder(), pooling(), dense(SIZE, 10), Normalize()]
 
 
-def a_table(bare: Bare) -> list[Module]:
+def static_table(bare: Bare) -> list[Module]:
     return [bare.table(), Normalize()]
 
 
-CHAINS: dict[str, Chain] = {"pooling and a dense module": one_way, "a table": a_table, **SHARED, **OWN}
+CHAINS: dict[str, Chain] = {
+    "pooling and a dense module": pooled_and_dense,
+    "a table": static_table,
+    **SHARED,
+    **OWN,
+}
 
 READING = """
 import json, sys
