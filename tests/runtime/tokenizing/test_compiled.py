@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers
 
 from benchmarks.docstrings import paragraphs
-from embedserve_runtime.loops.reading import MAX_WORD_BYTES
+from embedserve_runtime.loops.tokenization import MAX_WORD_BYTES
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from embedserve_runtime.tokenizing.compiled import CompiledTokenizer
 from embedserve_runtime.tokenizing.reader import pieces

@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from embedserve_runtime.engines.base import Int32Array
-from embedserve_runtime.loops.reading import (
+from embedserve_runtime.loops.tokenization import (
     BLANK,
     CHARACTER,
     LETTER,

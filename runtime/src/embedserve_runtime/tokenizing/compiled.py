@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from embedserve_runtime.engines.base import FlatTokens, Int32Array
-from embedserve_runtime.loops.reading import read
-from embedserve_runtime.loops.spelling import INSIDE, MARK
-from embedserve_runtime.loops.tries import ROOT, Bytes, Nodes, child, trie_of
+from embedserve_runtime.loops.subwords import INSIDE, MARK
+from embedserve_runtime.loops.tokenization import read
+from embedserve_runtime.loops.tries import ROOT, Bytes, Nodes, build_trie, child
 from embedserve_runtime.tokenizing.characters import Characters, read_characters
 from embedserve_runtime.tokenizing.pre_tokenizer import PreTokenizerSettings
 
@@ -100,7 +100,7 @@ def _wordpiece(model: Mapping[str, Any], mark: str) -> VocabularyTables | None:
         if len(piece) > len(start) and piece.startswith(start)
     }
     strings.pop(b"", None)
-    trie = trie_of(strings)
+    trie = build_trie(strings)
     if trie is None:
         return None
     return VocabularyTables(
@@ -121,7 +121,7 @@ def _unigram(model: Mapping[str, Any], mark: str) -> VocabularyTables | None:
     strings.pop(b"", None)
     scores = np.array([score for _, score in model["vocab"]], dtype=np.float64)
     unknown_score = float(scores.min()) - _UNKNOWN_PENALTY
-    trie = trie_of(strings)
+    trie = build_trie(strings)
     if trie is None:
         return None
     return VocabularyTables(*trie, scores, model["unk_id"], 0, ROOT, bool(mark), unknown_score)

@@ -1,4 +1,4 @@
-"""The decorator of all loops. Importing this imports numba."""
+"""Defines the decorator of all loops. Importing this module imports numba."""
 
 from __future__ import annotations
 
@@ -16,35 +16,39 @@ from numba.core import config
 from numba.core.caching import _CacheLocator
 
 from embedserve_runtime.cpu.features import cpu_flags
-from embedserve_runtime.loops.targets import folder_of, stamp, target_of
+from embedserve_runtime.loops.targets import cache_folder, choose_target, source_stamp
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
-FOLDER = folder_of(os.environ)
-STAMP = stamp(f"{numba.__version__} {llvmlite.__version__} {np.__version__}")
+FOLDER = cache_folder(os.environ)
+STAMP = source_stamp(f"{numba.__version__} {llvmlite.__version__} {np.__version__}")
 
 # The two may be set in the environment, by numba's own names.
-config.CPU_NAME = config.CPU_NAME or target_of(platform.machine(), cpu_flags())
+config.CPU_NAME = config.CPU_NAME or choose_target(platform.machine(), cpu_flags())
 config.CPU_FEATURES = config.CPU_FEATURES or ""
 config.CACHE_LOCATOR_CLASSES = f"{__name__}.Locator"
 
-_made: list[Any] = []
+_compiled: list[Any] = []
 
 
 class CompiledLoops(NamedTuple):
-    """compiled, kept: how many loops were compiled by this process, and how many were taken from the folder."""
+    """The loops of this process.
+
+    compiled: how many it has compiled. from_cache: how many it has loaded from `folder`. target: LLVM's name of the
+    processor that they are compiled for.
+    """
 
     compiled: int
-    kept: int
+    from_cache: int
     folder: Path
     target: str
 
 
 class Locator(_CacheLocator):  # type: ignore[misc]  # numba has no types
-    """Tells numba where the code of a loop is kept. The folder need not be writable: it is for images, too."""
+    """Tells numba where the code of a loop is cached. The folder need not be writable, as in images."""
 
     def __init__(self, line: int) -> None:
         self._line = line
@@ -64,29 +68,30 @@ class Locator(_CacheLocator):  # type: ignore[misc]  # numba has no types
 
 
 def loop(*signatures: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Compile a function, now, for arguments of these types and no others; without any for loops that call it.
+    """Compile a function at once for arguments of these types, and no others; without any, for the loops that call it.
 
-    It runs without the interpreter's lock, checks no bounds, and has the order of operations that is written: nothing
-    is added or multiplied together in another way. Source of the signatures' language: numba's types.
+    The function runs without the interpreter's lock, checks no bounds, and keeps the written order of operations. Types
+    are written in numba's notation.
     """
 
-    def compiled(function: Callable[P, R]) -> Callable[P, R]:
-        made = _kept(function, [*signatures]) if signatures else _jit(None, cache=False)(function)
-        if signatures:
-            _made.append(made)
-        return made  # type: ignore[no-any-return]  # numba has no types
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        if not signatures:
+            return _jit(None, cache=False)(function)  # type: ignore[no-any-return]  # numba has no types
+        compiled = _compile_cached(function, [*signatures])
+        _compiled.append(compiled)
+        return compiled  # type: ignore[no-any-return]
 
-    return compiled
+    return decorate
 
 
 def count_compiled() -> CompiledLoops:
-    """Count the loops that were compiled up to now."""
-    kept = sum(sum(one.stats.cache_hits.values()) for one in _made)
-    total = sum(len(one.signatures) for one in _made)
-    return CompiledLoops(total - kept, kept, FOLDER, config.CPU_NAME)
+    """Count the loops that this process has compiled or loaded so far."""
+    from_cache = sum(sum(function.stats.cache_hits.values()) for function in _compiled)
+    total = sum(len(function.signatures) for function in _compiled)
+    return CompiledLoops(total - from_cache, from_cache, FOLDER, config.CPU_NAME)
 
 
-def _kept(function: Callable[..., Any], signatures: list[str]) -> Any:
+def _compile_cached(function: Callable[..., Any], signatures: list[str]) -> Any:
     try:
         return _jit(signatures, cache=True)(function)
     except OSError as error:

@@ -1,35 +1,36 @@
-"""Texts as bytes to token ids, in one pass: characters to what the normalizer makes of them, those to words, words to
-pieces. A text that holds what the tables do not tell is left out.
+"""Tokenizes the bytes of texts in one pass: normalizes characters, joins them to words and splits words into subwords.
+Texts with characters that the tables do not cover are left out.
 
-No place in memory follows from a text but through bounds that are checked here.
+Every index that depends on a text is checked against its bounds here.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from embedserve_runtime.loops.compiling import loop
-from embedserve_runtime.loops.spelling import MARK, Floats, best_sum, longest_first
+from embedserve_runtime.loops.jit import loop
+from embedserve_runtime.loops.subwords import MARK, Floats, encode_unigram, encode_wordpiece
 from embedserve_runtime.loops.tries import Bytes, Int32s, Nodes, Places
 
-# Classes of normalized characters. Runs of LETTER and of RUN are words, and so is each SIGN. A text with one that is
-# ODD is left out.
+# Classes of normalized characters. Runs of LETTER and of RUN are words, and so is each SIGN. A text with a character
+# of class ODD is left out.
 NOTHING, BLANK, LETTER, RUN, SIGN, ODD = range(6)
-# Beside these, of bytes: one of several of a character; and added to the class of one with which a name may begin.
+# Further classes of bytes. MANY: part of a character of several bytes. NAMED is added to the class of a byte with which
+# the name of an added token may begin.
 MANY, NAMED = 6, 0x80
-# A normalized character: its class, how many bytes it has, and these.
+# Columns of a normalized character: its class, its number of bytes, and the bytes.
 CHARACTER = 6
-# Bytes of a word; a text with a longer one is left out.
+# A text with a word of more bytes is left out.
 MAX_WORD_BYTES = 4_096
-# Code points that the tables are asked for.
+# The tables have the code points below this one.
 PLANE = 0x10000
 
 _BYTES, _IDS = (f"Array({number}, 1, 'C', readonly=True)" for number in ("uint8", "int32"))
 
 
 @loop()
-def _end(data: bytes, place: int, characters: int) -> int:
-    """Where so many characters end that begin at `place`."""
+def _find_end(data: bytes, place: int, characters: int) -> int:
+    """Return where the next `characters` characters from `place` on end."""
     while place < len(data):
         if data[place] & 0xC0 != 0x80:
             if characters == 0:
@@ -40,9 +41,9 @@ def _end(data: bytes, place: int, characters: int) -> int:
 
 
 @loop()
-def _decoded(data: bytes, place: int, stop: int) -> tuple[int, int]:
-    """The code point that begins at `place`, and where the next one does; for those beyond the first plane its last
-    one, which is no character."""
+def _decode_character(data: bytes, place: int, stop: int) -> tuple[int, int]:
+    """Return the code point that begins at `place`, and where the next one begins. Code points beyond the first plane
+    become the last one of it, which is not a character."""
     lead = int(data[place])
     if lead < 0xE0 and place + 1 < stop:
         return (lead & 0x1F) << 6 | (int(data[place + 1]) & 0x3F), place + 2
@@ -68,7 +69,7 @@ def _is_name(data: bytes, place: int, stop: int, names: Bytes, starts: Int32s) -
 
 
 @loop()
-def _copied(from_: Int32s, ids: Int32s, at: int) -> int:
+def _copy_ids(from_: Int32s, ids: Int32s, at: int) -> int:
     for number in range(len(from_)):
         ids[at + number] = from_[number]
     return at + len(from_)
@@ -101,16 +102,17 @@ def read(
     cu_seqlens: Int32s,
     odd: Bytes,
 ) -> tuple[int, int]:
-    """Fills in the last three; how many ids there are, and how many texts were left out.
+    """Tokenize texts into the last three arrays; return the number of ids and the number of texts that were left out.
 
     data: texts in UTF-8, one byte between two. lengths: characters of each.
     bytes_: shape (2, 256): the class of each byte of ASCII and what is made of it, MANY for the others; with NAMED
     where a name may begin.
     starts: shape (PLANE + 1,): where the characters that are made of a code point begin in `normalized`.
     normalized: shape (characters, CHARACTER).
-    names: what no text may contain, in small letters, one after the other; name_starts: shape (names + 1,).
-    nodes, numbers: trie of the pieces. scores: of a Unigram, by id; unknown_score: of a character that is no piece.
-    unknown: its id. most: characters of a word of a WordPiece; 0 for a Unigram. inside: node of INSIDE.
+    names: strings that no text may contain, in lower case, one after another; name_starts: shape (names + 1,).
+    nodes, numbers: trie of the pieces. scores: those of a Unigram by id; unknown_score: that of a character without a
+    piece. unknown: the id of the unknown token. most: the largest number of characters of a WordPiece's word; 0 for a
+    Unigram. inside: the node of INSIDE.
     marked: whether MARK stands before each word.
     head, tail: ids around each text.
     cu_seqlens: shape (texts + 1,): where the ids of each text begin and end. odd: shape (texts,): 1 for texts that were
@@ -122,10 +124,10 @@ def read(
     sums, ways = np.empty(room, dtype=np.float64), np.empty((room, 2), dtype=np.int32)
     at = place = cu_seqlens[0] = left_out = 0
     for text in range(len(lengths)):
-        stop = min(place + lengths[text], len(data)) if ascii_only else _end(data, place, lengths[text])
+        stop = min(place + lengths[text], len(data)) if ascii_only else _find_end(data, place, lengths[text])
         begun, fits = at, at + len(head) + len(tail) <= len(ids)
         if fits:
-            at = _copied(head, ids, at)
+            at = _copy_ids(head, ids, at)
         kind, size, characters, made, last = NOTHING, 0, 0, 0, 0
         while fits:
             # The next normalized character: of those made of a code point, from `made` to before `last`, or of a byte.
@@ -140,7 +142,7 @@ def read(
                 if class_ >= NAMED:
                     class_ = ODD if _is_name(data, place, stop, names, name_starts) else class_ - NAMED
                 if class_ == MANY:
-                    code, place = _decoded(data, place, stop)
+                    code, place = _decode_character(data, place, stop)
                     made, last = int(starts[code]), int(starts[code + 1])
                     continue
                 place += 1
@@ -149,11 +151,11 @@ def read(
                 if not fits:
                     break
                 if most == 0:
-                    at = best_sum(
+                    at = encode_unigram(
                         nodes, numbers, word, size, scores, unknown, unknown_score, sums, ways, ids, at
                     )
                 elif characters <= most:
-                    at = longest_first(nodes, numbers, word, size, inside, unknown, ids, at)
+                    at = encode_wordpiece(nodes, numbers, word, size, inside, unknown, ids, at)
                 else:
                     ids[at] = unknown
                     at += 1
@@ -173,7 +175,7 @@ def read(
                 for number in range(1, width):
                     word[size + number] = normalized[made - 1, 2 + number]
                 size, characters = size + width, characters + 1
-        at = _copied(tail, ids, at) if fits else begun
+        at = _copy_ids(tail, ids, at) if fits else begun
         cu_seqlens[text + 1], odd[text] = at, not fits
         left_out += not fits
         place = stop + 1

@@ -1,4 +1,4 @@
-"""The mean of a text's rows, in one pass over its tokens."""
+"""Averages the rows of a text's tokens, in one pass over the tokens."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from embedserve_runtime.loops.compiling import loop
+from embedserve_runtime.loops.jit import loop
 
-# Rows that are added at a time.
-ABREAST = 4
-# Tables as they are stored, float16 as uint16; and what rows are added in, which weights have, too.
+# The number of rows that are added at a time.
+ROWS_AT_ONCE = 4
+# The type of a table as it is stored, float16 as uint16, and the type of sums and weights.
 _PAIRS = (
     ("float32", "float32"),
     ("float32", "float64"),
@@ -31,7 +31,7 @@ _SIGNATURES = [
 
 
 def _widen(value: Any) -> Any:
-    """A number of a table; of float16, its bits, float32."""
+    """Return a number of a table; for the bits of a float16, the float32 of the same value."""
     raise NotImplementedError("compiled only")
 
 
@@ -43,7 +43,7 @@ def _widen_as(value: Any) -> Any:
     def half(value: Any) -> Any:
         # Shifted into place as float32 it is too small by 2^112, exactly, subnormal or not.
         shifted = np.uint32(value & 0x7FFF) << np.uint32(13)
-        if value & 0x7C00 == 0x7C00:  # infinity, or no number
+        if value & 0x7C00 == 0x7C00:  # infinity, or not a number
             shifted |= np.uint32(0x7F800000)
             size = np.uint32(shifted).view(np.float32)
         else:
@@ -61,7 +61,7 @@ def _add(table: NDArray[Any], row: int, factor: Any, sums: NDArray[Any]) -> None
 
 @loop()
 def _add_all(table: NDArray[Any], rows: NDArray[np.int64], factors: NDArray[Any], sums: NDArray[Any]) -> None:
-    """ABREAST rows, one after the other in each column: sums are read and written once for all of them."""
+    """Add ROWS_AT_ONCE rows, one after another in each column: sums are read and written once for all of them."""
     a, b, c, d = rows[0], rows[1], rows[2], rows[3]
     times_a, times_b, times_c, times_d = factors[0], factors[1], factors[2], factors[3]
     for column in range(len(sums)):
@@ -82,15 +82,15 @@ def means(
     unknown: int,
     into: NDArray[np.float32],
 ) -> int:
-    """The rows of each text's ids, added in their order, divided by how many they are; zeros where there are none.
+    """Write the mean of the rows of each text's ids, added in their order; zeros for a text without any.
 
     bounds: text i is ids[bounds[i]:bounds[i + 1]]. mapping: the row of each id, empty where it is the id; weights: the
     factor of each id, empty where there is none. Ids from `vocabulary` on, and `unknown`, do not count.
-    into: (texts, dimensions). Returns where the first negative id is, with which it stops, or -1.
+    into: (texts, dimensions). Stops at the first negative id and returns its place, else -1.
     """
     sums = np.empty(table.shape[1], dtype=weights.dtype)
     # Rows and factors that have not been added yet.
-    rows, factors = np.empty(ABREAST, dtype=np.int64), np.empty(ABREAST, dtype=weights.dtype)
+    rows, factors = np.empty(ROWS_AT_ONCE, dtype=np.int64), np.empty(ROWS_AT_ONCE, dtype=weights.dtype)
     for text in range(len(bounds) - 1):
         # Less than zero, since adding that leaves a first row as it is, also its zeros of either sign.
         sums[:] = -0.0
@@ -104,7 +104,7 @@ def means(
             rows[waiting] = mapping[token] if len(mapping) else token
             factors[waiting] = weights[token] if len(weights) else 1
             count, waiting = count + 1, waiting + 1
-            if waiting == ABREAST:
+            if waiting == ROWS_AT_ONCE:
                 _add_all(table, rows, factors, sums)
                 waiting = 0
         for one in range(waiting):

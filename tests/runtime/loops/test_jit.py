@@ -12,13 +12,18 @@ import pytest
 pytestmark = pytest.mark.thorough
 
 LOOP = """
-from embedserve_runtime.loops.compiling import count_compiled, loop
+from embedserve_runtime.loops.jit import count_compiled, loop
 
 @loop("int64(int64)")
 def doubled(number: int) -> int:
     return 2 * number
 """
-PROGRAM = "import example; print(example.doubled(21), example.count_compiled().compiled, example.count_compiled().kept)"
+PROGRAM = """
+from example import count_compiled, doubled
+
+result, loops = doubled(21), count_compiled()
+print(result, loops.compiled, loops.from_cache)
+"""
 
 
 def run(program: str, folder: Path, sources: Path, **more: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""A word to its pieces, as the models of the library tokenizers find them.
+"""Splits a word into subwords, as WordPiece and Unigram models of the tokenizers library do.
 
 Source of the rules: `WordPiece::tokenize` and `Unigram::encode_optimized` of tokenizers 0.23.
 """
@@ -8,36 +8,36 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.loops.compiling import loop
+from embedserve_runtime.loops.jit import loop
 from embedserve_runtime.loops.tries import BASE, BYTE, NONE, ROOT, STRING, Bytes, Int32s, Nodes
 
-# In strings of tries, and no bytes of UTF-8. MARK: what stands before each word. INSIDE: before pieces that go on a
-# word.
+# These bytes, which UTF-8 does not use, stand in the strings of a trie. MARK: before each word. INSIDE: before pieces
+# that continue a word.
 MARK, INSIDE = 0xFF, 0xFE
 
 Floats = NDArray[np.float64]
 
 
 @loop()
-def _step(nodes: Nodes, node: int, byte: int) -> tuple[int, int, bool]:
-    """Where the child is that a byte leads to, what stands there, and whether it is one. node: what stands at it, so
-    that each node is read once: a call of `tries.child` for each byte takes a tenth longer."""
+def _follow_byte(nodes: Nodes, node: int, byte: int) -> tuple[int, int, bool]:
+    """Return the place to which a byte leads, the node there, and whether it is a child of this one. node: its value,
+    so that each node is read once: a call of `tries.child` for each byte takes a tenth longer."""
     place = (node >> BASE) + byte
     child = int(nodes[place])
     return place, child, child & BYTE == byte
 
 
 @loop()
-def longest_first(
+def encode_wordpiece(
     nodes: Nodes, numbers: Int32s, word: Bytes, size: int, inside: int, unknown: int, ids: Int32s, at: int
 ) -> int:
-    """WordPiece: the longest piece that fits, again and again; the unknown token where none does. To `ids` from `at`
-    on; where they end. inside: node of INSIDE."""
+    """Write the ids of WordPiece, the longest piece that matches at each place, to `ids` from `at` on; the unknown id
+    for the whole word where none matches. Returns where the ids end. inside: the node of INSIDE."""
     begun, place, root = at, 0, ROOT
     while place < size:
         node, found, end, ahead = int(nodes[root]), NONE, place, place
         while ahead < size:
-            child, node, is_one = _step(nodes, node, int(word[ahead]))
+            child, node, is_one = _follow_byte(nodes, node, int(word[ahead]))
             ahead += 1
             if not is_one:
                 break
@@ -52,8 +52,8 @@ def longest_first(
 
 
 @loop()
-def _width(lead: int) -> int:
-    """Bytes of the character that begins with this one."""
+def _character_bytes(lead: int) -> int:
+    """Return the number of bytes of the character that begins with this one."""
     if lead < 0xC0 or lead >= INSIDE:
         return 1
     if lead < 0xE0:
@@ -62,18 +62,18 @@ def _width(lead: int) -> int:
 
 
 @loop()
-def _whole(nodes: Nodes, numbers: Int32s, word: Bytes, start: int, stop: int, unknown: int) -> int:
-    """The piece that is all from start to before stop."""
+def _find_piece(nodes: Nodes, numbers: Int32s, word: Bytes, start: int, stop: int, unknown: int) -> int:
+    """Return the id of the piece that spans `start` to `stop`; `unknown` where there is none."""
     node, child = int(nodes[ROOT]), ROOT
     for place in range(start, stop):
-        child, node, is_one = _step(nodes, node, int(word[place]))
+        child, node, is_one = _follow_byte(nodes, node, int(word[place]))
         if not is_one:
             return unknown
     return int(numbers[child]) if node & STRING else unknown
 
 
 @loop()
-def _followed_back(
+def _trace_back(
     nodes: Nodes,
     numbers: Int32s,
     word: Bytes,
@@ -83,15 +83,18 @@ def _followed_back(
     ids: Int32s,
     at: int,
 ) -> int:
-    """Unknown pieces in a row are one token, with the id of the piece that is written like all of them, if there is
-    one."""
+    """Write the ids of the best segmentation to `ids` from `at` on, and return where they end.
+
+    Consecutive unknown pieces become one token, with the id of the piece that is spelled like all of them, if there
+    is one.
+    """
     low, place = at, size
     while place > 0:
         piece, start = int(ways[place, 0]), int(ways[place, 1])
         if piece == unknown:
             while start > 0 and ways[start, 0] == unknown:
                 start = int(ways[start, 1])
-            piece = _whole(nodes, numbers, word, start, place, unknown)
+            piece = _find_piece(nodes, numbers, word, start, place, unknown)
         ids[at] = piece
         at, place = at + 1, start
     high = at - 1
@@ -102,7 +105,7 @@ def _followed_back(
 
 
 @loop()
-def best_sum(
+def encode_unigram(
     nodes: Nodes,
     numbers: Int32s,
     word: Bytes,
@@ -115,21 +118,21 @@ def best_sum(
     ids: Int32s,
     at: int,
 ) -> int:
-    """Unigram: the pieces with the largest sum of scores; of equal sums the one whose last piece is longest. To `ids`
-    from `at` on; where they end.
+    """Write the ids of Unigram, the pieces with the largest sum of scores, to `ids` from `at` on, and return where they
+    end. Of equal sums the one with the longest last piece is taken.
 
-    sums, ways: room, shapes (size + 1,) and (size + 1, 2): for each place the best sum up to there, and the last piece
-    and where it begins.
+    sums, ways: scratch arrays, shapes (size + 1,) and (size + 1, 2): for each place the best sum up to there, and the
+    last piece with its start.
     """
     for place in range(size + 1):
         ways[place, 1] = NONE
     sums[0] = 0.0
     place = 0
     while place < size:
-        after = min(place + _width(word[place]), size)
+        after = min(place + _character_bytes(word[place]), size)
         node, ahead, alone = int(nodes[ROOT]), place, False
         while ahead < size:
-            child, node, is_one = _step(nodes, node, int(word[ahead]))
+            child, node, is_one = _follow_byte(nodes, node, int(word[ahead]))
             ahead += 1
             if not is_one:
                 break
@@ -144,4 +147,4 @@ def best_sum(
             if ways[after, 1] == NONE or offered > sums[after]:
                 sums[after], ways[after, 0], ways[after, 1] = offered, unknown, place
         place = after
-    return _followed_back(nodes, numbers, word, size, unknown, ways, ids, at)
+    return _trace_back(nodes, numbers, word, size, unknown, ways, ids, at)
