@@ -15,7 +15,7 @@ from embedserve_runtime.benching.picture import Bar, BarGroup, bars
 from embedserve_runtime.benching.products import flops
 from embedserve_runtime.benching.report import table
 from embedserve_runtime.benching.texts import built_in_mix
-from embedserve_runtime.cli import main
+from embedserve_runtime.commands.cli import main
 from embedserve_runtime.runners.base import Runner
 from tests.support.models import minilm_folder
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from e2e.hub import HubServer
-from embedserve_runtime.cli import main
+from embedserve_runtime.commands.cli import main
 from embedserve_runtime.model.store import publish_folder
 from tests.support.models import small_minilm
 

@@ -99,7 +99,8 @@ def test_no_traceback_of_the_process_has_a_secret(line: str) -> None:
 @pytest.mark.parametrize("variable", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"])
 def test_an_s3_key_that_no_header_can_carry_is_refused_unquoted(variable: str, tmp_path: Path) -> None:
     environment = {**os.environ, variable: "marked-one\nmarked-two"}
-    command = [str(Path(sys.executable).parent / "embedserve"), "fetch", "--model", "s3://bucket/prefix"]
+    program = "import sys; from embedserve_runtime.commands.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "fetch", "--model", "s3://bucket/prefix"]
     ran = subprocess.run(
         [*command, "--store", str(tmp_path)], env=environment, capture_output=True, text=True, check=False
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_runtime.cli import main
-from embedserve_runtime.commands.inspect_model import size_of
+from embedserve_runtime.commands.cli import main
+from embedserve_runtime.commands.inspect_model import format_size
 from tests.support.models import copy_of_minilm
 from tests.support.onnx_files import table_graph, unknown_family
 from tests.support.static_models import Saved
@@ -96,8 +96,8 @@ def test_the_table_says_what_the_model_is_and_needs(
     printed = capsys.readouterr().out
     space = re.search(r"vs1-[0-9a-f]{20}", printed)
     assert space is not None
-    disk = size_of(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
-    file = size_of(sum(path.stat().st_size for path in folder.rglob("*.onnx")))
+    disk = format_size(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
+    file = format_size(sum(path.stat().st_size for path in folder.rglob("*.onnx")))
     assert printed == want.format(folder=folder, space=space[0], disk=disk, file=file)
 
 
@@ -138,4 +138,4 @@ def test_a_model_that_cannot_be_served_is_refused_with_the_reason(
     ("count", "want"), [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (2_560_000_000, "2.6 GB")]
 )
 def test_sizes_are_written_in_the_largest_unit_that_fits(count: int, want: str) -> None:
-    assert size_of(count) == want
+    assert format_size(count) == want

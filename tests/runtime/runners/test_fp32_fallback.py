@@ -20,8 +20,8 @@ from embedserve_runtime.runners.fp32_fallback import (
     find_not_finite,
     limit_places,
 )
-from tests.runtime.overflowing import FITS, OVERFLOWS, TOO_LARGE, overflowing, runners
 from tests.runtime.pipelines.folders import embed, tokens_of
+from tests.runtime.runners.overflowing import FITS, OVERFLOWS, TOO_LARGE, overflowing, runners
 from tests.runtime.serve_kit import (
     DIMENSIONS,
     GatedRun,
