@@ -16,7 +16,7 @@ from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.schemas import cohere, messages, native, openai, probes, ranking, score, tei
 from embedserve_runtime.api.schemas.base import ApiModel, to_json
 from embedserve_runtime.api.schemas.reading import read_json, read_python
-from embedserve_runtime.heads.quantize import Precision
+from embedserve_runtime.heads.quantization import Precision
 from tests.runtime.api.bodies import LEAST, SPACE, body_of, refused
 
 MODULES: tuple[ModuleType, ...] = (cohere, messages, native, openai, probes, ranking, score, tei)

@@ -19,7 +19,7 @@ from embedserve_runtime.config import load_config
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, Tokens
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.heads.token_pooling import pool_tokens, pooled
+from embedserve_runtime.heads.token_pooling import pool_for_role, pool_tokens
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.heads.description import TokenPooling
 from embedserve_runtime.runners.base import Runner
@@ -183,7 +183,7 @@ def vectors_by(runner: Runner, *, pools: bool = True) -> list[FloatArray]:
     made = runner.run(PackedBatch.pack(sequences), Output.MULTI_VECTOR).multi_vectors
     assert made is not None
     return [
-        pooled(vectors, card.late_interaction, is_query=role == "query") if pools else vectors
+        pool_for_role(vectors, card.late_interaction, is_query=role == "query") if pools else vectors
         for vectors, role in zip(made, roles, strict=True)
     ]
 

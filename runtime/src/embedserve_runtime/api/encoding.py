@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array
 from embedserve_runtime.engines.results import SparseVector
-from embedserve_runtime.heads.quantize import Precision, quantize
+from embedserve_runtime.heads.quantization import Precision, quantize
 
 # Some 3 ms of writing.
 SLICE_VALUES = 131_072

@@ -24,7 +24,7 @@ from embedserve_runtime.api.store_forms import literals, sparse_literal, weights
 from embedserve_runtime.engines.base import FloatArray, Int32Array
 from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.errors import InvalidInput
-from embedserve_runtime.heads.quantize import Precision, quantize, scales
+from embedserve_runtime.heads.quantization import Precision, quantize, row_scales
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.ranges import RANGES_FILE, Ranges
 from embedserve_runtime.service import EmbeddingService, EmbedResult
@@ -127,7 +127,7 @@ async def write_results(
     if Output.DENSE in wanted:
         members.append(b'"dense":' + await write_rows(embedded.dense, form.rows))
         if form.precision in SCALED and form.ranges is None:
-            steps = scales(embedded.dense)
+            steps = row_scales(embedded.dense)
             members.append(b'"scales":' + orjson.dumps(steps, option=orjson.OPT_SERIALIZE_NUMPY))
     if Output.SPARSE in wanted:
         write_one = form.sparse(service.card.sparse_width, service.token_texts)

@@ -14,7 +14,7 @@ import orjson
 from embedserve_runtime.api.encoding import RowWriter, numbers, weights_in
 from embedserve_runtime.engines.base import FloatArray, Int32Array
 from embedserve_runtime.engines.results import SparseVector
-from embedserve_runtime.heads.quantize import Precision, quantize
+from embedserve_runtime.heads.quantization import Precision, quantize
 
 BITS = (Precision.BINARY, Precision.UBINARY)
 

@@ -14,11 +14,11 @@ from embedserve_runtime.engines.base import EncoderEngine
 from embedserve_runtime.engines.onnx.bundled import BundledOnnxEngine, BundledOnnxRunner
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.static import StaticRunner, WordRunner
-from embedserve_runtime.heads.classification import Classifier
+from embedserve_runtime.heads.classification import LoadedClassifierHead
 from embedserve_runtime.heads.dense import DenseHead, RoutedHead
-from embedserve_runtime.heads.layers import LoadedLayer, run
-from embedserve_runtime.heads.sparse import Splade
-from embedserve_runtime.heads.tokens import Lexical, MultiVectors
+from embedserve_runtime.heads.layers import LoadedLayer, apply_layers
+from embedserve_runtime.heads.sparse import LoadedSparseHead
+from embedserve_runtime.heads.token_heads import LoadedLexicalHead, LoadedMultiVectorHead
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
@@ -60,7 +60,7 @@ def runners_of(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
 def _route_runners(card: ModelCard, engines_of: OpenEngines) -> Sequence[Runner]:
     match card.body:
         case StaticTable() as table:
-            return [StaticRunner(card, table, table.tensors(), partial(run, _dense_layers(card)))]
+            return [StaticRunner(card, table, table.tensors(), partial(apply_layers, _dense_layers(card)))]
         case WordTable() as table:
             return [WordRunner(card, table)]
     checkpoint = Checkpoint.open(card.encoder_folder)
@@ -87,7 +87,7 @@ def open_bundled_runner(card: ModelCard, graph: BundledOnnx, settings: EngineSet
     dense = _dense_head(card)
     lexical = next((head for head in card.token_heads if isinstance(head, LexicalHead)), None)
     if lexical is not None:
-        return TokenWeightRunner(card, engine, dense, Lexical(lexical, ()))
+        return TokenWeightRunner(card, engine, dense, LoadedLexicalHead(lexical, ()))
     return EncoderRunner(card, engine, Heads(dense=dense))
 
 
@@ -100,13 +100,13 @@ def heads_of(card: ModelCard, checkpoint: Checkpoint) -> Heads:
         layers = _head_layers(head, card, checkpoint)
         match head:
             case ClassifierHead():
-                heads = replace(heads, logits=Classifier(head, layers))
+                heads = replace(heads, logits=LoadedClassifierHead(head, layers))
             case SparseHead():
-                heads = replace(heads, sparse=Splade(head, layers))
+                heads = replace(heads, sparse=LoadedSparseHead(head, layers))
             case LexicalHead():
-                heads = replace(heads, sparse=Lexical(head, layers))
+                heads = replace(heads, sparse=LoadedLexicalHead(head, layers))
             case MultiVectorHead():
-                heads = replace(heads, multi_vectors=MultiVectors(head, layers))
+                heads = replace(heads, multi_vectors=LoadedMultiVectorHead(head, layers))
     return heads
 
 
@@ -115,7 +115,7 @@ def _head_layers(head: Head | TokenHead, card: ModelCard, checkpoint: Checkpoint
         name: tensor.astype(np.float32, copy=False)
         for name, tensor in head_tensors(checkpoint, head.layers, card.folder)
     }
-    return LoadedLayer.all_of(head.layers, tensors)
+    return LoadedLayer.load_all(head.layers, tensors)
 
 
 def _dense_head(card: ModelCard) -> DenseHead | RoutedHead:
@@ -131,4 +131,4 @@ def _dense_layers(card: ModelCard) -> tuple[LoadedLayer, ...]:
     tensors = {
         name: tensor.astype(np.float32, copy=False) for name, tensor in dense_tensors(card.folder, dense)
     }
-    return LoadedLayer.all_of([HeadLayer.of_dense(layer) for layer in dense], tensors, of="dense")
+    return LoadedLayer.load_all([HeadLayer.of_dense(layer) for layer in dense], tensors, prefix="dense")

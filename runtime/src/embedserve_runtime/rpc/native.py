@@ -14,7 +14,7 @@ from embedserve_runtime.api.native_answer import FLOATS, SCALED, check_chunks, r
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
-from embedserve_runtime.heads.quantize import Precision, quantize, scales
+from embedserve_runtime.heads.quantization import Precision, quantize, row_scales
 from embedserve_runtime.model.ranges import Ranges
 from embedserve_runtime.rpc.generated import embedserve_pb2 as pb
 from embedserve_runtime.rpc.handlers import MessageContext, MethodHandlers, Methods, Response
@@ -237,7 +237,7 @@ def _write(message: pb.EncodeResponse, embedded: EmbedResult, wanted: Output, fo
     if Output.DENSE in wanted:
         message.dense.CopyFrom(form.matrix(embedded.dense))
         if form.precision in SCALED and form.ranges is None:
-            message.scales = scales(embedded.dense).astype("<f4").tobytes()
+            message.scales = row_scales(embedded.dense).astype("<f4").tobytes()
     message.sparse.extend(_sparse_message(one, form.precision) for one in embedded.sparse)
     message.multi_vector.extend(map(form.matrix, embedded.multi_vectors))
     message.hidden.extend(map(form.matrix, embedded.hidden))

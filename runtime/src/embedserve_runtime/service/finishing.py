@@ -10,10 +10,10 @@ from msgspec import Struct
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.errors import NotFinite
-from embedserve_runtime.heads.chunks import means
-from embedserve_runtime.heads.dense import cut, normalize
+from embedserve_runtime.heads.dense import normalize, truncate_dimensions
+from embedserve_runtime.heads.late_chunking import pool_chunks
 from embedserve_runtime.heads.sparse import prune
-from embedserve_runtime.heads.token_pooling import pool_tokens, pooled
+from embedserve_runtime.heads.token_pooling import pool_for_role, pool_tokens
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import TokenPooling
 from embedserve_runtime.service.roles import card_of, is_query
@@ -46,7 +46,7 @@ def finish_outputs(
         [_tokens(card, one, query) for one in vectors],
         hidden if Output.HIDDEN in query.outputs else (),
         [
-            finish_rows(card, means(states, tokens), query)
+            finish_rows(card, pool_chunks(states, tokens), query)
             for states, tokens in zip(hidden, chosen, strict=True)
         ]
         if chosen
@@ -57,7 +57,7 @@ def finish_outputs(
 def finish_rows(card: ModelCard, rows: FloatArray, query: EmbedQuery) -> FloatArray:
     """Dense vectors of one query, or of several that want the same of them. Raises NotFinite."""
     pipeline = card_of(card, query).pipeline
-    vectors = cut(rows, query.dimensions or pipeline.dimensions)
+    vectors = truncate_dimensions(rows, query.dimensions or pipeline.dimensions)
     check_finite((vectors,))
     if pipeline.normalize if query.normalize is None else query.normalize:
         vectors = normalize(vectors)
@@ -65,7 +65,7 @@ def finish_rows(card: ModelCard, rows: FloatArray, query: EmbedQuery) -> FloatAr
 
 
 def _tokens(card: ModelCard, vectors: FloatArray, query: EmbedQuery) -> FloatArray:
-    own = pooled(vectors, card.late_interaction, is_query=is_query(card, query))
+    own = pool_for_role(vectors, card.late_interaction, is_query=is_query(card, query))
     return own if query.pool_factor is None else pool_tokens(own, TokenPooling(query.pool_factor))
 
 

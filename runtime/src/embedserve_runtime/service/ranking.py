@@ -11,7 +11,7 @@ import numpy as np
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput, NotFinite
-from embedserve_runtime.heads.similarity import max_similarities
+from embedserve_runtime.heads.similarity import max_sim_scores
 from embedserve_runtime.service.concurrency import INLINE_PRODUCTS, join_usage, run_concurrently
 from embedserve_runtime.service.service import EmbeddingService
 from embedserve_runtime.service.values import EmbedQuery, Pair, Role, ScoreQuery, ScoreResult
@@ -62,6 +62,6 @@ def _vectors_of(texts: Sequence[str], role: Role, query: ScoreQuery) -> EmbedQue
 
 
 def _scores(groups: Sequence[tuple[FloatArray, FloatArray]], *, raw: bool) -> FloatArray:
-    sums = [max_similarities(question, [vectors])[0] for question, vectors in groups]
+    sums = [max_sim_scores(question, [vectors])[0] for question, vectors in groups]
     counts = [1 if raw else max(1, len(question)) for question, _ in groups]
     return np.asarray(np.array(sums) / np.array(counts), dtype=np.float32)

@@ -12,7 +12,7 @@ import numpy as np
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput, InvalidInput, NotFinite, WrongModelKind
-from embedserve_runtime.heads.similarity import max_similarities, sparse_products
+from embedserve_runtime.heads.similarity import max_sim_scores, sparse_dot_products
 from embedserve_runtime.service.concurrency import INLINE_PRODUCTS, join_usage, run_concurrently
 from embedserve_runtime.service.service import EmbeddingService
 from embedserve_runtime.service.values import (
@@ -186,9 +186,9 @@ def _measure(
     if Measure.DENSE in measures:
         taken[Measure.DENSE] = documents.dense @ query.dense[0]
     if Measure.SPARSE in measures:
-        taken[Measure.SPARSE] = sparse_products(query.sparse[0], documents.sparse)
+        taken[Measure.SPARSE] = sparse_dot_products(query.sparse[0], documents.sparse)
     if Measure.MULTI_VECTOR in measures:
         (vectors,) = query.multi_vectors
-        sums = max_similarities(vectors, documents.multi_vectors)
+        sums = max_sim_scores(vectors, documents.multi_vectors)
         taken[Measure.MULTI_VECTOR] = np.asarray(sums / max(1, len(vectors)), dtype=np.float32)
     return taken

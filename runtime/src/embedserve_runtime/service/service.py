@@ -19,7 +19,7 @@ from embedserve_runtime.errors import (
     VectorSpaceMismatch,
     WrongModelKind,
 )
-from embedserve_runtime.heads.classification import scores
+from embedserve_runtime.heads.classification import apply_score_function
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.scheduling.batches import BatchRequest, RequestDispatcher
@@ -139,7 +139,9 @@ class EmbeddingService:
         logits = results.logits
         assert logits is not None, "asked for"
         check_finite((logits,))
-        return ScoreResult(logits if query.raw else scores(logits, head.scores), head.labels, usage)
+        return ScoreResult(
+            logits if query.raw else apply_score_function(logits, head.scores), head.labels, usage
+        )
 
     async def locate(self, query: EmbedQuery) -> list[list[Token]]:
         """The tokens that `embed` makes of the inputs, with their places in prompt + input."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
-from embedserve_runtime.heads.chunks import Span, members
+from embedserve_runtime.heads.late_chunking import Span, find_tokens_in_span
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.service.roles import card_of
@@ -57,7 +57,7 @@ def choose(tokens: Sequence[Token], spans: Sequence[Span], prompt_length: int, i
 
 
 def _members(places: Int32Array, span: Span, index: int) -> NDArray[np.intp]:
-    found = members(places, span)
+    found = find_tokens_in_span(places, span)
     if not len(found):
         raise InvalidInput(
             f"input {index}: no token lies in the span from {span[0]} to {span[1]}; it is blank, or the text was cut "

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.results import Output, SparseVector
-from embedserve_runtime.heads.chunks import Span
+from embedserve_runtime.heads.late_chunking import Span
 from embedserve_runtime.tokenizing import Input, Side
 
 Role = Literal["query", "document"]

@@ -26,7 +26,7 @@ from embedserve_runtime.api.schemas.cohere import (
 )
 from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.errors import InvalidInput
-from embedserve_runtime.heads.quantize import Precision
+from embedserve_runtime.heads.quantization import Precision
 from embedserve_runtime.service import EmbedQuery, Role
 
 ROLES: Mapping[str, Role] = {"search_query": "query", "search_document": "document"}

@@ -22,7 +22,7 @@ from embedserve_runtime.api.schemas.base import (
     Wanted,
     is_none,
 )
-from embedserve_runtime.heads.quantize import Precision
+from embedserve_runtime.heads.quantization import Precision
 
 OutputName = Literal["dense", "sparse", "multi_vector", "tokens", "hidden"]
 Encoding = Literal["json", "base64", "pgvector"]

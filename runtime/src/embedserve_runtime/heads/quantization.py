@@ -1,4 +1,4 @@
-"""Vectors in fewer bytes: pure functions on rows.
+"""Quantizes vectors into fewer bytes, by pure functions on rows.
 
 binary and ubinary are those of sentence-transformers' `quantize_embeddings`. Its int8 needs ranges measured on a
 sample of texts, which one request does not have: a component of a unit vector of 1,024 dimensions is about 0.03, so
@@ -35,7 +35,10 @@ class Precision(StrEnum):
 
 
 def quantize(rows: FloatArray, precision: Precision, ranges: Ranges | None = None) -> NDArray[Any]:
-    """Little-endian, contiguous. ranges: of each column, for int8 and uint8; None gives each row its own scale.
+    """Quantize rows into a contiguous, little-endian array.
+
+    ranges: those of each column, for int8 and uint8; None gives each row its own scale.
+
 
     Raises InvalidInput for a value that float16 cannot hold.
     """
@@ -43,11 +46,15 @@ def quantize(rows: FloatArray, precision: Precision, ranges: Ranges | None = Non
         case Precision.FLOAT32:
             return np.ascontiguousarray(rows, dtype="<f4")
         case Precision.FLOAT16:
-            return _float16(rows)
+            return _to_float16(rows)
         case Precision.INT8 if ranges is None:
-            return _int8(rows)
+            return _quantize_int8(rows)
         case Precision.INT8 | Precision.UINT8:
-            codes = _int8(rows).astype(np.int16) + 128 if ranges is None else _in_ranges(rows, ranges)
+            codes = (
+                _quantize_int8(rows).astype(np.int16) + 128
+                if ranges is None
+                else _quantize_in_ranges(rows, ranges)
+            )
             return (codes - 128).astype(np.int8) if precision is Precision.INT8 else codes.astype(np.uint8)
         case Precision.UBINARY:
             return np.packbits(rows > 0, axis=1)
@@ -55,30 +62,30 @@ def quantize(rows: FloatArray, precision: Precision, ranges: Ranges | None = Non
             return (np.packbits(rows > 0, axis=1).astype(np.int16) - 128).astype(np.int8)
 
 
-def scales(rows: FloatArray) -> FloatArray:
-    """What an int8 row (or a uint8 one less 128) has to be multiplied with to give its vector back."""
+def row_scales(rows: FloatArray) -> FloatArray:
+    """Return the factor of each row that turns its int8 numbers (or uint8 numbers less 128) back into the vector."""
     steps: FloatArray = np.abs(rows).max(axis=1, initial=np.float32(0.0)) / INT8_MAX
     return steps
 
 
-def _in_ranges(rows: FloatArray, ranges: Ranges) -> NDArray[np.int16]:
-    """0 to 255: in which of 255 steps from the least to the largest number a number lies. Numbers outside are moved to
-    the end that is near."""
+def _quantize_in_ranges(rows: FloatArray, ranges: Ranges) -> NDArray[np.int16]:
+    """Return which of 255 steps between the minimum and the maximum of its column each number lies in. Numbers outside
+    are clipped."""
     minimum = np.array(ranges.minimum, dtype=np.float32)
     steps = (np.array(ranges.maximum, dtype=np.float32) - minimum) / 255
     steps = np.where(steps == 0, np.float32(1), steps)
     return np.clip(np.floor((rows - minimum) / steps), 0, 255).astype(np.int16)
 
 
-def _int8(rows: FloatArray) -> NDArray[np.int8]:
-    steps = scales(rows)
-    # A row of zeros stays one.
+def _quantize_int8(rows: FloatArray) -> NDArray[np.int8]:
+    steps = row_scales(rows)
+    # A row of zeros stays a row of zeros.
     steps[steps == 0.0] = 1.0
     codes: NDArray[np.int8] = np.rint(rows / steps[:, None]).clip(-INT8_MAX, INT8_MAX).astype(np.int8)
     return codes
 
 
-def _float16(rows: FloatArray) -> NDArray[np.float16]:
+def _to_float16(rows: FloatArray) -> NDArray[np.float16]:
     if np.abs(rows).max(initial=0.0) > np.finfo(np.float16).max:
         raise InvalidInput("a value is too large for float16; normalise, or take float32")
     return np.ascontiguousarray(rows, dtype="<f2")

@@ -1,4 +1,4 @@
-"""Packed hidden states to what each token gives: lexical weights and token vectors.
+"""Turns packed hidden states into lexical weights or token vectors.
 
 Sources: the M3 embedder of FlagEmbedding, sentence-transformers' MultiVectorEncoder.
 """
@@ -14,33 +14,34 @@ from numpy.typing import NDArray
 from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.results import SparseVector
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.heads.layers import LoadedLayer, run
+from embedserve_runtime.heads.layers import LoadedLayer, apply_layers
 from embedserve_runtime.model.heads.description import LexicalHead, MultiVectorHead
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lexical:
-    """One sparse vector a sequence: for each token id in it the largest of its weights, where that is above 0."""
+class LoadedLexicalHead:
+    """A lexical head with its tensors. It gives each sequence the largest weight of each of its token ids, if above
+    0."""
 
     head: LexicalHead
     layers: Sequence[LoadedLayer]
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> list[SparseVector]:
-        weights = np.maximum(run(self.layers, hidden)[:, 0], np.float32(0))
+        weights = np.maximum(apply_layers(self.layers, hidden)[:, 0], np.float32(0))
         kept = ~np.isin(batch.token_ids, self.head.dropped)
         sequences = np.repeat(np.arange(len(batch.lengths)), batch.lengths)
         return _largest_by_id(sequences[kept], batch.token_ids[kept], weights[kept], len(batch.lengths))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MultiVectors:
-    """Give each sequence an array (tokens that count, out features)."""
+class LoadedMultiVectorHead:
+    """A multi-vector head with its tensors. It gives each sequence an array (tokens that count, out features)."""
 
     head: MultiVectorHead
     layers: Sequence[LoadedLayer]
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> list[FloatArray]:
-        vectors = run(self.layers, hidden)
+        vectors = apply_layers(self.layers, hidden)
         if self.head.normalize:
             vectors = normalize(vectors)
         each = np.split(vectors, batch.cu_seqlens[1:-1])
@@ -51,7 +52,7 @@ class MultiVectors:
         return [one[self.head.skipped :] for one in each]
 
     def _counted_tokens(self, batch: PackedBatch) -> BoolArray | None:
-        """(tokens,), which of them are not to be skipped for their id; None where no id is."""
+        """Return a mask (tokens,) of the tokens whose id is not skipped; None where no id is skipped."""
         late = self.head.interaction
         if late is None or not late.skipped:
             return None
@@ -64,11 +65,11 @@ class MultiVectors:
 def _largest_by_id(
     sequences: NDArray[np.int64], ids: Int32Array, weights: FloatArray, count: int
 ) -> list[SparseVector]:
-    """Take the largest weight of each id in each of `count` sequences. What is not a number stays, for others to
-    see."""
+    """Take the largest weight of each id in each of `count` sequences. NaN weights stay, so that the check for finite
+    values sees them."""
     if not len(ids):
         return [SparseVector(ids, weights)] * count
-    # One sort of all tokens of a batch: a sort a sequence takes ten times as long.
+    # One sort over the whole batch: sorting each sequence takes ten times as long.
     keys = sequences << 32 | ids
     order = np.argsort(keys)
     keys = keys[order]
