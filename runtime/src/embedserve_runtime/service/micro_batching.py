@@ -22,8 +22,8 @@ from embedserve_runtime.scheduling.outcomes import wait_for_outcome
 from embedserve_runtime.service.finishing import NO_ROWS, finish_rows
 from embedserve_runtime.service.values import EmbedQuery, EmbedResult, Timings, Usage
 from embedserve_runtime.tokenizing import TruncationRules
+from embedserve_runtime.tokenizing.backend import MAX_SEQUENTIAL_CHARACTERS
 from embedserve_runtime.tokenizing.input_encoders import InputEncoder
-from embedserve_runtime.tokenizing.reader import FEW_CHARACTERS
 
 # Of one query: some 0.2 ms of tokenising, which costs less than the hop to a thread.
 MAX_CHARACTERS = 512
@@ -31,7 +31,7 @@ MAX_INPUTS = 16
 # Of all that are tokenised in one turn, while the loop waits, some 0.8 ms; the others follow in the next. No more than
 # the tokenizer takes without its thread pool: waiting for a thread of that stops the loop for as long as the engine has
 # all cores, tens of milliseconds on a full machine.
-TURN_CHARACTERS = FEW_CHARACTERS
+TURN_CHARACTERS = MAX_SEQUENTIAL_CHARACTERS
 
 # Called once with the outcome; anything but an EmbedserveError is a bug.
 OutcomeCallback = Callable[[EmbedResult | Exception], None]

@@ -1,4 +1,4 @@
-"""What a tokenizer makes of each character, as tables for `loops.reading`: the library is asked for every one."""
+"""Builds tables of what a tokenizer does to each character, for `loops.tokenization`, by asking the library."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from embedserve_runtime.loops.tokenization import (
     SIGN,
 )
 from embedserve_runtime.loops.tries import Bytes
-from embedserve_runtime.tokenizing.pre_tokenizer import PLAIN, PreTokenizerSettings, Split
+from embedserve_runtime.tokenizing.pre_tokenizer import INDEPENDENT_CHARACTER, PreTokenizerSettings, WordSplit
 
 _ASCII = 0x80
 
 
-class Characters(NamedTuple):
-    """Shapes and meaning as `loops.reading.read` has them."""
+class CharacterTables(NamedTuple):
+    """The character tables of a tokenizer, with the shapes and meaning that `loops.tokenization.read` gives them."""
 
     bytes: Bytes
     starts: Int32Array
@@ -37,46 +37,52 @@ class Characters(NamedTuple):
     name_starts: Int32Array
 
 
-def read_characters(
-    tokenizer: Tokenizer, layout: Mapping[str, Any], settings: PreTokenizerSettings
-) -> Characters:
-    """layout: tokenizer.json. A character is ODD that may join with another, that may be part of an added token once it
-    is normalized, or that would be taken for the mark."""
-    plain = PLAIN.findall("".join(map(chr, range(PLANE))))
-    raw, normal = _names(tokenizer, layout)
+def build_character_tables(
+    tokenizer: Tokenizer, tokenizer_json: Mapping[str, Any], settings: PreTokenizerSettings
+) -> CharacterTables:
+    """Build the tables of a tokenizer. tokenizer_json: the content of that file.
+
+    A character is of class ODD if it may join with another, if it may be part of an added token once it is normalized,
+    or if it would be taken for the mark.
+    """
+    plain = INDEPENDENT_CHARACTER.findall("".join(map(chr, range(PLANE))))
+    raw, normal = _added_token_names(tokenizer, tokenizer_json)
     hidden = frozenset("".join(normal))
-    made: list[str | None] = [None] * PLANE
+    known: list[str | None] = [None] * PLANE
     for character, normalized in zip(plain, _normalize_characters(tokenizer, plain), strict=True):
-        # Added tokens that are looked for in normalized texts are found in texts of ASCII as they are written.
+        # Added tokens that are searched in normalized texts are found in ASCII texts as they are written.
         hides = bool(normal) and (
             not normalized or (not character.isascii() and not hidden.isdisjoint(normalized.lower()))
         )
         if not (hides or (settings.mark and settings.mark in normalized)):
-            made[ord(character)] = normalized
-    starts = _starts(["\0" if one is None else one for one in made])
-    rows = _rows("".join(["\0" if one is None else one for one in made]), settings.split)
-    rows[starts[[code for code, one in enumerate(made) if one is None]], 0] = ODD
-    names = [_small(name) for name in sorted({*raw, *normal})]
-    return Characters(
-        _of_bytes(rows, starts, {byte for name in names for byte in (name[0], name[:1].upper()[0])}),
+            known[ord(character)] = normalized
+    starts = _start_offsets(["\0" if one is None else one for one in known])
+    rows = _build_character_rows("".join(["\0" if one is None else one for one in known]), settings.split)
+    rows[starts[[code for code, one in enumerate(known) if one is None]], 0] = ODD
+    names = [_lower_ascii(name) for name in sorted({*raw, *normal})]
+    return CharacterTables(
+        _build_byte_table(rows, starts, {byte for name in names for byte in (name[0], name[:1].upper()[0])}),
         starts,
         rows,
         np.frombuffer(b"".join(names), dtype=np.uint8),
-        _starts(names),
+        _start_offsets(names),
     )
 
 
 def _normalize_characters(tokenizer: Tokenizer, characters: Sequence[str]) -> list[str]:
-    """What the normalizer makes of each, between two letters that it leaves as they are."""
+    """Normalize each character, between two letters that the normalizer does not change."""
     normalizer = tokenizer.normalizer
     if normalizer is None:
         return list(characters)
     return [normalizer.normalize_str(f"a{character}a")[1:-1] for character in characters]
 
 
-def _rows(characters: str, split: Split) -> Bytes:
-    """uint8, shape (characters, CHARACTER). What the pre-tokenizer does to a character between two letters: it lets
-    them be one word, takes it away, or makes it a word, alone or with others like it."""
+def _build_character_rows(characters: str, split: WordSplit) -> Bytes:
+    """Build the rows of normalized characters: uint8, shape (characters, CHARACTER).
+
+    The class of a character follows from what the pre-tokenizer does to it between two letters: all become one word,
+    the character is dropped, or it becomes a word, alone or with others like it.
+    """
     different, which = np.unique(
         np.frombuffer(characters.encode("utf-32-le"), dtype=np.uint32), return_inverse=True
     )
@@ -84,7 +90,7 @@ def _rows(characters: str, split: Split) -> Bytes:
     text = " ".join([f"a{character}a" for character in known])
     begins = [start for _, (start, _) in split.pre_tokenizer.pre_tokenize_str(text)]
     words = np.bincount(np.array(begins) // len("aaa "), minlength=len(known))
-    alone = SIGN if split is Split.LETTERS_AND_SIGNS else RUN
+    alone = SIGN if split is WordSplit.LETTERS_AND_SIGNS else RUN
     rows = np.zeros((len(known), CHARACTER), dtype=np.uint8)
     rows[:, 0] = np.array([ODD, LETTER, BLANK, alone])[words]
     written = [character.encode() for character in known]
@@ -94,11 +100,11 @@ def _rows(characters: str, split: Split) -> Bytes:
     return rows[which]
 
 
-def _names(tokenizer: Tokenizer, layout: Mapping[str, Any]) -> tuple[set[str], set[str]]:
-    """Added tokens that are looked for in texts as they are, and those that are in normalized texts; these in small
-    letters."""
+def _added_token_names(tokenizer: Tokenizer, tokenizer_json: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """Return the added tokens that are searched in raw texts, and those that are searched in normalized texts, in lower
+    case."""
     raw, normal = set(), set()
-    for token in layout["added_tokens"]:
+    for token in tokenizer_json["added_tokens"]:
         raw.add(token["content"])
         if token["normalized"]:
             normalizer = tokenizer.normalizer
@@ -107,19 +113,19 @@ def _names(tokenizer: Tokenizer, layout: Mapping[str, Any]) -> tuple[set[str], s
     return raw, normal
 
 
-def _small(name: str) -> bytes:
-    """Letters of ASCII only."""
+def _lower_ascii(name: str) -> bytes:
+    """Encode a name, with its ASCII letters in lower case."""
     return name.encode().lower()
 
 
-def _starts(parts: Sequence[Sequence[object]]) -> Int32Array:
+def _start_offsets(parts: Sequence[Sequence[object]]) -> Int32Array:
     starts = np.zeros(len(parts) + 1, dtype=np.int32)
     np.cumsum([len(part) for part in parts], out=starts[1:])
     return starts
 
 
-def _of_bytes(rows: Bytes, starts: Int32Array, firsts: set[int]) -> Bytes:
-    """firsts: bytes with which a name begins."""
+def _build_byte_table(rows: Bytes, starts: Int32Array, firsts: set[int]) -> Bytes:
+    """Build the table of single bytes. firsts: bytes with which the name of an added token begins."""
     found = np.full((2, 256), MANY, dtype=np.uint8)
     for byte in range(_ASCII):
         match rows[starts[byte] : starts[byte + 1]].tolist():

@@ -1,4 +1,4 @@
-"""Tokenizes many texts at a time by a compiled loop, which takes one pass over their bytes."""
+"""Tokenizes many texts at a time by a compiled loop, in one pass over their bytes."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from embedserve_runtime.engines.base import FlatTokens, Int32Array
 from embedserve_runtime.loops.subwords import INSIDE, MARK
 from embedserve_runtime.loops.tokenization import read
 from embedserve_runtime.loops.tries import ROOT, Bytes, Nodes, build_trie, child
-from embedserve_runtime.tokenizing.characters import Characters, read_characters
+from embedserve_runtime.tokenizing.character_tables import CharacterTables, build_character_tables
 from embedserve_runtime.tokenizing.pre_tokenizer import PreTokenizerSettings
 
-# More names of added tokens are not looked for.
+# Tokenizers with more added tokens are not compiled: each name is searched in every text.
 _MAX_NAMES = 64
-# What the library takes from the least score for a character that is no piece.
+# The library subtracts this from the lowest score for a character without a piece.
 _UNKNOWN_PENALTY = 10.0
 
 
 class CompiledEncoding(NamedTuple):
-    """The ids of several texts. odd: uint8, shape (texts,), 1 for texts that could not be read, which have no ids; None
-    where all could."""
+    """The ids of several texts.
+
+    unread: uint8, shape (texts,), 1 for texts that could not be read, which have no ids; None where all could.
+    """
 
     sequences: FlatTokens
-    odd: Bytes | None
+    unread: Bytes | None
 
 
 class VocabularyTables(NamedTuple):
-    """The tables of a model's vocabulary, with the shapes and meaning that `loops.reading.read` gives them."""
+    """The tables of a model's vocabulary, with the shapes and meaning that `loops.tokenization.read` gives them."""
 
     nodes: Nodes
     numbers: Int32Array
@@ -45,42 +47,45 @@ class VocabularyTables(NamedTuple):
 
 
 class CompiledTokenizer:
-    """Reads texts into ids by a compiled loop. Safe from several threads, which do not wait for each other."""
+    """Tokenizes texts by a compiled loop. Thread-safe; threads do not wait for each other."""
 
-    def __init__(self, characters: Characters, pieces: VocabularyTables) -> None:
+    def __init__(self, characters: CharacterTables, pieces: VocabularyTables) -> None:
         self._tables = (*characters, *pieces)
 
     @classmethod
     def build(
-        cls, tokenizer: Tokenizer, layout: Mapping[str, Any], settings: PreTokenizerSettings
+        cls, tokenizer: Tokenizer, tokenizer_json: Mapping[str, Any], settings: PreTokenizerSettings
     ) -> CompiledTokenizer | None:
-        """Build the reader of a tokenizer; None for models that are not known here. layout: tokenizer.json."""
-        pieces = build_vocabulary_tables(layout["model"], settings.mark)
-        if pieces is None or len(settings.added) > _MAX_NAMES:
+        """Compile a tokenizer; None for unsupported models. tokenizer_json: the content of that file."""
+        pieces = build_vocabulary_tables(tokenizer_json["model"], settings.mark)
+        if pieces is None or len(settings.added_tokens) > _MAX_NAMES:
             return None
-        return cls(read_characters(tokenizer, layout, settings), pieces)
+        return cls(build_character_tables(tokenizer, tokenizer_json, settings), pieces)
 
     def read(self, texts: Sequence[str], head: bytes, tail: bytes) -> CompiledEncoding:
-        """Tokenize at least one text. head, tail: ids put around each, int32."""
+        """Tokenize at least one text. head, tail: ids before and after each, int32."""
         data = "\n".join(texts).encode("utf-8", "surrogatepass")
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        # No word of ASCII has more pieces than letters and, where there is one, its mark.
+        # An ASCII word has at most one piece for each letter, and one for its mark.
         ids = np.empty(len(data) + 1 + len(texts) * ((len(head) + len(tail)) // 4), np.int32)
         cu_seqlens, odd = np.empty(len(texts) + 1, np.int32), np.empty(len(texts), np.uint8)
         count, left_out = read(
-            data, lengths, *self._tables, _numbers(head), _numbers(tail), ids, cu_seqlens, odd
+            data, lengths, *self._tables, _to_array(head), _to_array(tail), ids, cu_seqlens, odd
         )
         return CompiledEncoding(FlatTokens(ids[:count].copy(), cu_seqlens), odd if left_out else None)
 
 
 @lru_cache(maxsize=8)
-def _numbers(ids: bytes) -> Int32Array:
+def _to_array(ids: bytes) -> Int32Array:
     return np.frombuffer(ids, np.int32)
 
 
 def build_vocabulary_tables(model: Mapping[str, Any], mark: str) -> VocabularyTables | None:
-    """Build the tables of the `model` section of tokenizer.json. mark: what stands before each word, or nothing. None
-    for other models than WordPiece and Unigram with a token for what they do not know, and for some million pieces."""
+    """Build the tables of the `model` section of tokenizer.json.
+
+    Returns None for models other than WordPiece and Unigram with an unknown token, and for millions of pieces. mark:
+    the character before each word, or nothing.
+    """
     match model:
         case {"type": "WordPiece"} if model["unk_token"] in model["vocab"]:
             return _wordpiece(model, mark)
@@ -115,7 +120,7 @@ def _wordpiece(model: Mapping[str, Any], mark: str) -> VocabularyTables | None:
 
 
 def _unigram(model: Mapping[str, Any], mark: str) -> VocabularyTables | None:
-    # Of pieces that are listed twice the library takes the last.
+    # The library takes the last of pieces that are listed twice.
     pieces = _encode_pieces([piece for piece, _ in model["vocab"]], mark)
     strings = dict(zip(pieces, range(len(pieces)), strict=True))
     strings.pop(b"", None)
@@ -128,7 +133,7 @@ def _unigram(model: Mapping[str, Any], mark: str) -> VocabularyTables | None:
 
 
 def _encode_pieces(pieces: Sequence[str], mark: str) -> list[bytes]:
-    """Encode the pieces, each with one byte in the place of the mark."""
+    """Encode the pieces, with one byte in place of the mark."""
     if not mark:
         return [piece.encode() for piece in pieces]
     before, after = mark.encode(), bytes([MARK])

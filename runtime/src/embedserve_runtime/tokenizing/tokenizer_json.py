@@ -1,4 +1,4 @@
-"""What tokenizer.json says that cutting depends on, read once at start."""
+"""Reads from tokenizer.json what truncation depends on, once at the start."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tokenizers import AddedToken, Encoding, Tokenizer, normalizers
 from embedserve_runtime.engines.base import Int32Array, Tokens, TokenSequence
 from embedserve_runtime.errors import ModelInvalid
 
-# Before a blank that follows a letter or digit, every pre-tokenizer of `_splits_at_blanks` starts a new word,
-# and no normalizer looks across. Narrower than it could be (no punctuation, no exotic blanks), and so always
+# Before a blank that follows a letter or digit, every pre-tokenizer of `_splits_at_blanks` starts a new word, and no
+# normalizer looks across. The pattern is narrower than it could be (no punctuation, no rare blanks), and so always
 # right.
 _BLANK = r"(?<=[^\W_])(?=[ \t\n])"
 # BertNormalizer puts blanks around each ideograph of this block.
 _IDEOGRAPHS = r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])"
-# One of these has a token in every vocabulary; a BPE without an unknown token has none for the others.
-_PROBES = ("a", "e", "A", "1", ".", "的", "!")
+# Every vocabulary has a token for one of these; a BPE without an unknown token has none for the others.
+_PROBE_TEXTS = ("a", "e", "A", "1", ".", "的", "!")
 
 # These change a character by itself or with the marks that follow it.
 _LOCAL_NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase"}
@@ -32,20 +32,23 @@ WORD_NORMALIZERS = _LOCAL_NORMALIZERS | {"StripAccents", "BertNormalizer", "Prec
 
 
 @dataclass(frozen=True, slots=True)
-class Boundaries:
-    """Where a text may be cut so that the ids before the cut stay what they were.
+class TextBoundaries:
+    """Where a text can be cut without changing the ids before the cut.
 
-    pattern: matches at such places; None where that is not certain.
-    both_ways: the ids after the cut stay too, since a word has the same ids wherever it stands.
+    pattern: matches at such places; None where there are none for certain.
+    keeps_right_part: whether the ids after the cut stay the same too, since a word has the same ids everywhere.
     """
 
     pattern: re.Pattern[str] | None
-    both_ways: bool
+    keeps_right_part: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
-    """Consecutive tokens of a pair that come from one place. text: 0 or 1; None for special tokens, which are `ids`."""
+class TemplateSegment:
+    """Consecutive tokens of a pair that come from the same source.
+
+    text: 0 or 1 for one of the texts; None for special tokens, which are `ids`.
+    """
 
     text: int | None
     type: int
@@ -56,35 +59,37 @@ class Run:
 class PairTemplate:
     """The order of special tokens and texts in a pair, and the token type of each."""
 
-    runs: tuple[Run, ...]
+    segments: tuple[TemplateSegment, ...]
 
     @property
     def special_tokens(self) -> int:
-        return sum(len(run.ids) for run in self.runs if run.text is None)
+        return sum(len(segment.ids) for segment in self.segments if segment.text is None)
 
     def join(self, texts: tuple[Int32Array, Int32Array], *, typed: bool) -> Tokens:
-        """One sequence of the ids of both texts; with token types if `typed`."""
-        parts = [run.ids if run.text is None else texts[run.text] for run in self.runs]
+        """Join the ids of both texts to one sequence; with token types if `typed`."""
+        parts = [segment.ids if segment.text is None else texts[segment.text] for segment in self.segments]
         ids = np.concatenate(parts)
         if not typed:
             return ids
-        types = np.repeat([run.type for run in self.runs], [len(part) for part in parts])
+        types = np.repeat([segment.type for segment in self.segments], [len(part) for part in parts])
         return TokenSequence(ids, types.astype(np.int32))
 
 
 def read_pair_template(tokenizer: Tokenizer) -> PairTemplate:
-    """The template as the tokenizer's post-processor applies it, of whatever kind that is.
+    """Read the template from what the tokenizer's post-processor makes of a pair, whatever kind it is.
 
     Raises ModelInvalid when a text is left out or repeated.
     """
-    probe = _probe(tokenizer)
+    probe = _find_probe_text(tokenizer)
     encoding = tokenizer.encode(probe, probe)
-    runs = []
+    segments = []
     origins = zip(encoding.sequence_ids, encoding.type_ids, encoding.ids, strict=True)
     for (text, kind), tokens in groupby(origins, key=lambda origin: origin[:2]):
-        runs.append(Run(text, kind, np.array([token for _, _, token in tokens], dtype=np.int32)))
-    template = PairTemplate(tuple(runs))
-    texts = sorted(run.text for run in runs if run.text is not None)
+        segments.append(
+            TemplateSegment(text, kind, np.array([token for _, _, token in tokens], dtype=np.int32))
+        )
+    template = PairTemplate(tuple(segments))
+    texts = sorted(segment.text for segment in segments if segment.text is not None)
     if texts != [0, 1] or template.special_tokens != tokenizer.num_special_tokens_to_add(True):
         raise ModelInvalid(
             "tokenizer.json makes a pair of something else than special tokens and each text once, "
@@ -94,8 +99,8 @@ def read_pair_template(tokenizer: Tokenizer) -> PairTemplate:
 
 
 def read_special_tokens(tokenizer: Tokenizer) -> tuple[Int32Array, Int32Array]:
-    """The ids that the tokenizer puts before and after a single text."""
-    text = _probe(tokenizer)
+    """Return the ids that the tokenizer puts before and after a single text."""
+    text = _find_probe_text(tokenizer)
     probe = tokenizer.encode(text)
     inner = tokenizer.encode(text, add_special_tokens=False).ids
     head = next((i for i, special in enumerate(probe.special_tokens_mask) if not special), len(probe.ids))
@@ -106,15 +111,17 @@ def read_special_tokens(tokenizer: Tokenizer) -> tuple[Int32Array, Int32Array]:
     return ids[:head], ids[tail:]
 
 
-def read_boundaries(layout: Mapping[str, Any]) -> Boundaries:
-    """layout: tokenizer.json."""
-    return Boundaries(_boundary(layout), _words_are_alike_everywhere(layout))
+def read_boundaries(tokenizer_json: Mapping[str, Any]) -> TextBoundaries:
+    """tokenizer_json: its content."""
+    return TextBoundaries(_boundary_pattern(tokenizer_json), _words_are_context_free(tokenizer_json))
 
 
 def lowercase_first(tokenizer: Tokenizer) -> None:
     """Lower-case before the tokenizer's own normalizer, as sentence-transformers does for `do_lower_case`."""
     own = json.loads(tokenizer.to_str())["normalizer"]
-    if any(part["type"] == "Lowercase" or part.get("lowercase") for part in flat(own, "normalizers")):
+    if any(
+        part["type"] == "Lowercase" or part.get("lowercase") for part in flatten_steps(own, "normalizers")
+    ):
         return
     steps = [normalizers.Lowercase()]
     if tokenizer.normalizer is not None:
@@ -136,24 +143,26 @@ def register_markers(tokenizer: Tokenizer, markers: Sequence[str]) -> None:
             tokenizer.add_special_tokens([AddedToken(known, normalized=False, special=True)])
 
 
-def _probe(tokenizer: Tokenizer) -> str:
+def _find_probe_text(tokenizer: Tokenizer) -> str:
     def encoded(text: str) -> Encoding:
         return tokenizer.encode(text, add_special_tokens=False)
 
-    found = next((text for text in _PROBES if len(encoded(text))), None)
+    found = next((text for text in _PROBE_TEXTS if len(encoded(text))), None)
     if found is None:
-        raise ModelInvalid(f"tokenizer.json has no token for any of {' '.join(_PROBES)}")
+        raise ModelInvalid(f"tokenizer.json has no token for any of {' '.join(_PROBE_TEXTS)}")
     return found
 
 
-def _boundary(layout: Mapping[str, Any]) -> re.Pattern[str] | None:
-    if not any(_splits_at_blanks(part) for part in flat(layout["pre_tokenizer"], "pretokenizers")):
+def _boundary_pattern(tokenizer_json: Mapping[str, Any]) -> re.Pattern[str] | None:
+    if not any(
+        _splits_at_blanks(part) for part in flatten_steps(tokenizer_json["pre_tokenizer"], "pretokenizers")
+    ):
         return None
-    if any(re.search(r"\S\s", token["content"]) for token in layout["added_tokens"]):
+    if any(re.search(r"\S\s", token["content"]) for token in tokenizer_json["added_tokens"]):
         return None
-    normalizer = layout["normalizer"] or {}
+    normalizer = tokenizer_json["normalizer"] or {}
     if (
-        _is_bert(layout)
+        _is_bert(tokenizer_json)
         and normalizer.get("type") == "BertNormalizer"
         and normalizer.get("handle_chinese_chars")
     ):
@@ -175,19 +184,22 @@ def _splits_at_blanks(pre_tokenizer: dict[str, Any]) -> bool:
             return False
 
 
-def _words_are_alike_everywhere(layout: Mapping[str, Any]) -> bool:
-    """Whether a text that begins with a blank has the ids that it has behind a word."""
-    if any(token["rstrip"] and token["content"][-1:].isalnum() for token in layout["added_tokens"]):
+def _words_are_context_free(tokenizer_json: Mapping[str, Any]) -> bool:
+    """Whether a text that begins with a blank has the same ids as behind a word."""
+    if any(token["rstrip"] and token["content"][-1:].isalnum() for token in tokenizer_json["added_tokens"]):
         return False
-    steps = flat(layout["pre_tokenizer"], "pretokenizers")
-    if _is_bert(layout):
+    steps = flatten_steps(tokenizer_json["pre_tokenizer"], "pretokenizers")
+    if _is_bert(tokenizer_json):
         return True
     if steps and steps[0]["type"] == "WhitespaceSplit":
         return all(
             step["type"] == "Metaspace" and step["prepend_scheme"] in {"always", "never"}
             for step in steps[1:]
         )
-    local = all(part["type"] in _LOCAL_NORMALIZERS for part in flat(layout["normalizer"], "normalizers"))
+    local = all(
+        part["type"] in _LOCAL_NORMALIZERS
+        for part in flatten_steps(tokenizer_json["normalizer"], "normalizers")
+    )
     return local and all(
         (step["type"] == "ByteLevel" and not step["add_prefix_space"])
         or (step["type"] == "Split" and _splits_at_blanks(step))
@@ -195,14 +207,17 @@ def _words_are_alike_everywhere(layout: Mapping[str, Any]) -> bool:
     )
 
 
-def _is_bert(layout: Mapping[str, Any]) -> bool:
-    return (layout["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
+def _is_bert(tokenizer_json: Mapping[str, Any]) -> bool:
+    return (tokenizer_json["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
 
 
-def flat(part: dict[str, Any] | None, children: str) -> list[dict[str, Any]]:
-    """The steps of a normalizer or pre-tokenizer, sequences resolved. children: what a sequence calls its steps."""
+def flatten_steps(part: dict[str, Any] | None, children: str) -> list[dict[str, Any]]:
+    """List the steps of a normalizer or pre-tokenizer, with nested sequences flattened.
+
+    children: the key of a sequence's steps.
+    """
     if part is None:
         return []
     if part["type"] == "Sequence":
-        return [leaf for child in part[children] for leaf in flat(child, children)]
+        return [leaf for child in part[children] for leaf in flatten_steps(child, children)]
     return [part]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from embedserve_runtime.tokenizing import words
-from embedserve_runtime.tokenizing.words import WordTokenizer
+from embedserve_runtime.tokenizing import word_tokenizer
+from embedserve_runtime.tokenizing.word_tokenizer import WordTokenizer
 from tests.runtime.tokenizing.kinds import ODD, SCRIPTS, saved
 
 BY_WORDS = ["minilm", "bert", "xlm-roberta"]
@@ -57,7 +57,7 @@ def test_ids_are_those_of_the_whole_text_when_words_are_new_and_when_they_are_kn
     table, tokenizer = known(kind)
     want = tokenizer.encode(text, add_special_tokens=False).ids
     for _ in range(2):
-        got = table.ids(text)
+        got = table.encode(text)
         assert got is None or got.tolist() == want
 
 
@@ -65,14 +65,14 @@ def test_ids_are_those_of_the_whole_text_when_words_are_new_and_when_they_are_kn
 @pytest.mark.parametrize("script", ["english", "german", "russian", "greek", "hebrew", "chinese", "korean"])
 def test_plain_texts_are_not_left_to_the_library(kind: str, script: str) -> None:
     table, tokenizer = known(kind)
-    got = table.ids(SCRIPTS[script])
+    got = table.encode(SCRIPTS[script])
     assert got is not None
     assert got.tolist() == tokenizer.encode(SCRIPTS[script], add_special_tokens=False).ids
 
 
 @pytest.mark.parametrize("text", [ODD, SCRIPTS["emoji"], SCRIPTS["hindi"], "half \ud83d"])
 def test_texts_with_marks_joiners_or_surrogates_are_left_to_the_library(text: str) -> None:
-    assert known("minilm")[0].ids(text) is None
+    assert known("minilm")[0].encode(text) is None
 
 
 @pytest.mark.parametrize("kind", WHOLE)
@@ -108,7 +108,7 @@ def test_nor_one_with_a_token_that_has_a_blank_inside() -> None:
 def test_a_word_is_asked_for_once_unless_as_many_others_as_are_kept_were_met_since(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(words, "MAX_WORDS", 2)
+    monkeypatch.setattr(word_tokenizer, "MAX_WORDS", 2)
     asked = []
 
     def encode(word: str) -> list[int]:
@@ -117,7 +117,7 @@ def test_a_word_is_asked_for_once_unless_as_many_others_as_are_kept_were_met_sin
 
     table = WordTokenizer(encode)
     for text in ("a bb a", "bb a", "ccc", "a", "dddd eeeee ffffff", "ccc"):
-        ids = table.ids(text)
+        ids = table.encode(text)
         assert ids is not None
         assert ids.tolist() == [len(word) for word in text.split()]
     assert asked == ["a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ccc"]
@@ -132,5 +132,5 @@ def test_a_very_long_word_is_not_kept() -> None:
 
     table = WordTokenizer(encode)
     for _ in range(2):
-        table.ids("x" * 1_000)
+        table.encode("x" * 1_000)
     assert len(asked) == 2

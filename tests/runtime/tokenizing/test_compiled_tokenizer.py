@@ -15,9 +15,9 @@ from tokenizers import AddedToken, Tokenizer, normalizers
 from benchmarks.docstrings import paragraphs
 from embedserve_runtime.loops.tokenization import MAX_WORD_BYTES
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
-from embedserve_runtime.tokenizing.compiled import CompiledTokenizer
-from embedserve_runtime.tokenizing.reader import pieces
-from embedserve_runtime.tokenizing.words import WordTokenizer
+from embedserve_runtime.tokenizing.backend import split_into_slices
+from embedserve_runtime.tokenizing.compiled_tokenizer import CompiledTokenizer
+from embedserve_runtime.tokenizing.word_tokenizer import WordTokenizer
 from tests.runtime.tokenizing.kinds import SCRIPTS
 from tests.runtime.tokenizing.word_kinds import KINDS, METASPACE, OTHERS, WORD, unigram, wordpiece
 from tests.support.models import minilm_folder, model2vec_folder
@@ -48,13 +48,13 @@ def read(tokenizer: Tokenizer) -> tuple[WordTokenizer, CompiledTokenizer]:
 
 
 def check(found: WordTokenizer, tokenizer: Tokenizer, texts: Sequence[str]) -> None:
-    for text, ids in zip(texts, found.ids_of_all(texts), strict=True):
+    for text, ids in zip(texts, found.encode_all(texts), strict=True):
         assert ids is None or ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids, text
         assert ids is not None or not text.isascii()
 
 
 def left_out(compiled: CompiledTokenizer, texts: Sequence[str]) -> list[int]:
-    odd = compiled.read(texts, b"", b"").odd
+    odd = compiled.read(texts, b"", b"").unread
     return [0] * len(texts) if odd is None else odd.tolist()
 
 
@@ -84,7 +84,7 @@ def test_so_are_those_of_all_paragraphs_of_the_standard_library(
     tokenizer = Tokenizer.from_file(str(folder() / "tokenizer.json"))
     found, compiled = read(tokenizer)
     odd = 0
-    for piece in pieces(documentation, len):
+    for piece in split_into_slices(documentation, len):
         check(found, tokenizer, piece)
         odd += sum(left_out(compiled, piece))
     assert odd < len(documentation) / 1_000
@@ -125,8 +125,8 @@ def test_others_are_left_out_and_take_nothing_from_their_neighbours(text: str) -
     tokenizer.add_special_tokens(["[UNK]"])
     _, compiled = read(tokenizer)
     alone, beside = compiled.read(["a b", "ab"], b"", b""), compiled.read(["a b", text, "ab"], b"", b"")
-    assert beside.odd is not None
-    assert beside.odd.tolist() == [0, 1, 0]
+    assert beside.unread is not None
+    assert beside.unread.tolist() == [0, 1, 0]
     (first, second), (before, left, after) = alone.sequences, beside.sequences
     assert [*before, *left, *after] == [*first, *second]
     assert (len(before), len(left)) == (len(first), 0)
@@ -147,7 +147,7 @@ def test_special_tokens_stand_around_each_text() -> None:
     found, _ = read(KINDS["small letters"]())
     head, tail = (np.array([number], dtype=np.int32).tobytes() for number in (7, 8))
     got = [
-        ids.tolist() for ids in found.ids_of_all(["a ab", " ", "[UNK]", "b"], head, tail) if ids is not None
+        ids.tolist() for ids in found.encode_all(["a ab", " ", "[UNK]", "b"], head, tail) if ids is not None
     ]
     assert got == [[7, 1, 3, 8], [7, 8], [7, 0, 8], [7, 2, 8]]
 
@@ -155,7 +155,7 @@ def test_special_tokens_stand_around_each_text() -> None:
 def test_texts_of_a_request_that_are_long_or_are_left_out_are_read_as_they_are_alone() -> None:
     texts = ["a ab b. " * count for count in (1, 30, 3)] + ["b café", " ", "ab", "[UNK] a", "e\u0301"] * 4
     many, one = (
-        TextTokenizer(KINDS["small letters"](), 20, 16, blank=16, compiled=compiled)
+        TextTokenizer(KINDS["small letters"](), 20, 16, empty_text_id=16, compiled=compiled)
         for compiled in (True, False)
     )
     rules = TruncationRules(truncate=True)
