@@ -1,4 +1,4 @@
-"""All groups in one model, and how it is read from file, environment and flags."""
+"""Loads all settings from file, environment and flags."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from embedserve_runtime.config.computing import EngineSettings, OnnxSettings
+from embedserve_runtime.config.engine import EngineSettings, OnnxSettings
 from embedserve_runtime.config.model import ModelSettings
-from embedserve_runtime.config.serving import BatchingSettings, ServerSettings, TelemetrySettings
+from embedserve_runtime.config.server import BatchingSettings, ServerSettings, TelemetrySettings
 from embedserve_runtime.errors import ConfigError
 
 
 class RuntimeConfig(BaseSettings):
-    """All settings, frozen after start."""
+    """All settings, frozen after the start."""
 
     model_config = SettingsConfigDict(
         extra="forbid",
         frozen=True,
-        # `load_config` makes the validator, of a class of its own.
+        # `load_config` builds the validator for a class of its own.
         defer_build=True,
         env_prefix="EMBEDSERVE_",
         env_nested_delimiter="__",
@@ -51,7 +51,7 @@ class RuntimeConfig(BaseSettings):
 
     @property
     def secrets(self) -> tuple[SecretStr | None, ...]:
-        """Every setting that is a secret."""
+        """The settings that are secrets."""
         return (self.model.token, *self.server.api_keys)
 
 
@@ -77,14 +77,16 @@ def load_config(file: Path | None = None, flags: Mapping[str, Any] | None = None
     try:
         loaded = Loader(**dict(flags or {}))
     except (ValidationError, SettingsError) as error:
-        raise ConfigError(f"configuration{f' {file}' if file else ''}: {_problems(error)}") from error
+        raise ConfigError(
+            f"configuration{f' {file}' if file else ''}: {_describe_problems(error)}"
+        ) from error
     return RuntimeConfig.model_construct(
         **{name: getattr(loaded, name) for name in RuntimeConfig.model_fields}
     )
 
 
 def _read_file(file: Path) -> dict[str, Any]:
-    # Imported here, for who has such a file.
+    # Imported here: only installations with such a file need it.
     import yaml
 
     try:
@@ -92,7 +94,7 @@ def _read_file(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read the configuration file {file}: {error.strerror}") from error
     except yaml.MarkedYAMLError as error:
-        # The library's own words quote the line, which may hold a secret.
+        # The library's message quotes the line, which may hold a secret.
         mark = error.problem_mark
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
         raise ConfigError(f"{file} is not valid YAML: {error.problem}{where}") from None
@@ -105,18 +107,18 @@ def _read_file(file: Path) -> dict[str, Any]:
     return content
 
 
-def _problems(error: ValidationError | SettingsError) -> str:
-    """Every problem with its field path; input values are left out, since one of them may be a secret."""
+def _describe_problems(error: ValidationError | SettingsError) -> str:
+    """Describe every problem with its field path. Input values are left out, since one of them may be a secret."""
     if isinstance(error, SettingsError):
         return str(error)
     return "; ".join(
-        f"{_format_path(problem['loc'])}: {problem['msg'].removeprefix('Value error, ')}"
+        f"{_describe_path(problem['loc'])}: {problem['msg'].removeprefix('Value error, ')}"
         for problem in error.errors(include_url=False, include_input=False, include_context=False)
     )
 
 
-def _format_path(path: Sequence[str | int]) -> str:
-    """A setting by its path, with the environment variable that sets it where one does."""
+def _describe_path(path: Sequence[str | int]) -> str:
+    """Describe a setting by its path, and by the environment variable that sets it, if any."""
     words = [str(part) for part in path]
     variables = ("EMBEDSERVE_" + "__".join(words[:end]).upper() for end in range(len(words), 0, -1))
     variable = next((name for name in variables if name in os.environ), None)

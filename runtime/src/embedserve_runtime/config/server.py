@@ -1,4 +1,4 @@
-"""The groups of what stands between clients and the engine: `server`, `batching`, `telemetry`."""
+"""Settings of what stands between clients and the engine: `server`, `batching`, `telemetry`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, PositiveInt
 from pydantic_settings import NoDecode
 
-from embedserve_runtime.config.group import SettingsGroup
+from embedserve_runtime.config.base import SettingsGroup
 from embedserve_runtime.config.secrets import HeaderSecret
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -17,7 +17,7 @@ WorkerCount = Annotated[int, Field(ge=1, le=64)]
 
 
 def _split_keys(value: object) -> object:
-    """The text of an environment variable as several keys. An empty one is an empty key, which is refused."""
+    """Split the text of an environment variable into keys. An empty text is one empty key, which is refused."""
     return tuple(re.split(r"[,\s]+", value.strip())) if isinstance(value, str) else value
 
 

@@ -1,4 +1,4 @@
-"""What all groups of settings are: frozen, and closed to unknown keys."""
+"""The base class of all groups of settings."""
 
 from __future__ import annotations
 
@@ -6,4 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class SettingsGroup(BaseModel):
+    """A group of settings, frozen and without unknown keys."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)

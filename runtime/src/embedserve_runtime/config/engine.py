@@ -1,4 +1,4 @@
-"""The groups of how vectors are computed: `engine`, and `onnx` with its floors of parity."""
+"""Settings of how vectors are computed: `engine`, and `onnx` with its parity floors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from embedserve_runtime.config.group import SettingsGroup
+from embedserve_runtime.config.base import SettingsGroup
 
 
 class EngineSettings(SettingsGroup):
