@@ -191,7 +191,7 @@ class _Process:
         if dispatcher is None:
             return
         self._move(Phase.READY, "serving")
-        self._metrics.ready(True)
+        self._metrics.set_ready(True)
         log.info(
             "ready on %s",
             address_of(self._ports[0].serving),
@@ -248,7 +248,7 @@ class _Process:
         """No later batch survives: say so to who asks, and end the process, so that its container is started anew."""
         self._broken = f"the engine runs nothing any more, not even what it ran at the start: {cause}"
         self._move(Phase.BROKEN, self._broken)
-        self._metrics.ready(False)
+        self._metrics.set_ready(False)
         self._stop.set()
 
     async def _end_broken(self, dispatcher: Dispatcher, message: str) -> NoReturn:
@@ -285,7 +285,7 @@ class _Process:
     async def _wind_down(self, dispatcher: Dispatcher) -> None:
         settings = self._config.server
         self._move(Phase.DRAINING, "the process was asked to stop and finishes its work")
-        self._metrics.ready(False)
+        self._metrics.set_ready(False)
         log.info("stopping", extra={"drain_seconds": settings.endpoint_drain_seconds})
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), settings.endpoint_drain_seconds)
