@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from embedserve_runtime.benching.bar_chart import Bar, BarGroup, render_bar_chart
 from embedserve_runtime.benching.bench import BenchReport, Suggestion
-from embedserve_runtime.benching.picture import Bar, BarGroup, bars
-from embedserve_runtime.benching.products import flops
-from embedserve_runtime.benching.report import table
-from embedserve_runtime.benching.texts import built_in_mix
+from embedserve_runtime.benching.matrix_products import count_flops
+from embedserve_runtime.benching.report import format_table
+from embedserve_runtime.benching.texts import build_mix
 from embedserve_runtime.commands.cli import main
 from embedserve_runtime.runners.base import Runner
 from tests.support.models import minilm_folder
@@ -112,25 +112,25 @@ def test_precisions_are_told_as_far_as_they_are_known(
         variants=variants,
         suggestion=Suggestion(256, 1, 2, precision),
     )
-    (line,) = [line for line in table(report).splitlines() if line.startswith("precision")]
+    (line,) = [line for line in format_table(report).splitlines() if line.startswith("precision")]
     assert line.removeprefix("precision").strip() == want
 
 
 def test_the_operations_of_a_text_are_those_of_its_products(minilm_runner: Runner) -> None:
     # Six layers of 384: four times the square for attention's products, eight times for the MLP; then the scores.
     want = 6 * (2 * 10 * 12 * 384**2 + 4 * 384 * 10**2)
-    assert flops(minilm_runner.card.encoder, np.array([10])) == want
+    assert count_flops(minilm_runner.card.encoder, np.array([10])) == want
 
 
 def test_the_built_in_mix_is_the_same_at_every_call_and_has_short_and_long_texts() -> None:
-    lengths = sorted(len(text.split()) for text in built_in_mix())
-    assert built_in_mix() == built_in_mix()
+    lengths = sorted(len(text.split()) for text in build_mix())
+    assert build_mix() == build_mix()
     assert (lengths[0], lengths[len(lengths) // 2] < 40, lengths[-1] > 180) == (4, True, True)
 
 
 def test_bars_are_as_long_as_their_values_and_labels_are_escaped() -> None:
     root = ElementTree.fromstring(
-        bars("a & b", [BarGroup("c < d", [Bar("<x>", 10)]), BarGroup("e", [Bar("y", 5)])])
+        render_bar_chart("a & b", [BarGroup("c < d", [Bar("<x>", 10)]), BarGroup("e", [Bar("y", 5)])])
     )
     _background, first, second = root.findall(f"{SVG}rect")
     assert float(first.attrib["width"]) == 2 * float(second.attrib["width"])

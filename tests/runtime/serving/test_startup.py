@@ -31,21 +31,21 @@ def test_the_engine_gets_the_cores_that_tokenising_leaves(
 ) -> None:
     monkeypatch.setattr(startup, "usable_cpus", lambda: 4)
     monkeypatch.setattr(startup, "measure_rate", lambda run, **_: 1e12)
-    started = startup.start(config(folder), lambda: None)
+    started = startup.prepare_model(config(folder), lambda: None)
     assert started.split is not None
     assert (started.split.engine, started.split.around) == (3, 1)
     assert started.runners[0].engine.threads == 3
 
 
 def test_threads_that_are_a_setting_stay(folder: Path) -> None:
-    started = startup.start(config(folder, threads=1), lambda: None)
+    started = startup.prepare_model(config(folder, threads=1), lambda: None)
     assert started.split is None
     assert started.runners[0].engine.threads == 1
 
 
 def test_a_table_of_token_vectors_has_no_engine_to_share_cores_with(tmp_path: Path) -> None:
     Saved().save(tmp_path)
-    started = startup.start(config(tmp_path), lambda: None)
+    started = startup.prepare_model(config(tmp_path), lambda: None)
     assert (started.split, started.http_workers) == (None, 1)
 
 
@@ -63,7 +63,7 @@ def test_processes_are_counted_by_what_is_measured_and_the_engine_gets_the_other
 ) -> None:
     monkeypatch.setattr(startup, "usable_cpus", lambda: cpus)
     monkeypatch.setattr(startup, "measure_rate", lambda run, **_: rate)
-    started = startup.start(counted(config(folder)), lambda: None)
+    started = startup.prepare_model(counted(config(folder)), lambda: None)
     assert started.split is not None
     assert (started.http_workers, started.split.engine) == want
     assert started.runners[0].engine.threads == want[1]
@@ -75,4 +75,4 @@ def test_a_table_of_token_vectors_is_read_by_all_cores_but_one(
     Saved().save(tmp_path)
     monkeypatch.setattr(startup, "usable_cpus", lambda: 4)
     monkeypatch.setattr(startup, "measure_rate", lambda run, **_: 1e12)
-    assert startup.start(counted(config(tmp_path)), lambda: None).http_workers == 3
+    assert startup.prepare_model(counted(config(tmp_path)), lambda: None).http_workers == 3

@@ -1,13 +1,13 @@
-"""The result for people, and the bars of its picture."""
+"""Formats the report of a benchmark as a table and as a chart."""
 
 from __future__ import annotations
 
+from embedserve_runtime.benching.bar_chart import Bar, BarGroup, render_bar_chart
 from embedserve_runtime.benching.bench import BenchReport
-from embedserve_runtime.benching.picture import Bar, BarGroup, bars
 
 
-def table(report: BenchReport) -> str:
-    """Lines of a name and a value, then the suggestion."""
+def format_table(report: BenchReport) -> str:
+    """Format the report as lines of a name and a value; the last one is the suggestion."""
     best = report.suggestion
     rows = [
         ("model", f"{report.model}, engine {report.engine}"),
@@ -53,15 +53,15 @@ def _precisions(report: BenchReport) -> str:
     return measured
 
 
-def picture(report: BenchReport) -> str:
-    """Tokens/s by token budget, and under load, as SVG."""
+def render_chart(report: BenchReport) -> str:
+    """Render tokens/s by token budget, and under load, as SVG."""
     chosen = report.suggestion.max_batch_tokens
     budgets = [
         Bar(f"{budget:,} tokens", rate, note=", suggested" if budget == chosen else "")
         for budget, rate in report.budgets.items()
     ]
     load = Bar(f"{report.clients} clients, {_requests(report)}", report.tokens_per_second, 1)
-    return bars(
+    return render_bar_chart(
         f"tokens/s on this machine: {report.model}",
         [
             BarGroup("the engine alone, by token budget (batching.max_batch_tokens)", budgets),

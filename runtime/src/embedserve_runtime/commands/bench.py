@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from embedserve_runtime.benching.bench import BenchOptions, BenchReport, bench
-from embedserve_runtime.benching.report import picture, table
+from embedserve_runtime.benching.bench import BenchOptions, BenchReport, run_benchmark
+from embedserve_runtime.benching.report import format_table, render_chart
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.errors import ConfigError
 
@@ -20,16 +20,16 @@ def run(config: RuntimeConfig, options: Mapping[str, Any], out: TextIO) -> int:
     options: as the command line has them. Raises EmbedserveError.
     """
     bench_options = BenchOptions(options["texts"], options["clients"], options["batch"], options["seconds"])
-    report = bench(config, bench_options)
-    out.write((json.dumps(asdict(report), indent=2) if options["json"] else table(report)) + "\n")
+    report = run_benchmark(config, bench_options)
+    out.write((json.dumps(asdict(report), indent=2) if options["json"] else format_table(report)) + "\n")
     if options["picture"] is not None:
-        _write_picture(options["picture"], report)
+        _write_chart(options["picture"], report)
     return 0
 
 
-def _write_picture(file: Path, report: BenchReport) -> None:
+def _write_chart(file: Path, report: BenchReport) -> None:
     """Write the report's chart. Raises ConfigError where the file cannot be written."""
     try:
-        file.write_text(picture(report), encoding="utf-8")
+        file.write_text(render_chart(report), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"the picture cannot be written to {file}: {error.strerror}") from error

@@ -53,7 +53,7 @@ from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.server.sockets import Ports, address_of, bind, ports_of
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.service.readiness import Phase, Readiness
-from embedserve_runtime.serving.startup import ServableModel, start
+from embedserve_runtime.serving.startup import ServableModel, prepare_model
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.redaction import Redactor, redactor_for
@@ -277,7 +277,7 @@ class _Process:
 
     def _load(self) -> ServableModel:
         """On the loading thread."""
-        return start(
+        return prepare_model(
             self._config,
             lambda: self._loop.call_soon_threadsafe(self._move, Phase.WARMING_UP, "the engine is warming up"),
         )

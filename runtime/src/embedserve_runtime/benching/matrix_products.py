@@ -1,4 +1,4 @@
-"""Operations that a text takes, and the rate at which this machine multiplies matrices of the model's shapes."""
+"""Counts the floating-point operations of a model, and measures the rate that this machine reaches on its matrices."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from onnx import TensorProto, helper
 
 from embedserve_runtime.model.architecture import Encoder, Experts, Layer
 
-# Rows of the measured products, as of a batch of this many tokens; more would leave the processor's cache.
+# The rows of the measured products, like the tokens of a batch; more would not fit into the processor's cache.
 ROWS = 512
 REPEATS = 7
 
 Lengths = NDArray[np.int64]
 
 
-def flops(encoder: Encoder, lengths: Lengths) -> float:
-    """Multiplications and additions of the linear layers and of attention, over sequences of these lengths."""
+def count_flops(encoder: Encoder, lengths: Lengths) -> float:
+    """Count multiplications and additions of linear layers and attention, over sequences of these lengths."""
     tokens, pairs = float(lengths.sum()), float((lengths.astype(np.float64) ** 2).sum())
     return sum(
-        2.0 * tokens * _weights(encoder.hidden_size, layer)
+        2.0 * tokens * _count_weights(encoder.hidden_size, layer)
         + 4.0 * layer.attention.heads * layer.attention.head_size * pairs
         for layer in encoder.layers
     )
 
 
-def measured_rate(encoder: Encoder, threads: int) -> float:
-    """Operations a second of the four products of the first layer in float32, the best of a few runs."""
-    run, operations = products(encoder, threads)
+def measure_peak_flops(encoder: Encoder, threads: int) -> float:
+    """Measure the operations per second of the four products of the first layer in float32, the best of a few runs."""
+    run, operations = build_products(encoder, threads)
     run()
-    best = min(_seconds(run) for _ in range(REPEATS))
+    best = min(_measure_seconds(run) for _ in range(REPEATS))
     return operations / best
 
 
-def products(encoder: Encoder, threads: int, rows: int = ROWS) -> tuple[Callable[[], object], float]:
-    """The products as a graph of their own, and how many operations they are."""
+def build_products(encoder: Encoder, threads: int, rows: int = ROWS) -> tuple[Callable[[], object], float]:
+    """Build a function that runs the products of the first layer; return it with the number of their operations."""
     hidden, layer = encoder.hidden_size, encoder.layers[0]
     heads, inner = layer.attention, layer.attention.heads * layer.attention.head_size
     intermediate = layer.mlp.intermediate
@@ -55,7 +55,7 @@ def products(encoder: Encoder, threads: int, rows: int = ROWS) -> tuple[Callable
         values = source.normal(size=shape).astype(np.float32)
         weights.append(helper.make_tensor(f"w{number}", TensorProto.FLOAT, shape, values.tobytes(), raw=True))
         nodes.append(helper.make_node("MatMul", [f"x{number}", f"w{number}"], [f"y{number}"]))
-        # Only the products count: a sum is handed out, so that results are not copied.
+        # Only the products shall be measured: each returns a sum, so that results are not copied.
         nodes.append(helper.make_node("ReduceSum", [f"y{number}"], [f"s{number}"], keepdims=0))
     graph = helper.make_graph(
         nodes,
@@ -76,8 +76,8 @@ def products(encoder: Encoder, threads: int, rows: int = ROWS) -> tuple[Callable
     return lambda: session.run(None, feeds), sum(2.0 * rows * a * b for a, b in shapes)
 
 
-def _weights(hidden: int, layer: Layer) -> float:
-    """Weights that a token is multiplied with."""
+def _count_weights(hidden: int, layer: Layer) -> float:
+    """Count the weights that a token is multiplied with."""
     attention, mlp = layer.attention, layer.mlp
     projections = hidden * attention.head_size * (2 * attention.heads + 2 * attention.kv_heads)
     if isinstance(mlp, Experts):
@@ -85,7 +85,7 @@ def _weights(hidden: int, layer: Layer) -> float:
     return projections + hidden * mlp.intermediate * (3 if mlp.gated else 2)
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def _measure_seconds(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
