@@ -79,7 +79,7 @@ def made_up_states() -> FloatArray:
 def test_pooling_equals_sentence_transformers_whatever_the_tiles(
     monkeypatch: pytest.MonkeyPatch, tile: int, pooling: SparsePooling, log_twice: bool
 ) -> None:
-    monkeypatch.setattr(sparse, "TILE_BYTES", tile * VOCABULARY * 4)
+    monkeypatch.setattr(sparse, "MAX_TILE_BYTES", tile * VOCABULARY * 4)
     head, layers = made_up_head(pooling, log_twice=log_twice)
     hidden = made_up_states()
     reference = SpladePooling(pooling.value, "log1p_relu" if log_twice else "relu").eval()
@@ -100,8 +100,8 @@ def test_logits_are_never_held_for_more_tokens_than_a_tile(monkeypatch: pytest.M
         seen.append(len(values))
         return layers[0](values)
 
-    monkeypatch.setattr(sparse, "TILE_BYTES", 5 * VOCABULARY * 4)
-    monkeypatch.setattr(sparse, "run", run)
+    monkeypatch.setattr(sparse, "MAX_TILE_BYTES", 5 * VOCABULARY * 4)
+    monkeypatch.setattr(sparse, "apply_layers", run)
     sparse.LoadedSparseHead(*made_up_head(SparsePooling.MAX))(made_up_states(), packed())
     assert (sum(seen), max(seen)) == (sum(LENGTHS), 5)
 

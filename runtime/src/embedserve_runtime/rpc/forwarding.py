@@ -66,7 +66,7 @@ class CallForwarder(aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> LibraryHandler | None:
         """The method's own handler, or one that forwards the call."""
-        space = self._server.readiness.elsewhere()
+        space = self._server.readiness.forwarding_space()
         path = handler_call_details.method
         method = self._methods.get(path)
         if space is None or method is None:

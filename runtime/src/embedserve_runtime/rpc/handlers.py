@@ -201,7 +201,7 @@ class MethodHandlers:
 
     def _check_current(self) -> None:
         """Raises NotReady in a stream that began before the service's name passed: the client may begin another."""
-        space = self._server.readiness.elsewhere() if self._name_may_move else None
+        space = self._server.readiness.forwarding_space() if self._name_may_move else None
         if space is not None:
             raise NotReady(
                 f"the service's name now stands for vector space {space}, and the answers of one stream are of one "

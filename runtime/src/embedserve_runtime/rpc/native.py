@@ -26,7 +26,7 @@ from embedserve_runtime.service import (
     RelevanceQuery,
     Role,
     Usage,
-    relevance,
+    compute_relevance,
 )
 from embedserve_runtime.tokenizing import Input, Side
 
@@ -107,7 +107,7 @@ async def score(context: MessageContext, request: pb.ScoreRequest) -> Response[p
         vector_space=_space(context, request),
         timeout=context.options.timeout,
     )
-    found = await relevance(context.service, query)
+    found = await compute_relevance(context.service, query)
     message = pb.ScoreResponse(
         model=context.model_name,
         vector_space=context.service.card.vector_space,

@@ -187,7 +187,7 @@ async def tokenize(context: MessageContext, request: pb.EncodeRequest) -> Respon
     note_inputs(context.request, 1, is_batch=False)
     query = EmbedQuery([text], prompt_name=name)
     (tokens,) = await context.service.tokenize(query, add_special_tokens=request.add_special_tokens)
-    return Response(await asyncio.to_thread(_tokens, context.service.prompt_of(query) + text, tokens))
+    return Response(await asyncio.to_thread(_tokens, context.service.resolve_prompt(query) + text, tokens))
 
 
 async def decode(context: MessageContext, request: pb.DecodeRequest) -> Response[pb.DecodeResponse]:

@@ -53,5 +53,5 @@ async def put_current(request: Request, body: CurrentBody) -> Response:
 
 def _current(request: Request) -> Response:
     own = service_of(request).card.vector_space
-    is_current = server_of(request).readiness.elsewhere() is None
+    is_current = server_of(request).readiness.forwarding_space() is None
     return BytesResponse(to_json(CurrentAnswer(vector_space=own, current=is_current)))

@@ -66,7 +66,7 @@ async def encode(request: Request, body: EncodeBody) -> Response:
         *await write_results(form, wanted, service, embedded),
     ]
     if tokens is not None:
-        prompt = service.prompt_of(query)
+        prompt = service.resolve_prompt(query)
         listed = await asyncio.to_thread(_write_tokens, query.inputs, len(prompt), tokens)
         members.append(b'"tokens":' + listed)
     return result_response(request, service, b"{" + b",".join(members) + b"}", embedded.usage)

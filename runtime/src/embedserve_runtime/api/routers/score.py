@@ -15,7 +15,7 @@ from embedserve_runtime.api.responses import result_response
 from embedserve_runtime.api.routers.documented import error_responses
 from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.api.schemas.score import ScoreAnswer, ScoreBody
-from embedserve_runtime.service import Measure, RelevanceQuery, relevance
+from embedserve_runtime.service import Measure, RelevanceQuery, compute_relevance
 
 router = APIRouter(route_class=JsonRoute, tags=["native"], responses=error_responses(MessageBody))
 
@@ -41,7 +41,7 @@ async def score(request: Request, body: ScoreBody) -> Response:
         vector_space=options.vector_space,
         timeout=options.timeout,
     )
-    found = await relevance(service, query)
+    found = await compute_relevance(service, query)
     measures = b",".join(
         b'"%b":%b' % (measure.encode(), number_arrays(scores, 0))
         for measure, scores in found.measures.items()

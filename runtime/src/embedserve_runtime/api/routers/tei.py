@@ -148,7 +148,7 @@ async def tokenize(request: Request, body: TokenizeBody) -> Response:
     name, prompt = prompt_for_role(body.input_type, body.prompt_name, None, service.card)
     query = EmbedQuery(texts, prompt_name=name, prompt=prompt, role=body.input_type)
     tokenized = await service.tokenize(query, add_special_tokens=body.add_special_tokens)
-    content = await asyncio.to_thread(_write_tokens, texts, service.prompt_of(query), tokenized)
+    content = await asyncio.to_thread(_write_tokens, texts, service.resolve_prompt(query), tokenized)
     return BytesResponse(content)
 
 

@@ -1,4 +1,4 @@
-"""From what the engine gives to what a request wants of it: cut, normalise, prune, pool. Pure functions."""
+"""Turns the engine's results into those of a request by pure functions: truncate, normalise, prune, pool."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from embedserve_runtime.heads.sparse import prune
 from embedserve_runtime.heads.token_pooling import pool_for_role, pool_tokens
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import TokenPooling
-from embedserve_runtime.service.roles import card_of, is_query
-from embedserve_runtime.service.spans import Chosen
-from embedserve_runtime.service.values import EmbedQuery
+from embedserve_runtime.service.roles import is_query, select_card
+from embedserve_runtime.service.spans import SpanTokens
+from embedserve_runtime.service.types import EmbedQuery
 
 NO_ROWS: FloatArray = np.zeros((0, 0), dtype=np.float32)
 
 
-class FinishedOutputs(Struct, frozen=True, eq=False):
-    """The outputs of an embedding request, as the answer has them."""
+class PostprocessedOutputs(Struct, frozen=True, eq=False):
+    """The outputs of an embedding request in their final form."""
 
     dense: FloatArray
     sparse: Sequence[SparseVector]
@@ -33,30 +33,33 @@ class FinishedOutputs(Struct, frozen=True, eq=False):
     chunks: Sequence[FloatArray]
 
 
-def finish_outputs(
-    card: ModelCard, results: Results, query: EmbedQuery, chosen: Sequence[Chosen]
-) -> FinishedOutputs:
-    """chosen: the tokens of each span of each input, where the query has spans. Raises NotFinite, BatchTooLarge."""
+def postprocess_outputs(
+    card: ModelCard, results: Results, query: EmbedQuery, span_tokens: Sequence[SpanTokens]
+) -> PostprocessedOutputs:
+    """Postprocess the results of one query.
+
+    span_tokens: the tokens of each span of each input, where the query has spans. Raises NotFinite, BatchTooLarge.
+    """
     hidden, vectors, sparse = results.hidden or (), results.multi_vectors or (), results.sparse or ()
     check_finite((*hidden, *vectors))
     check_finite(vector.values for vector in sparse)
-    return FinishedOutputs(
-        NO_ROWS if results.dense is None else finish_rows(card, results.dense, query),
+    return PostprocessedOutputs(
+        NO_ROWS if results.dense is None else postprocess_dense(card, results.dense, query),
         [prune(vector, top_k=query.top_k, threshold=query.threshold) for vector in sparse],
-        [_tokens(card, one, query) for one in vectors],
+        [_pool_token_vectors(card, one, query) for one in vectors],
         hidden if Output.HIDDEN in query.outputs else (),
         [
-            finish_rows(card, pool_chunks(states, tokens), query)
-            for states, tokens in zip(hidden, chosen, strict=True)
+            postprocess_dense(card, pool_chunks(states, tokens), query)
+            for states, tokens in zip(hidden, span_tokens, strict=True)
         ]
-        if chosen
+        if span_tokens
         else (),
     )
 
 
-def finish_rows(card: ModelCard, rows: FloatArray, query: EmbedQuery) -> FloatArray:
-    """Dense vectors of one query, or of several that want the same of them. Raises NotFinite."""
-    pipeline = card_of(card, query).pipeline
+def postprocess_dense(card: ModelCard, rows: FloatArray, query: EmbedQuery) -> FloatArray:
+    """Postprocess the dense vectors of one query, or of several with the same options. Raises NotFinite."""
+    pipeline = select_card(card, query).pipeline
     vectors = truncate_dimensions(rows, query.dimensions or pipeline.dimensions)
     check_finite((vectors,))
     if pipeline.normalize if query.normalize is None else query.normalize:
@@ -64,9 +67,9 @@ def finish_rows(card: ModelCard, rows: FloatArray, query: EmbedQuery) -> FloatAr
     return np.ascontiguousarray(vectors)
 
 
-def _tokens(card: ModelCard, vectors: FloatArray, query: EmbedQuery) -> FloatArray:
-    own = pool_for_role(vectors, card.late_interaction, is_query=is_query(card, query))
-    return own if query.pool_factor is None else pool_tokens(own, TokenPooling(query.pool_factor))
+def _pool_token_vectors(card: ModelCard, vectors: FloatArray, query: EmbedQuery) -> FloatArray:
+    pooled = pool_for_role(vectors, card.late_interaction, is_query=is_query(card, query))
+    return pooled if query.pool_factor is None else pool_tokens(pooled, TokenPooling(query.pool_factor))
 
 
 def check_finite(arrays: Iterable[FloatArray]) -> None:

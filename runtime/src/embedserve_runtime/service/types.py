@@ -1,4 +1,4 @@
-"""What is asked of the service and what it answers, in no dialect."""
+"""Requests and results of the service, independent of dialects."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Role = Literal["query", "document"]
 
 
 class EmbedQuery(Struct, frozen=True):
-    """What a client asks for, in no dialect.
+    """A request for vectors.
 
     inputs: texts, or id arrays that are used as they are.
-    truncate, normalize, dimensions: None takes the service's own.
-    prompt: text put before every input, instead of one by its name.
-    vector_space: the identity that the client expects, if it says so.
-    timeout: seconds after which the client wants no answer any more; the service's own bound holds too.
-    outputs: kinds of results, all from one forward pass.
-    top_k, threshold: what is kept of sparse vectors.
-    role: for a model that treats queries in another way than documents; None is what the model takes inputs for. A
-        prompt called "query" or "document" says so too. Inputs of a multi-vector model are documents otherwise.
-    spans: for each input parts of its text, in code points, of which vectors are wanted too (late chunking).
-    pool_factor: how many times fewer vectors of tokens are wanted of each input; from 1 on.
+    truncate, normalize, dimensions: None takes the service's setting.
+    prompt: a text put before every input, instead of a prompt by its name.
+    vector_space: the identity that the client expects, if any.
+    timeout: seconds after which the client does not want an answer any more; the service's limit holds too.
+    outputs: the kinds of results, all from one forward pass.
+    top_k, threshold: which entries of sparse vectors are kept.
+    role: for a model that treats queries and documents differently; None takes the model's default. A prompt called
+        "query" or "document" sets it too. Inputs of a multi-vector model are documents by default.
+    spans: for each input the parts of its text, in code points, that get vectors too (late chunking).
+    pool_factor: the factor by which the token vectors of each input are reduced; at least 1.
     """
 
     inputs: Sequence[Input]
@@ -60,8 +60,10 @@ class Timings(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """What an answer used of the server. lengths: tokens of each input after truncation, prompt and special tokens
-    included."""
+    """The tokens and the time that an answer took.
+
+    lengths: tokens of each input after truncation, prompt and special tokens included.
+    """
 
     lengths: Sequence[int]
     characters: int
@@ -73,9 +75,9 @@ class Usage(Struct, frozen=True):
 
 
 class EmbedResult(Struct, frozen=True):
-    """What was asked for, in the order of the inputs; all numbers are finite.
+    """The outputs of a request, in the order of its inputs; all numbers are finite.
 
-    dense: float32, contiguous, one row an input. multi_vectors, hidden: an array (tokens, size) for each input.
+    dense: float32, contiguous, one row for each input. multi_vectors, hidden: an array (tokens, size) for each input.
     chunks: an array (spans, size) for each input.
     Each is empty if it was not asked for.
     """
@@ -98,10 +100,10 @@ class Pair(NamedTuple):
 class ScoreQuery(Struct, frozen=True):
     """Texts or pairs for a classifier or a reranker.
 
-    ranks: the second text of each pair is ranked, which takes a model with one label.
-    raw: logits as the model gives them. instruction: of a reranker that takes one; None for the model's own.
-    document_tokens: second texts are cut to so many tokens first.
-    truncate, side, vector_space, timeout: as of `EmbedQuery`.
+    ranks: whether the second text of each pair is ranked, which needs a model with one label.
+    raw: whether logits are returned as the model gives them. instruction: for a reranker that takes one; None for the
+    model's own. document_tokens: the number of tokens to which second texts are truncated first.
+    truncate, side, vector_space, timeout: the same as in `EmbedQuery`.
     """
 
     items: Sequence[str | Pair]
@@ -116,12 +118,12 @@ class ScoreQuery(Struct, frozen=True):
 
 
 class ScoreResult(Struct, frozen=True):
-    """scores: float32, finite, (items, labels), the columns in the order of `labels`."""
+    """Scores of items: float32, finite, (items, labels), the columns in the order of `labels`."""
 
     scores: FloatArray
     labels: Sequence[str]
     usage: Usage
 
     def ranking(self) -> NDArray[np.intp]:
-        """Places of the items, the best first by the first label; equal ones in their order."""
+        """Return the indices of the items, the best first by the first label; equal ones in their order."""
         return np.argsort(-self.scores[:, 0], kind="stable")
