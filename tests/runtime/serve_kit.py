@@ -16,9 +16,9 @@ import numpy as np
 from fastapi import FastAPI
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from embedserve_runtime.api.api_keys import ApiKeys
 from embedserve_runtime.api.app import create_app
 from embedserve_runtime.api.context import ServerContext
-from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings, ServerSettings
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch

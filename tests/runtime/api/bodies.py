@@ -10,7 +10,7 @@ import pytest
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.schemas import cohere, native, openai, probes, ranking, score, tei
 from embedserve_runtime.api.schemas.base import ApiModel
-from embedserve_runtime.api.schemas.reading import read_json
+from embedserve_runtime.api.schemas.parsing import read_json
 
 SPACE = "vs1-0123456789abcdef0123"
 # What each request needs at least.

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from embedserve_runtime.api.errors import MalformedBody, WrongShape
 from embedserve_runtime.api.schemas import cohere, native, openai, probes, ranking, score, tei
 from embedserve_runtime.api.schemas.base import ApiModel
-from embedserve_runtime.api.schemas.problems import MOST_QUOTED, QUOTED_BODY
-from embedserve_runtime.api.schemas.reading import read_json, read_python
+from embedserve_runtime.api.schemas.parsing import read_json, read_python
+from embedserve_runtime.api.schemas.validation_errors import MAX_QUOTED, MAX_QUOTED_BODY_BYTES
 from tests.runtime.api.bodies import body_of, refused
 
 INPUTS = "a text, an array of token ids, or a list of texts and arrays of token ids"
@@ -140,12 +140,12 @@ def test_a_body_is_an_object(value: object, got: str) -> None:
 def test_a_value_is_quoted_in_part_only(value: object) -> None:
     message = refused(tei.EmbedBody, body_of(tei.EmbedBody, truncate=value))
     quoted = message.partition("(got ")[2].removesuffix(")")
-    assert len(quoted) == MOST_QUOTED
+    assert len(quoted) == MAX_QUOTED
     assert quoted.endswith("...")
 
 
 def test_a_large_body_is_refused_without_quoting_it() -> None:
-    content = body_of(tei.EmbedBody, inputs=["x" * QUOTED_BODY, 1.5])
+    content = body_of(tei.EmbedBody, inputs=["x" * MAX_QUOTED_BODY_BYTES, 1.5])
     assert refused(tei.EmbedBody, content) == f"`inputs.1` must be {INPUT}"
 
 
@@ -189,7 +189,7 @@ def test_what_is_no_json_is_malformed(content: bytes, words: str) -> None:
         (rb'{"inputs":["a \ud83d\ud83d\ude00"]}', "the text of `inputs.0`", r"\ud83d"),
         (b'{"truncate":true,\n\n"inputs":[\n"a",\n"\\\\\\ud83d"]}', "the text of `inputs.1`", r"\ud83d"),
         (rb'{"\ud83d":1}', "a text", r"\ud83d"),
-        (rb'{"inputs":["' + b"x" * QUOTED_BODY + rb'","\ud83d"]}', "a text", r"\ud83d"),
+        (rb'{"inputs":["' + b"x" * MAX_QUOTED_BODY_BYTES + rb'","\ud83d"]}', "a text", r"\ud83d"),
     ],
 )
 def test_half_a_surrogate_pair_is_called_so_and_placed(content: bytes, where: str, half: str) -> None:

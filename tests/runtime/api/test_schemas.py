@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.schemas import cohere, messages, native, openai, probes, ranking, score, tei
 from embedserve_runtime.api.schemas.base import ApiModel, to_json
-from embedserve_runtime.api.schemas.reading import read_json, read_python
+from embedserve_runtime.api.schemas.parsing import read_json, read_python
 from embedserve_runtime.heads.quantization import Precision
 from tests.runtime.api.bodies import LEAST, SPACE, body_of, refused
 

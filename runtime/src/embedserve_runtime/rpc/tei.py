@@ -1,4 +1,4 @@
-"""`tei.v1`: the gRPC API of Text Embeddings Inference. One text a message; what is not set is false, as in TEI."""
+"""Serves `tei.v1`, the gRPC API of Text Embeddings Inference: one text in each message; unset fields are false."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from embedserve_runtime.api.inputs import note_inputs
-from embedserve_runtime.api.routers.tei import byte_offsets
+from embedserve_runtime.api.inputs import record_inputs
+from embedserve_runtime.api.routers.tei import compute_byte_offsets
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput, InvalidInput
 from embedserve_runtime.model.card import ModelCard
@@ -23,10 +23,10 @@ from embedserve_runtime.service import TOKENIZER_THREADS, EmbedQuery, Pair, Scor
 from embedserve_runtime.tokenizing import Side, Token
 
 VERSION = version("embedserve-runtime")
-# Messages of a stream that are worked on at a time: TEI's bound, and less for answers that can be large.
-WIDE, MEDIUM, NARROW = 1024, 128, 8
+# Messages of a stream that are processed concurrently: TEI's bound, and less for answers that can be large.
+WIDE_WINDOW, MEDIUM_WINDOW, NARROW_WINDOW = 1024, 128, 8
 # Answers larger than this are written in a thread.
-INLINE_VALUES = 131_072
+MAX_INLINE_VALUES = 131_072
 
 
 async def info(context: MessageContext, _: pb.InfoRequest) -> Response[pb.InfoResponse]:
@@ -59,11 +59,11 @@ async def embed(context: MessageContext, request: pb.EmbedRequest) -> Response[p
         vector_space=context.options.vector_space,
         timeout=context.options.timeout,
     )
-    note_inputs(context.request, 1, is_batch=False)
+    record_inputs(context.request, 1, is_batch=False)
     embedded = await context.service.embed(query)
     message = pb.EmbedResponse(metadata=_metadata(embedded.usage))
     message.MergeFromString(
-        protobuf_fields.floats(pb.EmbedResponse.EMBEDDINGS_FIELD_NUMBER, embedded.dense[0])
+        protobuf_fields.encode_floats(pb.EmbedResponse.EMBEDDINGS_FIELD_NUMBER, embedded.dense[0])
     )
     return Response(message, embedded.usage)
 
@@ -88,9 +88,9 @@ async def embed_all(context: MessageContext, request: pb.EmbedAllRequest) -> Res
 
     def write() -> None:
         field = pb.EmbedAllResponse.TOKEN_EMBEDDINGS_FIELD_NUMBER
-        message.MergeFromString(protobuf_fields.rows_of_floats(field, states))
+        message.MergeFromString(protobuf_fields.encode_float_rows(field, states))
 
-    if states.size <= INLINE_VALUES:
+    if states.size <= MAX_INLINE_VALUES:
         write()
     else:
         await asyncio.to_thread(write)
@@ -124,7 +124,7 @@ async def _predict(
         vector_space=context.options.vector_space,
         timeout=context.options.timeout,
     )
-    note_inputs(context.request, 1, is_batch=False)
+    record_inputs(context.request, 1, is_batch=False)
     scored = await context.service.score(query)
     row = scored.scores[0]
     predictions = [
@@ -145,7 +145,7 @@ async def rerank(context: MessageContext, request: pb.RerankRequest) -> Response
 async def rerank_stream(
     context: MessageContext, requests: Sequence[pb.RerankStreamRequest]
 ) -> Response[pb.RerankResponse]:
-    """Scores raw and texts returned if the first message says so, as in TEI."""
+    """Rerank a stream of pairs. The first message decides about raw scores and returned texts, as in TEI."""
     if not requests:
         raise EmptyInput("a stream to rerank needs one message at least")
     first = requests[0]
@@ -169,7 +169,7 @@ async def _rerank(
         vector_space=context.options.vector_space,
         timeout=context.options.timeout,
     )
-    note_inputs(context.request, len(pairs), is_batch=True)
+    record_inputs(context.request, len(pairs), is_batch=True)
     scored = await rank(context.service, query)
     ranks = [
         pb.Rank(
@@ -184,14 +184,14 @@ async def _rerank(
 
 async def tokenize(context: MessageContext, request: pb.EncodeRequest) -> Response[pb.EncodeResponse]:
     text, name = request.inputs, optional_field(request, "prompt_name")
-    note_inputs(context.request, 1, is_batch=False)
+    record_inputs(context.request, 1, is_batch=False)
     query = EmbedQuery([text], prompt_name=name)
     (tokens,) = await context.service.tokenize(query, add_special_tokens=request.add_special_tokens)
     return Response(await asyncio.to_thread(_tokens, context.service.resolve_prompt(query) + text, tokens))
 
 
 async def decode(context: MessageContext, request: pb.DecodeRequest) -> Response[pb.DecodeResponse]:
-    note_inputs(context.request, 1, is_batch=False)
+    record_inputs(context.request, 1, is_batch=False)
     (text,) = await context.service.decode(
         [list(request.ids)], None, skip_special_tokens=request.skip_special_tokens
     )
@@ -201,7 +201,7 @@ async def decode(context: MessageContext, request: pb.DecodeRequest) -> Response
 def _tokens_query(
     context: MessageContext, request: pb.EmbedSparseRequest | pb.EmbedAllRequest, outputs: Output
 ) -> EmbedQuery:
-    note_inputs(context.request, 1, is_batch=False)
+    record_inputs(context.request, 1, is_batch=False)
     return EmbedQuery(
         inputs=[request.inputs],
         truncate=request.truncate,
@@ -240,8 +240,8 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _tokens(text: str, tokens: Sequence[Token]) -> pb.EncodeResponse:
-    """Places in UTF-8 bytes; special tokens have none."""
-    offsets = byte_offsets(text)
+    """List tokens with their offsets in UTF-8 bytes; special tokens have none."""
+    offsets = compute_byte_offsets(text)
     return pb.EncodeResponse(
         tokens=[
             pb.SimpleToken(id=token.id, text=token.text, special=token.special)
@@ -261,11 +261,11 @@ def _info_methods(handlers: MethodHandlers) -> Methods:
 def _embed_methods(handlers: MethodHandlers) -> Methods:
     return {
         "Embed": handlers.unary(pb.EmbedRequest, embed),
-        "EmbedStream": handlers.bidirectional(pb.EmbedRequest, embed, WIDE),
+        "EmbedStream": handlers.bidirectional(pb.EmbedRequest, embed, WIDE_WINDOW),
         "EmbedSparse": handlers.unary(pb.EmbedSparseRequest, embed_sparse),
-        "EmbedSparseStream": handlers.bidirectional(pb.EmbedSparseRequest, embed_sparse, MEDIUM),
+        "EmbedSparseStream": handlers.bidirectional(pb.EmbedSparseRequest, embed_sparse, MEDIUM_WINDOW),
         "EmbedAll": handlers.unary(pb.EmbedAllRequest, embed_all),
-        "EmbedAllStream": handlers.bidirectional(pb.EmbedAllRequest, embed_all, NARROW),
+        "EmbedAllStream": handlers.bidirectional(pb.EmbedAllRequest, embed_all, NARROW_WINDOW),
     }
 
 
@@ -273,8 +273,8 @@ def _predict_methods(handlers: MethodHandlers) -> Methods:
     return {
         "Predict": handlers.unary(pb.PredictRequest, predict),
         "PredictPair": handlers.unary(pb.PredictPairRequest, predict_pair),
-        "PredictStream": handlers.bidirectional(pb.PredictRequest, predict, WIDE),
-        "PredictPairStream": handlers.bidirectional(pb.PredictPairRequest, predict_pair, WIDE),
+        "PredictStream": handlers.bidirectional(pb.PredictRequest, predict, WIDE_WINDOW),
+        "PredictPairStream": handlers.bidirectional(pb.PredictPairRequest, predict_pair, WIDE_WINDOW),
     }
 
 
@@ -288,9 +288,9 @@ def _rerank_methods(handlers: MethodHandlers) -> Methods:
 def _tokenize_methods(handlers: MethodHandlers) -> Methods:
     return {
         "Tokenize": handlers.unary(pb.EncodeRequest, tokenize),
-        "TokenizeStream": handlers.bidirectional(pb.EncodeRequest, tokenize, NARROW),
+        "TokenizeStream": handlers.bidirectional(pb.EncodeRequest, tokenize, NARROW_WINDOW),
         "Decode": handlers.unary(pb.DecodeRequest, decode),
-        "DecodeStream": handlers.bidirectional(pb.DecodeRequest, decode, NARROW),
+        "DecodeStream": handlers.bidirectional(pb.DecodeRequest, decode, NARROW_WINDOW),
     }
 
 

@@ -166,7 +166,7 @@ class _Process:
         if server.grpc_port is None:
             return self._open_http(context)
         # Imported here, since the library takes time and memory that a server without gRPC need not spend.
-        from embedserve_runtime.rpc.front import RpcFrontEnd
+        from embedserve_runtime.rpc.front_end import RpcFrontEnd
         from embedserve_runtime.rpc.server import RpcPorts, RpcServer
 
         ports = RpcPorts(server.host, server.grpc_port, server.pinned_grpc_port, server.space_grpc)

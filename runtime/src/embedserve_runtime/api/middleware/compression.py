@@ -17,7 +17,7 @@ class CompressionMiddleware:
     """
 
     def __init__(self, app: ASGIApp, min_bytes: int) -> None:
-        """min_bytes: of an answer that is worth it."""
+        """min_bytes: the size from which answers are compressed."""
         self._app = app
         self._min_bytes = min_bytes
 
@@ -39,7 +39,7 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 
 def _weight(parameter: str) -> float:
-    """Of "q=0.5"; 0 for what is no weight."""
+    """Return the weight of a parameter like "q=0.5"; 0 for anything else."""
     name, _, value = parameter.partition("=")
     try:
         weight = float(value)

@@ -6,10 +6,10 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from embedserve_runtime.api.context import server_of
+from embedserve_runtime.api.context import get_server_context
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import BytesResponse
-from embedserve_runtime.api.routers.documented import error_responses
+from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.probes import ProbeBody
 from embedserve_runtime.api.schemas.tei import ErrorBody
@@ -31,7 +31,7 @@ probe_router = APIRouter(route_class=JsonRoute, tags=["probes"])
 @health_router.get("/", include_in_schema=False)
 @health_router.get("/ping", include_in_schema=False)
 async def health(request: Request) -> Response:
-    readiness = server_of(request).readiness
+    readiness = get_server_context(request).readiness
     if not readiness.is_ready:
         raise NotReady(f"not ready: {readiness.message}")
     return BytesResponse(b"")
@@ -46,7 +46,7 @@ async def health(request: Request) -> Response:
     },
 )
 async def livez(request: Request) -> Response:
-    readiness = server_of(request).readiness
+    readiness = get_server_context(request).readiness
     if readiness.is_broken:
         return _probe(503, readiness.phase, readiness.message)
     return _probe(200, "Alive", "the process answers")
@@ -59,7 +59,7 @@ async def livez(request: Request) -> Response:
     responses={503: {"model": ProbeBody, "description": "Not ready."}},
 )
 async def readyz(request: Request) -> Response:
-    readiness = server_of(request).readiness
+    readiness = get_server_context(request).readiness
     return _probe(200 if readiness.is_ready else 503, readiness.phase, readiness.message)
 
 
@@ -70,7 +70,7 @@ async def readyz(request: Request) -> Response:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def metrics(request: Request) -> Response:
-    page = await server_of(request).metrics_page()
+    page = await get_server_context(request).metrics_page()
     return BytesResponse(page, content_type=CONTENT_TYPE)
 
 

@@ -1,4 +1,4 @@
-"""gRPC as a front end in the engine's process, beside the one for HTTP: both take the same queue."""
+"""The gRPC front end in the engine's process, beside the one for HTTP: both use the same queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class RpcFrontEnd:
-    """The gRPC ports and the front end for HTTP, which the process starts, tells and stops as one."""
+    """The gRPC ports and the HTTP front end, which the process starts, updates and stops as one."""
 
     def __init__(self, server: RpcServer, http: FrontEnd) -> None:
         self._server = server
@@ -59,6 +59,6 @@ class RpcFrontEnd:
         await self._server.update_health()
 
     async def _stop_after(self, earlier: asyncio.Task[None]) -> None:
-        """Clients that watch the health are sent the last status before their watches end."""
+        """Stop the server. Clients that watch the health get the last status before their watches end."""
         await earlier
         await self._server.stop()

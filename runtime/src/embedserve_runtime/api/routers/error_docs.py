@@ -1,4 +1,4 @@
-"""Error answers as OpenAPI documents them, the same for all routes of a dialect."""
+"""Documents error answers for OpenAPI, the same for all routes of a dialect."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 def error_responses(model: type[ApiModel], *statuses: int) -> Responses:
-    """FastAPI's `responses` for a route: all errors, or those given, with the dialect's shape."""
+    """Return FastAPI's `responses` for a route: all errors, or those given, with the dialect's shape."""
     return {status: {"model": model, "description": _ERRORS[status]} for status in statuses or _ERRORS}

@@ -1,7 +1,7 @@
-"""A bound on how many values a JSON body may have, which is looked at before it is parsed.
+"""Bounds the number of values in a JSON body before it is parsed.
 
-Parsing makes an object of each value while the interpreter is held: 16 MB of token ids, five million of them, stop the
-event loop for seconds, only to be refused for their number.
+Parsing creates an object for each value while it holds the interpreter: 16 MB of token ids, five million of them, stop
+the event loop for seconds, only to be refused for their number.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from embedserve_runtime.errors import BatchTooLarge
 _QUOTE, _COMMA = ord('"'), ord(",")
 
 
-async def check_values(content: bytes, max_values: int) -> None:
-    """Raises BatchTooLarge for a body with more than `max_values` commas outside of texts.
+async def check_value_count(content: bytes, max_values: int) -> None:
+    """Raise BatchTooLarge for a body with more than `max_values` commas outside of texts.
 
-    Few bodies have so many commas at all; of those that have, texts full of commas are told from arrays in a thread.
+    Few bodies have so many commas at all; for those that have, a thread tells commas in texts from those in arrays.
     """
     if content.count(b",") <= max_values:
         return
@@ -30,7 +30,7 @@ async def check_values(content: bytes, max_values: int) -> None:
 
 
 def _count_values(content: bytes) -> int:
-    """Commas that stand between values. numpy lets other threads run meanwhile."""
+    """Count the values by the commas between them. numpy lets other threads run meanwhile."""
     plain = content.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in content else content
     characters = np.frombuffer(plain, dtype=np.uint8)
     is_in_text = np.bitwise_xor.accumulate(characters == _QUOTE)

@@ -1,4 +1,4 @@
-"""API keys: which requests may come in. Keys are kept as digests only, so that nothing can print them."""
+"""Checks API keys. They are kept as digests only, so that nothing can print them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from embedserve_runtime.errors import Unauthorized
 
 
 class ApiKeys:
-    """The keys that a server accepts; without any everybody may come in."""
+    """The keys that a server accepts; without any, no key is needed."""
 
     def __init__(self, keys: Iterable[SecretStr] = ()) -> None:
         self._digests = tuple(_digest(key.get_secret_value().encode()) for key in keys)
 
     def __bool__(self) -> bool:
-        """Whether a key is asked for."""
+        """Whether a key is needed."""
         return bool(self._digests)
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raises Unauthorized unless `Authorization: Bearer` carries one of the keys."""
+        """Raise Unauthorized unless `Authorization: Bearer` carries one of the keys."""
         if not self._digests:
             return
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         given = _digest(key.strip())
-        # Digests have one length, and all are compared whatever comes out: the time tells nothing about a key.
+        # Digests have the same length, and all are compared in any case, so the time reveals nothing about a key.
         matches = sum(hmac.compare_digest(known, given) for known in self._digests)
         if not matches or scheme.lower() != b"bearer":
             raise Unauthorized("an API key is needed: send it as `Authorization: Bearer <key>`")

@@ -1,4 +1,4 @@
-"""Why a body was refused, in words that a person can act on."""
+"""Describes why a body was refused, in words that a person can act on."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails, from_json
 
-from embedserve_runtime.api.schemas.base import Wanted
+from embedserve_runtime.api.schemas.base import ExpectedInput
 
-MOST_PROBLEMS = 3
-MOST_QUOTED = 50
-# Larger bodies are refused without quoting them: quoting makes Python objects of all that is in them.
-QUOTED_BODY = 1_000_000
+MAX_PROBLEMS = 3
+MAX_QUOTED = 50
+# Larger bodies are refused without quotes: quoting creates Python objects of everything in them.
+MAX_QUOTED_BODY_BYTES = 1_000_000
 
 _Path = tuple[int | str, ...]
 
-# By pydantic's names of errors; the mapping is an error's context.
+# What was expected, by pydantic's error type; the argument is the error's context.
 _EXPECTED: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "string_type": lambda _: "a text",
     "int_type": lambda _: "an integer",
@@ -37,28 +37,28 @@ _EXPECTED: dict[str, Callable[[Mapping[str, Any]], str]] = {
 }
 _PLACE = re.compile(r" at line (\d+) column (\d+)$")
 _SURROGATES = re.compile(rb"(?:\\u[dD][89a-fA-F][0-9a-fA-F]{2})+")
-# How far before the place of the error the broken escape may begin.
+# How far before the position of the error the broken escape may begin.
 _WINDOW = 600
 
 
-def words_of(errors: Sequence[ErrorDetails], model: type[BaseModel], subject: str) -> str:
-    """What is wrong with each field. subject: what the whole is called."""
+def describe_errors(errors: Sequence[ErrorDetails], model: type[BaseModel], subject: str) -> str:
+    """Describe what is wrong with each field. subject: what the whole value is called."""
     groups: dict[_Path, list[ErrorDetails]] = {}
     for error in errors:
         groups.setdefault(tuple(step for step in error["loc"] if step != ""), []).append(error)
-    # A list that holds something wrong is no text either; only what it holds is told.
+    # A list with a wrong item is not a text either; only the error of the item is described.
     deepest = [path for path in groups if not any(_is_inside(other, path) for other in groups)]
-    problems = [_problem(path, groups[path], model, subject) for path in deepest[:MOST_PROBLEMS]]
-    if len(deepest) > MOST_PROBLEMS:
-        problems.append(f"and {len(deepest) - MOST_PROBLEMS} more")
+    problems = [_describe_problem(path, groups[path], model, subject) for path in deepest[:MAX_PROBLEMS]]
+    if len(deepest) > MAX_PROBLEMS:
+        problems.append(f"and {len(deepest) - MAX_PROBLEMS} more")
     return "; ".join(problems)
 
 
-def why_not_json(reason: str, content: bytes) -> str:
-    """`reason` is the parser's."""
+def describe_json_error(reason: str, content: bytes) -> str:
+    """Describe why a body is not JSON. reason: that of the parser."""
     if not content.strip():
         return "empty body"
-    if "hex escape" in reason and (found := _half_pair(reason, content)):
+    if "hex escape" in reason and (found := _describe_lone_surrogate(reason, content)):
         return f"the body is not valid JSON: {found}"
     if reason.startswith("invalid unicode code point"):
         reason = reason.replace("invalid unicode code point", "it is not UTF-8")
@@ -71,55 +71,61 @@ def _is_inside(path: _Path, outer: _Path) -> bool:
     return len(path) > len(outer) and path[: len(outer)] == outer
 
 
-def _problem(path: _Path, errors: Sequence[ErrorDetails], model: type[BaseModel], subject: str) -> str:
-    name = f"`{_name(path)}`" if path else subject
+def _describe_problem(
+    path: _Path, errors: Sequence[ErrorDetails], model: type[BaseModel], subject: str
+) -> str:
+    name = f"`{_format_path(path)}`" if path else subject
     first = errors[0]
     if first["type"] == "missing":
         return f"{name} is missing"
-    expected = _wanted(path, model) or " or ".join(dict.fromkeys(map(_expected, errors)))
-    return f"{name} must be {expected}{_got(first)}"
+    expected = _find_expected_input(path, model) or " or ".join(
+        dict.fromkeys(map(_describe_expected, errors))
+    )
+    return f"{name} must be {expected}{_describe_input(first)}"
 
 
-def _name(path: _Path) -> str:
+def _format_path(path: _Path) -> str:
     return ".".join(map(str, path))
 
 
-def _wanted(path: _Path, model: type[BaseModel]) -> str:
-    """What a field of several types says of itself, or of its items."""
+def _find_expected_input(path: _Path, model: type[BaseModel]) -> str:
+    """Find how a field with several types describes itself, or its items."""
     field = model.model_fields.get(str(path[0])) if path else None
-    found = next((note for note in field.metadata if isinstance(note, Wanted)), None) if field else None
+    found = (
+        next((note for note in field.metadata if isinstance(note, ExpectedInput)), None) if field else None
+    )
     if found is None or len(path) > 2:
         return ""
     return found.value if len(path) == 1 else found.item
 
 
-def _expected(error: ErrorDetails) -> str:
+def _describe_expected(error: ErrorDetails) -> str:
     write = _EXPECTED.get(error["type"])
     return write(error.get("ctx", {})) if write else error["msg"].removeprefix("Input should be ")
 
 
-def _got(error: Mapping[str, object]) -> str:
-    return f" (got {_quoted(error['input'])})" if "input" in error else ""
+def _describe_input(error: Mapping[str, object]) -> str:
+    return f" (got {_quote(error['input'])})" if "input" in error else ""
 
 
-def _quoted(value: object) -> str:
+def _quote(value: object) -> str:
     match value:
         case dict():
             return "an object"
         case list():
             return f"a list of length {len(value)}"
         case str():
-            return _cut(json.dumps(value[: MOST_QUOTED + 1], ensure_ascii=False))
+            return _shorten(json.dumps(value[: MAX_QUOTED + 1], ensure_ascii=False))
         case _:
-            return _cut(json.dumps(value))
+            return _shorten(json.dumps(value))
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_QUOTED else text[: MOST_QUOTED - 3] + "..."
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 3] + "..."
 
 
-def _half_pair(reason: str, content: bytes) -> str:
-    """What to say if the escape is half of a surrogate pair; empty if it is something else."""
+def _describe_lone_surrogate(reason: str, content: bytes) -> str:
+    """Describe an escape that is half of a surrogate pair; empty for other errors."""
     place = _PLACE.search(reason)
     if place is None:
         return ""
@@ -135,13 +141,13 @@ def _half_pair(reason: str, content: bytes) -> str:
     halves = [point for point in json.loads(b'"%b"' % run.group()) if "\ud800" <= point <= "\udfff"]
     if not halves:
         return ""
-    path = _last_path(content[: run.start()]) if run.start() <= QUOTED_BODY else ()
-    where = f"the text of `{_name(path)}`" if path else "a text"
+    path = _find_last_path(content[: run.start()]) if run.start() <= MAX_QUOTED_BODY_BYTES else ()
+    where = f"the text of `{_format_path(path)}`" if path else "a text"
     return f"{where} has half a surrogate pair, \\u{ord(halves[-1]):04x}: a character was cut in two, often an emoji"
 
 
-def _last_path(start: bytes) -> _Path:
-    """Where the text is in which the JSON is cut off; empty where that cannot be told."""
+def _find_last_path(start: bytes) -> _Path:
+    """Find the path of the text in which the JSON is cut off; empty where it is not known."""
     try:
         value = from_json(start, allow_partial="trailing-strings")
     except ValueError:
