@@ -1,4 +1,4 @@
-"""Serves the gRPC API beside HTTP, with the same service and queue. docs/grpc.md says what calls mean.
+"""Serves the gRPC API on top of `service`; docs/grpc.md says what calls mean.
 
 server           the ports, with all services
 front_end        the ports as a front end of the process
