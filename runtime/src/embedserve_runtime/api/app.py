@@ -55,7 +55,7 @@ def create_app(context: ServerContext, settings: ServerSettings) -> FastAPI:
         version=tei.VERSION,
         description="Vectors of texts from one embedding model.",
         license_info={"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
-        middleware=_middleware(context, settings),
+        middleware=_build_middleware(context, settings),
         redirect_slashes=False,
         telemetry=_NO_TELEMETRY,
         static_url="/docs/static",
@@ -91,7 +91,7 @@ def create_management_app(context: ServerContext, set_current: Callable[[str], N
     return app
 
 
-def _middleware(context: ServerContext, settings: ServerSettings) -> Sequence[Middleware]:
+def _build_middleware(context: ServerContext, settings: ServerSettings) -> Sequence[Middleware]:
     """Return the middleware from the outside in; `api.middleware` says what each is for."""
     stack: list[Middleware] = []
     if settings.cors_origins:

@@ -75,11 +75,11 @@ def _decompress(compressed: _Format, content: bytes, max_bytes: int) -> bytes:
     raise MalformedBody(f"the body is of more than {MAX_MEMBERS} {name} {compressed.parts}; pack it in one")
 
 
-def _gzip() -> _Format:
+def _gzip_format() -> _Format:
     return _Format("gzip", "members", partial(zlib.decompressobj, GZIP_WINDOW), zlib.error)
 
 
-def _zstd() -> _Format:
+def _zstd_format() -> _Format:
     # Imported here: few clients compress their requests so.
     if sys.version_info >= (3, 14):
         from compression import zstd
@@ -88,4 +88,8 @@ def _zstd() -> _Format:
     return _Format("zstd", "frames", zstd.ZstdDecompressor, zstd.ZstdError)
 
 
-_FORMATS: dict[bytes, Callable[[], _Format]] = {b"gzip": _gzip, b"x-gzip": _gzip, b"zstd": _zstd}
+_FORMATS: dict[bytes, Callable[[], _Format]] = {
+    b"gzip": _gzip_format,
+    b"x-gzip": _gzip_format,
+    b"zstd": _zstd_format,
+}

@@ -77,7 +77,7 @@ class OutputFormat:
 
 def resolve_format(body: EncodeBody, service: EmbeddingService) -> OutputFormat:
     """Read the format that a body asks for. Raises InvalidInput for a combination that does not exist."""
-    ranges = _ranges(body, service)
+    ranges = _read_ranges(body, service)
     if body.encoding == "pgvector" and body.dtype in SCALED_PRECISIONS:
         raise InvalidInput(
             "pgvector has no type for int8 and uint8; ask for float32, float16, binary or ubinary"
@@ -87,7 +87,7 @@ def resolve_format(body: EncodeBody, service: EmbeddingService) -> OutputFormat:
     return OutputFormat(body.dtype, body.encoding, ranges, body.sparse_tokens, body.sparse_map)
 
 
-def _ranges(body: EncodeBody, service: EmbeddingService) -> Ranges | None:
+def _read_ranges(body: EncodeBody, service: EmbeddingService) -> Ranges | None:
     given = body.ranges
     requested = Ranges(tuple(given.min), tuple(given.max)) if isinstance(given, NumberRanges) else given
     return resolve_ranges(service.card, requested, body.dtype, body.dimensions, body.normalize)

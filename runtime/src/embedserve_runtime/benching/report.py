@@ -12,7 +12,10 @@ def format_table(report: BenchReport) -> str:
     rows = [
         ("model", f"{report.model}, engine {report.engine}"),
         ("texts", f"{report.texts}, {report.mean_tokens:.0f} tokens on average"),
-        ("load", f"{report.clients} clients, {_requests(report)}, {report.requests} requests answered"),
+        (
+            "load",
+            f"{report.clients} clients, {_describe_requests(report)}, {report.requests} requests answered",
+        ),
         ("tokens/s", f"{report.tokens_per_second:,.0f}"),
         ("texts/s", f"{report.texts_per_second:,.1f}"),
         ("latency", f"p50 {report.p50_ms:.1f} ms, p99 {report.p99_ms:.1f} ms"),
@@ -27,7 +30,7 @@ def format_table(report: BenchReport) -> str:
             )
         )
     rows += [
-        ("precision", _precisions(report)),
+        ("precision", _describe_precisions(report)),
         ("budgets", ", ".join(f"{budget}: {rate:,.0f}/s" for budget, rate in report.budgets.items())),
         (
             "suggested",
@@ -39,11 +42,11 @@ def format_table(report: BenchReport) -> str:
     return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
 
 
-def _requests(report: BenchReport) -> str:
+def _describe_requests(report: BenchReport) -> str:
     return "one text a request" if report.batch == 1 else f"{report.batch} texts a request"
 
 
-def _precisions(report: BenchReport) -> str:
+def _describe_precisions(report: BenchReport) -> str:
     measured = report.suggestion.precision
     if report.variants:
         rates = ", ".join(f"{precision} {rate:,.0f}/s" for precision, rate in report.variants.items())
@@ -60,7 +63,7 @@ def render_chart(report: BenchReport) -> str:
         Bar(f"{budget:,} tokens", rate, note=", suggested" if budget == chosen else "")
         for budget, rate in report.budgets.items()
     ]
-    load = Bar(f"{report.clients} clients, {_requests(report)}", report.tokens_per_second, 1)
+    load = Bar(f"{report.clients} clients, {_describe_requests(report)}", report.tokens_per_second, 1)
     return render_bar_chart(
         f"tokens/s on this machine: {report.model}",
         [

@@ -136,15 +136,15 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_bench_flags(command: argparse.ArgumentParser) -> None:
     for name, kind, default, text in (
         ("texts", Path, None, "file with one text a line (default: a built-in mix of 4 to 200 words)"),
-        ("clients", _positive(int), 64, "requests in flight (default: 64)"),
-        ("batch", _positive(int), 1, "texts of a request (default: 1)"),
-        ("seconds", _positive(float), 10.0, "how long to measure (default: 10)"),
+        ("clients", _positive_number(int), 64, "requests in flight (default: 64)"),
+        ("batch", _positive_number(int), 1, "texts of a request (default: 1)"),
+        ("seconds", _positive_number(float), 10.0, "how long to measure (default: 10)"),
         ("picture", Path, None, "SVG file to draw the result into"),
     ):
         command.add_argument(f"--{name}", type=kind, default=default, help=text)
 
 
-def _positive(kind: Callable[[str], N]) -> Callable[[str], N]:
+def _positive_number(kind: Callable[[str], N]) -> Callable[[str], N]:
     def read(text: str) -> N:
         value = kind(text)
         if not 0 < value < math.inf:

@@ -47,9 +47,9 @@ def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig
         "vectorSpace": card.vector_space,
         "dimensions": card.pipeline.dimensions,
         "folder": str(card.folder),
-        "kind": _kind(card),
+        "kind": _find_kind(card),
         "family": encoder.family,
-        "onnxFile": _onnx_file(card.folder, body) if isinstance(body, BundledOnnx) else None,
+        "onnxFile": _find_onnx_file(card.folder, body) if isinstance(body, BundledOnnx) else None,
         "layers": None if body is not None else len(encoder.layers),
         "hiddenSize": encoder.hidden_size,
         "vocabulary": encoder.embeddings.vocabulary,
@@ -57,20 +57,20 @@ def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig
         "labels": list(card.head.labels) if isinstance(card.head, ClassifierHead) else None,
         "outputs": card.output_names,
         "fullDimensions": card.pipeline.full_dimensions,
-        "pooling": _pooling(card),
+        "pooling": _describe_pooling(card),
         "denseLayers": len(card.pipeline.dense),
         "normalize": card.pipeline.normalize,
         "maxLength": card.max_length,
         "queries": None if card.query is None else _describe_query_route(card, card.query),
         "prompts": dict(card.prompts),
         "defaultPrompt": card.default_prompt,
-        "engines": {kind: reason or "yes" for kind, reason in _routed_engines(card).items()},
+        "engines": {kind: reason or "yes" for kind, reason in _check_routed_engines(card).items()},
         "artifact": _find_artifact(card, config),
         "memory": _estimate_memory(card, config),
     }
 
 
-def _onnx_file(folder: Path, graph: BundledOnnx) -> str:
+def _find_onnx_file(folder: Path, graph: BundledOnnx) -> str:
     """Return the path of an ONNX file in the model's folder, or the full path of an export in the store."""
     inside = graph.file.is_relative_to(folder)
     return (graph.file.relative_to(folder) if inside else graph.file).as_posix()
@@ -83,19 +83,19 @@ def _describe_query_route(card: ModelCard, route: QueryRoute) -> Mapping[str, An
     return {
         "default": route.default,
         "sharesEncoder": card.shares_encoder,
-        "kind": _kind(query),
+        "kind": _find_kind(query),
         "family": query.encoder.family,
         "layers": None if query.body is not None else len(query.encoder.layers),
         "hiddenSize": query.encoder.hidden_size,
         "vocabulary": query.encoder.embeddings.vocabulary,
-        "pooling": _pooling(query),
+        "pooling": _describe_pooling(query),
         "denseLayers": len(query.pipeline.dense),
         "normalize": query.pipeline.normalize,
         "maxLength": query.max_length,
     }
 
 
-def _kind(card: ModelCard) -> str:
+def _find_kind(card: ModelCard) -> str:
     match card.body:
         case StaticTable():
             return "static"
@@ -107,7 +107,7 @@ def _kind(card: ModelCard) -> str:
             return "family"
 
 
-def _pooling(card: ModelCard) -> str | None:
+def _describe_pooling(card: ModelCard) -> str | None:
     """Describe the pooling; None where a graph has done it already."""
     if isinstance(card.body, BundledOnnx) and card.body.rows is not None:
         return None
@@ -116,10 +116,12 @@ def _pooling(card: ModelCard) -> str | None:
     return card.pipeline.pooling_name or None
 
 
-def _routed_engines(card: ModelCard) -> Mapping[str, str | None]:
+def _check_routed_engines(card: ModelCard) -> Mapping[str, str | None]:
     """Return the engines for documents and queries: a table beside an encoder needs no engine, so the encoder's are
     those of the whole."""
-    routes = [_engines(one) for one in _routed_cards(card) if one.body is None] or [_engines(card)]
+    routes = [_check_engines(one) for one in _routed_cards(card) if one.body is None] or [
+        _check_engines(card)
+    ]
     return {kind: next((route[kind] for route in routes if route[kind]), None) for kind in routes[0]}
 
 
@@ -128,7 +130,7 @@ def _routed_cards(card: ModelCard) -> list[ModelCard]:
     return [card] if card.query is None or card.shares_encoder else [card, card.query.card]
 
 
-def _engines(card: ModelCard) -> Mapping[str, str | None]:
+def _check_engines(card: ModelCard) -> Mapping[str, str | None]:
     """Return what keeps each engine from running the model; None where nothing does."""
     match card.body:
         case StaticTable() | WordTable():
@@ -249,14 +251,14 @@ def _activations_per_token(layer: Layer, max_length: int) -> int:
 def format_table(facts: Mapping[str, Any]) -> str:
     """Format the description of a model as lines of two columns."""
     lines: list[str] = []
-    for name, values in _rows(facts):
+    for name, values in _list_rows(facts):
         head, *rest = values or ["none"]
         lines.append(f"{name:<14} {head}")
         lines += [f"{'':<14} {line}" for line in rest]
     return "\n".join(lines)
 
 
-def _rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+def _list_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     yield "Model", [f"{facts['source']} ({facts['revision']}), {format_size(facts['sizeBytes'])} on disk"]
     yield "Kind", [_describe_kind(facts)]
     yield "Task", [facts["task"]]

@@ -64,13 +64,13 @@ def pool(
     starts, lengths = cu_seqlens[:-1], np.diff(cu_seqlens)
     match pooling:
         case Pooling.MEAN:
-            return _sum_sequences(hidden, starts) / _column(lengths)
+            return _sum_sequences(hidden, starts) / _to_column(lengths)
         case Pooling.MEAN_SQRT:
-            return _sum_sequences(hidden, starts) / _column(np.sqrt(lengths))
+            return _sum_sequences(hidden, starts) / _to_column(np.sqrt(lengths))
         case Pooling.WEIGHTED_MEAN:
-            weights = (_positions(cu_seqlens) if places is None else places) + 1
+            weights = (_token_positions(cu_seqlens) if places is None else places) + 1
             totals = np.add.reduceat(weights, starts, dtype=np.int64)
-            return _sum_sequences(hidden * _column(weights), starts) / _column(totals)
+            return _sum_sequences(hidden * _to_column(weights), starts) / _to_column(totals)
         case Pooling.MAX:
             maxima: FloatArray = np.maximum.reduceat(hidden, starts, axis=0)
             return maxima
@@ -89,14 +89,14 @@ def _skip_prompts(
     """
     lengths = np.diff(cu_seqlens)
     skipped = np.minimum(unpooled, lengths - 1)
-    places = _positions(cu_seqlens)
+    places = _token_positions(cu_seqlens)
     kept = places >= np.repeat(skipped, lengths)
     bounds = np.zeros_like(cu_seqlens)
     np.cumsum(lengths - skipped, out=bounds[1:])
     return hidden[kept], bounds, places[kept]
 
 
-def _positions(cu_seqlens: Int32Array) -> Int32Array:
+def _token_positions(cu_seqlens: Int32Array) -> Int32Array:
     """Return the position of each token in its sequence, from 0."""
     places = np.arange(cu_seqlens[-1], dtype=np.int32)
     return places - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))
@@ -107,7 +107,7 @@ def _sum_sequences(hidden: FloatArray, starts: Int32Array) -> FloatArray:
     return sums
 
 
-def _column(values: NDArray[Any]) -> FloatArray:
+def _to_column(values: NDArray[Any]) -> FloatArray:
     return values.astype(np.float32)[:, None]
 
 

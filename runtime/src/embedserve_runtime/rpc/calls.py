@@ -45,7 +45,7 @@ class CallRecorder:
         self._label = label
 
     @asynccontextmanager
-    async def call(self, context: GrpcContext) -> AsyncGenerator[CallContext]:
+    async def record_call(self, context: GrpcContext) -> AsyncGenerator[CallContext]:
         """Log a call, and end it with the status of an error that is raised inside."""
         headers = {
             name.encode(): value if isinstance(value, bytes) else value.encode()
@@ -70,7 +70,7 @@ class CallRecorder:
             log.info("call", extra=fields)
 
     @contextmanager
-    def request(self, call: CallContext, *, is_work: bool = True) -> Iterator[RequestContext]:
+    def record_request(self, call: CallContext, *, is_work: bool = True) -> Iterator[RequestContext]:
         """Count a message as a request, under the HTTP status of its outcome.
 
         is_work: whether it counts as in flight and is traced.
@@ -92,7 +92,7 @@ class CallRecorder:
             request.count("", status, request.seconds, code.value[0])
 
     @contextmanager
-    def refusals(self, call: CallContext) -> Iterator[None]:
+    def record_refusals(self, call: CallContext) -> Iterator[None]:
         """Count a request if an error is raised inside, and nothing otherwise.
 
         It is for checks before a message is read. The request begins and ends with its refusal.
@@ -100,5 +100,5 @@ class CallRecorder:
         try:
             yield
         except EmbedserveError:
-            with self.request(call):
+            with self.record_request(call):
                 raise

@@ -96,7 +96,9 @@ class CallForwarder(aio.ServerInterceptor):
                 timeout = self._server.readiness.service().batching.request_timeout_seconds
                 if call.seconds_left is not None:
                     timeout = min(timeout, call.seconds_left)
-                outgoing = channel.unary_unary(path)(message, metadata=_metadata(call), timeout=timeout)
+                outgoing = channel.unary_unary(path)(
+                    message, metadata=_forwarded_metadata(call), timeout=timeout
+                )
                 return await _receive_answer(outgoing, context)
 
         return await self._forward(space, context, run)
@@ -106,7 +108,7 @@ class CallForwarder(aio.ServerInterceptor):
     ) -> bytes:
         async def run(channel: Channel, call: CallContext) -> bytes:
             outgoing = channel.stream_unary(path)(
-                self._count_messages(messages), metadata=_metadata(call), timeout=call.seconds_left
+                self._count_messages(messages), metadata=_forwarded_metadata(call), timeout=call.seconds_left
             )
             return await _receive_answer(outgoing, context)
 
@@ -117,7 +119,7 @@ class CallForwarder(aio.ServerInterceptor):
     ) -> None:
         async def run(channel: Channel, call: CallContext) -> None:
             outgoing = channel.stream_stream(path)(
-                self._count_messages(messages), metadata=_metadata(call), timeout=call.seconds_left
+                self._count_messages(messages), metadata=_forwarded_metadata(call), timeout=call.seconds_left
             )
             await context.send_initial_metadata(_application_metadata(await outgoing.initial_metadata()))
             async for answer in outgoing:
@@ -139,8 +141,8 @@ class CallForwarder(aio.ServerInterceptor):
         run: Callable[[Channel, CallContext], Awaitable[T]],
     ) -> T:
         """Run a forwarded call. It ends with the status of the other side if that refuses it."""
-        async with self._recorder.call(context) as call:
-            with self._recorder.request(call):
+        async with self._recorder.record_call(context) as call:
+            with self._recorder.record_request(call):
                 try:
                     return await run(await self._connect(space), call)
                 except aio.AioRpcError as error:
@@ -170,7 +172,7 @@ async def _receive_answer(call: Any, context: GrpcContext) -> bytes:
     return answer
 
 
-def _metadata(call: CallContext) -> Metadata:
+def _forwarded_metadata(call: CallContext) -> Metadata:
     """Return the client's metadata, with the request id under which this server has logged the call."""
     return [
         *(

@@ -88,11 +88,11 @@ class MethodHandlers:
         """Create the handler of a method with one message and one answer. kind: the message's class."""
 
         async def serve(messages: AsyncIterator[bytes], context: GrpcContext) -> A:
-            async with self._recorder.call(context) as call:
-                with self._recorder.refusals(call):
+            async with self._recorder.record_call(context) as call:
+                with self._recorder.record_refusals(call):
                     self._admit(call)
                     message = await read_single_message(messages)
-                with self._recorder.request(call) as request_context, self._memory.call() as memory:
+                with self._recorder.record_request(call) as request_context, self._memory.call() as memory:
                     check_size(message, self._memory.max_message_bytes)
                     memory.grow_to(len(message))
                     request = parse(kind, message)
@@ -110,8 +110,8 @@ class MethodHandlers:
         """
 
         async def serve(messages: AsyncIterator[bytes], context: GrpcContext) -> None:
-            async with self._recorder.call(context) as call:
-                with self._recorder.refusals(call):
+            async with self._recorder.record_call(context) as call:
+                with self._recorder.record_refusals(call):
                     self._server.keys.check(call.headers)
                 with self._memory.stream() as memory:
 
@@ -131,8 +131,8 @@ class MethodHandlers:
         request."""
 
         async def serve(messages: AsyncIterator[bytes], context: GrpcContext) -> A:
-            async with self._recorder.call(context) as call:
-                with self._recorder.request(call) as request_context, self._memory.call() as memory:
+            async with self._recorder.record_call(context) as call:
+                with self._recorder.record_request(call) as request_context, self._memory.call() as memory:
                     self._admit(call)
                     requests = await self._collect(messages, kind, memory)
                     response = await self._handle(call, request_context, requests, handler)
@@ -172,7 +172,7 @@ class MethodHandlers:
         handler: Handler[Q, A],
     ) -> _ResponseWithHeaders[A]:
         """Answer one message of a stream. When the queue is full, wait for as long as a request may take."""
-        with self._recorder.request(call) as request_context, memory.answered(len(message)):
+        with self._recorder.record_request(call) as request_context, memory.answered(len(message)):
             self._check_current()
             check_size(message, self._memory.max_message_bytes)
             self._memory.check_fits_alone(len(message))
@@ -223,8 +223,8 @@ class UnknownMethods(grpc.GenericRpcHandler):
         method = handler_call_details.method
 
         async def refuse(_: AsyncIterator[bytes], context: GrpcContext) -> bytes:
-            async with self._recorder.call(context) as call:
-                with self._recorder.request(call, is_work=False):
+            async with self._recorder.record_call(context) as call:
+                with self._recorder.record_request(call, is_work=False):
                     raise RouteNotFound(f"there is no method {method}")
 
         return grpc.stream_unary_rpc_method_handler(refuse)

@@ -76,7 +76,7 @@ class MatrixFormat:
 
 async def encode(context: MessageContext, request: pb.EncodeRequest) -> Response[pb.EncodeResponse]:
     precision = _look_up(_PRECISIONS, request.precision, "precision")
-    query = _query(context, request)
+    query = _build_query(context, request)
     matrix_format = _read_format(context, request, query, precision)
     embedded = await context.service.embed(query)
     message = pb.EncodeResponse(
@@ -84,7 +84,7 @@ async def encode(context: MessageContext, request: pb.EncodeRequest) -> Response
         vector_space=context.service.card.vector_space,
         precision=request.precision or pb.PRECISION_FLOAT32,
         token_counts=embedded.usage.lengths,
-        effort=_usage(embedded.usage),
+        effort=_to_effort(embedded.usage),
     )
     if _result_bytes(embedded) <= MAX_INLINE_BYTES:
         _write_outputs(message, embedded, query.outputs, matrix_format)
@@ -108,8 +108,8 @@ async def score(context: MessageContext, request: pb.ScoreRequest) -> Response[p
         query_prompt_name=optional_field(request, "query_prompt_name"),
         document_prompt_name=optional_field(request, "document_prompt_name"),
         truncate=optional_field(request, "truncate"),
-        side=_side(request.truncation_side),
-        vector_space=_space(context, request),
+        side=_truncation_side(request.truncation_side),
+        vector_space=_read_space(context, request),
         timeout=context.options.timeout,
     )
     found = await compute_relevance(context.service, query)
@@ -117,35 +117,35 @@ async def score(context: MessageContext, request: pb.ScoreRequest) -> Response[p
         model=context.model_name,
         vector_space=context.service.card.vector_space,
         scores=found.scores.tolist(),
-        effort=_usage(found.usage),
+        effort=_to_effort(found.usage),
         **{measure.value: scores.tolist() for measure, scores in found.measures.items()},
     )
     return Response(message, found.usage)
 
 
-def _query(context: MessageContext, request: pb.EncodeRequest) -> EmbedQuery:
+def _build_query(context: MessageContext, request: pb.EncodeRequest) -> EmbedQuery:
     role = _look_up(_ROLES, request.input_type, "input_type")
     name, text = prompt_for_role(
         role, optional_field(request, "prompt_name"), optional_field(request, "prompt"), context.service.card
     )
-    inputs = _inputs(request)
+    inputs = _read_inputs(request)
     record_inputs(context.request, len(inputs), is_batch=True)
     return EmbedQuery(
         inputs=inputs,
         truncate=optional_field(request, "truncate"),
-        side=_side(request.truncation_side),
+        side=_truncation_side(request.truncation_side),
         prompt_name=name,
         prompt=text,
         normalize=optional_field(request, "normalize"),
         dimensions=optional_field(request, "dimensions"),
-        vector_space=_space(context, request),
+        vector_space=_read_space(context, request),
         timeout=context.options.timeout,
-        outputs=_outputs(context, request),
-        top_k=_top_k(request),
-        threshold=_threshold(request),
+        outputs=_read_outputs(context, request),
+        top_k=_read_top_k(request),
+        threshold=_read_threshold(request),
         role=role,
         spans=[[(span.start, span.end) for span in one.spans] for one in request.spans] or None,
-        pool_factor=_pool_factor(request),
+        pool_factor=_read_pool_factor(request),
     )
 
 
@@ -166,13 +166,13 @@ def _read_format(
     return MatrixFormat(precision, ranges)
 
 
-def _inputs(request: pb.EncodeRequest) -> list[Input]:
+def _read_inputs(request: pb.EncodeRequest) -> list[Input]:
     if request.texts and request.token_ids:
         raise InvalidInput("give either `texts` or `token_ids`")
     return list(request.texts) or [list(one.ids) for one in request.token_ids]
 
 
-def _outputs(context: MessageContext, request: pb.EncodeRequest) -> Output:
+def _read_outputs(context: MessageContext, request: pb.EncodeRequest) -> Output:
     wanted = Output(0)
     for output in request.outputs:
         wanted |= _look_up(_OUTPUTS, output, "outputs")
@@ -186,27 +186,27 @@ def _outputs(context: MessageContext, request: pb.EncodeRequest) -> Output:
     return wanted
 
 
-def _top_k(request: pb.EncodeRequest) -> int | None:
+def _read_top_k(request: pb.EncodeRequest) -> int | None:
     top_k: int | None = optional_field(request, "top_k")
     if top_k == 0:
         raise InvalidInput("`top_k` must be 1 or more")
     return top_k
 
 
-def _pool_factor(request: pb.EncodeRequest) -> float | None:
+def _read_pool_factor(request: pb.EncodeRequest) -> float | None:
     factor: float | None = optional_field(request, "pool_factor")
     if factor is not None and not 1 <= factor < inf:
         raise InvalidInput("`pool_factor` must be a number from 1 on")
     return factor
 
 
-def _threshold(request: pb.EncodeRequest) -> float:
+def _read_threshold(request: pb.EncodeRequest) -> float:
     if not request.threshold >= 0:
         raise InvalidInput("`threshold` must be 0 or more")
     return request.threshold
 
 
-def _space(context: MessageContext, request: pb.EncodeRequest | pb.ScoreRequest) -> str | None:
+def _read_space(context: MessageContext, request: pb.EncodeRequest | pb.ScoreRequest) -> str | None:
     """Return the vector space of the field, else that of the metadata that all calls may have."""
     space: str | None = optional_field(request, "vector_space")
     return context.options.vector_space if space is None else space
@@ -220,11 +220,11 @@ def _look_up(table: Mapping[Any, Any], value: int, field: str) -> Any:
     return table[value]
 
 
-def _side(side: pb.Side) -> Side:
+def _truncation_side(side: pb.Side) -> Side:
     return "left" if side == pb.SIDE_LEFT else "right"
 
 
-def _usage(usage: Usage) -> pb.Effort:
+def _to_effort(usage: Usage) -> pb.Effort:
     timings = usage.timings
     return pb.Effort(
         total_seconds=timings.total,
@@ -246,13 +246,13 @@ def _write_outputs(
         message.dense.CopyFrom(matrix_format.write(embedded.dense))
         if matrix_format.precision in SCALED_PRECISIONS and matrix_format.ranges is None:
             message.scales = row_scales(embedded.dense).astype("<f4").tobytes()
-    message.sparse.extend(_sparse_message(one, matrix_format.precision) for one in embedded.sparse)
+    message.sparse.extend(_write_sparse(one, matrix_format.precision) for one in embedded.sparse)
     message.multi_vector.extend(map(matrix_format.write, embedded.multi_vectors))
     message.hidden.extend(map(matrix_format.write, embedded.hidden))
     message.chunks.extend(map(matrix_format.write, embedded.chunks))
 
 
-def _sparse_message(vector: SparseVector, precision: Precision) -> pb.SparseVector:
+def _write_sparse(vector: SparseVector, precision: Precision) -> pb.SparseVector:
     """Weights are float32 unless float16 was asked for."""
     values = quantize(vector.values[None], precision if precision in FLOAT_PRECISIONS else Precision.FLOAT32)
     return pb.SparseVector(indices=vector.indices.astype("<u4").tobytes(), values=values.tobytes())

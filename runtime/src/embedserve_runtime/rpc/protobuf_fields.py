@@ -24,19 +24,19 @@ def optional_field(message: Message, field: str) -> Any:
 
 def encode_floats(number: int, row: FloatArray) -> bytes:
     """Encode a `repeated float` field with that number."""
-    return _field(number, np.ascontiguousarray(row, dtype="<f4").tobytes())
+    return _encode_field(number, np.ascontiguousarray(row, dtype="<f4").tobytes())
 
 
 def encode_float_rows(number: int, rows: Iterable[FloatArray]) -> bytes:
     """Encode a field of repeated messages with that number; each message has one row as `repeated float` field 1."""
-    return b"".join(_field(number, encode_floats(1, row)) for row in rows)
+    return b"".join(_encode_field(number, encode_floats(1, row)) for row in rows)
 
 
-def _field(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(len(content)) + content
+def _encode_field(number: int, content: bytes) -> bytes:
+    return _encode_varint(number << 3 | _LENGTH_DELIMITED) + _encode_varint(len(content)) + content
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     """Encode seven bits in each byte, the lowest first; the top bit says that more follow."""
     written = bytearray()
     while value > 0x7F:

@@ -38,7 +38,7 @@ async def info(context: MessageContext, _: pb.InfoRequest) -> Response[pb.InfoRe
             model_id=card.source,
             model_sha=card.revision,
             model_dtype=service.engines[0].precision,
-            model_type=_model_type(card),
+            model_type=_find_model_type(card),
             max_concurrent_requests=limits.queue_inputs,
             max_input_length=service.max_length,
             max_batch_tokens=limits.batch_tokens,
@@ -52,7 +52,7 @@ async def embed(context: MessageContext, request: pb.EmbedRequest) -> Response[p
     query = EmbedQuery(
         inputs=[request.inputs],
         truncate=request.truncate,
-        side=_side(request.truncation_direction),
+        side=_truncation_side(request.truncation_direction),
         prompt_name=optional_field(request, "prompt_name"),
         normalize=optional_field(request, "normalize") is not False,
         dimensions=optional_field(request, "dimensions"),
@@ -61,7 +61,7 @@ async def embed(context: MessageContext, request: pb.EmbedRequest) -> Response[p
     )
     record_inputs(context.request, 1, is_batch=False)
     embedded = await context.service.embed(query)
-    message = pb.EmbedResponse(metadata=_metadata(embedded.usage))
+    message = pb.EmbedResponse(metadata=_build_metadata(embedded.usage))
     message.MergeFromString(
         protobuf_fields.encode_floats(pb.EmbedResponse.EMBEDDINGS_FIELD_NUMBER, embedded.dense[0])
     )
@@ -71,20 +71,20 @@ async def embed(context: MessageContext, request: pb.EmbedRequest) -> Response[p
 async def embed_sparse(
     context: MessageContext, request: pb.EmbedSparseRequest
 ) -> Response[pb.EmbedSparseResponse]:
-    embedded = await context.service.embed(_tokens_query(context, request, Output.SPARSE))
+    embedded = await context.service.embed(_build_tokens_query(context, request, Output.SPARSE))
     (vector,) = embedded.sparse
     entries = [
         pb.SparseValue(index=index, value=value)
         for index, value in zip(vector.indices.tolist(), vector.values.tolist(), strict=True)
     ]
-    message = pb.EmbedSparseResponse(sparse_embeddings=entries, metadata=_metadata(embedded.usage))
+    message = pb.EmbedSparseResponse(sparse_embeddings=entries, metadata=_build_metadata(embedded.usage))
     return Response(message, embedded.usage)
 
 
 async def embed_all(context: MessageContext, request: pb.EmbedAllRequest) -> Response[pb.EmbedAllResponse]:
-    embedded = await context.service.embed(_tokens_query(context, request, Output.HIDDEN))
+    embedded = await context.service.embed(_build_tokens_query(context, request, Output.HIDDEN))
     (states,) = embedded.hidden
-    message = pb.EmbedAllResponse(metadata=_metadata(embedded.usage))
+    message = pb.EmbedAllResponse(metadata=_build_metadata(embedded.usage))
 
     def write() -> None:
         field = pb.EmbedAllResponse.TOKEN_EMBEDDINGS_FIELD_NUMBER
@@ -120,7 +120,7 @@ async def _predict(
         [item],
         raw=request.raw_scores,
         truncate=request.truncate,
-        side=_side(request.truncation_direction),
+        side=_truncation_side(request.truncation_direction),
         vector_space=context.options.vector_space,
         timeout=context.options.timeout,
     )
@@ -131,7 +131,7 @@ async def _predict(
         pb.Prediction(score=float(row[column]), label=scored.labels[column])
         for column in np.argsort(-row, kind="stable").tolist()
     ]
-    message = pb.PredictResponse(predictions=predictions, metadata=_metadata(scored.usage))
+    message = pb.PredictResponse(predictions=predictions, metadata=_build_metadata(scored.usage))
     return Response(message, scored.usage)
 
 
@@ -165,7 +165,7 @@ async def _rerank(
         ranks=True,
         raw=request.raw_scores,
         truncate=request.truncate,
-        side=_side(request.truncation_direction),
+        side=_truncation_side(request.truncation_direction),
         vector_space=context.options.vector_space,
         timeout=context.options.timeout,
     )
@@ -179,7 +179,7 @@ async def _rerank(
         )
         for place in scored.ranking().tolist()
     ]
-    return Response(pb.RerankResponse(ranks=ranks, metadata=_metadata(scored.usage)), scored.usage)
+    return Response(pb.RerankResponse(ranks=ranks, metadata=_build_metadata(scored.usage)), scored.usage)
 
 
 async def tokenize(context: MessageContext, request: pb.EncodeRequest) -> Response[pb.EncodeResponse]:
@@ -187,7 +187,9 @@ async def tokenize(context: MessageContext, request: pb.EncodeRequest) -> Respon
     record_inputs(context.request, 1, is_batch=False)
     query = EmbedQuery([text], prompt_name=name)
     (tokens,) = await context.service.tokenize(query, add_special_tokens=request.add_special_tokens)
-    return Response(await asyncio.to_thread(_tokens, context.service.resolve_prompt(query) + text, tokens))
+    return Response(
+        await asyncio.to_thread(_build_tokens, context.service.resolve_prompt(query) + text, tokens)
+    )
 
 
 async def decode(context: MessageContext, request: pb.DecodeRequest) -> Response[pb.DecodeResponse]:
@@ -198,14 +200,14 @@ async def decode(context: MessageContext, request: pb.DecodeRequest) -> Response
     return Response(pb.DecodeResponse(text=text))
 
 
-def _tokens_query(
+def _build_tokens_query(
     context: MessageContext, request: pb.EmbedSparseRequest | pb.EmbedAllRequest, outputs: Output
 ) -> EmbedQuery:
     record_inputs(context.request, 1, is_batch=False)
     return EmbedQuery(
         inputs=[request.inputs],
         truncate=request.truncate,
-        side=_side(request.truncation_direction),
+        side=_truncation_side(request.truncation_direction),
         prompt_name=optional_field(request, "prompt_name"),
         vector_space=context.options.vector_space,
         timeout=context.options.timeout,
@@ -213,33 +215,33 @@ def _tokens_query(
     )
 
 
-def _side(direction: pb.TruncationDirection) -> Side:
+def _truncation_side(direction: pb.TruncationDirection) -> Side:
     return "left" if direction == pb.TRUNCATION_DIRECTION_LEFT else "right"
 
 
-def _model_type(card: ModelCard) -> pb.ModelType:
+def _find_model_type(card: ModelCard) -> pb.ModelType:
     if not isinstance(card.head, ClassifierHead):
         return pb.MODEL_TYPE_EMBEDDING
     return pb.MODEL_TYPE_RERANKER if len(card.head.labels) == 1 else pb.MODEL_TYPE_CLASSIFIER
 
 
-def _metadata(usage: Usage) -> pb.Metadata:
+def _build_metadata(usage: Usage) -> pb.Metadata:
     timings = usage.timings
     return pb.Metadata(
         compute_chars=usage.characters,
         compute_tokens=usage.tokens,
-        total_time_ns=_nanoseconds(timings.total),
-        tokenization_time_ns=_nanoseconds(timings.tokenize),
-        queue_time_ns=_nanoseconds(timings.queue),
-        inference_time_ns=_nanoseconds(timings.engine),
+        total_time_ns=_to_nanoseconds(timings.total),
+        tokenization_time_ns=_to_nanoseconds(timings.tokenize),
+        queue_time_ns=_to_nanoseconds(timings.queue),
+        inference_time_ns=_to_nanoseconds(timings.engine),
     )
 
 
-def _nanoseconds(seconds: float) -> int:
+def _to_nanoseconds(seconds: float) -> int:
     return max(0, round(seconds * 1e9))
 
 
-def _tokens(text: str, tokens: Sequence[Token]) -> pb.EncodeResponse:
+def _build_tokens(text: str, tokens: Sequence[Token]) -> pb.EncodeResponse:
     """List tokens with their offsets in UTF-8 bytes; special tokens have none."""
     offsets = compute_byte_offsets(text)
     return pb.EncodeResponse(

@@ -237,7 +237,7 @@ class MicroBatcher:
         end = 0
         for request in requests:
             start, end = end, end + len(request.sequences)
-            request.settle(EmbedResult(rows[start:end], (), (), (), (), _usage(request, now)))
+            request.settle(EmbedResult(rows[start:end], (), (), (), (), _compute_usage(request, now)))
 
 
 def _join_rows(completed_requests: Iterable[CompletedRequest]) -> FloatArray:
@@ -248,7 +248,7 @@ def _join_rows(completed_requests: Iterable[CompletedRequest]) -> FloatArray:
     return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
 
-def _usage(request: PendingRequest, now: float) -> Usage:
+def _compute_usage(request: PendingRequest, now: float) -> Usage:
     completed = request.completed
     timings = Timings(
         now - request.started,

@@ -44,9 +44,9 @@ async def rank(service: EmbeddingService, query: ScoreQuery) -> ScoreResult:
         sum(len(query_vectors) * vectors.size for query_vectors, vectors in vector_pairs)
         <= MAX_INLINE_PRODUCTS
     ):
-        scores = _scores(vector_pairs, raw=query.raw)
+        scores = _compute_scores(vector_pairs, raw=query.raw)
     else:
-        scores = await service.run_in_thread(lambda: _scores(vector_pairs, raw=query.raw))
+        scores = await service.run_in_thread(lambda: _compute_scores(vector_pairs, raw=query.raw))
     if not np.isfinite(scores).all():
         raise NotFinite("a product of the vectors is not a finite number; no score is returned")
     return ScoreResult(
@@ -66,7 +66,7 @@ def _embed_query(texts: Sequence[str], role: Role, query: ScoreQuery) -> EmbedQu
     )
 
 
-def _scores(vector_pairs: Sequence[tuple[FloatArray, FloatArray]], *, raw: bool) -> FloatArray:
+def _compute_scores(vector_pairs: Sequence[tuple[FloatArray, FloatArray]], *, raw: bool) -> FloatArray:
     sums = [max_sim_scores(query_vectors, [vectors])[0] for query_vectors, vectors in vector_pairs]
     counts = [1 if raw else max(1, len(query_vectors)) for query_vectors, _ in vector_pairs]
     return np.asarray(np.array(sums) / np.array(counts), dtype=np.float32)

@@ -93,7 +93,7 @@ async def compute_relevance(service: EmbeddingService, query: RelevanceQuery) ->
     """
     if not query.documents:
         raise EmptyInput("`documents` cannot be empty")
-    weights = _weights(service, query)
+    weights = _resolve_weights(service, query)
     measures, usage = await (
         _score_pairs(service, query)
         if Measure.CROSS_ENCODER in weights
@@ -115,7 +115,7 @@ def weighted_sum(
     return (factors @ np.stack([*measures.values()])).astype(np.float32)
 
 
-def _weights(service: EmbeddingService, query: RelevanceQuery) -> dict[Measure, float]:
+def _resolve_weights(service: EmbeddingService, query: RelevanceQuery) -> dict[Measure, float]:
     """Return the weight of each measure. Raises WrongModelKind, InvalidInput."""
     outputs = service.card.outputs
     available = [measure for measure in Measure if MEASURE_OUTPUTS[measure] in outputs]

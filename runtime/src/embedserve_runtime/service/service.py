@@ -100,14 +100,14 @@ class EmbeddingService:
             rendering = InputRendering(
                 self._select_encoder(query), self.resolve_prompt(query), self._truncation_rules(query)
             )
-            deadline = self._deadline(started, query.timeout)
+            deadline = self._compute_deadline(started, query.timeout)
             return await self._micro_batcher.embed(query, rendering, started, deadline)
         prompt = self.resolve_prompt(query)
         characters = sum(map(len, query.inputs))
         sequences = await self._tokenize(
             characters + len(prompt) * len(query.inputs),
             lambda: self._select_encoder(query).encode(query.inputs, prompt, self._truncation_rules(query)),
-            self._deadline(started, query.timeout),
+            self._compute_deadline(started, query.timeout),
         )
         if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) or query.spans is not None:
             self._check_hidden(sum(map(len, sequences)))
@@ -133,7 +133,7 @@ class EmbeddingService:
         started = self._clock()
         head = self._check_score(query)
         characters = sum(len(item) if isinstance(item, str) else sum(map(len, item)) for item in query.items)
-        deadline = self._deadline(started, query.timeout)
+        deadline = self._compute_deadline(started, query.timeout)
         sequences = await self._tokenize(characters, lambda: self._encode_items(query), deadline)
         request = BatchRequest(sequences, Output.LOGITS)
         results, usage = await self._submit(request, characters, started, query.timeout)
@@ -222,10 +222,10 @@ class EmbeddingService:
 
     def _check_score(self, query: ScoreQuery) -> ClassifierHead:
         self._check_space(query.vector_space)
-        head = self._reranker() if query.ranks else None
+        head = self._require_reranker() if query.ranks else None
         self.check_count(len(query.items))
         self.dispatcher.check_room(len(query.items))
-        head = head or self._classifier("classifier")
+        head = head or self._require_classifier("classifier")
         if head.template is None and query.instruction is not None:
             raise InvalidInput("this model takes no instruction")
         if head.template is not None and not all(isinstance(item, Pair) for item in query.items):
@@ -243,17 +243,17 @@ class EmbeddingService:
     def check_ranks(self) -> None:
         """Raise WrongModelKind when the model is not a reranker."""
         if not self.card.ranks_by_vectors:
-            self._reranker()
+            self._require_reranker()
 
-    def _reranker(self) -> ClassifierHead:
-        head = self._classifier("re-ranker")
+    def _require_reranker(self) -> ClassifierHead:
+        head = self._require_classifier("re-ranker")
         if len(head.labels) != 1:
             raise WrongModelKind(
                 f"model is not a re-ranker model: it has {len(head.labels)} labels; use /predict"
             )
         return head
 
-    def _classifier(self, kind: str) -> ClassifierHead:
+    def _require_classifier(self, kind: str) -> ClassifierHead:
         """Return the model's classifier. kind: what a refusal calls the model. Raises WrongModelKind."""
         head = self.card.head
         if not isinstance(head, ClassifierHead):
@@ -325,7 +325,7 @@ class EmbeddingService:
     ) -> _RunResult:
         """Run a batch request. started: when the request came. seconds: the client's timeout from there on."""
         tokenized = self._clock()
-        done = await self.dispatcher.submit(request, self._deadline(started, seconds))
+        done = await self.dispatcher.submit(request, self._compute_deadline(started, seconds))
         timings = Timings(
             total=self._clock() - started,
             tokenize=tokenized - started,
@@ -334,7 +334,7 @@ class EmbeddingService:
         )
         return _RunResult(done.results, Usage(lengths_of(request.sequences), characters, timings))
 
-    def _deadline(self, started: float, seconds: float | None) -> float:
+    def _compute_deadline(self, started: float, seconds: float | None) -> float:
         max_seconds = self.batching.request_timeout_seconds
         return started + (max_seconds if seconds is None else min(max_seconds, seconds))
 

@@ -28,7 +28,7 @@ class Redactor:
     """Replaces known secrets, in every spelling that a library may give them."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        spellings = {spelling for secret in secrets for spelling in _spellings(secret)}
+        spellings = {spelling for secret in secrets for spelling in _list_spellings(secret)}
         # Alternatives are tried in order: the longest comes first, so that no remainder of it is left.
         longest_first = sorted(spellings, key=lambda one: (-len(one), one))
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if spellings else None
@@ -49,20 +49,20 @@ def secrets_of_environment(environment: Mapping[str, str]) -> list[str]:
     found = []
     for name, value in environment.items():
         if _PROXY_NAME.search(name):
-            found.append(_password(value))
+            found.append(_read_password(value))
         elif _SECRET_NAME.search(name.upper()) and not _NOT_SECRET_NAME.search(name.upper()):
             found.append(value)
     return [value for value in found if value]
 
 
-def _password(url: str) -> str:
+def _read_password(url: str) -> str:
     try:
         return urlsplit(url).password or ""
     except ValueError:
         return ""
 
 
-def _spellings(secret: str) -> Iterable[str]:
+def _list_spellings(secret: str) -> Iterable[str]:
     """Yield the parts of a secret between separators: as they are, escaped as in JSON and Python, and quoted for a
     URL."""
     for piece in {secret.strip(), *re.split(r"[\s,;=]+", secret)}:

@@ -51,14 +51,14 @@ class MetricFamily:
     def metric(self, row: Sequence[float]) -> Metric:
         """Build the metric from the numbers of a row."""
         if self.kind == "histogram":
-            return self._histogram(row)
+            return self._build_histogram(row)
         name = f"{self.name}_total" if self.kind == "counter" else self.name
         metric = Metric(self.name, self.help, "unknown" if self.kind == "untyped" else self.kind)
         for labels, offset in self.offsets().items():
             metric.add_sample(name, dict(zip(self.label_names, labels, strict=True)), row[offset])
         return metric
 
-    def _histogram(self, row: Sequence[float]) -> Metric:
+    def _build_histogram(self, row: Sequence[float]) -> Metric:
         family = HistogramMetricFamily(self.name, self.help, labels=self.label_names)
         names = (*(f"{bound:g}" for bound in self.bounds), "+Inf")
         for labels, offset in self.offsets().items():

@@ -88,14 +88,14 @@ def build_vocabulary_tables(model: Mapping[str, Any], mark: str) -> VocabularyTa
     """
     match model:
         case {"type": "WordPiece"} if model["unk_token"] in model["vocab"]:
-            return _wordpiece(model, mark)
+            return _build_wordpiece_tables(model, mark)
         case {"type": "Unigram"} if not model.get("byte_fallback") and model["unk_id"] is not None:
-            return _unigram(model, mark)
+            return _build_unigram_tables(model, mark)
         case _:
             return None
 
 
-def _wordpiece(model: Mapping[str, Any], mark: str) -> VocabularyTables | None:
+def _build_wordpiece_tables(model: Mapping[str, Any], mark: str) -> VocabularyTables | None:
     vocabulary, prefix = model["vocab"], model["continuing_subword_prefix"]
     strings = dict(zip(_encode_pieces([*vocabulary], mark), vocabulary.values(), strict=True))
     start = prefix.encode()
@@ -119,7 +119,7 @@ def _wordpiece(model: Mapping[str, Any], mark: str) -> VocabularyTables | None:
     )
 
 
-def _unigram(model: Mapping[str, Any], mark: str) -> VocabularyTables | None:
+def _build_unigram_tables(model: Mapping[str, Any], mark: str) -> VocabularyTables | None:
     # The library takes the last of pieces that are listed twice.
     pieces = _encode_pieces([piece for piece, _ in model["vocab"]], mark)
     strings = dict(zip(pieces, range(len(pieces)), strict=True))

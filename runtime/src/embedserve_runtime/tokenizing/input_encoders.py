@@ -100,12 +100,12 @@ class QueryExpansionEncoder:
             if isinstance(item, str):
                 tokens += [
                     Token(token.id, token.text, True)
-                    for token in self.tokenizer.tokens_without_offsets(self._padding(len(tokens)))
+                    for token in self.tokenizer.tokens_without_offsets(self._build_padding(len(tokens)))
                 ]
         return located
 
     def _pad(self, ids: Int32Array) -> TokenSequence:
-        padding = self._padding(len(ids))
+        padding = self._build_padding(len(ids))
         if not len(padding):
             return TokenSequence(ids, query=True)
         hidden = self.expansion is not None and not self.expansion.attend
@@ -113,7 +113,7 @@ class QueryExpansionEncoder:
             np.concatenate((ids, padding)), query=True, attended_length=len(ids) if hidden else None
         )
 
-    def _padding(self, length: int) -> Int32Array:
+    def _build_padding(self, length: int) -> Int32Array:
         if self.expansion is None:
             return np.zeros(0, dtype=np.int32)
         missing = max(0, self.expansion.length - length)

@@ -71,7 +71,7 @@ class PairEncoder:
                 f"input {index} has {least}{count + self._template.special_tokens} tokens and the model takes at "
                 f"most {self._max_length}; shorten it or set `truncate` to true"
             )
-        lengths = longest_first(*self._counts(pair, tokenized), self._room)
+        lengths = longest_first(*self._find_lengths(pair, tokenized), self._room)
         texts = (
             truncate_ids(first.ids, lengths[0], rules.side),
             truncate_ids(second.ids, lengths[1], rules.side),
@@ -81,7 +81,7 @@ class PairEncoder:
             raise EmptyInput(f"input {index} has no tokens after normalising")
         return sequence
 
-    def _counts(self, pair: Pair, tokenized: tuple[TokenizedText, TokenizedText]) -> tuple[int, int]:
+    def _find_lengths(self, pair: Pair, tokenized: tuple[TokenizedText, TokenizedText]) -> tuple[int, int]:
         """Return lengths for which `longest_first` gives the same result as for the full ones.
 
         A text that was not read to its end is longer than what fits. Then only an odd token depends on which text is

@@ -161,11 +161,11 @@ class TextTokenizer:
         if self._template_encoder is not None:
             encoder, instruction = self._template_encoder
             return [*encoder.encode(pairs, rules, instruction=prompt or instruction)]
-        return self._pairs.encode(pairs, prompt, rules)
+        return self._pair_encoder.encode(pairs, prompt, rules)
 
     def require_pairs(self) -> None:
         """Raise ModelInvalid or ConfigError when pairs cannot be encoded, which a single text does not need."""
-        self._pairs  # noqa: B018  made at first use
+        self._pair_encoder  # noqa: B018  made at first use
 
     def build_template_encoder(self, parts: Sequence[str]) -> TemplateEncoder:
         """Build the encoder of a model that reads pairs in a prompt template. Raises ConfigError."""
@@ -319,7 +319,7 @@ class TextTokenizer:
         if count <= self.max_length:
             return [TokenSegment(encoding, 0, count)]
         if not rules.truncate:
-            raise self._too_long(index, count, exact=part.is_whole)
+            raise self._too_long_error(index, count, exact=part.is_whole)
         head, tail = len(self._head), count - len(self._tail)
         if rules.side == "right":
             return [TokenSegment(encoding, 0, head + self._room), TokenSegment(encoding, tail, count)]
@@ -343,7 +343,7 @@ class TextTokenizer:
         if len(ids) <= self.max_length:
             return array
         if not rules.truncate:
-            raise self._too_long(index, len(ids), exact=True)
+            raise self._too_long_error(index, len(ids), exact=True)
         if not self._has_special_tokens(array):
             return truncate_ids(array, self.max_length, rules.side)
         content = array[len(self._head) : len(ids) - len(self._tail)]
@@ -357,7 +357,7 @@ class TextTokenizer:
         )
 
     @cached_property
-    def _pairs(self) -> PairEncoder:
+    def _pair_encoder(self) -> PairEncoder:
         return PairEncoder(self._backend, self.max_length, typed=self._pair_types)
 
     @cached_property
@@ -365,7 +365,7 @@ class TextTokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         return frozenset(token for token, entry in added.items() if entry.special)
 
-    def _too_long(self, index: int, tokens: int, *, exact: bool) -> InputTooLong:
+    def _too_long_error(self, index: int, tokens: int, *, exact: bool) -> InputTooLong:
         return InputTooLong(
             f"input {index} has {'' if exact else 'at least '}{tokens} tokens and the model takes at most "
             f"{self.max_length}; shorten it or set `truncate` to true"

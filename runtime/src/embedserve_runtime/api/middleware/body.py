@@ -82,7 +82,7 @@ class _BodyReader:
         """
         max_bytes = self._memory.max_body_bytes
         if int(headers.get(b"content-length", 0)) > max_bytes:
-            raise self._too_large()
+            raise self._too_large_error()
         decode = find_decoder(headers.get(b"content-encoding", b""))
         self._reserve(MIN_REQUEST_BYTES)
         chunks: list[bytes] = []
@@ -93,7 +93,7 @@ class _BodyReader:
             if chunk := message.get("body", b""):
                 self._watch.received += len(chunk)
                 if self._watch.received > max_bytes:
-                    raise self._too_large()
+                    raise self._too_large_error()
                 self._reserve_up_to(self._watch.received)
                 chunks.append(chunk)
             if not message.get("more_body", False):
@@ -117,7 +117,7 @@ class _BodyReader:
         self._memory.reserve(count)
         self._reserved += count
 
-    def _too_large(self) -> BodyTooLarge:
+    def _too_large_error(self) -> BodyTooLarge:
         return BodyTooLarge(
             f"the body is larger than {self._memory.max_body_bytes} bytes; send fewer inputs at a time"
         )

@@ -34,11 +34,11 @@ def accepts_gzip(accept_encoding: str) -> bool:
     for part in accept_encoding.lower().split(","):
         coding, *parameters = (word.strip() for word in part.split(";"))
         if coding == "gzip":
-            return all(_weight(parameter) > 0 for parameter in parameters)
+            return all(_parse_weight(parameter) > 0 for parameter in parameters)
     return False
 
 
-def _weight(parameter: str) -> float:
+def _parse_weight(parameter: str) -> float:
     """Return the weight of a parameter like "q=0.5"; 0 for anything else."""
     name, _, value = parameter.partition("=")
     try:

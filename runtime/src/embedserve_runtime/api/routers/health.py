@@ -48,8 +48,8 @@ async def health(request: Request) -> Response:
 async def livez(request: Request) -> Response:
     readiness = get_server_context(request).readiness
     if readiness.is_broken:
-        return _probe(503, readiness.phase, readiness.message)
-    return _probe(200, "Alive", "the process answers")
+        return _answer_probe(503, readiness.phase, readiness.message)
+    return _answer_probe(200, "Alive", "the process answers")
 
 
 @probe_router.get(
@@ -60,7 +60,7 @@ async def livez(request: Request) -> Response:
 )
 async def readyz(request: Request) -> Response:
     readiness = get_server_context(request).readiness
-    return _probe(200 if readiness.is_ready else 503, readiness.phase, readiness.message)
+    return _answer_probe(200 if readiness.is_ready else 503, readiness.phase, readiness.message)
 
 
 @probe_router.get(
@@ -74,5 +74,5 @@ async def metrics(request: Request) -> Response:
     return BytesResponse(page, content_type=CONTENT_TYPE)
 
 
-def _probe(status: int, phase: str, message: str) -> Response:
+def _answer_probe(status: int, phase: str, message: str) -> Response:
     return BytesResponse(to_json(ProbeBody(status=str(phase), message=message)), status)

@@ -37,7 +37,7 @@ async def selfcheck(request: Request) -> Response:
 
 @router.get("/current", summary="The vector space of this process", response_model=CurrentAnswer)
 async def get_current(request: Request) -> Response:
-    return _current(request)
+    return _answer_current(request)
 
 
 @router.put(
@@ -48,10 +48,10 @@ async def put_current(request: Request, body: CurrentBody) -> Response:
     get_service(request)
     set_current: Callable[[str], None] = request.app.state.set_current
     set_current(body.vector_space)
-    return _current(request)
+    return _answer_current(request)
 
 
-def _current(request: Request) -> Response:
+def _answer_current(request: Request) -> Response:
     own = get_service(request).card.vector_space
     is_current = get_server_context(request).readiness.forwarding_space() is None
     return BytesResponse(to_json(CurrentAnswer(vector_space=own, current=is_current)))

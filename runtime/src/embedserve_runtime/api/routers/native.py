@@ -133,13 +133,13 @@ async def _bytes_response(
 def _write_tokens(inputs: Sequence[Input], prompt_length: int, located: list[list[Token]]) -> bytes:
     return orjson.dumps(
         [
-            [_token(token, prompt_length if isinstance(item, str) else 0) for token in tokens]
+            [_write_token(token, prompt_length if isinstance(item, str) else 0) for token in tokens]
             for item, tokens in zip(inputs, located, strict=True)
         ]
     )
 
 
-def _token(token: Token, prompt_length: int) -> dict[str, int | str | bool | None]:
+def _write_token(token: Token, prompt_length: int) -> dict[str, int | str | bool | None]:
     """As `EncodedToken` documents it; a model instance for each of a million tokens would take seconds."""
     start, stop = token.start, token.stop
     if start is None or stop is None or stop <= prompt_length:

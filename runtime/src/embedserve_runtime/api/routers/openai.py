@@ -61,18 +61,18 @@ async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
     responses=error_responses(OpenAIErrorBody, 401, 503),
 )
 async def models(request: Request) -> Response:
-    return BytesResponse(to_json(OpenAIModelList(data=[_model(request)])))
+    return BytesResponse(to_json(OpenAIModelList(data=[_describe_model(request)])))
 
 
 @router.get("/v1/models/{name:path}", include_in_schema=False)
 async def model(request: Request) -> Response:
-    found = _model(request)
+    found = _describe_model(request)
     if request.path_params["name"] != found.id:
         raise RouteNotFound(f"no such model; this server has {found.id}")
     return BytesResponse(to_json(found))
 
 
-def _model(request: Request) -> OpenAIModel:
+def _describe_model(request: Request) -> OpenAIModel:
     """Raises NotReady while there is none."""
     get_service(request)
     return OpenAIModel(id=get_server_context(request).model_name, created=STARTED)

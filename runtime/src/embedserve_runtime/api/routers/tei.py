@@ -176,7 +176,7 @@ async def info(request: Request) -> Response:
         model_sha=card.revision,
         model_dtype=service.engines[0].precision,
         served_model_name=server.model_name,
-        model_type=_model_type(card),
+        model_type=_describe_model_type(card),
         max_concurrent_requests=limits.queue_inputs,
         max_input_length=service.max_length,
         max_batch_tokens=limits.batch_tokens,
@@ -191,13 +191,13 @@ async def info(request: Request) -> Response:
         normalize=card.pipeline.normalize,
         prompts=list(card.prompts),
         default_prompt=card.default_prompt,
-        engine=_engine(service.engines),
+        engine=_describe_engines(service.engines),
         http_workers=server.http_workers,
     )
     return BytesResponse(to_json(content), headers=(vector_space_header(service),))
 
 
-def _engine(engines: Sequence[EngineFacts]) -> EngineBody:
+def _describe_engines(engines: Sequence[EngineFacts]) -> EngineBody:
     """Describe the engines, which are all of one kind."""
     first = engines[0]
     return EngineBody(
@@ -210,7 +210,7 @@ def _engine(engines: Sequence[EngineFacts]) -> EngineBody:
     )
 
 
-def _model_type(card: ModelCard) -> ModelType:
+def _describe_model_type(card: ModelCard) -> ModelType:
     match card.head:
         case ClassifierHead() as head:
             labels = LabelsModelType(
@@ -231,11 +231,11 @@ def _write_tokens(texts: list[str], prompt: str, tokenized: list[list[Token]]) -
     lists = []
     for text, tokens in zip(texts, tokenized, strict=True):
         offsets = compute_byte_offsets(prompt + text)
-        lists.append([_token(token, offsets) for token in tokens])
+        lists.append([_write_token(token, offsets) for token in tokens])
     return orjson.dumps(lists)
 
 
-def _token(token: Token, offsets: Sequence[int]) -> dict[str, int | str | bool | None]:
+def _write_token(token: Token, offsets: Sequence[int]) -> dict[str, int | str | bool | None]:
     """As `TokenItem` documents it; a model instance for each of a million tokens would take seconds."""
     if token.start is None or token.stop is None:
         return {"id": token.id, "text": token.text, "special": token.special, "start": None, "stop": None}

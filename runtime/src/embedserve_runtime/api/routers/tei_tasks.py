@@ -103,7 +103,7 @@ def predict_task(context: RequestContext, body: PredictBody) -> TeiTask:
         service.check_room(count)
         items = [_read_item(item) for item in inputs] if is_batch else [_read_item(inputs)]
         scored = await service.score(_score_query(context, body, items, ranks=False))
-        content = b",".join(_predictions(scored))
+        content = b",".join(_write_predictions(scored))
         return b"[" + content + b"]" if is_batch else content, scored.usage
 
     return TeiTask(count, run)
@@ -151,7 +151,7 @@ def _read_item(value: str | list[str] | list[str | list[str]]) -> str | Pair:
             )
 
 
-def _predictions(scored: ScoreResult) -> list[bytes]:
+def _write_predictions(scored: ScoreResult) -> list[bytes]:
     """Write a list of labels for each item, the most likely first."""
     labels = [orjson.dumps(label) for label in scored.labels]
     written = []
