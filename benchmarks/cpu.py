@@ -46,7 +46,7 @@ from embedserve_runtime.model.sources import open_model
 from tests.support.models import minilm_folder
 
 # Fewer say nothing: the time is doubled for a server that gives fewer.
-LEAST_ANSWERS = 4
+MIN_ANSWERS = 4
 PEERS: Mapping[str, Callable[[Path, int], Peer]] = {
     "8-bit": eight_bit,
     "sentence-transformers": sentence_transformers,
@@ -80,7 +80,7 @@ def measured(
     for _ in range(rounds):
         for server in servers:
             spent = seconds
-            while len(latencies := server.run(case, spent)) < LEAST_ANSWERS:
+            while len(latencies := server.run(case, spent)) < MIN_ANSWERS:
                 spent *= 2
                 if spent > START_SECONDS:
                     raise RuntimeError(

@@ -25,10 +25,10 @@ def sparse_dot_products(query: SparseVector, documents: Iterable[SparseVector]) 
     (documents,)."""
     products = []
     for document in documents:
-        _, ours, theirs = np.intersect1d(
+        _, query_places, document_places = np.intersect1d(
             query.indices, document.indices, assume_unique=True, return_indices=True
         )
-        products.append(query.values[ours] @ document.values[theirs])
+        products.append(query.values[query_places] @ document.values[document_places])
     return np.array(products, dtype=np.float32)
 
 

@@ -31,12 +31,12 @@ class LoadedSparseHead:
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> list[SparseVector]:
         bounds, max_sequences = batch.cu_seqlens, max(1, MAX_TILE_BYTES // (4 * self.head.vocabulary))
-        made: list[SparseVector] = []
+        vectors: list[SparseVector] = []
         for first in range(0, len(bounds) - 1, max_sequences):
             part = bounds[first : first + max_sequences + 1]
             dense = pool_logits(hidden[part[0] : part[-1]], part - part[0], self.head, self.layers)
-            made += map(to_sparse_vector, dense)
-        return made
+            vectors += map(to_sparse_vector, dense)
+        return vectors
 
 
 def pool_logits(
@@ -75,8 +75,8 @@ def prune(vector: SparseVector, *, top_k: int | None = None, threshold: float = 
 
 
 def _log1p(values: FloatArray, head: SparseHead) -> FloatArray:
-    once: FloatArray = np.log1p(values)
-    return np.log1p(once) if head.log_twice else once
+    logarithms: FloatArray = np.log1p(values)
+    return np.log1p(logarithms) if head.log_twice else logarithms
 
 
 def _iterate_tiles(cu_seqlens: Int32Array, size: int) -> Iterator[tuple[slice, slice, Int32Array]]:

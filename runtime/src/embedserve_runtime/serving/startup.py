@@ -50,13 +50,13 @@ def prepare_model(config: RuntimeConfig, on_loaded: Callable[[], object]) -> Ser
 
     on_loaded: called once when the model is in memory. Raises EmbedserveError.
     """
-    begun = time.perf_counter()
+    started = time.perf_counter()
     runners = load_runners(config)
     tokenizer = TextTokenizer.from_card(runners[0].card)
     log.info(
         "model loaded",
         extra={
-            "seconds": round(time.perf_counter() - begun, 3),
+            "seconds": round(time.perf_counter() - started, 3),
             "engines": [asdict(runner.engine) for runner in runners],
         },
     )
@@ -174,6 +174,6 @@ def _log_split(split: CpuSplit) -> None:
 def _measure_tokenizing(tokenizer: TextTokenizer) -> float:
     """Measure the CPU seconds per token of tokenizing, over texts of many kinds that were not tokenized before."""
     texts = parity_texts()
-    begun = time.process_time()
+    started = time.process_time()
     tokens = sum(map(len, tokenizer.encode(texts, "", TruncationRules(truncate=True))))
-    return (time.process_time() - begun) / max(tokens, 1)
+    return (time.process_time() - started) / max(tokens, 1)

@@ -83,18 +83,18 @@ class RequestTracer:
         """Add a span for each stage, one after another; queue and forward are means over the inputs, tokenize includes
         reading the JSON."""
         context = set_span_in_context(request)
-        begun = start + int(facts.read_seconds * SECOND)
+        started = start + int(facts.read_seconds * SECOND)
         lengths = (
             ("tokenize", facts.tokenize_seconds),
             ("queue", facts.queue_seconds),
             ("forward", facts.engine_seconds),
         )
-        at = begun
+        at = started
         for name, seconds in lengths:
             until = min(at + int(seconds * SECOND), end)
             self._tracer.start_span(name, context=context, start_time=at).end(until)
             at = until
-        encoding = min(max(begun + int(facts.service_seconds * SECOND), at), end)
+        encoding = min(max(started + int(facts.service_seconds * SECOND), at), end)
         self._tracer.start_span("encode", context=context, start_time=encoding).end(end)
 
 

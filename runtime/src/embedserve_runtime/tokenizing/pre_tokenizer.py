@@ -104,10 +104,10 @@ def _lowers_letters(tokenizer: Tokenizer, tokenizer_json: Mapping[str, Any]) -> 
     normalizer = tokenizer.normalizer
     if normalizer is None:
         return False
-    made = [normalizer.normalize_str(character) for character in _PRINTABLE]
-    if made == list(_PRINTABLE):
+    normalized = [normalizer.normalize_str(character) for character in _PRINTABLE]
+    if normalized == list(_PRINTABLE):
         return False
-    return True if made == list(_PRINTABLE.lower()) else None
+    return True if normalized == list(_PRINTABLE.lower()) else None
 
 
 def _is_by_character(step: Mapping[str, Any]) -> bool:
