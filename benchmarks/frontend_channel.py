@@ -19,8 +19,10 @@ import uvloop
 
 from embedserve_runtime.engines.base import FlatTokens
 from embedserve_runtime.engines.results import Output, Results
+from embedserve_runtime.frontends.context import build_request_series
 from embedserve_runtime.frontends.engine_channel import EngineChannel
 from embedserve_runtime.frontends.front_end_channel import FrontEndChannel
+from embedserve_runtime.frontends.interpreter import tune_interpreter
 from embedserve_runtime.frontends.messages import (
     EngineMessage,
     QueueDepthChanged,
@@ -28,7 +30,6 @@ from embedserve_runtime.frontends.messages import (
     RequestFailed,
 )
 from embedserve_runtime.frontends.remote_dispatcher import RemoteDispatcher
-from embedserve_runtime.frontends.setup import prepare_process, request_series
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest, OutcomeCallback
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits, QueueDepth
@@ -85,7 +86,7 @@ class Answering:
 
 async def channel_seconds() -> float:
     """CPU seconds of this process for all requests through the channel."""
-    metrics, counted = Metrics(request_series()), Counted(RATE * SECONDS)
+    metrics, counted = Metrics(build_request_series()), Counted(RATE * SECONDS)
     channel = EngineChannel(metrics, metrics.page)
     channel.open(cast(Dispatcher, Answering(counted)))
     peer = channel.add(IDENTITY, on_hello=lambda _: None, on_ready=lambda: None, on_failure=lambda: None)
@@ -157,7 +158,7 @@ async def bare_front_end(descriptor: str) -> None:
 
 
 def main() -> None:
-    prepare_process()
+    tune_interpreter()
     match sys.argv[1:]:
         case ["channel", address]:
             uvloop.run(channel_front_end(address))

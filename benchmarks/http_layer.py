@@ -25,7 +25,8 @@ from benchmarks.null_server import DIMENSIONS, NullApplication, null_server
 from embedserve_runtime.api.encoding import write_number_arrays, write_openai_base64, write_openai_numbers
 from embedserve_runtime.api.schemas.parsing import read_json
 from embedserve_runtime.api.schemas.tei import EmbedBody
-from embedserve_runtime.frontends.setup import prepare_process, request_series
+from embedserve_runtime.frontends.context import build_request_series
+from embedserve_runtime.frontends.interpreter import tune_interpreter
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.requests import RequestFacts
@@ -62,11 +63,11 @@ def measure_requests(seconds: float, connections: int) -> None:
 
 def measure_parts() -> None:
     """The parts of one `/embed` of one text, each alone, best of several; the application without sockets in turn."""
-    prepare_process()
+    tune_interpreter()
     whole = uvloop.run(_application_seconds(20_000)) * 1e6
     tokenizer = tiny_tokenizer()
     row = np.random.default_rng(0).standard_normal((1, DIMENSIONS), dtype=np.float32)
-    metrics = Metrics(request_series()).requests
+    metrics = Metrics(build_request_series()).requests
     facts = RequestFacts(None, False, 1, [14], 0.001, 0.001, 0.001)
     parts: dict[str, Callable[[], object]] = {
         "JSON in": lambda: read_json(EmbedBody, BODY),

@@ -18,7 +18,8 @@ from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings, ServerSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.frontends.setup import ConnectionMetrics, prepare_process, request_series
+from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series
+from embedserve_runtime.frontends.interpreter import tune_interpreter
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server.http_server import HttpServer
@@ -39,7 +40,7 @@ class NullApplication:
         def run(batch: PackedBatch) -> FloatArray:
             return rows[: len(batch.cu_seqlens) - 1]
 
-        metrics = Metrics(request_series())
+        metrics = Metrics(build_request_series())
         limits = Limits(16_384, 1_000_000, 20_000)
         runner = TinyRunner(run)
         self.dispatcher = Dispatcher([runner], limits, clock=time.perf_counter, observer=metrics)
@@ -89,7 +90,7 @@ def null_server(*, with_grpc: bool = False) -> Iterator[NullServer]:
 
 
 def _process(sock: socket.socket, control: Connection, with_grpc: bool) -> None:
-    prepare_process()
+    tune_interpreter()
     uvloop.run(_serve(sock, control, with_grpc))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_runtime.frontends.setup import request_series
+from embedserve_runtime.frontends.context import build_request_series
 from embedserve_runtime.telemetry.metrics import Metrics
 
 CHART = Path(__file__).parents[2] / "charts" / "embedserve"
@@ -17,7 +17,7 @@ METRIC = re.compile(r"\bembedserve_[a-z_]+")
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.name)
 def test_every_metric_that_is_asked_for_exists(file: Path) -> None:
-    metrics = Metrics(request_series())
+    metrics = Metrics(build_request_series())
     there = {sample.name for family in metrics.registry.collect() for sample in family.samples}
     # A gauge with labels has samples only once it is set.
     there |= {family.name for family in metrics.registry.collect()}

@@ -24,7 +24,7 @@ from embedserve_runtime.config import BatchingSettings, ServerSettings
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import EngineFailure
-from embedserve_runtime.frontends.setup import ConnectionMetrics, request_series
+from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series
 from embedserve_runtime.heads.sparse import to_sparse_vector
 from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
 from embedserve_runtime.model.card import ModelCard
@@ -291,7 +291,7 @@ async def bench(
 ) -> AsyncIterator[Bench]:
     """A server around `run` and `card`, or around a real `model`."""
     card = model.card if model else card or card_of()
-    metrics = Metrics(request_series())
+    metrics = Metrics(build_request_series())
     limits = limits or Limits(256, 100_000, 2_000)
     runner = model or TinyRunner(run or mean_of_ids(card.pipeline.full_dimensions))
     dispatcher = Dispatcher(
@@ -333,7 +333,7 @@ async def bench(
 
 def openapi_document() -> dict[str, Any]:
     """The document of a server without a management port."""
-    metrics = Metrics(request_series())
+    metrics = Metrics(build_request_series())
     memory = RequestMemory(2**20, 2**24)
     context = ServerContext(Readiness(), "tiny", metrics.requests, page_of(metrics), memory)
     return create_app(context, ServerSettings()).openapi()

@@ -3,139 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import stat
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 import pytest
-import zmq
-from msgspec.structs import replace
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import (
     BatchTooLarge,
     DeadlineExceeded,
     EmbedserveError,
     EngineFailure,
-    FrontEndFailure,
     NotReady,
     Overloaded,
 )
-from embedserve_runtime.frontends.codec import Buffer, Encoder
-from embedserve_runtime.frontends.engine_channel import EngineChannel, Peer
-from embedserve_runtime.frontends.front_end_channel import FrontEndChannel
 from embedserve_runtime.frontends.messages import (
-    EngineMessage,
     MetricsPageReply,
     MetricsPageRequest,
     QueueDepthChanged,
-    RequestCompleted,
-    RequestFailed,
-    ServerStatus,
-    Submit,
+    StatusChanged,
 )
-from embedserve_runtime.frontends.remote_dispatcher import RemoteDispatcher
-from embedserve_runtime.frontends.setup import request_series
-from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
-from embedserve_runtime.scheduling.dispatcher import Dispatcher
+from embedserve_runtime.scheduling.batches import CompletedRequest
 from embedserve_runtime.scheduling.policy import Limits, QueueDepth
-from embedserve_runtime.telemetry.metrics import Metrics
-from tests.runtime.serve_kit import GatedRun, Run, TinyRunner, mean_of_ids
-
-LIMITS = Limits(64, 1_000, 10)
-LATER = 3_600.0
-
-
-@dataclass
-class FrontEnd:
-    """One end of the channel as a front end has it, and what the engine's process knows of it.
-
-    received: messages that are no outcomes.
-    """
-
-    limits: Limits
-    channel: FrontEndChannel = field(init=False)
-    dispatcher: RemoteDispatcher = field(init=False)
-    peer: Peer = field(init=False)
-    received: list[EngineMessage] = field(default_factory=list)
-    said_hello: asyncio.Event = field(default_factory=asyncio.Event)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def connect(self, channel: EngineChannel, identity: bytes) -> None:
-        self.peer = channel.add(
-            identity,
-            on_hello=lambda _: self.said_hello.set(),
-            on_ready=lambda: None,
-            on_failure=self.ended.set,
-        )
-        self.channel = FrontEndChannel(channel.address, identity, self._receive, self.ended.set)
-        self.dispatcher = RemoteDispatcher(self.channel, self.limits)
-
-    def _receive(self, message: EngineMessage) -> None:
-        if isinstance(message, RequestCompleted | RequestFailed):
-            self.dispatcher.receive(message)
-            return
-        self.received.append(message)
-        if isinstance(message, QueueDepthChanged):
-            self.dispatcher.receive(message)
-
-
-@dataclass
-class Served:
-    channel: EngineChannel
-    dispatcher: Dispatcher
-    front_ends: list[FrontEnd]
-
-
-@asynccontextmanager
-async def served(run: Run, front_ends: int = 1, limits: Limits = LIMITS) -> AsyncIterator[Served]:
-    metrics = Metrics(request_series())
-    channel = EngineChannel(metrics, lambda: b"the page")
-    dispatcher = Dispatcher([TinyRunner(run)], limits, clock=perf_counter, observer=channel)
-    channel.open(dispatcher)
-    made = [FrontEnd(limits) for _ in range(front_ends)]
-    try:
-        for index, one in enumerate(made):
-            one.connect(channel, b"front-end-%d" % index)
-            await one.said_hello.wait()
-        yield Served(channel, dispatcher, made)
-    finally:
-        dispatcher.close("the test is over")
-        for one in made:
-            channel.remove(one.peer)
-            one.channel.close()
-        channel.close()
-
-
-def batch_request(*sequences: Int32Array, wanted: Output = Output.DENSE) -> BatchRequest:
-    return BatchRequest(sequences, wanted)
-
-
-def ids(*values: int) -> Int32Array:
-    return np.array(values, dtype=np.int32)
-
-
-def submit(
-    front_end: FrontEnd, *sequences: Int32Array, seconds: float = LATER
-) -> asyncio.Task[CompletedRequest]:
-    return asyncio.create_task(
-        front_end.dispatcher.submit(batch_request(*sequences), perf_counter() + seconds)
-    )
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    while not is_so():  # noqa: ASYNC110  # turns of the loop, no time
-        await asyncio.sleep(0)
-
-
-async def until_queued(dispatcher: Dispatcher, inputs: int) -> None:
-    await until(lambda: dispatcher.queued_inputs == inputs)
+from tests.runtime.frontends.channel_kit import (
+    LATER,
+    LIMITS,
+    FrontEnd,
+    batch_request,
+    ids,
+    served,
+    submit,
+    until,
+    until_queued,
+)
+from tests.runtime.serve_kit import GatedRun, mean_of_ids
 
 
 async def test_rows_come_back_to_the_front_end_that_asked() -> None:
@@ -245,7 +146,7 @@ async def test_what_waits_is_told_from_half_of_a_bound_on_and_once_a_turn(
             server.dispatcher.start(batch_request(*sequences), perf_counter() + LATER, lambda _: None)
             server.channel.batch_done(inputs=1, tokens=1, padding=0, seconds=0.1, failed=False)
         await asyncio.sleep(0)
-        last = ServerStatus(b"")
+        last = StatusChanged(b"")
         server.channel.broadcast(last)
         await until(lambda: last in front_end.received)
         assert front_end.received == [*told, last]
@@ -340,83 +241,3 @@ async def test_no_message_is_lost_to_a_front_end_that_does_not_read() -> None:
         gate.release()
         with pytest.raises(NotReady):
             await first
-
-
-@contextmanager
-def raw_socket(address: str, identity: bytes) -> Iterator[zmq.Socket[bytes]]:
-    """That of a front end which sends whatever it is given."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as raw:
-        raw.setsockopt(zmq.LINGER, 0)
-        raw.setsockopt(zmq.ROUTING_ID, identity)
-        raw.connect(address)
-        yield raw
-
-
-SUBMIT = Submit.of(1, batch_request(ids(7)), LATER)
-MALFORMED: dict[str, Sequence[Buffer]] = {
-    "no msgpack": [b"GET / HTTP/1.1\r\n\r\n"],
-    "nothing": [b""],
-    "nothing, and much beside it": [b"", bytes(2**20)],
-    "a message for front ends": Encoder().encode(ServerStatus(b"")),
-    "a request that contradicts itself": Encoder().encode(replace(SUBMIT, request=2, token_ids=ids(1, 2))),
-    "a number that is taken": Encoder().encode(SUBMIT),
-}
-
-
-@pytest.mark.parametrize("parts", MALFORMED.values(), ids=MALFORMED)
-async def test_a_malformed_message_ends_only_the_front_end_that_sent_it(parts: Sequence[Buffer]) -> None:
-    gate, ended = GatedRun(), asyncio.Event()
-    async with served(gate) as server:
-        (other,) = server.front_ends
-        first = submit(other, ids(1))
-        await asyncio.to_thread(gate.entered.acquire)
-        kept = submit(other, ids(2))
-        server.channel.add(b"broken", on_hello=lambda _: None, on_ready=lambda: None, on_failure=ended.set)
-        with raw_socket(server.channel.address, b"broken") as broken:
-            broken.send_multipart(Encoder().encode(replace(SUBMIT, deadline=perf_counter() + LATER)))
-            await until_queued(server.dispatcher, 2)
-            broken.send_multipart(parts)
-            await ended.wait()
-            assert server.dispatcher.queued_inputs == 1
-            # Nothing of it is taken any more.
-            broken.send_multipart(Encoder().encode(replace(SUBMIT, request=3)))
-            third = submit(other, ids(3))
-            await until(lambda: server.dispatcher.queued_inputs > 1)
-        gate.release()
-        await asyncio.gather(first, kept, third)
-        assert not other.ended.is_set()
-    assert sorted(int(one) for batch in gate.batches for one in batch.token_ids) == [1, 2, 3]
-
-
-async def test_what_is_not_zeromq_at_all_disturbs_nobody() -> None:
-    async with served(mean_of_ids()) as server:
-        with socket.socket(socket.AF_UNIX) as stranger:
-            stranger.connect(server.channel.address.removeprefix("ipc://"))
-            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
-            await submit(server.front_ends[0], ids(1))
-
-
-def modes(address: str) -> tuple[bool, int]:
-    """Whether there is a socket, and who may enter its folder."""
-    path = Path(address.removeprefix("ipc://"))
-    return path.is_socket(), stat.S_IMODE(path.parent.stat().st_mode)
-
-
-async def test_only_this_user_reaches_the_socket_and_it_is_gone_in_the_end() -> None:
-    async with served(mean_of_ids()) as server:
-        address = server.channel.address
-        assert modes(address) == (True, 0o700)
-    with pytest.raises(FileNotFoundError):
-        modes(address)
-
-
-async def test_a_folder_whose_path_is_too_long_for_a_socket_is_told_as_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / ("long" * 30)
-    folder.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    metrics = Metrics(request_series())
-    with pytest.raises(FrontEndFailure, match="TMPDIR"):
-        EngineChannel(metrics, metrics.page)
-    assert not [*folder.iterdir()]

@@ -15,7 +15,7 @@ from tests.runtime.serve.wire import Target, Wire, chunked, post, request, targe
 from tests.support.models import small_minilm
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
-MOST_BODY = 2**20
+MAX_BODY = 2**20
 KEY = "correct-horse"
 TEXT = json.dumps({"inputs": "some text"}).encode()
 JSON = "content-type: application/json"
@@ -29,7 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(model: Path) -> Iterator[Target]:
-    with target(model, model.parent / "open", {"server": {"max_body_bytes": MOST_BODY}}) as started:
+    with target(model, model.parent / "open", {"server": {"max_body_bytes": MAX_BODY}}) as started:
         yield started
 
 
@@ -76,7 +76,7 @@ def test_a_body_of_960_kb_in_chunks_is_taken(server: Target, size: int) -> None:
 def test_a_client_that_sends_all_of_a_body_beyond_the_limit_can_read_the_413(
     server: Target, framing: str
 ) -> None:
-    body = b'{"inputs": "%b"}' % (b"a" * (2 * MOST_BODY - 32))
+    body = b'{"inputs": "%b"}' % (b"a" * (2 * MAX_BODY - 32))
     wire = server.wire()
     with server.counts_one(413, "/embed"):
         if framing == "chunked":
@@ -94,7 +94,7 @@ def test_a_client_that_sends_all_of_a_body_beyond_the_limit_can_read_the_413(
 
 def test_a_body_that_is_announced_beyond_the_limit_gets_413_before_any_of_it_comes(server: Target) -> None:
     wire = server.wire()
-    wire.send(request("POST", "/embed", JSON, f"content-length: {MOST_BODY + 1}"))
+    wire.send(request("POST", "/embed", JSON, f"content-length: {MAX_BODY + 1}"))
     answer = wire.answer()
     assert (answer.status, answer.get("connection")) == (413, "close"), answer
     assert wire.ending().how == "closed"
@@ -127,7 +127,7 @@ def test_a_client_that_waits_for_100_with_too_large_a_body_gets_413_before_it_se
     server: Target,
 ) -> None:
     wire = server.wire()
-    length = f"content-length: {MOST_BODY + 1}"
+    length = f"content-length: {MAX_BODY + 1}"
     wire.send(request("POST", "/embed", JSON, "expect: 100-continue", length))
     answer = wire.answer()
     assert answer.status == 413, answer
@@ -152,6 +152,7 @@ def test_a_head_of_600_kb_is_431_and_counted(server: Target, head: str) -> None:
     wire.send_or_be_cut(TOO_LARGE[head])
     answer = wire.answer()
     assert answer.status in expected, answer
+    assert answer.status == 400 or b"larger than 65536 bytes" in answer.body
     assert wire.ending().data == b""
     after = {status: server.requests(status, "other") for status in (400, 431)}
     counted = {status: after[status] - before[status] for status in after}
@@ -177,6 +178,13 @@ NO_REQUESTS = {
     "chunks that are not last": request(
         "POST", "/embed", JSON, "transfer-encoding: chunked, gzip", body=chunked(TEXT)
     ),
+    "a coding below the chunks": request(
+        "POST", "/embed", JSON, "transfer-encoding: gzip, chunked", body=chunked(TEXT)
+    ),
+    "chunks twice": request("POST", "/embed", JSON, CHUNKED, CHUNKED, body=chunked(TEXT)),
+    "no host": b"GET /health HTTP/1.1\r\n\r\n",
+    "two hosts": request("GET", "/health", "host: b"),
+    "no version": b"GET /health\r\n\r\n",
 }
 
 
@@ -188,6 +196,7 @@ def test_what_is_no_request_is_400_and_closed_and_counted(server: Target, name: 
         answer = wire.answer()
         assert answer.status == 400, answer
         assert answer.get("connection") == "close", answer
+        assert answer.body == b"This is not a well-formed HTTP request.\n"
         assert wire.ending().data == b"", "something was taken for a second request"
 
 

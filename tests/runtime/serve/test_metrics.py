@@ -8,7 +8,7 @@ import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.results import Output
-from embedserve_runtime.frontends.setup import request_series
+from embedserve_runtime.frontends.context import build_request_series
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.requests import RequestFacts, RequestMetrics
@@ -75,7 +75,7 @@ async def test_a_vector_that_is_no_number_is_counted_by_its_cause() -> None:
 
 
 def test_the_page_is_the_sum_of_all_front_ends() -> None:
-    series = request_series()
+    series = build_request_series()
     metrics = Metrics(series)
     others = [RequestMetrics(series, series.layout.new_row()) for _ in range(2)]
     for front in others:

@@ -153,6 +153,17 @@ async def test_a_killed_front_end_is_replaced_and_costs_the_others_nothing(serve
         assert (await client.post("/embed", json={"inputs": "a"})).status_code == 200
 
 
+async def test_a_front_end_that_hangs_is_killed_and_replaced(server: Live) -> None:
+    replaced = await asyncio.to_thread(metric, server, "embedserve_http_workers_replaced_total")
+    hung = workers_of(server)[0]
+    os.kill(hung, signal.SIGSTOP)  # its sockets go on accepting connections
+    await asyncio.to_thread(until, server, "embedserve_http_workers_replaced_total", replaced + 1)
+    await asyncio.to_thread(until, server, "embedserve_http_workers", WORKERS)
+    assert hung not in workers_of(server)
+    async with httpx.AsyncClient(base_url=server.address, timeout=60) as client:
+        assert (await client.post("/embed", json={"inputs": "a"})).status_code == 200
+
+
 def identity_of(pid: int) -> str:
     """What the engine's process knows a front end by."""
     arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")

@@ -15,6 +15,7 @@ from starlette.types import Scope
 
 from embedserve_runtime.api.api_keys import ApiKeys
 from embedserve_runtime.api.errors import DISCONNECT_CAUSE, INTERNAL, HttpError, find_http_error
+from embedserve_runtime.api.json_limits import JsonBounds
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.service import EmbeddingService
@@ -36,9 +37,8 @@ _numbers = itertools.count(1)
 class ServerContext:
     """What all requests of the process share.
 
-    model_name: the name of the model in answers. metrics_page: renders `/metrics`. max_json_values: the limit of values
-    in one body, token ids included. http_workers: the number of processes that serve HTTP, this one included.
-    access_log: gets a line for each request.
+    model_name: the name of the model in answers. metrics_page: renders `/metrics`. http_workers: the number of
+    processes that serve HTTP, this one included. access_log: gets a line for each request.
     """
 
     readiness: Readiness
@@ -48,7 +48,7 @@ class ServerContext:
     memory: RequestMemory
     keys: ApiKeys = field(default_factory=ApiKeys)
     tracer: RequestTracer | None = None
-    max_json_values: int = 1_000_000
+    json_bounds: JsonBounds = field(default_factory=JsonBounds)
     http_workers: int = 1
     access_log: logging.Logger = log
 

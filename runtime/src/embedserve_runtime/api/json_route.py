@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from embedserve_runtime.api.context import RequestContext, get_scope_context, get_server_context
 from embedserve_runtime.api.errors import UnsupportedMediaType
-from embedserve_runtime.api.json_limits import check_value_count
+from embedserve_runtime.api.json_limits import check_json_size
 from embedserve_runtime.api.schemas.base import ApiModel
 from embedserve_runtime.api.schemas.parsing import read_json
 
@@ -69,7 +69,7 @@ def _build_application(endpoint: Callable[..., Awaitable[Response]], model: type
             response = await endpoint(request)
         else:
             context = get_scope_context(scope)
-            await check_value_count(context.body, get_server_context(request).max_json_values)
+            await check_json_size(context.body, get_server_context(request).json_bounds)
             response = await endpoint(request, read_body(context, model))
         await response(scope, receive, send)
 

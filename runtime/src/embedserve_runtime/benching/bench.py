@@ -21,7 +21,7 @@ from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.cpu.split import front_ends
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import WrongModelKind
-from embedserve_runtime.frontends.measuring import around_seconds
+from embedserve_runtime.frontends.overhead import measure_overhead
 from embedserve_runtime.loading.runners import choose_variant, load_runner
 from embedserve_runtime.runners.base import Runner, repeat_by_concurrency
 from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
@@ -114,7 +114,7 @@ def run_benchmark(config: RuntimeConfig, options: BenchOptions) -> BenchReport:
     )
     http_workers = front_ends(
         usable_cpus(),
-        around=around_seconds(card, tokenizer, texts),
+        around=measure_overhead(card, tokenizer, texts),
         rate=calibration.tokens_per_second,
         threads=runner.engine.threads,
     )

@@ -1,5 +1,8 @@
 """Front-end processes: N of them speak HTTP and tokenise, one process schedules and runs the engine.
 
+    front_end          the interface of whatever answers clients, and the values it is given
+    in_process         the engine's process answers itself
+    auto_sized         the number of processes is measured first
     messages           what passes between them
     codec              messages as bytes
     message_socket     a ZeroMQ socket on the event loop

@@ -21,6 +21,7 @@ from embedserve_runtime.frontends.messages import (
     Cancel,
     EngineMessage,
     FrontEndMessage,
+    Heartbeat,
     Hello,
     MetricsPageReply,
     MetricsPageRequest,
@@ -36,8 +37,12 @@ from embedserve_runtime.scheduling.policy import QueueDepth
 
 log = logging.getLogger(__name__)
 
-# Front ends are told what waits from this share of either bound on: below it they would admit what they get.
-TOLD_FROM = 0.5
+# The queue depth is reported to front ends from this share of either bound on: below it they admit whatever comes.
+REPORTED_LOAD = 0.5
+# Heartbeats that a front end may miss: a loop that is starved of its core, or a large collection, takes seconds.
+MAX_MISSED_HEARTBEATS = 4
+# Until its first message: a process that imports its libraries on a busy core has taken 8 s.
+MAX_HEARTBEATS_OF_START = 45
 
 
 class EngineChannel:
@@ -49,8 +54,8 @@ class EngineChannel:
         self._metrics_page = metrics_page
         self._dispatcher: Dispatcher | None = None
         self._peers: dict[bytes, Peer] = {}
-        self._told = QueueDepth(0, 0, None)
-        self._telling_is_due = False
+        self._reported = QueueDepth(0, 0, None)
+        self._report_is_due = False
         self._encoder, self._decoder = Encoder(), engine_decoder()
         self._folder = tempfile.mkdtemp(prefix="embedserve-")
         self.address = f"ipc://{self._folder}/engine"
@@ -90,7 +95,7 @@ class EngineChannel:
             peer.cancel_all()
 
     def broadcast(self, message: EngineMessage) -> None:
-        """To all that have said hello; what the others are to know they are told when they do."""
+        """Send to all that have said hello; a later one gets the present state when it says hello."""
         parts = self._encoder.encode(message)
         for peer in self._peers.values():
             if peer.has_said_hello:
@@ -140,25 +145,25 @@ class EngineChannel:
 
     def queue_changed(self) -> None:
         """Tell at the end of this turn of the loop."""
-        if not self._telling_is_due:
-            self._telling_is_due = True
-            asyncio.get_running_loop().call_soon(self._tell)
+        if not self._report_is_due:
+            self._report_is_due = True
+            asyncio.get_running_loop().call_soon(self._report_queue_depth)
 
-    def _tell(self) -> None:
-        self._telling_is_due = False
+    def _report_queue_depth(self) -> None:
+        self._report_is_due = False
         if self._dispatcher is None:
             return
         queue_depth = self._dispatcher.queue_depth
-        if queue_depth == self._told or not (self._is_worth_telling(queue_depth) or self._told.inputs):
+        if queue_depth == self._reported or not (self._is_reportable(queue_depth) or self._reported.inputs):
             return
-        self._told = queue_depth if self._is_worth_telling(queue_depth) else QueueDepth(0, 0, None)
-        self.broadcast(QueueDepthChanged(self._told))
+        self._reported = queue_depth if self._is_reportable(queue_depth) else QueueDepth(0, 0, None)
+        self.broadcast(QueueDepthChanged(self._reported))
 
-    def _is_worth_telling(self, queue_depth: QueueDepth) -> bool:
+    def _is_reportable(self, queue_depth: QueueDepth) -> bool:
         limits = self.dispatcher.limits
         return (
-            queue_depth.inputs > TOLD_FROM * limits.queue_inputs
-            or queue_depth.tokens > TOLD_FROM * limits.queue_tokens
+            queue_depth.inputs > REPORTED_LOAD * limits.queue_inputs
+            or queue_depth.tokens > REPORTED_LOAD * limits.queue_tokens
         )
 
 
@@ -180,11 +185,23 @@ class Peer:
         self._on_hello = on_hello
         self._on_ready = on_ready
         self._running: dict[int, int] = {}
+        self._missed_heartbeats = 0
+
+    def is_hung(self) -> bool:
+        """Whether nothing has come from it for too long. To be asked once every `HEARTBEAT_SECONDS`.
+
+        Counts how often it was asked rather than seconds: a pause of this process, whose messages wait meanwhile, is
+        no silence of its front ends.
+        """
+        self._missed_heartbeats += 1
+        allowed = MAX_MISSED_HEARTBEATS if self.has_said_hello else MAX_HEARTBEATS_OF_START
+        return self._missed_heartbeats > allowed
 
     def send(self, message: EngineMessage) -> None:
         self._channel.send(self.identity, message)
 
     def receive(self, message: FrontEndMessage) -> None:
+        self._missed_heartbeats = 0
         match message:
             case Submit():
                 self._submit(message)
@@ -197,6 +214,8 @@ class Peer:
                 self._on_hello(self)
             case Ready():
                 self._on_ready()
+            case Heartbeat():
+                pass
 
     def cancel_all(self) -> None:
         for request in [*self._running]:

@@ -1,6 +1,6 @@
 """Messages between a front end and the engine's process.
 
-Each is a frozen struct, told from the others by the name of its class; `codec` says how arrays in it are carried.
+Each is a frozen struct, tagged with the name of its class; `codec` says how arrays in it are carried.
 Requests have the numbers that their front end gave them.
 """
 
@@ -20,8 +20,9 @@ from embedserve_runtime.errors import EmbedserveError, EngineFailure, Overloaded
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
 from embedserve_runtime.scheduling.policy import QueueDepth
 
+HEARTBEAT_SECONDS = 2.0
 # Of a sequence; positions are 32 bits wide.
-MOST_TOKENS = 2**31 - 1
+MAX_SEQUENCE_TOKENS = 2**31 - 1
 
 
 class Message(Struct, frozen=True, array_like=True, tag=True):
@@ -39,6 +40,10 @@ class Ready(Message, frozen=True):
     """The front end has its tokenizer and can answer requests."""
 
 
+class Heartbeat(Message, frozen=True):
+    """The front end's event loop is running; sent every `HEARTBEAT_SECONDS`."""
+
+
 class Submit(Message, frozen=True):
     """A request to run. deadline: of the monotonic clock, which all processes of a machine share.
 
@@ -49,7 +54,7 @@ class Submit(Message, frozen=True):
     deadline: float
     wanted: Output
     max_bytes: int | None
-    lengths: list[Annotated[int, Meta(ge=1, le=MOST_TOKENS)]]
+    lengths: list[Annotated[int, Meta(ge=1, le=MAX_SEQUENCE_TOKENS)]]
     token_ids: Int32Array
     token_types: Int32Array | None
     unpooled: Int32Array | None
@@ -114,28 +119,28 @@ class MetricsPageRequest(Message, frozen=True):
     request: int
 
 
-FrontEndMessage: TypeAlias = Hello | Ready | Submit | Cancel | MetricsPageRequest
+FrontEndMessage: TypeAlias = Hello | Ready | Heartbeat | Submit | Cancel | MetricsPageRequest
 
 
 # -- from the engine's process
 
 
 class Configure(Message, frozen=True):
-    """The settings of a front end. setup: a pickled `Setup`."""
+    """The settings of a front end. settings: a pickled `FrontEndSettings`."""
 
-    setup: bytes
+    settings: bytes
 
 
-class ServerStatus(Message, frozen=True):
-    """Where the server stands in its life. told: a pickled `Told`."""
+class StatusChanged(Message, frozen=True):
+    """Where the server stands in its life. status: a pickled `ServerStatus`."""
 
-    told: bytes
+    status: bytes
 
 
 class ModelOpened(Message, frozen=True):
-    """There is a model to serve. opening: a pickled `Opening`."""
+    """There is a model to serve. model: a pickled `ServedModel`."""
 
-    opening: bytes
+    model: bytes
 
 
 class QueueDepthChanged(Message, frozen=True):
@@ -184,7 +189,7 @@ class Stop(Message, frozen=True):
 
 EngineMessage: TypeAlias = (
     Configure
-    | ServerStatus
+    | StatusChanged
     | ModelOpened
     | QueueDepthChanged
     | RequestCompleted

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from embedserve_runtime.api.app import create_app
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.config import ServerSettings
-from embedserve_runtime.frontends.setup import ConnectionMetrics
+from embedserve_runtime.frontends.context import ConnectionMetrics
 from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.server.sockets import Ports
 
@@ -28,8 +28,8 @@ class Servers:
         for server in self._servers:
             server.stop()
 
-    async def finished(self) -> None:
-        await asyncio.gather(*(server.finished() for server in self._servers))
+    async def wait_finished(self) -> None:
+        await asyncio.gather(*(server.wait_finished() for server in self._servers))
 
     async def abort(self) -> None:
         await asyncio.gather(*(server.abort() for server in self._servers))

@@ -14,8 +14,15 @@ from dataclasses import replace
 
 from embedserve_runtime.errors import FrontEndFailure
 from embedserve_runtime.frontends.engine_channel import EngineChannel, Peer
-from embedserve_runtime.frontends.messages import Configure, ModelOpened, ServerStatus, Stop
-from embedserve_runtime.frontends.setup import Opening, Setup, Told, pickled
+from embedserve_runtime.frontends.front_end import FrontEndSettings, ServedModel, ServerStatus
+from embedserve_runtime.frontends.messages import (
+    HEARTBEAT_SECONDS,
+    Configure,
+    ModelOpened,
+    StatusChanged,
+    Stop,
+)
+from embedserve_runtime.frontends.pickling import to_pickle
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.server.sockets import Ports
 from embedserve_runtime.service.readiness import Phase
@@ -27,42 +34,42 @@ log = logging.getLogger(__name__)
 
 # A process that lives shorter than this has failed to start rather than died at work.
 SHORT_LIFE_SECONDS = 10.0
-MOST_SHORT_LIVES = 5
-LONGEST_PAUSE_SECONDS = 5.0
+MAX_SHORT_LIVES = 5
+MAX_PAUSE_SECONDS = 5.0
 
 
-class Workers:
+class WorkerSupervisor:
     """The front ends of one server, one for each of `ports`; their listening sockets share the port."""
 
-    def __init__(self, setup: Setup, ports: Sequence[Ports], metrics: Metrics) -> None:
+    def __init__(self, settings: FrontEndSettings, ports: Sequence[Ports], metrics: Metrics) -> None:
         self.channel = self.observer = EngineChannel(metrics, metrics.page)
-        self.setup = setup
+        self.settings = settings
         self.metrics = metrics
-        self.told = Told(Phase.LOADING, "the model is being loaded")
-        self.opening: Opening | None = None
+        self.status = ServerStatus(Phase.LOADING, "the model is being loaded")
+        self.model: ServedModel | None = None
         self._is_stopping = False
         self._slots = [_Slot(self, f"http-{index}", its) for index, its in enumerate(ports)]
-        self._kept = [asyncio.create_task(slot.keep()) for slot in self._slots]
+        self._tasks = [asyncio.create_task(slot.keep_running()) for slot in self._slots]
 
     @property
     def is_stopping(self) -> bool:
         return self._is_stopping
 
-    async def failed(self) -> None:
+    async def wait_for_failure(self) -> None:
         """Raises FrontEndFailure when a process cannot be kept running; else waits."""
-        await asyncio.gather(*self._kept)
+        await asyncio.gather(*self._tasks)
         # All have ended, as they were told to. The server has not: gRPC may be answering still.
         await asyncio.Event().wait()
 
-    def tell(self, told: Told) -> None:
-        self.told = told
-        self.channel.broadcast(ServerStatus(pickled(told)))
+    def set_status(self, status: ServerStatus) -> None:
+        self.status = status
+        self.channel.broadcast(StatusChanged(to_pickle(status)))
 
-    async def open(self, opening: Opening, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
+    async def open(self, model: ServedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
         """Returns when all can answer requests. They make tokenizers of their own."""
-        self.opening = opening
+        self.model = model
         self.channel.open(dispatcher)
-        self.channel.broadcast(ModelOpened(pickled(opening)))
+        self.channel.broadcast(ModelOpened(to_pickle(model)))
         await asyncio.gather(*(slot.is_open.wait() for slot in self._slots))
 
     def stop(self) -> None:
@@ -70,25 +77,25 @@ class Workers:
         self._is_stopping = True
         self.channel.broadcast(Stop())
 
-    async def finished(self) -> None:
+    async def wait_finished(self) -> None:
         """After `stop`: until all have ended."""
-        await asyncio.wait(self._kept)
+        await asyncio.wait(self._tasks)
 
     async def close(self) -> None:
         """End what is left."""
         self._is_stopping = True
         for slot in self._slots:
             slot.kill()
-        for task in self._kept:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.wait(self._kept)
+        await asyncio.wait(self._tasks)
         self.channel.close()
 
 
 class _Slot:
     """The place of one front end: its sockets and the memory that it counts in outlive its process."""
 
-    def __init__(self, workers: Workers, name: str, ports: Ports) -> None:
+    def __init__(self, workers: WorkerSupervisor, name: str, ports: Ports) -> None:
         self.is_open = asyncio.Event()
         self._workers = workers
         self._name = name
@@ -98,18 +105,18 @@ class _Slot:
         self._memory, self._row = _shared_row(workers.metrics.series.layout.size)
         workers.metrics.add_row(self._row)
 
-    async def keep(self) -> None:
+    async def keep_running(self) -> None:
         """Have a process run here until the server stops. Raises FrontEndFailure."""
         loop = asyncio.get_running_loop()
         short_lives = 0
         while True:
             started = loop.time()
-            code = await self._live()
+            code = await self._run_process()
             if self._workers.is_stopping:
                 return
             lived = loop.time() - started
             short_lives = short_lives + 1 if lived < SHORT_LIFE_SECONDS else 0
-            if short_lives == MOST_SHORT_LIVES:
+            if short_lives == MAX_SHORT_LIVES:
                 raise FrontEndFailure(
                     f"a front-end process has died {short_lives} times in a row, last with code {code}; "
                     "its log lines say why"
@@ -120,24 +127,28 @@ class _Slot:
             )
             self._workers.metrics.worker_replaced()
             if short_lives > 1:
-                await asyncio.sleep(min(0.1 * 2**short_lives, LONGEST_PAUSE_SECONDS))
+                await asyncio.sleep(min(0.1 * 2**short_lives, MAX_PAUSE_SECONDS))
 
-    async def _live(self) -> int:
+    async def _run_process(self) -> int:
         """One process from its start to its end; its exit code, below 0 the signal that it died of."""
         workers = self._workers
         # Of one that died messages may still come in; they are not its successor's.
         identity = f"{self._name}.{next(self._starts)}"
         peer = workers.channel.add(
-            identity.encode(), on_hello=self._tell_all, on_ready=self.is_open.set, on_failure=self.kill
+            identity.encode(), on_hello=self._send_state, on_ready=self.is_open.set, on_failure=self.kill
         )
         process: asyncio.subprocess.Process | None = None
+        watch: asyncio.Task[None] | None = None
         try:
             self._process = process = await _spawn(
                 workers.channel.address, identity, self._ports, self._memory
             )
             workers.metrics.pids[self._name] = process.pid
+            watch = asyncio.create_task(self._kill_when_hung(peer))
             return await process.wait()
         finally:
+            if watch:
+                watch.cancel()
             workers.channel.remove(peer)
             if process:
                 self.kill()
@@ -147,13 +158,20 @@ class _Slot:
             workers.metrics.series.clear_gauges(self._row)
             self.is_open.clear()
 
-    def _tell_all(self, peer: Peer) -> None:
+    async def _kill_when_hung(self, peer: Peer) -> None:
+        """A process that lives and does nothing keeps its listening socket, and the connections that come to it."""
+        while not peer.is_hung():  # noqa: ASYNC110  # what it waits for is that nothing happens
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+        log.error("a front-end process does nothing any more, killing it", extra={"worker": self._name})
+        self.kill()
+
+    def _send_state(self, peer: Peer) -> None:
         workers = self._workers
-        setup = replace(workers.setup, waits=workers.opening is not None)
-        peer.send(Configure(pickled(setup)))
-        peer.send(ServerStatus(pickled(workers.told)))
-        if workers.opening:
-            peer.send(ModelOpened(pickled(workers.opening)))
+        settings = replace(workers.settings, waits_for_model=workers.model is not None)
+        peer.send(Configure(to_pickle(settings)))
+        peer.send(StatusChanged(to_pickle(workers.status)))
+        if workers.model:
+            peer.send(ModelOpened(to_pickle(workers.model)))
         if workers.is_stopping:
             peer.send(Stop())
 

@@ -21,10 +21,15 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
+from embedserve_runtime.frontends.context import build_request_series, build_server_context
+from embedserve_runtime.frontends.front_end import FrontEndSettings, ServedModel, ServerStatus
 from embedserve_runtime.frontends.front_end_channel import FrontEndChannel
+from embedserve_runtime.frontends.interpreter import tune_interpreter
 from embedserve_runtime.frontends.messages import (
+    HEARTBEAT_SECONDS,
     Configure,
     EngineMessage,
+    Heartbeat,
     MetricsPageReply,
     MetricsPageRequest,
     ModelOpened,
@@ -32,20 +37,12 @@ from embedserve_runtime.frontends.messages import (
     Ready,
     RequestCompleted,
     RequestFailed,
-    ServerStatus,
+    StatusChanged,
     Stop,
 )
+from embedserve_runtime.frontends.pickling import from_pickle
 from embedserve_runtime.frontends.remote_dispatcher import RemoteDispatcher
 from embedserve_runtime.frontends.servers import Servers
-from embedserve_runtime.frontends.setup import (
-    Opening,
-    Setup,
-    Told,
-    prepare_process,
-    request_series,
-    server_context,
-    unpickled,
-)
 from embedserve_runtime.server.sockets import Ports
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.service.readiness import Phase, Readiness
@@ -64,13 +61,13 @@ log = logging.getLogger(__name__)
 class Worker:
     def __init__(self, ports: Ports, memory: int) -> None:
         self._ports = ports
-        series = request_series()
+        series = build_request_series()
         self._metrics = RequestMetrics(series, row_from_memory(memoryview(mmap.mmap(memory, 0))))
         self._readiness = Readiness()
-        self._told = Told(self._readiness.phase, self._readiness.message)
+        self._status = ServerStatus(self._readiness.phase, self._readiness.message)
         self._pages: dict[int, asyncio.Future[bytes]] = {}
         self._numbers = itertools.count(1)
-        self._setup: Setup | None = None
+        self._settings: FrontEndSettings | None = None
         self._servers: Servers | None = None
         self._dispatcher: RemoteDispatcher | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,82 +75,89 @@ class Worker:
         self._channel: FrontEndChannel | None = None
         self._tracer: RequestTracer | None = None
 
-    async def live(self, address: str, identity: bytes) -> None:
+    async def run(self, address: str, identity: bytes) -> None:
         """Returns after a stop that was asked for, when all is answered."""
-        self._channel = FrontEndChannel(address, identity, self._received, _end)
+        self._channel = FrontEndChannel(address, identity, self._handle, _exit)
+        heartbeat = asyncio.create_task(self._send_heartbeats(self._channel))
         await self._stop.wait()
         if self._servers:
             self._servers.stop()
-            await self._servers.finished()
+            await self._servers.wait_finished()
         if self._tracer:
             await asyncio.to_thread(self._tracer.flush)
+        heartbeat.cancel()
 
-    def _received(self, message: EngineMessage) -> None:
+    async def _send_heartbeats(self, channel: FrontEndChannel) -> None:
+        while True:
+            channel.send(Heartbeat())
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    def _handle(self, message: EngineMessage) -> None:
         match message:
             case RequestCompleted() | RequestFailed() | QueueDepthChanged():
                 if self._dispatcher:
                     self._dispatcher.receive(message)
             case Configure():
-                self._set_up(unpickled(message.setup))
-            case ServerStatus():
-                self._told = unpickled(message.told)
-                self._move()
+                self._set_up(from_pickle(message.settings))
+            case StatusChanged():
+                self._status = from_pickle(message.status)
+                self._update_readiness()
             case ModelOpened():
-                task = asyncio.get_running_loop().create_task(self._open(unpickled(message.opening)))
+                task = asyncio.get_running_loop().create_task(self._open_service(from_pickle(message.model)))
                 self._tasks.add(task)
-                task.add_done_callback(self._opened)
+                task.add_done_callback(self._exit_on_failure)
             case MetricsPageReply():
                 if (asked := self._pages.pop(message.request, None)) and not asked.done():
                     asked.set_result(message.page)
             case Stop():
                 self._stop.set()
 
-    def _set_up(self, setup: Setup) -> None:
-        self._setup = setup
-        configure_logs(setup.log_level, redactor_for(setup.server.api_keys))
-        if not setup.waits:
-            self._accept(setup)
+    def _set_up(self, settings: FrontEndSettings) -> None:
+        self._settings = settings
+        configure_logs(settings.log_level, redactor_for(settings.server.api_keys))
+        if not settings.waits_for_model:
+            self._accept(settings)
 
-    def _accept(self, setup: Setup) -> None:
-        context = server_context(setup, self._readiness, self._metrics, self._page)
+    def _accept(self, settings: FrontEndSettings) -> None:
+        context = build_server_context(settings, self._readiness, self._metrics, self._fetch_metrics_page)
         self._tracer = context.tracer
-        self._servers = Servers(setup.server, self._ports, context)
+        self._servers = Servers(settings.server, self._ports, context)
 
-    async def _open(self, opening: Opening) -> None:
-        assert self._setup is not None, "comes first"
+    async def _open_service(self, model: ServedModel) -> None:
+        assert self._settings is not None, "comes first"
         assert self._channel is not None, "connected"
-        tokenizer = await asyncio.to_thread(TextTokenizer.from_card, opening.card)
-        self._dispatcher = RemoteDispatcher(self._channel, opening.limits)
+        tokenizer = await asyncio.to_thread(TextTokenizer.from_card, model.card)
+        self._dispatcher = RemoteDispatcher(self._channel, model.limits)
         service = EmbeddingService(
-            opening.card,
+            model.card,
             tokenizer,
             self._dispatcher,
-            self._setup.batching,
+            self._settings.batching,
             time.perf_counter,
-            engines=opening.engines,
+            engines=model.engines,
         )
         # What is alive now stays alive: later collections need not look at it.
         gc.collect()
         gc.freeze()
         self._readiness.open(service)
-        self._move()
+        self._update_readiness()
         if self._servers is None and not self._stop.is_set():
-            self._accept(self._setup)
+            self._accept(self._settings)
         self._channel.send(Ready())
 
-    def _opened(self, task: asyncio.Task[None]) -> None:
+    def _exit_on_failure(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             log.error("cannot serve in a front-end process", exc_info=error)
             os._exit(1)
 
-    def _move(self) -> None:
+    def _update_readiness(self) -> None:
         """To where the server stands, but not to ready without a service."""
-        self._readiness.current_space = self._told.current_space
-        if self._dispatcher or self._told.phase in {Phase.LOADING, Phase.WARMING_UP}:
-            self._readiness.move(self._told.phase, self._told.message)
+        self._readiness.current_space = self._status.current_space
+        if self._dispatcher or self._status.phase in {Phase.LOADING, Phase.WARMING_UP}:
+            self._readiness.move(self._status.phase, self._status.message)
 
-    async def _page(self) -> bytes:
+    async def _fetch_metrics_page(self) -> bytes:
         assert self._channel is not None, "connected"
         number = next(self._numbers)
         self._pages[number] = asyncio.get_running_loop().create_future()
@@ -164,34 +168,34 @@ class Worker:
             self._pages.pop(number, None)
 
 
-def _end() -> None:
+def _exit() -> None:
     """Nothing can be answered any more; the reason is in a log."""
     os._exit(1)
 
 
-def _end_with(handle: int) -> None:
+def _exit_when_closed(handle: int) -> None:
     """End at once when the other end of a pipe is closed, which the kernel does when its process dies of whatever."""
 
     def read() -> None:
         if not os.read(handle, 1):
-            _end()
+            _exit()
 
     asyncio.get_running_loop().add_reader(handle, read)
 
 
-async def _live(address: str, identity: str, memory: int, serving: int, pinned: int | None = None) -> None:
-    _end_with(sys.stdin.fileno())
+async def _run(address: str, identity: str, memory: int, serving: int, pinned: int | None = None) -> None:
+    _exit_when_closed(sys.stdin.fileno())
     ports = Ports(socket.socket(fileno=serving), None if pinned is None else socket.socket(fileno=pinned))
-    await Worker(ports, memory).live(address, identity.encode())
+    await Worker(ports, memory).run(address, identity.encode())
 
 
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    prepare_process()
+    tune_interpreter()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         address, identity, *handles = sys.argv[1:]
-        runner.run(_live(address, identity, *map(int, handles)))
+        runner.run(_run(address, identity, *map(int, handles)))
     logging.shutdown()
     os._exit(0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from embedserve_runtime.frontends.setup import FrontEnd, Opening, Told
+from embedserve_runtime.frontends.front_end import FrontEnd, ServedModel, ServerStatus
 from embedserve_runtime.rpc.server import RpcServer
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
 from embedserve_runtime.tokenizing import TextTokenizer
@@ -29,23 +29,23 @@ class RpcFrontEnd:
     def observer(self) -> Observer:
         return self._http.observer
 
-    async def failed(self) -> None:
-        await self._http.failed()
+    async def wait_for_failure(self) -> None:
+        await self._http.wait_for_failure()
 
-    def tell(self, told: Told) -> None:
-        self._http.tell(told)
+    def set_status(self, status: ServerStatus) -> None:
+        self._http.set_status(status)
         self._updating = asyncio.create_task(self._update_after(self._updating))
 
-    async def open(self, opening: Opening, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
-        await self._http.open(opening, tokenizer, dispatcher)
+    async def open(self, model: ServedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
+        await self._http.open(model, tokenizer, dispatcher)
 
     def stop(self) -> None:
         self._http.stop()
         self._stopping = asyncio.create_task(self._stop_after(self._updating))
 
-    async def finished(self) -> None:
+    async def wait_finished(self) -> None:
         assert self._stopping is not None, "stopped"
-        await self._http.finished()
+        await self._http.wait_finished()
         await asyncio.shield(self._stopping)
 
     async def close(self) -> None:

@@ -60,7 +60,7 @@ class HttpServer(uvicorn.Server):
         """Accept no more connections, and close each after the request in work."""
         self.should_exit = True
 
-    async def finished(self) -> None:
+    async def wait_finished(self) -> None:
         """Wait, after `stop`, until the last connection is closed."""
         await asyncio.shield(self._serving)
 

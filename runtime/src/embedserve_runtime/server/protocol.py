@@ -24,7 +24,15 @@ from uvicorn.server import ServerState
 from embedserve_runtime.server import limits
 
 _FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
+_SUPPORTED_VERSIONS = frozenset({"1.0", "1.1"})
 BAD_REQUEST, REQUEST_TIMEOUT, HEAD_TOO_LARGE, SERVICE_UNAVAILABLE = 400, 408, 431, 503
+_EXPLANATIONS = {
+    BAD_REQUEST: b"This is not a well-formed HTTP request.",
+    REQUEST_TIMEOUT: b"The request did not arrive in time.",
+    HEAD_TOO_LARGE: b"The request line and headers are larger than %d bytes." % limits.MAX_HEAD_BYTES,
+    SERVICE_UNAVAILABLE: b"This server has no connection left; try again.",
+}
+"""Of refusals before there is a route, whose dialect would have a shape for its errors."""
 
 
 class ConnectionObserver(Protocol):
@@ -144,10 +152,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._replays_head:
             self._replays_head = False
             return
+        # Becomes an HttpParserError, which `data_received` answers.
         if self._is_head_too_large():
-            raise ValueError(
-                "the head is too large"
-            )  # becomes an HttpParserError, which `data_received` answers
+            raise ValueError("the head is too large")
+        if not self._is_head_valid():
+            raise ValueError("the head is malformed")
         super().on_headers_complete()
         if self.cycle is not None:
             self.cycle.transport = self._answers
@@ -184,6 +193,25 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _is_head_too_large(self) -> bool:
         headers = sum(len(name) + len(value) + 4 for name, value in self.headers)
         return max(self._unparsed_bytes, len(self.url) + headers) > limits.MAX_HEAD_BYTES
+
+    def _is_head_valid(self) -> bool:
+        """What httptools takes and RFC 9112 does not: a request without exactly one Host (section 3.2), and transfer
+        codings that would stay in the body (section 6.1). Whatever is in front of this server may read them otherwise.
+        """
+        version = self.parser.get_http_version()
+        hosts = codings = 0
+        for name, value in self.headers:
+            if name == b"host":
+                hosts += 1
+            elif name == b"transfer-encoding":
+                codings += 1
+                if value.strip().lower() != b"chunked":
+                    return False
+        return (
+            version in _SUPPORTED_VERSIONS
+            and codings <= 1
+            and (hosts == 1 or (hosts == 0 and version == "1.0"))
+        )
 
     def _check_unparsed_bytes(self) -> None:
         """The parser keeps what it has not handed on: a head, a chunk's header or a trailer without an end."""
@@ -260,9 +288,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if cycle.response_started:
                 self.transport.close()
                 return
-        headers = [*self.server_state.default_headers, (b"content-length", b"0"), (b"connection", b"close")]
+        explanation = _EXPLANATIONS[status] + b"\n"
+        headers = [
+            *self.server_state.default_headers,
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", str(len(explanation)).encode()),
+            (b"connection", b"close"),
+        ]
         lines = [b"%b: %b\r\n" % header for header in headers]
-        self.transport.write(b"%b%b\r\n" % (STATUS_LINE[status], b"".join(lines)))
+        self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[status], b"".join(lines), explanation))
         self._close_lingering()
 
     def _close_after_answer(self) -> None:

@@ -31,19 +31,12 @@ from embedserve_runtime.cpu.nodes import stay_on_one_node
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmbedserveError, EngineBroken, NotReady
-from embedserve_runtime.frontends.growing import GrowingFrontEnd
-from embedserve_runtime.frontends.own import OwnFrontEnd
-from embedserve_runtime.frontends.setup import (
-    ConnectionMetrics,
-    FrontEnd,
-    Opening,
-    Setup,
-    Told,
-    prepare_process,
-    request_series,
-    server_context,
-)
-from embedserve_runtime.frontends.supervisor import Workers
+from embedserve_runtime.frontends.auto_sized import AutoSizedFrontEnd
+from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series, build_server_context
+from embedserve_runtime.frontends.front_end import FrontEnd, FrontEndSettings, ServedModel, ServerStatus
+from embedserve_runtime.frontends.in_process import InProcessFrontEnd
+from embedserve_runtime.frontends.interpreter import tune_interpreter
+from embedserve_runtime.frontends.supervisor import WorkerSupervisor
 from embedserve_runtime.runners.base import repeat_by_concurrency
 from embedserve_runtime.scheduling.batches import BatchRequest
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
@@ -72,7 +65,7 @@ def run(config: RuntimeConfig) -> int:
     """Serve until a signal comes; return the exit code."""
     redactor = redactor_for(config.secrets)
     configure_logs(config.log_level, redactor)
-    prepare_process()
+    tune_interpreter()
     if config.engine.one_node and config.engine.kind != "torch":
         stay_on_one_node(config.engine.threads or usable_cpus())
     code = _run(config, redactor)
@@ -113,20 +106,20 @@ class _ServerProcess:
         self._ports = ports
         self._management = management
         self._readiness = Readiness()
-        self._metrics = Metrics(request_series())
+        self._metrics = Metrics(build_request_series())
         self._stop = asyncio.Event()
         self._drain_ended = asyncio.Event()
         self._broken: str | None = None
-        self._growing_front_end: GrowingFrontEnd | None = None
+        self._auto_sized_front_end: AutoSizedFrontEnd | None = None
         server = config.server
-        self._setup = Setup(
+        self._settings = FrontEndSettings(
             server,
             config.batching,
             config.telemetry,
             config.log_level,
             server.served_model_name or config.model.source,
-            with_probes=management is None,
-            waits=False,
+            serves_probes=management is None,
+            waits_for_model=False,
         )
 
     async def run(self) -> None:
@@ -134,11 +127,13 @@ class _ServerProcess:
         self._loop = loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._handle_signal, False)
         loop.add_signal_handler(signal.SIGINT, self._handle_signal, True)
-        context = server_context(self._setup, self._readiness, self._metrics.requests, self._render_metrics)
+        context = build_server_context(
+            self._settings, self._readiness, self._metrics.requests, self._render_metrics
+        )
         management = self._open_management(context)
         self._front_end = self._open_front_end(context)
         serving = asyncio.create_task(self._serve())
-        failing = asyncio.create_task(self._front_end.failed())
+        failing = asyncio.create_task(self._front_end.wait_for_failure())
         try:
             await asyncio.wait((serving, failing), return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
@@ -162,7 +157,7 @@ class _ServerProcess:
         return HttpServer(app, self._management, ConnectionMetrics(self._metrics.requests))
 
     def _open_front_end(self, context: ServerContext) -> FrontEnd:
-        server = self._setup.server
+        server = self._settings.server
         if server.grpc_port is None:
             return self._open_http_front_end(context)
         # Imported here, since the library takes time and memory that a server without gRPC does not need.
@@ -173,16 +168,18 @@ class _ServerProcess:
         return RpcFrontEnd(RpcServer(context, ports), self._open_http_front_end(context))
 
     def _open_http_front_end(self, context: ServerContext) -> FrontEnd:
-        workers = self._setup.server.http_workers
+        workers = self._settings.server.http_workers
         if workers == "auto":
-            self._growing_front_end = GrowingFrontEnd(self._setup, self._ports, context, self._metrics)
-            return self._growing_front_end
+            self._auto_sized_front_end = AutoSizedFrontEnd(
+                self._settings, self._ports, context, self._metrics
+            )
+            return self._auto_sized_front_end
         if workers == 1:
-            return OwnFrontEnd(self._setup, self._ports[0], context, self._metrics)
-        return Workers(self._setup, self._ports, self._metrics)
+            return InProcessFrontEnd(self._settings, self._ports[0], context, self._metrics)
+        return WorkerSupervisor(self._settings, self._ports, self._metrics)
 
     async def _serve(self) -> None:
-        name = self._setup.model_name
+        name = self._settings.model_name
         log.info(
             "listening, loading the model",
             extra={"address": address_of(self._ports[0].serving), "model": name},
@@ -219,8 +216,8 @@ class _ServerProcess:
             loading.cancel()
             return None
         loaded = loading.result()
-        if self._growing_front_end:
-            await self._growing_front_end.grow(loaded.http_workers)
+        if self._auto_sized_front_end:
+            await self._auto_sized_front_end.grow(loaded.http_workers)
         batching, runners = self._config.batching, loaded.runners
         card, engines = runners[0].card, [runner.engine for runner in runners]
         limits = Limits(loaded.max_batch_tokens, batching.max_queue_tokens, batching.max_queue_inputs)
@@ -237,9 +234,9 @@ class _ServerProcess:
         ).batch_failed
         self._vector_space = card.vector_space
         self._metrics.model_loaded(card, loaded.max_batch_tokens, dispatcher, runners)
-        opening = Opening(card, limits, engines)
-        await self._front_end.open(opening, loaded.tokenizer, dispatcher)
-        self._open_service(opening, loaded.tokenizer, dispatcher)
+        model = ServedModel(card, limits, engines)
+        await self._front_end.open(model, loaded.tokenizer, dispatcher)
+        self._open_service(model, loaded.tokenizer, dispatcher)
         return dispatcher
 
     def _create_engine_monitor(
@@ -260,22 +257,22 @@ class _ServerProcess:
         dispatcher.close(message)
         self._front_end.stop()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._front_end.finished(), LAST_ANSWERS_SECONDS)
+            await asyncio.wait_for(self._front_end.wait_finished(), LAST_ANSWERS_SECONDS)
         raise EngineBroken(f"{message}; the process ends, for a new one to be started")
 
-    def _open_service(self, opening: Opening, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
+    def _open_service(self, model: ServedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
         """Open the service for what this process answers besides HTTP's front ends: self-checks, and gRPC if it is
         on."""
         try:
             self._readiness.service()
         except NotReady:  # the front ends are other processes, which have their own services
             service = EmbeddingService(
-                opening.card,
+                model.card,
                 tokenizer,
                 dispatcher,
-                self._setup.batching,
+                self._settings.batching,
                 time.perf_counter,
-                engines=opening.engines,
+                engines=model.engines,
             )
             self._readiness.open(service)
 
@@ -297,10 +294,10 @@ class _ServerProcess:
             await asyncio.wait_for(self._drain_ended.wait(), settings.endpoint_drain_seconds)
         self._front_end.stop()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._front_end.finished(), settings.shutdown_grace_seconds)
+            await asyncio.wait_for(self._front_end.wait_finished(), settings.shutdown_grace_seconds)
         dispatcher.close("the process is shutting down")
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._front_end.finished(), LAST_ANSWERS_SECONDS)
+            await asyncio.wait_for(self._front_end.wait_finished(), LAST_ANSWERS_SECONDS)
         await asyncio.to_thread(dispatcher.join, LAST_ANSWERS_SECONDS)
         log.info("stopped")
 
@@ -316,7 +313,7 @@ class _ServerProcess:
 
     def _publish_status(self) -> None:
         readiness = self._readiness
-        self._front_end.tell(Told(readiness.phase, readiness.message, readiness.current_space))
+        self._front_end.set_status(ServerStatus(readiness.phase, readiness.message, readiness.current_space))
 
     async def _render_metrics(self) -> bytes:
         return self._metrics.page()

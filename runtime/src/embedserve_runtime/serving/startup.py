@@ -16,7 +16,7 @@ from embedserve_runtime.cpu.quota import allowed_cpus, usable_cpus
 from embedserve_runtime.cpu.split import CpuSplit, front_ends, split_cpus
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.results import Results
-from embedserve_runtime.frontends.measuring import around_seconds
+from embedserve_runtime.frontends.overhead import measure_overhead
 from embedserve_runtime.loading.runners import load_runners
 from embedserve_runtime.parity.corpus import parity_texts
 from embedserve_runtime.runners.base import Runner
@@ -131,7 +131,7 @@ def _allocate_cores(
     tokens_rate = _measure_engine_rate(runners[0], tokenizer, calibration)
     workers, cpus = server.first_workers, usable_cpus()
     if server.http_workers == "auto":
-        around = around_seconds(runners[0].card, tokenizer, parity_texts())
+        around = measure_overhead(runners[0].card, tokenizer, parity_texts())
         workers = front_ends(cpus, around=around, rate=tokens_rate * len(runners), threads=threads)
         measured = {
             "around_us_a_token": round(around * 1e6, 3),

@@ -20,7 +20,7 @@ from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings, ServerSettings
 from embedserve_runtime.engines.base import EngineFacts, PackedBatch
 from embedserve_runtime.engines.results import Output, Results
-from embedserve_runtime.frontends.setup import ConnectionMetrics, request_series
+from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
@@ -44,7 +44,7 @@ LAST_BATCH_SECONDS = 1.0
 UNCOUNTED = 16
 
 
-def around_seconds(card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[str]) -> float:
+def measure_overhead(card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[str]) -> float:
     """CPU seconds of one core a token, over these texts, without what the client takes. Blocks; not for a thread with
     an event loop. The first `UNCOUNTED` texts are only for warming up."""
     seconds: float = uvloop.run(_measured(_dense(card), tokenizer, texts))
@@ -52,7 +52,11 @@ def around_seconds(card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[st
 
 
 async def _measured(card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[str]) -> float:
-    metrics, readiness, idle = Metrics(request_series()), Readiness(), _Idle(card.pipeline.full_dimensions)
+    metrics, readiness, idle = (
+        Metrics(build_request_series()),
+        Readiness(),
+        _Idle(card.pipeline.full_dimensions),
+    )
     dispatcher = Dispatcher([idle], LIMITS, clock=time.perf_counter, observer=metrics)
     service = EmbeddingService(
         card, tokenizer, dispatcher, BatchingSettings(), time.perf_counter, engines=[NO_ENGINE]

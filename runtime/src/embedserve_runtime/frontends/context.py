@@ -1,0 +1,82 @@
+"""The context that the requests of a front end share, built from its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from embedserve_runtime.api.api_keys import ApiKeys
+from embedserve_runtime.api.context import ServerContext
+from embedserve_runtime.api.errors import CAUSES, STATUSES
+from embedserve_runtime.api.json_limits import JsonBounds
+from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
+from embedserve_runtime.api.routes import (
+    EMBEDDING_ROUTES,
+    OTHER,
+    ROUTES,
+    RPC_EMBEDDING_SERVICES,
+    RPC_SERVICES,
+)
+from embedserve_runtime.config import BatchingSettings
+from embedserve_runtime.frontends.front_end import FrontEndSettings
+from embedserve_runtime.service.readiness import Readiness
+from embedserve_runtime.telemetry.requests import RequestFacts, RequestMetrics, RequestSeries
+
+if TYPE_CHECKING:
+    from embedserve_runtime.telemetry.tracing import RequestTracer
+
+
+class ConnectionMetrics:
+    """Counts what the HTTP server says of its connections."""
+
+    def __init__(self, metrics: RequestMetrics) -> None:
+        self._metrics = metrics
+        self.connection_opened = metrics.connection_opened
+        self.connection_closed = metrics.connection_closed
+
+    def refused(self, status: int) -> None:
+        self._metrics.request_done(OTHER, status, 0.0, RequestFacts())
+
+
+def build_request_series() -> RequestSeries:
+    return RequestSeries(
+        (*ROUTES, *RPC_SERVICES), STATUSES, (*EMBEDDING_ROUTES, *RPC_EMBEDDING_SERVICES), CAUSES
+    )
+
+
+def build_server_context(
+    settings: FrontEndSettings,
+    readiness: Readiness,
+    metrics: RequestMetrics,
+    metrics_page: Callable[[], Awaitable[bytes]],
+) -> ServerContext:
+    """What the requests of this process share."""
+    server = settings.server
+    # Each process keeps within its share, which has room for one body of the largest size.
+    share = max(server.max_pending_bytes // server.first_workers, server.max_body_bytes + MIN_REQUEST_BYTES)
+    return ServerContext(
+        readiness,
+        settings.model_name,
+        metrics,
+        metrics_page,
+        RequestMemory(server.max_body_bytes, share),
+        ApiKeys(server.api_keys),
+        tracer=_build_tracer(settings),
+        json_bounds=_json_bounds(settings.batching),
+        http_workers=server.first_workers,
+    )
+
+
+def _json_bounds(batching: BatchingSettings) -> JsonBounds:
+    """No more could wait in the queue, as texts or as token ids."""
+    inputs = batching.max_queue_inputs
+    return JsonBounds(max_values=max(batching.max_queue_tokens, inputs), max_arrays=2 * inputs)
+
+
+def _build_tracer(settings: FrontEndSettings) -> RequestTracer | None:
+    if not settings.telemetry.has_traces:
+        return None
+    # Imported here, since the library takes 20 MB that a server without traces need not have.
+    from embedserve_runtime.telemetry.tracing import RequestTracer
+
+    return RequestTracer(settings.telemetry.otlp_endpoint, settings.model_name)
