@@ -48,7 +48,7 @@ LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16
 COMMAND = """
 import re, sys, time
 from pathlib import Path
-from embedserve_runtime.cli import main
+from embedserve_runtime.commands.cli import main
 code = main(sys.argv[1:])
 peak = re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text()).group(1)
 print(peak, time.process_time(), file=sys.stderr)

@@ -37,7 +37,7 @@ from benchmarks.cpu_peers import (
     ours,
     sentence_transformers,
 )
-from embedserve_runtime.benching.products import flops, measured_rate
+from embedserve_runtime.benching.matrix_products import count_flops, measure_peak_flops
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.model.architecture import Encoder
@@ -46,7 +46,7 @@ from embedserve_runtime.model.sources import open_model
 from tests.support.models import minilm_folder
 
 # Fewer say nothing: the time is doubled for a server that gives fewer.
-LEAST_ANSWERS = 4
+MIN_ANSWERS = 4
 PEERS: Mapping[str, Callable[[Path, int], Peer]] = {
     "8-bit": eight_bit,
     "sentence-transformers": sentence_transformers,
@@ -80,7 +80,7 @@ def measured(
     for _ in range(rounds):
         for server in servers:
             spent = seconds
-            while len(latencies := server.run(case, spent)) < LEAST_ANSWERS:
+            while len(latencies := server.run(case, spent)) < MIN_ANSWERS:
                 spent *= 2
                 if spent > START_SECONDS:
                     raise RuntimeError(
@@ -98,10 +98,10 @@ def case_part(
 ) -> kept.CasePart:
     case, load = cases()[name], os.getloadavg()[0]
     lengths = Counter(model).lengths(case)
-    before = measured_rate(encoder, usable_cpus())
+    before = measure_peak_flops(encoder, usable_cpus())
     rows = measured(servers, case, sum(lengths) / len(case.requests), chosen.seconds, chosen.rounds)
-    peak = max(before, measured_rate(encoder, usable_cpus()))
-    work = flops(encoder, np.array(lengths)) / sum(lengths)
+    peak = max(before, measure_peak_flops(encoder, usable_cpus()))
+    work = count_flops(encoder, np.array(lengths)) / sum(lengths)
     share = rows[0].tokens_rate * work / peak
     return kept.CasePart(kept.Taken.now(load), rows, peak / 1e9, share, padding_of(servers[0]))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from embedserve_runtime.benching.texts import VOCABULARY, built_in_mix
+from embedserve_runtime.benching.texts import VOCABULARY, build_mix
 
 MAX_TOKENS = 256
 
@@ -29,7 +29,7 @@ def words(count: int) -> str:
 
 
 def cases() -> Mapping[str, Case]:
-    mix = built_in_mix(256)
+    mix = build_mix(256)
     equal = words(62)  # 64 tokens with the special ones
     return {
         "mixed": Case("mixed lengths, single, 64 at a time", 64, [[text] for text in mix]),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from benchmarks.cpu_cases import MAX_TOKENS, words
 from benchmarks.cpu_peers import JSON, Peer, Running
 from benchmarks.taken import Taken, median_of
-from embedserve_runtime.benching.texts import built_in_mix
+from embedserve_runtime.benching.texts import build_mix
 
 AGAIN = 3
 PAUSES, PAUSE_SECONDS = 7, 0.1
@@ -38,7 +38,7 @@ class Asked:
 
 def kinds() -> Mapping[str, Sequence[Sequence[str]]]:
     """The texts of each request."""
-    mix = built_in_mix(256)
+    mix = build_mix(256)
     return {
         "short": [[words(10)]] * 20,
         "mixed": [[text] for text in mix[:20]],

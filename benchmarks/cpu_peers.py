@@ -23,7 +23,11 @@ from e2e.cluster.layout import cache_folder
 REPOSITORY = Path(__file__).resolve().parents[1]
 INFINITY_LOCK = REPOSITORY / "requirements" / "infinity.txt"
 OURS, EIGHT_BIT = "embedserve", "embedserve, 8 bit"
-COMMAND = [sys.executable, "-c", "import sys; from embedserve_runtime.cli import main; sys.exit(main())"]
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import sys; from embedserve_runtime.commands.cli import main; sys.exit(main())",
+]
 JSON = {"content-type": "application/json"}
 START_SECONDS = 300
 # After SIGTERM, to a server that was asked to end.

@@ -13,7 +13,7 @@ import msgspec
 
 from benchmarks.cpu_cases import cases
 from benchmarks.cpu_peers import EIGHT_BIT, INFINITY_LOCK, OURS
-from embedserve_runtime.benching.picture import Bar, BarGroup, bars
+from embedserve_runtime.benching.bar_chart import Bar, BarGroup, render_bar_chart
 
 PACKAGES = ("onnxruntime", "tokenizers", "sentence-transformers", "torch")
 
@@ -207,7 +207,7 @@ def picture(results: Results) -> str:
         for name, part in results.cases.items()
         if name != "alone"
     ]
-    return bars(f"all-MiniLM-L6-v2 over HTTP, tokens/s ({results.cpu})", groups)
+    return render_bar_chart(f"all-MiniLM-L6-v2 over HTTP, tokens/s ({results.cpu})", groups)
 
 
 def by_server(rows: Mapping[str, Sequence[tuple[float, float, float]]], tokens: float) -> list[Measured]:

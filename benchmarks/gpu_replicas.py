@@ -36,7 +36,7 @@ WORK: dict[str, Lengths] = {
     "256 texts of 5 to 500": log_uniform(256, 5, 500),
 }
 # A process that could not start would have the others wait for it without end.
-MOST_SECONDS = 120
+MAX_SECONDS = 120
 # Name of the work, processes at work, tokens/s of one of them.
 Found = tuple[str, int, float]
 
@@ -59,11 +59,11 @@ def replica(number: int, folder: Path, shared: Shared) -> None:
         batch = random_batch(lengths)
         loaded.run(batch)
         for count in range(1, shared.most + 1):
-            shared.together.wait(MOST_SECONDS)
+            shared.together.wait(MAX_SECONDS)
             if number < count:
                 rate = tokens_within(loaded, batch, shared.seconds) / shared.seconds
                 shared.found.put((name, count, rate))
-            shared.together.wait(MOST_SECONDS)
+            shared.together.wait(MAX_SECONDS)
 
 
 def tokens_within(loaded: Loaded, batch: PackedBatch, seconds: float) -> int:
@@ -91,7 +91,7 @@ def main() -> None:
             process.start()
         rates: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
         for _ in range(len(WORK) * options.most * (options.most + 1) // 2):
-            work, count, rate = shared.found.get(timeout=MOST_SECONDS)
+            work, count, rate = shared.found.get(timeout=MAX_SECONDS)
             rates[work, count].append(rate)
             if len(rates[work, count]) == count:
                 total, alone = sum(rates[work, count]), sum(rates[work, 1])

@@ -41,7 +41,7 @@ from embedserve_runtime.model.folder import read_folder
 TEXTS = 32
 # Enough requests in hand to fill the largest batch twice.
 CASES = {"512 tokens": (512, 16, 0.90), "50 tokens": (50, 64, 0.75)}
-SERVER = "import sys; from embedserve_runtime.cli import main; sys.exit(main())"
+SERVER = "import sys; from embedserve_runtime.commands.cli import main; sys.exit(main())"
 
 
 def save(folder: Path) -> None:

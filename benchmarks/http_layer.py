@@ -22,8 +22,8 @@ import uvloop
 from benchmarks.command_line import parser_of
 from benchmarks.load import load
 from benchmarks.null_server import DIMENSIONS, NullApplication, null_server
-from embedserve_runtime.api.encoding import number_arrays, openai_base64, openai_numbers
-from embedserve_runtime.api.schemas.reading import read_json
+from embedserve_runtime.api.encoding import write_number_arrays, write_openai_base64, write_openai_numbers
+from embedserve_runtime.api.schemas.parsing import read_json
 from embedserve_runtime.api.schemas.tei import EmbedBody
 from embedserve_runtime.frontends.context import build_request_series
 from embedserve_runtime.frontends.interpreter import tune_interpreter
@@ -73,7 +73,7 @@ def measure_parts() -> None:
         "JSON in": lambda: read_json(EmbedBody, BODY),
         "tokenizer, with ids cut": lambda: tokenizer.encode([TEXT], "", TruncationRules(truncate=True)),
         "check and normalise": lambda: (np.isfinite(row).all(), normalize(row)),
-        "JSON out": lambda: number_arrays(row, 0),
+        "JSON out": lambda: write_number_arrays(row, 0),
         "metrics": lambda: metrics.request_done("/embed", 200, 0.01, facts),
     }
     print(f"one /embed without sockets: {whole:.0f} us of CPU, of which")
@@ -113,9 +113,9 @@ async def _application_seconds(count: int) -> float:
 def measure_answers() -> None:
     vectors = np.random.default_rng(0).standard_normal((32, 1024), dtype=np.float32)
     for name, writer in (
-        ("/embed JSON", number_arrays),
-        ("/v1/embeddings JSON", openai_numbers),
-        ("/v1/embeddings base64", openai_base64),
+        ("/embed JSON", write_number_arrays),
+        ("/v1/embeddings JSON", write_openai_numbers),
+        ("/v1/embeddings base64", write_openai_base64),
     ):
         times = []
         for _ in range(300):

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.command_line import parser_of
-from embedserve_runtime.benching.products import flops, products
+from embedserve_runtime.benching.matrix_products import build_products, count_flops
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
@@ -74,7 +74,7 @@ def main() -> None:
         )
     )
     encoder = runner.card.encoder
-    work, product_flops = products(encoder, arguments.threads, rows=4096)
+    work, product_flops = build_products(encoder, arguments.threads, rows=4096)
     batches = {name: random_batch(lengths) for name, lengths in CASES.items()}
     padded = {name: random_batch(lengths) for name, lengths in PADDED.items()}
     rates: dict[str, list[float]] = {name: [] for name in (*CASES, *(f"{name}, padded" for name in PADDED))}
@@ -94,7 +94,7 @@ def main() -> None:
     for name, values in rates.items():
         lengths = CASES[name.removesuffix(", padded")]
         of_equal = median(value / equal for value, equal in zip(values, rates[EQUAL], strict=True))
-        rate_of_work = flops(encoder, lengths) / lengths.sum()
+        rate_of_work = count_flops(encoder, lengths) / lengths.sum()
         of_peak = median(value * rate_of_work / peak for value, peak in zip(values, peaks, strict=True))
         print(f"{name:40} {lengths.sum():7} {median(values):9.0f} {of_equal:9.2f} {of_peak:8.0%}")
     took = {

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.command_line import parser_of
-from benchmarks.cpu import LEAST_ANSWERS, cpu_name, free_port, running
+from benchmarks.cpu import MIN_ANSWERS, cpu_name, free_port, running
 from benchmarks.cpu_cases import Case, Counter, cases
 from benchmarks.cpu_peers import OURS, Peer, Running, infinity, ours, sentence_transformers
 from benchmarks.cpu_results import Taken
@@ -29,7 +29,7 @@ from tests.support.models import minilm_folder
 
 CASES = ("short", "batches")
 WARM_UP_SECONDS = 2.0
-MOST_SECONDS = 60.0
+MAX_SECONDS = 60.0
 RESULTS = Path(__file__).parent / "results" / "serving.json"
 
 
@@ -91,16 +91,16 @@ def rounds_of(
 
 
 def round_of(server: Running, case: Case, seconds: float) -> Round:
-    """Longer where too few answers come. Raises RuntimeError where they do not within `MOST_SECONDS`."""
+    """Longer where too few answers come. Raises RuntimeError where they do not within `MAX_SECONDS`."""
     while True:
         before = server.cpu_seconds()
         latencies = server.run(case, seconds)
-        if len(latencies) >= LEAST_ANSWERS:
+        if len(latencies) >= MIN_ANSWERS:
             return Round(seconds, server.cpu_seconds() - before, latencies)
-        if seconds >= MOST_SECONDS:
+        if seconds >= MAX_SECONDS:
             few = f"{len(latencies)} answers in {seconds:.0f} s"
             raise RuntimeError(f"{server.peer.name}, {case.title}: {few}")
-        seconds = min(2 * seconds, MOST_SECONDS)
+        seconds = min(2 * seconds, MAX_SECONDS)
 
 
 def measured(rounds: Mapping[str, Sequence[Round]], tokens: float) -> list[Measured]:

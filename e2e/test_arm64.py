@@ -15,7 +15,7 @@ from e2e.cluster.images import ImageLoader, build_arm64, write_manifest
 from e2e.cluster.layout import Layout
 from e2e.cluster.polling import wait_until
 from e2e.cluster.progress import Progress
-from embedserve_runtime.benching.texts import built_in_mix
+from embedserve_runtime.benching.texts import build_mix
 from embedserve_runtime.config import load_config
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.results import Output
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.soak
 TOLERANCE = 1e-4
 # By emulation the start takes a minute on a quiet machine.
 PATIENCE_S = 900
-TEXTS = built_in_mix(12)
+TEXTS = build_mix(12)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from embedserve_operator.kube.permissions import CLUSTER_PERMISSIONS, SERVICE_PE
 from embedserve_operator.manifests.autoscaler import METRICS
 from embedserve_operator.manifests.metadata import CLAIM_LABEL, hash_claim_name
 from embedserve_operator.settings import KedaSettings
-from embedserve_runtime.cli import _parser as runtime_parser
+from embedserve_runtime.commands.arguments import build_parser as runtime_parser
 from tests.chart.conftest import CHART, Helm
 from tests.operator.expected import assert_golden
 

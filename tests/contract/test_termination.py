@@ -11,7 +11,8 @@ import pytest
 from e2e.hub.samples import model_folder
 from embedserve_operator.observe.pods import read_pod
 from embedserve_operator.state.failures import Failure
-from embedserve_runtime import cli, errors
+from embedserve_runtime import errors
+from embedserve_runtime.commands import cli
 from embedserve_runtime.config import load_config
 from embedserve_runtime.telemetry.redaction import Redactor
 from embedserve_runtime.telemetry.termination import write_termination_message

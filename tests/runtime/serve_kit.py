@@ -15,16 +15,16 @@ import numpy as np
 from fastapi import FastAPI
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from embedserve_runtime.api.api_keys import ApiKeys
 from embedserve_runtime.api.app import create_app
 from embedserve_runtime.api.context import ServerContext
-from embedserve_runtime.api.keys import ApiKeys
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings, ServerSettings
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series
-from embedserve_runtime.heads.sparse import nonzero
+from embedserve_runtime.heads.sparse import to_sparse_vector
 from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
 from embedserve_runtime.model.card import ModelCard, TokenizerSettings
 from embedserve_runtime.model.heads.description import (
@@ -188,7 +188,7 @@ class TinyRunner:
         return Results(
             dense=rows if Output.DENSE in wanted else None,
             logits=rows if Output.LOGITS in wanted else None,
-            sparse=[*map(nonzero, rows)] if Output.SPARSE in wanted else None,
+            sparse=[*map(to_sparse_vector, rows)] if Output.SPARSE in wanted else None,
             hidden=np.split(self.rows(alone), batch.cu_seqlens[1:-1]) if Output.HIDDEN in wanted else None,
         )
 

@@ -1,4 +1,4 @@
-"""Every error that the runtime raises on purpose.
+"""Defines every error that the runtime raises on purpose.
 
     EmbedserveError                 reason (CamelCase, becomes a condition's reason), message, retryable
     ├── ConfigError                 the settings are wrong
@@ -9,11 +9,11 @@
     │   ├── ModelFileMissing        the folder lacks a file that is needed
     │   ├── ModelInvalid            a file is there and cannot be used
     │   ├── UnsupportedArchitecture no family, no ONNX file to fall back to
-    │   └── HashMismatch            what arrives is not what its checksum says, at every try
-    ├── FrontEndFailure             a process that speaks HTTP cannot be kept running
-    ├── EngineBroken                the engine runs nothing any more; only a new process helps
+    │   └── HashMismatch            at every try the content did not match its checksum
+    ├── FrontEndFailure             a front-end process cannot be kept running
+    ├── EngineBroken                the engine runs no batch any more; only a new process helps
     ├── SourceUnavailable           the hub or the network failed; trying again may help
-    │   └── ModelNotStored          offline, and the store does not hold the whole model
+    │   └── ModelNotStored          offline, and the store does not have the whole model
     ├── CertificateUntrusted        the source's certificate is not trusted here
     ├── VolumeError                 the store's volume cannot take the model
     │   ├── VolumeFull
@@ -27,7 +27,7 @@
         ├── UnknownPrompt
         ├── VectorSpaceMismatch
         ├── Unauthorized            no API key, or a wrong one
-        ├── WrongModelKind          the model does not make what the route gives
+        ├── WrongModelKind          the model does not give what the route needs
         ├── Overloaded              retry_after: seconds
         ├── DeadlineExceeded
         ├── NotReady
@@ -49,7 +49,7 @@ class EmbedserveError(Exception):
     reason: ClassVar[str] = "Error"
     retryable: ClassVar[bool] = False
     exit_code: ClassVar[int] = 1
-    """What a command ends with that fails because of it."""
+    """The exit code of a command that fails with this error."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class EmbedserveError(Exception):
 
 class ConfigError(EmbedserveError):
     reason = "ConfigInvalid"
-    # A Job's pod failure policy gives up at this exit code: the same settings are wrong at every try.
+    # A Job's pod failure policy gives up at this exit code: the settings would be wrong at every try.
     exit_code = os.EX_CONFIG
 
 
@@ -100,7 +100,7 @@ class SourceUnavailable(EmbedserveError):
 
 
 class ModelNotStored(SourceUnavailable):
-    """The store has no whole model of the name, and nobody may be asked."""
+    """The store does not have the whole model, and the process is offline."""
 
     reason = "ModelNotStored"
 
@@ -175,7 +175,7 @@ class WrongModelKind(RequestError):
 
 
 class Overloaded(RequestError):
-    """The queue is full; `retry_after` is the time in seconds after which it should have room."""
+    """The queue is full; it should have room after `retry_after` seconds."""
 
     reason = "Overloaded"
     retryable = True

@@ -10,11 +10,11 @@ import pytest
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.schemas import cohere, native, openai, probes, ranking, score, tei
 from embedserve_runtime.api.schemas.base import ApiModel
-from embedserve_runtime.api.schemas.reading import read_json
+from embedserve_runtime.api.schemas.parsing import read_json
 
 SPACE = "vs1-0123456789abcdef0123"
 # What each request needs at least.
-LEAST: dict[type[ApiModel], dict[str, Any]] = {
+MINIMAL: dict[type[ApiModel], dict[str, Any]] = {
     tei.EmbedBody: {"inputs": "a"},
     tei.TokensBody: {"inputs": "a"},
     tei.RerankBody: {"query": "a", "texts": ["b"]},
@@ -33,7 +33,7 @@ LEAST: dict[type[ApiModel], dict[str, Any]] = {
 
 
 def body_of(model: type[ApiModel], /, **more: Any) -> bytes:
-    return json.dumps({**LEAST[model], **more}).encode()
+    return json.dumps({**MINIMAL[model], **more}).encode()
 
 
 def refused(model: type[ApiModel], content: bytes) -> str:

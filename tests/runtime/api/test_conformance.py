@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from pydantic import SecretStr
 
-from embedserve_runtime.api.keys import ApiKeys
+from embedserve_runtime.api.api_keys import ApiKeys
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.heads.description import ScoreFunction
-from embedserve_runtime.telemetry.series import Family
+from embedserve_runtime.telemetry.series import MetricFamily
 from tests.runtime.api.conformance import PAGE, SECTIONS, Row, page
 from tests.runtime.serve_kit import Bench, bench, card_of, classifier_of, splade_card
 
@@ -71,8 +71,8 @@ def check_counted_once(server: Bench, status: int) -> None:
     """One request by its status, and for `te_*` either answered as asked or failed by one cause; nothing left open."""
     series, numbers = server.metrics.series, server.metrics.requests.row
 
-    def counts(family: Family) -> dict[tuple[str, ...], float]:
-        return {labels: numbers[place] for labels, place in family.places().items() if numbers[place]}
+    def counts(family: MetricFamily) -> dict[tuple[str, ...], float]:
+        return {labels: numbers[place] for labels, place in family.offsets().items() if numbers[place]}
 
     ((route, _), *_) = counts(series.requests)
     assert counts(series.requests) == {(route, str(status)): 1}

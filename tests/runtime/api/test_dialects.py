@@ -13,7 +13,7 @@ from embedserve_runtime.api.inputs import prompt_for_input_type
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.heads.quantize import Precision, quantize, scales
+from embedserve_runtime.heads.quantization import Precision, quantize, row_scales
 from tests.runtime.serve_kit import SPACE, VOCABULARY, Bench, bench, card_of, mean_of_ids
 
 PROMPTS = {"query": "query: ", "passage": "passage: "}
@@ -280,7 +280,7 @@ async def test_hidden_states_that_are_not_finite_are_a_500() -> None:
 
 
 async def test_more_text_than_can_be_listed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embedserve_runtime.service.service.LISTED_CHARACTERS", 5)
+    monkeypatch.setattr("embedserve_runtime.service.service.MAX_LISTED_CHARACTERS", 5)
     body = {"inputs": ["hello", "world"]}
     assert (await post("/tokenize", body)).status_code == 422
     assert (await post("/v1/encode", body | {"outputs": ["tokens"]})).status_code == 422
@@ -316,4 +316,4 @@ async def test_a_client_that_waits_no_longer_gets_504() -> None:
 def test_scales_of_a_row_of_zeros_keep_it() -> None:
     zeros = np.zeros((1, 4), dtype=np.float32)
     assert quantize(zeros, Precision.INT8).tolist() == [[0, 0, 0, 0]]
-    assert scales(zeros).tolist() == [0.0]
+    assert row_scales(zeros).tolist() == [0.0]

@@ -73,7 +73,7 @@ async def test_a_request_whose_inputs_take_too_long_to_tokenize_is_504_in_its_ti
     """A text of megabytes without a blank took 10 s with a limit of 1 s."""
     release = threading.Event()
     async with bench() as server:
-        others = [asyncio.create_task(server.service.in_thread(release.wait)) for _ in range(64)]
+        others = [asyncio.create_task(server.service.run_in_thread(release.wait)) for _ in range(64)]
         await asyncio.sleep(0)
         answer = await server.client.post(
             route, json={"inputs": "a" * 10_000}, headers={"x-embedserve-timeout": "0.05"}

@@ -10,7 +10,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from embedserve_runtime import errors
 from embedserve_runtime.api import errors as http_errors
-from embedserve_runtime.api.errors import STATUSES, TABLE, http_error_of
+from embedserve_runtime.api.errors import STATUSES, TABLE, find_http_error
 from embedserve_runtime.api.routes import EMBEDDING_ROUTES, FORWARDED, MANAGEMENT_ROUTES, OTHER, ROUTES
 from embedserve_runtime.errors import EmbedserveError
 from tests.runtime.serve_kit import bench
@@ -148,8 +148,8 @@ REQUEST_ERRORS = sorted(
 def test_every_request_error_has_its_own_line_in_the_table(cls: type[EmbedserveError]) -> None:
     assert cls in TABLE
     error = cls.__new__(cls)
-    assert 400 <= http_error_of(error).status < 600
+    assert 400 <= find_http_error(error).status < 600
 
 
 def test_errors_of_starting_up_are_internal_in_a_request() -> None:
-    assert http_error_of(errors.ModelInvalid("x")) is http_errors.INTERNAL
+    assert find_http_error(errors.ModelInvalid("x")) is http_errors.INTERNAL

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.schemas import cohere, messages, native, openai, probes, ranking, score, tei
 from embedserve_runtime.api.schemas.base import ApiModel, to_json
-from embedserve_runtime.api.schemas.reading import read_json, read_python
-from embedserve_runtime.heads.quantize import Precision
-from tests.runtime.api.bodies import LEAST, SPACE, body_of, refused
+from embedserve_runtime.api.schemas.parsing import read_json, read_python
+from embedserve_runtime.heads.quantization import Precision
+from tests.runtime.api.bodies import MINIMAL, SPACE, body_of, refused
 
 MODULES: tuple[ModuleType, ...] = (cohere, messages, native, openai, probes, ranking, score, tei)
 MODELS = [
@@ -76,19 +76,21 @@ NULL: dict[type[ApiModel], set[str]] = {
 }
 
 
-@pytest.mark.parametrize("model", LEAST)
+@pytest.mark.parametrize("model", MINIMAL)
 def test_the_least_body_is_taken_and_unknown_fields_are_ignored(model: type[ApiModel]) -> None:
     assert read_json(model, body_of(model)) == read_json(model, body_of(model, unheard_of={"a": [1.5, None]}))
 
 
-@pytest.mark.parametrize(("model", "field"), [(model, field) for model in LEAST for field in LEAST[model]])
+@pytest.mark.parametrize(
+    ("model", "field"), [(model, field) for model in MINIMAL for field in MINIMAL[model]]
+)
 def test_what_a_body_needs_is_named_where_it_is_missing(model: type[ApiModel], field: str) -> None:
-    body = {name: value for name, value in LEAST[model].items() if name != field}
+    body = {name: value for name, value in MINIMAL[model].items() if name != field}
     assert refused(model, json.dumps(body).encode()) == f"`{field}` is missing"
 
 
 @pytest.mark.parametrize(
-    ("model", "field"), [(model, field) for model in LEAST for field in model.model_fields]
+    ("model", "field"), [(model, field) for model in MINIMAL for field in model.model_fields]
 )
 def test_null_is_taken_where_it_means_something_only(model: type[ApiModel], field: str) -> None:
     content = body_of(model, **{field: None})
@@ -131,7 +133,7 @@ JSON_VALUES = st.recursive(
 )
 
 
-@given(model=st.sampled_from(list(LEAST)), data=st.data())
+@given(model=st.sampled_from(list(MINIMAL)), data=st.data())
 def test_any_json_is_taken_or_refused_with_a_bounded_message(
     model: type[ApiModel], data: st.DataObject
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from embedserve_runtime.api.app import create_app, create_management_app
 from embedserve_runtime.api.middleware import forwarding as forwarding_middleware
-from embedserve_runtime.api.middleware.forwarding import url_of
+from embedserve_runtime.api.middleware.forwarding import build_space_address
 from embedserve_runtime.config import ServerSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.model.card import ModelCard
@@ -289,7 +289,7 @@ async def test_a_connection_that_ends_before_an_answer_is_tried_again() -> None:
 async def test_where_the_other_space_cannot_be_reached_the_answer_is_no_vector_of_this_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(forwarding_middleware, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(forwarding_middleware, "MAX_RETRY_SECONDS", 0.0)
     async with bench() as server:
         app = create_app(server.context, at("http://127.0.0.1:1"))
         server.context.readiness.current_space = OTHER
@@ -302,7 +302,7 @@ async def test_where_the_other_space_cannot_be_reached_the_answer_is_no_vector_o
 
 
 async def test_a_request_goes_where_the_name_stood_when_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding_middleware, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(forwarding_middleware, "MAX_RETRY_SECONDS", 0.0)
     async with bench() as server:
         app = create_app(server.context, at("http://127.0.0.1:1"))
         server.context.readiness.current_space = OTHER
@@ -319,4 +319,4 @@ async def test_a_request_goes_where_the_name_stood_when_it_came(monkeypatch: pyt
 
 
 def test_the_other_space_is_found_by_the_first_digits_of_its_identity() -> None:
-    assert url_of("http://docs-{space8}.search.svc", OTHER) == "http://docs-fedcba98.search.svc"
+    assert build_space_address("http://docs-{space8}.search.svc", OTHER) == "http://docs-fedcba98.search.svc"

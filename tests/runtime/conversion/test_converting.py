@@ -14,7 +14,7 @@ import onnx
 import pytest
 from transformers import BertForMaskedLM, BertForSequenceClassification, BertModel
 
-from embedserve_runtime.cli import main
+from embedserve_runtime.commands.cli import main
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.conversion import converting
 from embedserve_runtime.conversion.converting import QuantizationConfig, choose_forms, convert

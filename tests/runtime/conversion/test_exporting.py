@@ -119,9 +119,8 @@ def test_an_output_that_the_export_has_not_is_refused_by_name(
 
 def without_torch(*words: str) -> CompletedProcess[str]:
     """The command, as in an image that has no torch."""
-    program = (
-        "import sys; sys.modules['torch'] = None; from embedserve_runtime.cli import main; sys.exit(main())"
-    )
+    command = "from embedserve_runtime.commands.cli import main; sys.exit(main())"
+    program = f"import sys; sys.modules['torch'] = None; {command}"
     return run([sys.executable, "-c", program, *words], check=False, capture_output=True, text=True)
 
 

@@ -25,7 +25,7 @@ from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.heads import dense, sparse
 from embedserve_runtime.heads.dense import DenseHead
 from embedserve_runtime.heads.layers import LoadedLayer
-from embedserve_runtime.heads.tokens import MultiVectors
+from embedserve_runtime.heads.token_heads import LoadedMultiVectorHead
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import NormPlacement
 from embedserve_runtime.model.card import ModelCard
@@ -222,7 +222,7 @@ def test_sparse_vectors_on_the_device_are_those_of_the_host(
     on_device = VocabularyHead(head, copied, CUDA, dtype)
     engine = prepared(tmp_path, None, dtype)
     batch = random_batch()
-    want = sparse.rows(engine.forward(batch), batch.cu_seqlens, head, loaded)
+    want = sparse.pool_logits(engine.forward(batch), batch.cu_seqlens, head, loaded)
 
     def start_copy(done: Forward, _: PackedBatch) -> SparseTransfer:
         return SparseTransfer.start(on_device(done.states, done.batch))
@@ -283,7 +283,7 @@ def test_a_runner_with_its_heads_on_the_device_gives_what_one_with_heads_on_the_
     loaded = LoadedLayer(layer, source.normal(size=(9, 20)).astype(np.float32), None, None, None)
     heads = Heads(
         dense=DenseHead((Pooling.MEAN, Pooling.LAST), ()),
-        multi_vectors=MultiVectors(MultiVectorHead((layer,), normalize=True, skipped=1), (loaded,)),
+        multi_vectors=LoadedMultiVectorHead(MultiVectorHead((layer,), normalize=True, skipped=1), (loaded,)),
     )
     # Neither runner reads the card.
     card = cast("ModelCard", None)

@@ -20,8 +20,8 @@ from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.parity.eight_bit import MIN_COSINE, build_sample
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.runners.fp32_fallback import AsyncFallbackRunner
-from tests.runtime.overflowing import FITS, OVERFLOWS, overflowing, runners
 from tests.runtime.pipelines.folders import tokens_of
+from tests.runtime.runners.overflowing import FITS, OVERFLOWS, overflowing, runners
 from tests.support.models import tiny
 from tests.support.tiny_tokenizers import xlm_roberta_tokenizer
 from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF

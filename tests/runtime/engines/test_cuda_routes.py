@@ -16,8 +16,8 @@ from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.heads import TokenLayers
 from embedserve_runtime.heads.dense import DenseHead, RoutedHead
-from embedserve_runtime.heads.layers import LoadedLayer, run
-from embedserve_runtime.heads.tokens import MultiVectors
+from embedserve_runtime.heads.layers import LoadedLayer, apply_layers
+from embedserve_runtime.heads.token_heads import LoadedMultiVectorHead
 from embedserve_runtime.loading.assembly import runners_of
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import HeadLayer, MultiVectorHead
@@ -97,7 +97,7 @@ def test_a_residual_layer_on_the_device_is_that_of_the_host(activation: Activati
     layers = [layer(out, activation, residual=True), layer(5, activation, residual=True, inside=out)]
     values = np.random.default_rng(0).normal(size=(33, HIDDEN)).astype(np.float32)
     got = TokenLayers(host_layers(layers), CUDA)(torch.from_numpy(values).to(CUDA)).cpu().numpy()
-    np.testing.assert_allclose(got, run(layers, values), atol=1e-5, rtol=1e-4)
+    np.testing.assert_allclose(got, apply_layers(layers, values), atol=1e-5, rtol=1e-4)
 
 
 @DTYPES
@@ -107,7 +107,9 @@ def test_residual_layers_on_tokens_give_the_vectors_of_the_host(tmp_path: Path, 
         layer(6, Activation.IDENTITY, residual=True),
     )
     head = MultiVectorHead(tuple(one.layer for one in layers), normalize=True, skipped=0)
-    on_host, on_device = both_runners(tmp_path, Heads(multi_vectors=MultiVectors(head, layers)), dtype)
+    on_host, on_device = both_runners(
+        tmp_path, Heads(multi_vectors=LoadedMultiVectorHead(head, layers)), dtype
+    )
     batch = batch_of(MIXES["documents"])
     want = on_host.run(batch, Output.MULTI_VECTOR)
     assert_close(on_device.run(batch, Output.MULTI_VECTOR), want, dtype)

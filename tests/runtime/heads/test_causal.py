@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, PreTrainedModel, Qwen3Config, Qwen3ForCa
 
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.heads.classification import scores
+from embedserve_runtime.heads.classification import apply_score_function
 from embedserve_runtime.model.heads.causal import QWEN3
 from embedserve_runtime.model.heads.description import ClassifierHead, Task
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
@@ -105,7 +105,7 @@ def scores_of(folder: Path, engine: str, **settings: object) -> FloatArray:
     assert runner.card.task is Task.RERANK
     texts = TextTokenizer.from_card(runner.card).encode_pairs(PAIRS, TruncationRules(truncate=True))
     assert isinstance(runner.card.head, ClassifierHead)
-    return scores(logits_of(runner, texts), runner.card.head.scores)[:, 0]
+    return apply_score_function(logits_of(runner, texts), runner.card.head.scores)[:, 0]
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from embedserve_runtime.heads.classification import scores
+from embedserve_runtime.heads.classification import apply_score_function
 from embedserve_runtime.model.heads.description import ScoreFunction, Task
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_cases import CLASSIFIERS, HeadCase
@@ -75,4 +75,6 @@ def test_scores_equal_those_of_torch_also_for_huge_logits(
     function: ScoreFunction, reference: torch.nn.Module
 ) -> None:
     logits = np.array([[0.5, -3, 2], [200, 100, -200], [1e4, 1e4, 0]], dtype=np.float32)
-    np.testing.assert_allclose(scores(logits, function), reference(torch.from_numpy(logits)), atol=1e-6)
+    np.testing.assert_allclose(
+        apply_score_function(logits, function), reference(torch.from_numpy(logits)), atol=1e-6
+    )

@@ -89,5 +89,5 @@ def test_normalised_rows_have_norm_one_and_a_zero_row_stays_zero() -> None:
 
 def test_a_cut_keeps_the_first_dimensions() -> None:
     np.testing.assert_array_equal(
-        dense.cut(np.arange(6, dtype=np.float32).reshape(2, 3), 2), [[0, 1], [3, 4]]
+        dense.truncate_dimensions(np.arange(6, dtype=np.float32).reshape(2, 3), 2), [[0, 1], [3, 4]]
     )

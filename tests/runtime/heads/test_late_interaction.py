@@ -19,12 +19,12 @@ from embedserve_runtime.config import load_config
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, Tokens
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.heads.token_pooling import pool_tokens, pooled
+from embedserve_runtime.heads.token_pooling import pool_for_role, pool_tokens
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.heads.description import TokenPooling
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.service import EmbedQuery, Role
-from embedserve_runtime.service.roles import is_query, prompt_of
+from embedserve_runtime.service.roles import is_query, resolve_prompt
 from embedserve_runtime.tokenizing import InputEncoders, TextTokenizer, TruncationRules
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_runner import card_of, greatest
@@ -178,12 +178,12 @@ def vectors_by(runner: Runner, *, pools: bool = True) -> list[FloatArray]:
     for role, texts in zip(ROLES, (QUERIES, DOCUMENTS), strict=True):
         query = EmbedQuery(texts, role=role)
         way = ways.queries if is_query(card, query) else ways.documents
-        sequences += way.encode(texts, prompt_of(card, query), TruncationRules(truncate=True))
+        sequences += way.encode(texts, resolve_prompt(card, query), TruncationRules(truncate=True))
         roles += [role] * len(texts)
     made = runner.run(PackedBatch.pack(sequences), Output.MULTI_VECTOR).multi_vectors
     assert made is not None
     return [
-        pooled(vectors, card.late_interaction, is_query=role == "query") if pools else vectors
+        pool_for_role(vectors, card.late_interaction, is_query=role == "query") if pools else vectors
         for vectors, role in zip(made, roles, strict=True)
     ]
 
@@ -194,7 +194,7 @@ def test_a_marker_is_one_token_where_the_vocabulary_has_it(tmp_path: Path) -> No
         card = card_of(saved(tmp_path / str(number), Kind(modules=(), then=then)))
         way = InputEncoders.for_model(card, TextTokenizer.from_card(card)).queries
         (located,) = way.locate(
-            ["why"], prompt_of(card, EmbedQuery(["why"], role="query")), TruncationRules(truncate=True)
+            ["why"], resolve_prompt(card, EmbedQuery(["why"], role="query")), TruncationRules(truncate=True)
         )
         names = [token.text for token in located]
         assert names[1 : 1 + len(tokens)] == tokens

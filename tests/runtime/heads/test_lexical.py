@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.heads.tokens import Lexical
+from embedserve_runtime.heads.token_heads import LoadedLexicalHead
 from embedserve_runtime.model.heads.description import LexicalHead
 
 DROPPED = (0, 2)
@@ -31,7 +31,7 @@ BATCHES: dict[str, tuple[list[Pairs], list[Pairs]]] = {
 def test_of_each_token_id_the_largest_weight_above_0_is_kept(given: list[Pairs], want: list[Pairs]) -> None:
     batch = PackedBatch.pack([np.array([token for token, _ in one], dtype=np.int32) for one in given])
     weights = np.array([weight for one in given for _, weight in one], dtype=np.float32)[:, None]
-    rows = Lexical(LexicalHead((), DROPPED, vocabulary=10), ())(weights, batch)
+    rows = LoadedLexicalHead(LexicalHead((), DROPPED, vocabulary=10), ())(weights, batch)
     assert [row.indices.tolist() for row in rows] == [[token for token, _ in one] for one in want]
     for row, one in zip(rows, want, strict=True):
         assert row.indices.dtype == np.int32

@@ -79,14 +79,14 @@ def made_up_states() -> FloatArray:
 def test_pooling_equals_sentence_transformers_whatever_the_tiles(
     monkeypatch: pytest.MonkeyPatch, tile: int, pooling: SparsePooling, log_twice: bool
 ) -> None:
-    monkeypatch.setattr(sparse, "TILE_BYTES", tile * VOCABULARY * 4)
+    monkeypatch.setattr(sparse, "MAX_TILE_BYTES", tile * VOCABULARY * 4)
     head, layers = made_up_head(pooling, log_twice=log_twice)
     hidden = made_up_states()
     reference = SpladePooling(pooling.value, "log1p_relu" if log_twice else "relu").eval()
     logits = layers[0](hidden)
     features = {"token_embeddings": torch.from_numpy(logits)[None], "cu_seq_lens_q": torch.from_numpy(BOUNDS)}
     want = reference(features)["sentence_embedding"].numpy()
-    got = sparse.Splade(head, layers)(hidden, packed())
+    got = sparse.LoadedSparseHead(head, layers)(hidden, packed())
     np.testing.assert_allclose(with_zeros(got, VOCABULARY), want, atol=1e-5)
     for vector in got:
         assert (np.diff(vector.indices) > 0).all()
@@ -100,14 +100,14 @@ def test_logits_are_never_held_for_more_tokens_than_a_tile(monkeypatch: pytest.M
         seen.append(len(values))
         return layers[0](values)
 
-    monkeypatch.setattr(sparse, "TILE_BYTES", 5 * VOCABULARY * 4)
-    monkeypatch.setattr(sparse, "run", run)
-    sparse.Splade(*made_up_head(SparsePooling.MAX))(made_up_states(), packed())
+    monkeypatch.setattr(sparse, "MAX_TILE_BYTES", 5 * VOCABULARY * 4)
+    monkeypatch.setattr(sparse, "apply_layers", run)
+    sparse.LoadedSparseHead(*made_up_head(SparsePooling.MAX))(made_up_states(), packed())
     assert (sum(seen), max(seen)) == (sum(LENGTHS), 5)
 
 
 def test_top_k_and_threshold_keep_the_largest_entries_in_the_order_of_their_indices() -> None:
-    first = sparse.nonzero(np.array([0, 3, 1, 3, 0.5, 2], dtype=np.float32))
+    first = sparse.to_sparse_vector(np.array([0, 3, 1, 3, 0.5, 2], dtype=np.float32))
     assert first.indices.tolist() == [1, 2, 3, 4, 5]
     three = sparse.prune(first, top_k=3)
     assert (three.indices.tolist(), three.values.tolist()) == ([1, 3, 5], [3, 3, 2])
@@ -119,5 +119,5 @@ def test_top_k_and_threshold_keep_the_largest_entries_in_the_order_of_their_indi
 
 
 def test_what_is_not_a_number_is_kept_for_the_service_to_refuse() -> None:
-    vector = sparse.nonzero(np.array([0, np.nan, 1], dtype=np.float32))
+    vector = sparse.to_sparse_vector(np.array([0, np.nan, 1], dtype=np.float32))
     assert vector.indices.tolist() == [1, 2]

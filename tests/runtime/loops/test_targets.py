@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_runtime.loops.targets import X86, folder_of, target_of, targets_of
+from embedserve_runtime.loops.targets import X86, cache_folder, choose_target, list_targets
 
 V3, V2 = (flags for _, flags in X86[:2])
 
@@ -23,8 +23,8 @@ V3, V2 = (flags for _, flags in X86[:2])
 def test_the_target_is_the_highest_level_that_the_machine_has(
     machine: str, flags: frozenset[str], target: str
 ) -> None:
-    assert target_of(machine, flags) == target
-    assert target in targets_of(machine)
+    assert choose_target(machine, flags) == target
+    assert target in list_targets(machine)
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,4 @@ def test_the_target_is_the_highest_level_that_the_machine_has(
 def test_code_is_kept_where_the_image_says_else_in_the_users_cache(
     environment: dict[str, str], folder: str | Path
 ) -> None:
-    assert folder_of(environment) == Path(folder)
+    assert cache_folder(environment) == Path(folder)

@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedserve_runtime.loops.tries import FREE, NONE, ROOT, Trie, child, trie_of
+from embedserve_runtime.loops.tries import FREE, NONE, ROOT, Trie, build_trie, child
 
 
 def built(numbers: Mapping[bytes, int]) -> Trie:
-    trie = trie_of(numbers)
+    trie = build_trie(numbers)
     assert trie is not None
     return trie
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_runtime.cli import main
+from embedserve_runtime.commands.cli import main
 from embedserve_runtime.errors import VolumeError, VolumeFull, VolumePermissionDenied, VolumeReadOnly
 from embedserve_runtime.model.store import (
     FetchedFile,

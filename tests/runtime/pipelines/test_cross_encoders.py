@@ -12,7 +12,7 @@ from transformers import BertForSequenceClassification
 
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ConfigError
-from embedserve_runtime.heads.classification import scores
+from embedserve_runtime.heads.classification import apply_score_function
 from embedserve_runtime.model.heads.description import ClassifierHead, Task
 from embedserve_runtime.tokenizing import TextTokenizer
 from tests.runtime.engines.engines import ENGINES
@@ -33,7 +33,7 @@ def scores_of(folder: Path, engine: str) -> FloatArray:
     head = runner.card.head
     assert isinstance(head, ClassifierHead)
     ids = TextTokenizer.from_card(runner.card).encode_pairs(PAIRS, CUT)
-    return scores(logits_of(runner, ids), head.scores)
+    return apply_score_function(logits_of(runner, ids), head.scores)
 
 
 ONE_LABEL: dict[str, torch.nn.Module | None] = {

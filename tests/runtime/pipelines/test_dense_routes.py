@@ -17,7 +17,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from tokenizers import Tokenizer
 from transformers import BertModel
 
-from embedserve_runtime.cli import main
+from embedserve_runtime.commands.cli import main
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture

@@ -11,7 +11,7 @@ import pytest
 from grpc import StatusCode, aio
 from pydantic import SecretStr
 
-from embedserve_runtime.api.keys import ApiKeys
+from embedserve_runtime.api.api_keys import ApiKeys
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch

@@ -111,7 +111,7 @@ async def test_a_stream_with_one_answer_is_passed_on() -> None:
 
 
 async def test_a_space_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(forwarding, "MAX_RETRY_SECONDS", 0.05)
     async with served(ports=RpcPorts("127.0.0.1", 0, None, "127.0.0.1:9")) as server:
         server.bench.context.readiness.current_space = OTHER
         code, message, _ = await server.client.refusal(EMBED, inputs="hello")

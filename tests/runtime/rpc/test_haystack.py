@@ -17,7 +17,7 @@ from haystack_integrations.components.embedders.huggingface_api import (
 )
 from pydantic import SecretStr
 
-from embedserve_runtime.api.keys import ApiKeys
+from embedserve_runtime.api.api_keys import ApiKeys
 from tests.runtime.rpc.rpc_kit import served
 from tests.runtime.serve_kit import splade_card
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
-from embedserve_runtime.rpc.ordered_answers import in_order
+from embedserve_runtime.rpc.ordered_answers import answer_in_order
 
 
 class Work:
@@ -42,12 +42,18 @@ async def test_answers_keep_the_order_of_their_requests() -> None:
     work = Work(5)
     for number in (3, 1, 4, 0, 2):
         asyncio.get_running_loop().call_soon(work.answers[number].set_result, number * 10)
-    assert [answer async for answer in in_order(work.requests(), work.answer, 5)] == [0, 10, 20, 30, 40]
+    assert [answer async for answer in answer_in_order(work.requests(), work.answer, 5)] == [
+        0,
+        10,
+        20,
+        30,
+        40,
+    ]
 
 
 async def test_no_more_is_read_than_the_window_until_answers_are_taken() -> None:
     work = Work(10)
-    async with aclosing(in_order(work.requests(), work.answer, 3)) as answers:
+    async with aclosing(answer_in_order(work.requests(), work.answer, 3)) as answers:
         first = asyncio.ensure_future(anext(answers))
         await settle()
         assert work.read == 3
@@ -65,7 +71,7 @@ async def test_a_failure_comes_in_its_place_and_ends_the_work_behind_it() -> Non
     work = Work(4)
     work.answers[1].set_exception(ValueError("the second"))
     work.answers[0].set_result(0)
-    answers = in_order(work.requests(), work.answer, 4)
+    answers = answer_in_order(work.requests(), work.answer, 4)
     assert await anext(answers) == 0
     with pytest.raises(ValueError, match="the second"):
         await anext(answers)
@@ -74,7 +80,7 @@ async def test_a_failure_comes_in_its_place_and_ends_the_work_behind_it() -> Non
 
 async def test_closing_it_cancels_all_that_is_worked_on() -> None:
     work = Work(4)
-    answers = in_order(work.requests(), work.answer, 3)
+    answers = answer_in_order(work.requests(), work.answer, 3)
     first = asyncio.ensure_future(anext(answers))
     await settle()
     first.cancel()
@@ -92,11 +98,11 @@ async def test_requests_that_break_off_raise_after_the_answers_before() -> None:
     async def answer(number: int) -> int:
         return number
 
-    answers = in_order(broken(), answer, 3)
+    answers = answer_in_order(broken(), answer, 3)
     assert await anext(answers) == 1
     with pytest.raises(ConnectionError, match="gone"):
         await anext(answers)
 
 
 async def test_no_requests_give_no_answers() -> None:
-    assert [answer async for answer in in_order(Work(0).requests(), Work(0).answer, 3)] == []
+    assert [answer async for answer in answer_in_order(Work(0).requests(), Work(0).answer, 3)] == []

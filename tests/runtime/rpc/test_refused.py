@@ -10,7 +10,7 @@ import pytest
 from grpc import StatusCode, aio
 from pydantic import SecretStr
 
-from embedserve_runtime.api.keys import ApiKeys
+from embedserve_runtime.api.api_keys import ApiKeys
 from embedserve_runtime.api.memory import RequestMemory
 from tests.runtime.rpc.rpc_kit import Served, served
 from tests.runtime.serve_kit import classifier_of

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-PROGRAM = "import sys; from embedserve_runtime.cli import main; sys.exit(main())"
+PROGRAM = "import sys; from embedserve_runtime.commands.cli import main; sys.exit(main())"
 
 
 @dataclass

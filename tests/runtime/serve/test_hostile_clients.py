@@ -83,6 +83,18 @@ def test_what_has_no_end_is_cut_off_and_takes_no_memory(server: Target, name: st
     assert growth.most < GROWTH, f"{growth.most:,} bytes more, after {sent:,} were sent"
 
 
+def test_many_heads_of_small_headers_take_no_memory(server: Target) -> None:
+    """Their objects were many times as large as their bytes, and stayed until the client had read its answer."""
+    head = b"GET /info HTTP/1.1\r\nhost: a\r\n" + b"x: y\r\n" * 10_000
+    server.check_good()
+    with server.growth() as growth:
+        wires = [server.wire() for _ in range(100)]
+        for wire in wires:
+            wire.send_or_be_cut(head)
+        assert {wire.answer().status for wire in wires} == {431}
+    assert growth.most < GROWTH, f"{growth.most:,} bytes more"
+
+
 BEGINNINGS = (
     b"",
     b"POST /embed HTTP/1.1\r\n",

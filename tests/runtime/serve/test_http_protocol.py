@@ -138,6 +138,7 @@ def test_a_client_that_waits_for_100_with_too_large_a_body_gets_413_before_it_se
 TOO_LARGE = {
     "many headers": request("GET", "/info", *[f"x-header-{number}: {'v' * 100}" for number in range(5_000)]),
     "one header": request("GET", "/info", f"x-header: {'v' * 600_000}"),
+    "more headers than there may be": request("GET", "/info", *["x: y"] * 200),
     "a long target": request("GET", f"/info?{'q' * 600_000}"),
     "a long method": b"G" * 600_000,
     "a long name of a header": request("GET", "/info", f"{'n' * 600_000}: v"),

@@ -8,7 +8,13 @@ import pytest
 from sentence_transformers.base.modules import Transformer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from embedserve_runtime.tokenizing import FEW_CHARACTERS, Side, TextTokenizer, Token, TruncationRules
+from embedserve_runtime.tokenizing import (
+    MAX_SEQUENTIAL_CHARACTERS,
+    Side,
+    TextTokenizer,
+    Token,
+    TruncationRules,
+)
 from tests.runtime.tokenizing.kinds import KINDS, ODD, SCRIPTS, ours, saved, transformers_of
 from tests.support.models import tiny_bert
 
@@ -89,7 +95,7 @@ def test_places_in_a_text_cut_on_the_left_are_those_of_the_whole_text(
 
 
 def test_the_texts_of_a_text_cut_on_the_left_are_its_prompt_and_its_last_words() -> None:
-    text = "the fox " * FEW_CHARACTERS + "sleeps at night"
+    text = "the fox " * MAX_SEQUENTIAL_CHARACTERS + "sleeps at night"
     (tokens,) = ours("minilm", 9).locate([text], "query: ", CUT_LEFT)
     assert [token.text for token in tokens] == [
         "[CLS]",

@@ -13,7 +13,13 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from embedserve_runtime.engines.base import Tokens, TokenSequence
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput, ModelInvalid
-from embedserve_runtime.tokenizing import FEW_CHARACTERS, PIECE_TEXTS, Side, TextTokenizer, TruncationRules
+from embedserve_runtime.tokenizing import (
+    MAX_SEQUENTIAL_CHARACTERS,
+    MAX_SLICE_TEXTS,
+    Side,
+    TextTokenizer,
+    TruncationRules,
+)
 from tests.runtime.serve_kit import VOCABULARY, tiny_wordpiece
 from tests.runtime.tokenizing.kinds import KINDS, ODD, SCRIPTS, ours, transformers_of
 from tests.support.models import tiny
@@ -67,7 +73,7 @@ def test_pairs_equal_those_of_transformers(kind: str, side: Side, max_length: in
     assert plain(got) == wanted(kind, PAIRS, max_length, side)
 
 
-def far(script: str, characters: int = FEW_CHARACTERS + 500) -> str:
+def far(script: str, characters: int = MAX_SEQUENTIAL_CHARACTERS + 500) -> str:
     """A text beyond the window. Not much beyond: where both texts of a pair are cut, the oracle makes every
     combination of all that it cut off.
     """
@@ -150,7 +156,7 @@ def test_an_encoder_without_token_types_gets_plain_ids() -> None:
 
 
 def test_many_documents_of_one_query_each_get_the_ids_they_have_alone() -> None:
-    pairs = [("the fox", f"{ENGLISH} {index}") for index in range(PIECE_TEXTS + 3)]
+    pairs = [("the fox", f"{ENGLISH} {index}") for index in range(MAX_SLICE_TEXTS + 3)]
     tokenizer = ours("minilm", 16)
     alone = [tokenizer.encode_pairs([pair], CUT)[0] for pair in pairs]
     assert plain(tokenizer.encode_pairs(pairs, CUT)) == plain(alone)

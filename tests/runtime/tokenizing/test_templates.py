@@ -6,7 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong
-from embedserve_runtime.tokenizing import FEW_CHARACTERS, PIECE_TEXTS, TruncationRules
+from embedserve_runtime.tokenizing import MAX_SEQUENTIAL_CHARACTERS, MAX_SLICE_TEXTS, TruncationRules
 from tests.runtime.tokenizing.kinds import ODD, SCRIPTS, ours, transformers_of
 
 REFUSE = TruncationRules(truncate=False)
@@ -26,7 +26,7 @@ DOCUMENTS = [
     pytest.param("fox", id="short"),
     pytest.param("", id="empty"),
     pytest.param(ENGLISH * 12, id="cut"),
-    pytest.param(ENGLISH * (FEW_CHARACTERS // 5), id="very long"),
+    pytest.param(ENGLISH * (MAX_SEQUENTIAL_CHARACTERS // 5), id="very long"),
     pytest.param(ODD * 4, id="odd characters"),
     pytest.param("{query} {document} {", id="braces"),
     *(pytest.param(text * 6, id=name) for name, text in SCRIPTS.items()),
@@ -60,7 +60,7 @@ def as_gemma_does(
 @pytest.mark.parametrize("query", ["the fox", "{document}", "कौन?"])
 def test_a_template_of_one_body_equals_the_code_of_its_model_card(query: str, document: str) -> None:
     oracle = transformers_of("qwen", "right")
-    encoder = ours("qwen", 240).template(QWEN)
+    encoder = ours("qwen", 240).build_template_encoder(QWEN)
     (ids,) = encoder.encode([(query, document)], CUT, instruction=INSTRUCTION)
     assert list(ids) == as_qwen_does(oracle, query, document, 240)
 
@@ -69,14 +69,16 @@ def test_a_template_of_one_body_equals_the_code_of_its_model_card(query: str, do
 @pytest.mark.parametrize("query", ["the fox", "{document}", "कौन?"])
 def test_a_template_of_many_parts_equals_the_code_of_its_model_card(query: str, document: str) -> None:
     oracle = transformers_of("gemma", "right")
-    (ids,) = ours("gemma", 120).template(GEMMA).encode([(query, document)], CUT)
+    (ids,) = ours("gemma", 120).build_template_encoder(GEMMA).encode([(query, document)], CUT)
     assert list(ids) == as_gemma_does(oracle, query, document, 120)
 
 
-@pytest.mark.parametrize("repeats", [12, FEW_CHARACTERS // 5], ids=["a long document", "a very long one"])
+@pytest.mark.parametrize(
+    "repeats", [12, MAX_SEQUENTIAL_CHARACTERS // 5], ids=["a long document", "a very long one"]
+)
 def test_a_cut_on_the_left_keeps_query_and_end_of_the_document(repeats: int) -> None:
     tokenizer = transformers_of("qwen", "right")
-    encoder = ours("qwen", 240).template(QWEN)
+    encoder = ours("qwen", 240).build_template_encoder(QWEN)
     pair = ("the fox", ENGLISH * repeats + "sleeps")
     (ids,) = encoder.encode([pair], CUT_LEFT, instruction=INSTRUCTION)
     text = tokenizer.decode(list(ids))
@@ -88,8 +90,8 @@ def test_a_cut_on_the_left_keeps_query_and_end_of_the_document(repeats: int) -> 
 
 
 def test_many_documents_each_get_the_ids_they_have_alone() -> None:
-    encoder = ours("qwen", 300).template(QWEN)
-    pairs = [(f"fox {index % 3}", f"{ENGLISH} {index}") for index in range(PIECE_TEXTS + 3)]
+    encoder = ours("qwen", 300).build_template_encoder(QWEN)
+    pairs = [(f"fox {index % 3}", f"{ENGLISH} {index}") for index in range(MAX_SLICE_TEXTS + 3)]
     together = encoder.encode(pairs, CUT, instruction=INSTRUCTION)
     alone = [encoder.encode([pair], CUT, instruction=INSTRUCTION)[0] for pair in pairs]
     assert [list(ids) for ids in together] == [list(ids) for ids in alone]
@@ -98,7 +100,7 @@ def test_many_documents_each_get_the_ids_they_have_alone() -> None:
 @pytest.mark.parametrize("rules", [CUT, CUT_LEFT, REFUSE], ids=["right", "left", "refuse"])
 @pytest.mark.parametrize("words", [200, 20_000])
 def test_a_query_that_leaves_no_room_is_refused_and_named(rules: TruncationRules, words: int) -> None:
-    encoder = ours("gemma", 120).template(GEMMA)
+    encoder = ours("gemma", 120).build_template_encoder(GEMMA)
     with pytest.raises(
         InputTooLong, match=r"input 1: the query .* no room for the document in the 120 tokens"
     ):
@@ -109,19 +111,19 @@ def test_a_query_that_leaves_no_room_is_refused_and_named(rules: TruncationRules
     ("document", "want_in_message"),
     [
         pytest.param(ENGLISH * 12, r"input 1 has \d+ tokens and the model takes at most 240", id="long"),
-        pytest.param(ENGLISH * (FEW_CHARACTERS // 5), "input 1 has at least", id="very long"),
+        pytest.param(ENGLISH * (MAX_SEQUENTIAL_CHARACTERS // 5), "input 1 has at least", id="very long"),
     ],
 )
 def test_too_long_without_truncation_names_input_tokens_and_limit(
     document: str, want_in_message: str
 ) -> None:
     with pytest.raises(InputTooLong, match=want_in_message):
-        ours("qwen", 240).template(QWEN).encode([("fox", "dog"), ("fox", document)], REFUSE)
+        ours("qwen", 240).build_template_encoder(QWEN).encode([("fox", "dog"), ("fox", document)], REFUSE)
 
 
 def test_a_pair_of_two_empty_texts_is_named_by_its_place() -> None:
     with pytest.raises(EmptyInput, match="input 1 is empty"):
-        ours("gemma", 120).template(GEMMA).encode([("fox", "dog"), ("", "")], CUT)
+        ours("gemma", 120).build_template_encoder(GEMMA).encode([("fox", "dog"), ("", "")], CUT)
 
 
 WRONG = [
@@ -135,9 +137,9 @@ WRONG = [
 @pytest.mark.parametrize("parts", WRONG)
 def test_a_template_whose_document_cannot_be_cut_alone_is_a_wrong_setting(parts: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="a template needs"):
-        ours("gemma", 120).template(parts)
+        ours("gemma", 120).build_template_encoder(parts)
 
 
 def test_a_template_longer_than_the_model_takes_is_a_wrong_setting() -> None:
     with pytest.raises(ConfigError, match="max_length 16 leaves no room"):
-        ours("gemma", 16).template(GEMMA)
+        ours("gemma", 16).build_template_encoder(GEMMA)

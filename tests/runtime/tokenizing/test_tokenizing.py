@@ -14,7 +14,13 @@ from tokenizers import Tokenizer, normalizers, processors
 from transformers import AutoTokenizer
 
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput
-from embedserve_runtime.tokenizing import FEW_CHARACTERS, PIECE_TEXTS, Side, TextTokenizer, TruncationRules
+from embedserve_runtime.tokenizing import (
+    MAX_SEQUENTIAL_CHARACTERS,
+    MAX_SLICE_TEXTS,
+    Side,
+    TextTokenizer,
+    TruncationRules,
+)
 from tests.runtime.serve_kit import CLS, SEP, VOCABULARY, WORDS, card_with, tiny_tokenizer, tiny_wordpiece
 from tests.runtime.tokenizing.kinds import SCRIPTS, ours, saved
 
@@ -64,7 +70,9 @@ def test_a_very_long_text_gives_the_ids_of_the_whole_text(kind: str, side: Side,
         max_size=8,
     )
     unit = "".join(data.draw(parts))
-    text = (unit * (2 * FEW_CHARACTERS // max(len(unit), 1) + 1))[: data.draw(st.integers(2100, 9000))]
+    text = (unit * (2 * MAX_SEQUENTIAL_CHARACTERS // max(len(unit), 1) + 1))[
+        : data.draw(st.integers(2100, 9000))
+    ]
     if not text:
         return
     text = text.encode("utf-8", "ignore").decode()
@@ -73,7 +81,7 @@ def test_a_very_long_text_gives_the_ids_of_the_whole_text(kind: str, side: Side,
     assert ids.tolist() == want_ids
 
 
-@pytest.mark.parametrize("count", [1, 3, PIECE_TEXTS + 1])
+@pytest.mark.parametrize("count", [1, 3, MAX_SLICE_TEXTS + 1])
 def test_a_batch_gives_each_text_the_ids_it_has_alone(count: int) -> None:
     texts = [f"{list(SCRIPTS.values())[i % len(SCRIPTS)]} {i}" for i in range(count)]
     tokenizer = minilm(64)

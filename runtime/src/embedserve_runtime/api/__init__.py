@@ -1,8 +1,21 @@
-"""HTTP: one module a dialect on top of `service`.
+"""Serves the HTTP API on top of `service`, with a router for each dialect.
 
-app        paths to endpoints, for the serving and the management port
-endpoint   one route as plain ASGI: bounded body, handler, answer or error, metrics
-errors     the one table from error classes to HTTP
-schemas    request bodies; encoding: vectors to JSON; openapi: the document, made from the schemas
-tei, openai, health, docs_page   the routes
+app                    the FastAPI applications of the serving ports and of the management port
+routers                the routes, one module for each dialect
+schemas                bodies of requests and answers as pydantic models
+middleware             what surrounds every request
+json_route             a FastAPI route that parses its body with pydantic
+context                what all requests share, and what is known of one
+inputs                 what all dialects read from a request
+encoding               vectors to JSON and base64
+native_response        the results of `/v1/encode`
+vector_store_formats   vectors as vector stores read them
+responses              answers whose body is bytes
+errors                 the one table from error classes to HTTP
+error_response         errors as answers
+routes                 the paths, with their metric labels and error dialects
+memory, json_limits, content_encoding    bounds of bodies
+api_keys               which requests may come in
+self_check             whether the vectors are sound
+openapi                API keys in the OpenAPI document
 """

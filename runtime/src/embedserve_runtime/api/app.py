@@ -45,7 +45,7 @@ _SERVING = (
     health.health_router,
 )
 _NO_TELEMETRY = {"tracing": False, "metrics": False, "logs": False}
-"""FastAPI's own would look for providers of OpenTelemetry at each request; ours counts and traces already."""
+"""FastAPI's telemetry would look up OpenTelemetry providers at each request; ours counts and traces already."""
 
 
 def create_app(context: ServerContext, settings: ServerSettings) -> FastAPI:
@@ -55,7 +55,7 @@ def create_app(context: ServerContext, settings: ServerSettings) -> FastAPI:
         version=tei.VERSION,
         description="Vectors of texts from one embedding model.",
         license_info={"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
-        middleware=_middleware(context, settings),
+        middleware=_build_middleware(context, settings),
         redirect_slashes=False,
         telemetry=_NO_TELEMETRY,
         static_url="/docs/static",
@@ -72,7 +72,7 @@ def create_app(context: ServerContext, settings: ServerSettings) -> FastAPI:
 def create_management_app(context: ServerContext, set_current: Callable[[str], None]) -> FastAPI:
     """The application of the management port.
 
-    set_current: tells all front ends which vector space the service's name stands for.
+    set_current: sets in all front ends which vector space the service's name stands for.
     """
     app = FastAPI(
         title="Embedserve management",
@@ -91,8 +91,8 @@ def create_management_app(context: ServerContext, set_current: Callable[[str], N
     return app
 
 
-def _middleware(context: ServerContext, settings: ServerSettings) -> Sequence[Middleware]:
-    """From the outside in; `api.middleware` says what each is for."""
+def _build_middleware(context: ServerContext, settings: ServerSettings) -> Sequence[Middleware]:
+    """Return the middleware from the outside in; `api.middleware` says what each is for."""
     stack: list[Middleware] = []
     if settings.cors_origins:
         # Outside of the errors, so that a browser may read them; preflight requests carry no API key.
@@ -126,7 +126,7 @@ def _add_routes(app: FastAPI, routers: Sequence[APIRouter]) -> None:
 
 
 def _add_document_alias(app: FastAPI) -> None:
-    """TEI has the OpenAPI document at this path."""
+    """Serve the OpenAPI document at TEI's path for it, too."""
 
     async def document(request: Request) -> Response:
         del request

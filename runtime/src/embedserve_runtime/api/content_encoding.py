@@ -1,4 +1,4 @@
-"""Compressed request bodies (`Content-Encoding`), decompressed within a bound."""
+"""Decompresses request bodies (`Content-Encoding`) within a bound."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from embedserve_runtime.api.errors import BodyTooLarge, MalformedBody, UnsupportedEncoding
 
 MAX_MEMBERS = 16
-"""Of one body. Each costs a decompressor and a copy of what follows it, however little is in it."""
+"""The limit for one body. Each member costs a decompressor and a copy of what follows it, however small it is."""
 GZIP_WINDOW = 16 + zlib.MAX_WBITS
 """zlib's word for the gzip format."""
 
@@ -36,7 +36,7 @@ class _Format(NamedTuple):
 
 
 def find_decoder(encoding: bytes) -> Callable[[bytes, int], bytes] | None:
-    """The function that decodes a body with this value of Content-Encoding; None where it is as it came.
+    """Return the function that decodes a body with this value of Content-Encoding; None where it is not encoded.
 
     The function takes the body and the number of bytes that may come out. It raises MalformedBody for a body that is
     not what the header says, and BodyTooLarge before more than that number of bytes are decompressed.
@@ -75,11 +75,11 @@ def _decompress(compressed: _Format, content: bytes, max_bytes: int) -> bytes:
     raise MalformedBody(f"the body is of more than {MAX_MEMBERS} {name} {compressed.parts}; pack it in one")
 
 
-def _gzip() -> _Format:
+def _gzip_format() -> _Format:
     return _Format("gzip", "members", partial(zlib.decompressobj, GZIP_WINDOW), zlib.error)
 
 
-def _zstd() -> _Format:
+def _zstd_format() -> _Format:
     # Imported here: few clients compress their requests so.
     if sys.version_info >= (3, 14):
         from compression import zstd
@@ -88,4 +88,8 @@ def _zstd() -> _Format:
     return _Format("zstd", "frames", zstd.ZstdDecompressor, zstd.ZstdError)
 
 
-_FORMATS: dict[bytes, Callable[[], _Format]] = {b"gzip": _gzip, b"x-gzip": _gzip, b"zstd": _zstd}
+_FORMATS: dict[bytes, Callable[[], _Format]] = {
+    b"gzip": _gzip_format,
+    b"x-gzip": _gzip_format,
+    b"zstd": _zstd_format,
+}

@@ -1,4 +1,4 @@
-"""What all requests of a process share, and what is known of one of them."""
+"""Contexts: of the server, for what its requests share, and of one request."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, cast
 from starlette.requests import Request
 from starlette.types import Scope
 
-from embedserve_runtime.api.errors import GONE_CAUSE, INTERNAL, HttpError, http_error_of
-from embedserve_runtime.api.json_size import JsonBounds
-from embedserve_runtime.api.keys import ApiKeys
+from embedserve_runtime.api.api_keys import ApiKeys
+from embedserve_runtime.api.errors import DISCONNECT_CAUSE, INTERNAL, HttpError, find_http_error
+from embedserve_runtime.api.json_limits import JsonBounds
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.service import EmbeddingService
@@ -37,8 +37,8 @@ _numbers = itertools.count(1)
 class ServerContext:
     """What all requests of the process share.
 
-    model_name: as answers call the model. metrics_page: makes the text of `/metrics`. http_workers: how many processes
-    speak HTTP, this one included. access_log: gets a line for each request.
+    model_name: the name of the model in answers. metrics_page: renders `/metrics`. http_workers: the number of
+    processes that serve HTTP, this one included. access_log: gets a line for each request.
     """
 
     readiness: Readiness
@@ -54,10 +54,10 @@ class ServerContext:
 
 
 class RequestContext:
-    """What is known of one request from its head to its end, when it is counted, logged and traced.
+    """What is known of one request, until it is counted, logged and traced at its end.
 
-    headers: of the request, by lower-case name. body: once it is read. facts: filled in while the request is handled.
-    is_work: whether it counts as in flight and is worth a line in the log, as probes and scrapes are not.
+    headers: by lower-case name. body: set once it is read. facts: filled in while the request is handled.
+    is_work: whether it counts as in flight and gets a line in the log, unlike probes and scrapes.
     """
 
     __slots__ = ("_server", "_started", "body", "facts", "headers", "is_work", "request_id", "route")
@@ -71,20 +71,20 @@ class RequestContext:
         is_work: bool,
         request_id: str | None = None,
     ) -> None:
-        """route: the label in metrics and logs. request_id: None takes the client's, or makes one."""
+        """route: the label in metrics and logs. request_id: None takes the client's, or creates one."""
         self._started = time.perf_counter()
         self._server = server
         self.route = route
         self.is_work = is_work
         self.headers = headers
         self.body = b""
-        self.request_id = request_id or request_id_of(headers)
-        self.facts = RequestFacts(failure=GONE_CAUSE)
+        self.request_id = request_id or choose_request_id(headers)
+        self.facts = RequestFacts(failure=DISCONNECT_CAUSE)
         if is_work:
             server.metrics.work_started()
 
     def count_as(self, route: str) -> None:
-        """Have the request counted as work of another route."""
+        """Count the request as work of another route."""
         if not self.is_work:
             self.is_work = True
             self._server.metrics.work_started()
@@ -92,7 +92,7 @@ class RequestContext:
 
     @property
     def seconds(self) -> float:
-        """Since the request's head was read."""
+        """Seconds since the request's head was read."""
         return time.perf_counter() - self._started
 
     @property
@@ -101,9 +101,10 @@ class RequestContext:
         return self._server.readiness.phase is Phase.DRAINING
 
     def explain(self, error: Exception) -> tuple[EmbedserveError, HttpError]:
-        """What the client is told of an error; anything but an EmbedserveError is a bug, of which it learns nothing."""
+        """Return the error that the client sees. Anything but an EmbedserveError is a bug, of which it learns
+        nothing."""
         if isinstance(error, EmbedserveError):
-            explained, http_error = error, http_error_of(error)
+            explained, http_error = error, find_http_error(error)
         else:
             where = {"route": self.route, "request_id": self.request_id}
             log.error("unexpected error", exc_info=error, extra=where)
@@ -119,7 +120,7 @@ class RequestContext:
         self.count(method, status, seconds)
 
     def count(self, method: str, status: int, seconds: float, rpc_status: int | None = None) -> None:
-        """Add to metrics and traces. method, rpc_status: as `telemetry.requests.Done` has them."""
+        """Add to metrics and traces. method, rpc_status: as in `telemetry.requests.FinishedRequest`."""
         server = self._server
         if self.is_work:
             server.metrics.work_ended()
@@ -131,9 +132,9 @@ class RequestContext:
             server.tracer.request_done(done, self.headers)
 
     def _log(self, status: int, seconds: float) -> None:
-        # Probes, scrapes and scanners that find nothing are no news.
-        quiet = not self.is_work
-        level = logging.DEBUG if quiet else logging.INFO if status < 500 else logging.WARNING
+        # Probes, scrapes and scanners that find nothing are logged at debug level only.
+        is_quiet = not self.is_work
+        level = logging.DEBUG if is_quiet else logging.INFO if status < 500 else logging.WARNING
         access_log = self._server.access_log
         if access_log.isEnabledFor(level):
             fields = {
@@ -148,28 +149,28 @@ class RequestContext:
             access_log.log(level, "request", extra=fields)
 
 
-def context_of(request: Request) -> RequestContext:
-    """The request's own context, which the outermost middleware made."""
+def get_context(request: Request) -> RequestContext:
+    """Return the context of a request, which the outermost middleware created."""
     return cast(RequestContext, request.scope["state"]["context"])
 
 
-def context_in(scope: Scope) -> RequestContext:
-    """The same, of an ASGI scope."""
+def get_scope_context(scope: Scope) -> RequestContext:
+    """Return the context of the request with this ASGI scope."""
     return cast(RequestContext, scope["state"]["context"])
 
 
-def server_of(request: Request) -> ServerContext:
-    """What the application's requests share."""
+def get_server_context(request: Request) -> ServerContext:
+    """Return the context that the requests of an application share."""
     return cast(ServerContext, request.scope["app"].state.context)
 
 
-def service_of(request: Request) -> EmbeddingService:
-    """The model's service. Raises NotReady while there is none."""
-    return server_of(request).readiness.service()
+def get_service(request: Request) -> EmbeddingService:
+    """Return the model's service. Raises NotReady while there is none."""
+    return get_server_context(request).readiness.service()
 
 
-def request_id_of(headers: Mapping[bytes, bytes]) -> str:
-    """The client's own id if it is printable and short, else a new one."""
+def choose_request_id(headers: Mapping[bytes, bytes]) -> str:
+    """Return the client's request id if it is printable and short, else a new one."""
     given = headers.get(b"x-request-id")
     if given and len(given) <= MAX_REQUEST_ID_BYTES and given.isascii():
         text = given.decode("ascii")

@@ -1,4 +1,4 @@
-"""The one table from error classes to HTTP, and the shapes in which dialects write an error."""
+"""Maps error classes to HTTP in one table, and writes errors in the shapes of the dialects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import orjson
 
 from embedserve_runtime import errors
-from embedserve_runtime.api.routes import Dialect, dialect_of
+from embedserve_runtime.api.routes import Dialect, error_dialect
 from embedserve_runtime.errors import EmbedserveError, RequestError
 
 
@@ -50,7 +50,7 @@ class RouteNotFound(RequestError):
 
 
 class MethodNotAllowed(RequestError):
-    """`allowed`: the methods that the path has."""
+    """The path does not have this method. allowed: the methods that it has."""
 
     reason = "MethodNotAllowed"
 
@@ -61,7 +61,7 @@ class MethodNotAllowed(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class HttpError:
-    """How an error class looks outside.
+    """How an error class is answered.
 
     tei: TEI's `error_type`. openai: OpenAI's `type`. cause: TEI's label of `te_request_failure`.
     """
@@ -102,24 +102,29 @@ TABLE: dict[type[EmbedserveError], HttpError] = {
     errors.EmbedserveError: INTERNAL,
 }
 
-# Clients that went away have no error class: nobody receives one.
-GONE_CAUSE = "dropped"
-CAUSES = (*sorted({http_error.cause for http_error in TABLE.values()}), GONE_CAUSE)
+# A client that disconnected has no error class: nobody receives one.
+DISCONNECT_CAUSE = "dropped"
+CAUSES = (*sorted({http_error.cause for http_error in TABLE.values()}), DISCONNECT_CAUSE)
 
-# nginx's number for a client that closed the connection; it appears in metrics only, nobody receives it.
-CLIENT_GONE = 499
-# Of bytes that were refused before they became a request, or by a library: they have no error class either.
-_REFUSED = {408, 431}
-STATUSES = (200, *sorted({http_error.status for http_error in TABLE.values()} | _REFUSED | {CLIENT_GONE}))
-"""Every status that metrics have a series for."""
+# nginx's status for a client that closed the connection; it appears in metrics only.
+CLIENT_CLOSED_REQUEST = 499
+# Statuses of bytes that were refused before they became a request, or by a library; they have no error class either.
+_PROTOCOL_STATUSES = {408, 431}
+STATUSES = (
+    200,
+    *sorted(
+        {http_error.status for http_error in TABLE.values()} | _PROTOCOL_STATUSES | {CLIENT_CLOSED_REQUEST}
+    ),
+)
+"""All statuses for which metrics have a series."""
 
 
-def http_error_of(error: EmbedserveError) -> HttpError:
-    """The entry of the class, or of its nearest ancestor."""
+def find_http_error(error: EmbedserveError) -> HttpError:
+    """Return the table's entry for the class, or for its nearest ancestor."""
     return next(TABLE[ancestor] for ancestor in type(error).__mro__ if ancestor in TABLE)
 
 
-def tei_error(http_error: HttpError, error: EmbedserveError, request_id: str) -> bytes:
+def write_tei_error(http_error: HttpError, error: EmbedserveError, request_id: str) -> bytes:
     if http_error.status == 401:
         return b""  # as TEI does
     body = {"error": error.message, "error_type": http_error.tei}
@@ -128,8 +133,8 @@ def tei_error(http_error: HttpError, error: EmbedserveError, request_id: str) ->
     return orjson.dumps(body)
 
 
-def openai_error(http_error: HttpError, error: EmbedserveError, request_id: str) -> bytes:
-    """OpenAI's nested shape, and beside it the flat one of TEI's OpenAI route: clients read one or the other."""
+def write_openai_error(http_error: HttpError, error: EmbedserveError, request_id: str) -> bytes:
+    """Write OpenAI's nested shape and the flat one of TEI's OpenAI route: clients read one or the other."""
     nested = {"message": error.message, "type": http_error.openai, "param": None, "code": error.reason}
     if http_error.status >= 500:
         nested["request_id"] = request_id
@@ -137,26 +142,26 @@ def openai_error(http_error: HttpError, error: EmbedserveError, request_id: str)
     return orjson.dumps({"error": nested, **flat})
 
 
-def message_error(http_error: HttpError, error: EmbedserveError, request_id: str) -> bytes:
-    """Cohere's shape, and that of the native routes: a message; the precise reason beside it."""
+def write_message_error(http_error: HttpError, error: EmbedserveError, request_id: str) -> bytes:
+    """Write the shape of Cohere and of the native routes: a message with the precise reason."""
     del http_error
     return orjson.dumps({"message": error.message, "code": error.reason, "id": request_id})
 
 
 _WRITERS: dict[Dialect, Callable[[HttpError, EmbedserveError, str], bytes]] = {
-    "tei": tei_error,
-    "openai": openai_error,
-    "message": message_error,
+    "tei": write_tei_error,
+    "openai": write_openai_error,
+    "message": write_message_error,
 }
 
 
 def error_body(path: str, http_error: HttpError, error: EmbedserveError, request_id: str) -> bytes:
-    """The JSON of an error, in the dialect of the path that it came up on."""
-    return _WRITERS[dialect_of(path)](http_error, error, request_id)
+    """Write an error as JSON, in the dialect of its path."""
+    return _WRITERS[error_dialect(path)](http_error, error, request_id)
 
 
 def error_headers(error: EmbedserveError) -> tuple[tuple[bytes, bytes], ...]:
-    """Headers that tell a client what to do about an error."""
+    """Return the headers that tell a client what to do about an error."""
     if isinstance(error, errors.Overloaded):
         return ((b"retry-after", b"%d" % math.ceil(error.retry_after)),)
     if isinstance(error, errors.Unauthorized):

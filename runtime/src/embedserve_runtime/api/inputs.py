@@ -1,4 +1,4 @@
-"""What all dialects read off a request: its inputs, its prompt, and what the client insists on."""
+"""Reads what all dialects have in a request: inputs, prompt, and the options of the client."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.service import Role
 from embedserve_runtime.tokenizing import Input, Side
 
-PINNED = "@vs1-"
-"""In a request's `model`, between its name and the space that the client insists on: `docs@vs1-0123456789abcdef0123`.
+SPACE_SEPARATOR = "@vs1-"
+"""In a request's `model`, between its name and the vector space that the client requires:
+`docs@vs1-0123456789abcdef0123`.
 """
 TIMEOUT = b"x-embedserve-timeout"
 PROMPT_NAMES: Mapping[str, tuple[str, ...]] = {
@@ -24,35 +25,38 @@ PROMPT_NAMES: Mapping[str, tuple[str, ...]] = {
     "classification": ("classification",),
     "clustering": ("clustering",),
 }
-"""Names that models give the prompt for each of Cohere's input types; the first that the model has is taken."""
+"""The names of prompts for each of Cohere's input types; the first that the model has is taken."""
 
 
 class RequestOptions(NamedTuple):
-    """What the client insists on: a vector space, and the seconds that it will wait."""
+    """Options of a request. vector_space: the one that the client requires. timeout: the seconds that it waits."""
 
     vector_space: str | None
     timeout: float | None
 
 
 def request_options(context: RequestContext, model: str | None = None) -> RequestOptions:
-    """model: of the request's body, which may name a space too. Raises InvalidInput, VectorSpaceMismatch."""
+    """Read the options of a request. model: that of its body, which may name a space too.
+
+    Raises InvalidInput, VectorSpaceMismatch.
+    """
     header = context.headers.get(VECTOR_SPACE)
     space = header.decode("latin-1") if header is not None else None
-    pinned = _space_in(model)
+    pinned = _parse_space(model)
     if pinned is not None and space not in (None, pinned):
         raise VectorSpaceMismatch(
             f"`model` asks for vector space {pinned} and X-Embedserve-Vector-Space for {space}; leave one out"
         )
-    return RequestOptions(space if pinned is None else pinned, _timeout(context))
+    return RequestOptions(space if pinned is None else pinned, _parse_timeout(context))
 
 
-def _space_in(model: str | None) -> str | None:
-    if model is None or PINNED not in model:
+def _parse_space(model: str | None) -> str | None:
+    if model is None or SPACE_SEPARATOR not in model:
         return None
-    return model[model.rindex(PINNED) + 1 :]
+    return model[model.rindex(SPACE_SEPARATOR) + 1 :]
 
 
-def _timeout(context: RequestContext) -> float | None:
+def _parse_timeout(context: RequestContext) -> float | None:
     value = context.headers.get(TIMEOUT)
     if value is None:
         return None
@@ -66,16 +70,17 @@ def _timeout(context: RequestContext) -> float | None:
 
 
 def read_inputs(context: RequestContext, value: str | list[str | int | list[int]], field: str) -> list[Input]:
-    """The inputs of a request, noted in its facts. A flat list of numbers is one input, as in TEI and OpenAI.
+    """Read the inputs of a request and record them in its facts. A flat list of numbers is one input, as in TEI and
+    OpenAI.
 
     Raises WrongShape.
     """
-    inputs = _inputs_of(value, field)
-    note_inputs(context, len(inputs), is_batch=not isinstance(value, str) and inputs[:1] != [value])
+    inputs = _to_inputs(value, field)
+    record_inputs(context, len(inputs), is_batch=not isinstance(value, str) and inputs[:1] != [value])
     return inputs
 
 
-def _inputs_of(value: str | list[str | int | list[int]], field: str) -> list[Input]:
+def _to_inputs(value: str | list[str | int | list[int]], field: str) -> list[Input]:
     if isinstance(value, str):
         return [value]
     if not value:
@@ -91,14 +96,14 @@ def _inputs_of(value: str | list[str | int | list[int]], field: str) -> list[Inp
 
 
 def read_texts(context: RequestContext, value: str | list[str]) -> list[str]:
-    """The texts of a request, noted in its facts."""
+    """Read the texts of a request and record them in its facts."""
     texts = [value] if isinstance(value, str) else value
-    note_inputs(context, len(texts), is_batch=not isinstance(value, str))
+    record_inputs(context, len(texts), is_batch=not isinstance(value, str))
     return texts
 
 
 def read_ids(value: list[int | list[int]], field: str) -> list[list[int]]:
-    """Arrays of token ids; a flat array is one input. Raises WrongShape."""
+    """Read arrays of token ids; a flat array is one input. Raises WrongShape."""
     if all(isinstance(item, int) for item in value):
         return [value]  # type: ignore[list-item]  # all of them are int, which the checker cannot see
     if any(isinstance(item, int) for item in value):
@@ -106,19 +111,19 @@ def read_ids(value: list[int | list[int]], field: str) -> list[list[int]]:
     return value  # type: ignore[return-value]  # none of them is int
 
 
-def note_inputs(context: RequestContext, count: int, *, is_batch: bool) -> None:
-    """Note in the request's facts how many inputs it has."""
+def record_inputs(context: RequestContext, count: int, *, is_batch: bool) -> None:
+    """Record in the request's facts how many inputs it has."""
     context.facts.inputs = count
     context.facts.is_batch = is_batch
 
 
-def side_of(direction: str) -> Side:
-    """The side of a text that is cut off."""
+def truncation_side(direction: str) -> Side:
+    """Return the side on which texts are truncated."""
     return "left" if direction in ("Left", "left") else "right"
 
 
 def prompt_for_input_type(input_type: str | None, card: ModelCard) -> tuple[str | None, str | None]:
-    """Name of the prompt for one of Cohere's input types, or its text. Raises InvalidInput.
+    """Choose the prompt for one of Cohere's input types, by name or text. Raises InvalidInput.
 
     Without a prompt for the type the default one applies, unless that is the prompt of another type: a query's prompt
     before a document would be worse than none.
@@ -137,7 +142,7 @@ def prompt_for_input_type(input_type: str | None, card: ModelCard) -> tuple[str 
 def prompt_for_role(
     role: Role | None, name: str | None, text: str | None, card: ModelCard
 ) -> tuple[str | None, str | None]:
-    """Name of the prompt, or its text: the one asked for, else that of what the inputs are."""
+    """Choose the prompt, by name or text: the requested one, else the one of the inputs' role."""
     if role is None or name is not None or text is not None:
         return name, text
     return prompt_for_input_type(f"search_{role}", card)

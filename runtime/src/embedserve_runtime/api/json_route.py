@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from embedserve_runtime.api.context import RequestContext, context_in, server_of
+from embedserve_runtime.api.context import RequestContext, get_scope_context, get_server_context
 from embedserve_runtime.api.errors import UnsupportedMediaType
-from embedserve_runtime.api.json_size import check_json_size
+from embedserve_runtime.api.json_limits import check_json_size
 from embedserve_runtime.api.schemas.base import ApiModel
-from embedserve_runtime.api.schemas.reading import read_json
+from embedserve_runtime.api.schemas.parsing import read_json
 
 M = TypeVar("M", bound=ApiModel)
 
@@ -35,7 +35,7 @@ HEADER_PARAMETERS: list[dict[str, Any]] = [
         "schema": {"type": "number", "exclusiveMinimum": 0, "examples": [2.5]},
     },
 ]
-"""What every route with a body reads beside it; `inputs.request_options` does."""
+"""Headers of every route with a body, read by `inputs.request_options`."""
 
 
 class JsonRoute(APIRoute):
@@ -59,17 +59,17 @@ class JsonRoute(APIRoute):
         # Names for the functions of generated clients: no path has two operations in the document.
         settings["operation_id"] = path.strip("/").replace("/", "_") or "default"
         super().__init__(path, endpoint, **settings)
-        self.app = _application_of(endpoint, model)
+        self.app = _build_application(endpoint, model)
 
 
-def _application_of(endpoint: Callable[..., Awaitable[Response]], model: type[ApiModel] | None) -> ASGIApp:
+def _build_application(endpoint: Callable[..., Awaitable[Response]], model: type[ApiModel] | None) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         if model is None:
             response = await endpoint(request)
         else:
-            context = context_in(scope)
-            await check_json_size(context.body, server_of(request).json_bounds)
+            context = get_scope_context(scope)
+            await check_json_size(context.body, get_server_context(request).json_bounds)
             response = await endpoint(request, read_body(context, model))
         await response(scope, receive, send)
 
@@ -77,7 +77,7 @@ def _application_of(endpoint: Callable[..., Awaitable[Response]], model: type[Ap
 
 
 def read_body(context: RequestContext, model: type[M]) -> M:
-    """The request's body as `model`. Raises UnsupportedMediaType, MalformedBody or WrongShape.
+    """Parse the request's body as `model`. Raises UnsupportedMediaType, MalformedBody or WrongShape.
 
     A missing content type is taken as JSON.
     """

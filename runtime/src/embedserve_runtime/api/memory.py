@@ -1,4 +1,4 @@
-"""A bound on the bytes of all requests that the process has in hand."""
+"""Bounds the bytes of all pending requests of the process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from embedserve_runtime.errors import Overloaded
 
 MIN_REQUEST_BYTES = 4_096
-"""What a request costs beside its body, so that many small ones are bounded too."""
+"""The least that a request counts, so that many small ones are bounded too."""
 RETRY_SECONDS = 1.0
 
 
@@ -25,7 +25,7 @@ class RequestMemory:
     pending: int = 0
 
     def reserve(self, count: int) -> None:
-        """Raises Overloaded where `count` more bytes do not fit."""
+        """Reserve `count` bytes. Raises Overloaded where they do not fit."""
         if self.pending + count > self.max_pending_bytes:
             raise Overloaded(f"{self.pending} bytes of requests are being worked on", RETRY_SECONDS)
         self.pending += count
@@ -35,7 +35,7 @@ class RequestMemory:
 
     @contextmanager
     def reserved(self, count: int) -> Iterator[None]:
-        """Reserve inside of `with`. Raises Overloaded."""
+        """Reserve bytes for the body of a `with`. Raises Overloaded."""
         self.reserve(count)
         try:
             yield

@@ -1,4 +1,4 @@
-"""What FastAPI cannot know of the OpenAPI document: API keys are asked for by middleware."""
+"""Adds API keys to the OpenAPI document: middleware checks them, so FastAPI does not know of them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from embedserve_runtime.api.routes import KEYED_ROUTES, label_of
+from embedserve_runtime.api.routes import PROTECTED_ROUTES, route_label
 
 _SCHEME = "ApiKey"
 
 
 def describe_keys(app: FastAPI) -> None:
-    """Have the document name the API key, as something that a route may ask for."""
+    """Declare the API key in the document, as optional security of the routes that check it."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -21,7 +21,7 @@ def describe_keys(app: FastAPI) -> None:
         schemes[_SCHEME] = {"type": "http", "scheme": "bearer"}
         for path, operations in document["paths"].items():
             for method, operation in operations.items():
-                if label_of(method.upper(), path) in KEYED_ROUTES:
+                if route_label(method.upper(), path) in PROTECTED_ROUTES:
                     operation["security"] = [{_SCHEME: []}, {}]
         return document
 

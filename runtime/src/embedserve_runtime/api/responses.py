@@ -1,4 +1,4 @@
-"""Answers whose body is bytes already, and the headers that go with vectors."""
+"""Creates answers from bytes, and the headers that go with vectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from embedserve_runtime.api.context import context_of
+from embedserve_runtime.api.context import get_context
 from embedserve_runtime.service import EmbeddingService, Usage
 from embedserve_runtime.telemetry.requests import RequestFacts
 
@@ -18,7 +18,7 @@ VECTOR_SPACE = b"x-embedserve-vector-space"
 
 
 class BytesResponse(Response):
-    """An answer whose body and headers are bytes, so that nothing has to be encoded again. An empty one has no type."""
+    """An answer whose body and headers are bytes already. An empty one has no content type."""
 
     def __init__(
         self,
@@ -43,17 +43,17 @@ def result_response(
     headers: Iterable[Header] = (),
     content_type: bytes = JSON,
 ) -> BytesResponse:
-    """The answer of a request that the engine has worked for. Notes in the request's facts what it took."""
-    note_usage(context_of(request).facts, usage)
+    """Create the answer of a request that the engine has run, and record its usage in the request's facts."""
+    record_usage(get_context(request).facts, usage)
     return BytesResponse(body, headers=(*result_headers(service, usage), *headers), content_type=content_type)
 
 
 def result_headers(service: EmbeddingService, usage: Usage) -> tuple[Header, ...]:
-    """The vector space, and TEI's counters and times in whole milliseconds."""
+    """Return headers with the vector space, and TEI's counters and times in whole milliseconds."""
     timings = usage.timings
     total = b"%d" % (timings.total * 1000)
     return (
-        space_header(service),
+        vector_space_header(service),
         (b"x-compute-characters", b"%d" % usage.characters),
         (b"x-compute-tokens", b"%d" % usage.tokens),
         (b"x-compute-time", total),
@@ -64,12 +64,12 @@ def result_headers(service: EmbeddingService, usage: Usage) -> tuple[Header, ...
     )
 
 
-def space_header(service: EmbeddingService) -> Header:
+def vector_space_header(service: EmbeddingService) -> Header:
     return (VECTOR_SPACE, service.card.vector_space.encode())
 
 
-def note_usage(facts: RequestFacts, usage: Usage) -> None:
-    """Note what an answer took, for metrics, logs and traces."""
+def record_usage(facts: RequestFacts, usage: Usage) -> None:
+    """Record the usage of an answer, for metrics, logs and traces."""
     timings = usage.timings
     facts.lengths = usage.lengths
     facts.tokenize_seconds = timings.tokenize

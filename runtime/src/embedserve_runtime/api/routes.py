@@ -1,4 +1,4 @@
-"""The paths of the API: how each is counted, who may call it, and how its errors are written."""
+"""Lists the paths of the API, with their metric labels, access and error dialects."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ Dialect = Literal["tei", "openai", "message"]
 """The shape of a JSON error. message: Cohere's, which the native routes share."""
 
 OTHER = "other"
-"""Metric label of everything that is none of the routes below: paths of scanners must not become labels."""
+"""Metric label of all other paths: those of scanners must not become labels."""
 FORWARDED = "forwarded"
-"""Metric label of what is passed on to another vector space."""
+"""Metric label of requests that are forwarded to another vector space."""
 
 EMBEDDING_ROUTES = (
     "/",
@@ -28,9 +28,9 @@ EMBEDDING_ROUTES = (
     "/v2/rerank",
     "/vertex",
 )
-"""Routes that run the model; the `te_*` metrics count these alone."""
-KEYED_ROUTES = frozenset((*EMBEDDING_ROUTES, "/tokenize", "/decode", "/v1/models", "/info"))
-"""Routes that ask for an API key where there are keys."""
+"""Routes that run the model; the `te_*` metrics count these only."""
+PROTECTED_ROUTES = frozenset((*EMBEDDING_ROUTES, "/tokenize", "/decode", "/v1/models", "/info"))
+"""Routes that need an API key where there are keys."""
 PROBE_ROUTES = ("/health", "/livez", "/readyz", "/metrics")
 MANAGEMENT_ROUTES = ("/current", "/selfcheck")
 ROUTES = (
@@ -44,12 +44,12 @@ ROUTES = (
     FORWARDED,
     OTHER,
 )
-OWN_PATHS = frozenset((*PROBE_ROUTES, "/ping"))
-"""About this process, whatever the service's name stands for: never passed on."""
+NEVER_FORWARDED_PATHS = frozenset((*PROBE_ROUTES, "/ping"))
+"""Paths about this process, which are not forwarded whatever the service's name stands for."""
 
 RPC_EMBEDDING_SERVICES = ("embedserve.v1.Embeddings", "tei.v1.Embed", "tei.v1.Predict", "tei.v1.Rerank")
 RPC_SERVICES = (*RPC_EMBEDDING_SERVICES, "tei.v1.Info", "tei.v1.Tokenize")
-"""What gRPC calls are counted as: by their service, not by method."""
+"""Metric labels of gRPC calls: their service, not their method."""
 
 _ALIASES = {"/embeddings": "/v1/embeddings", "/invocations": "/", "/ping": "/health"}
 _KNOWN = frozenset(ROUTES) - {FORWARDED, OTHER}
@@ -57,8 +57,8 @@ _OPENAI_PREFIXES = ("/v1/embeddings", "/embeddings", "/v1/models")
 _MESSAGE_PREFIXES = ("/v1/", "/v2/")
 
 
-def label_of(method: str, path: str) -> str:
-    """The metric label of a request."""
+def route_label(method: str, path: str) -> str:
+    """Return the metric label of a request."""
     if path == "/":
         return "/" if method == "POST" else "/health"
     if path.startswith("/v1/models/"):
@@ -67,8 +67,8 @@ def label_of(method: str, path: str) -> str:
     return label if label in _KNOWN else OTHER
 
 
-def dialect_of(path: str) -> Dialect:
-    """How an error on this path is written."""
+def error_dialect(path: str) -> Dialect:
+    """Return the dialect of errors on this path."""
     if path.startswith(_OPENAI_PREFIXES):
         return "openai"
     return "message" if path.startswith(_MESSAGE_PREFIXES) else "tei"

@@ -1,4 +1,4 @@
-"""Whether the vectors of the running model are sound: fixed texts, embedded twice in different batches."""
+"""Checks the vectors of the running model: fixed texts, embedded twice in different batches."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ PROBES = (
     "ベクトル空間",
     "a",
 )
-# The same input twice, and two different ones, as cosines; errors of lengths that should be 1, and of scores. Wide
-# enough for 16 bit: a broken model is far outside.
-SAME = 0.999
-DIFFERENT = 0.99999
-UNIT_ERROR = 0.02
-SCORE_ERROR = 0.02
+# Bounds of cosines between vectors of the same input and of different inputs, of the error of lengths that should be 1,
+# and of the error of scores. They are wide enough for 16 bit; a broken model is far outside.
+MIN_SAME_COSINE = 0.999
+MAX_DIFFERENT_COSINE = 0.99999
+MAX_NORM_ERROR = 0.02
+MAX_SCORE_ERROR = 0.02
 
 
-async def problems_of(service: EmbeddingService) -> list[str]:
-    """What is wrong with the vectors of some fixed texts. Raises any RequestError; NotFinite among them."""
-    once, again = await _rows(service, PROBES), await _rows(service, PROBES[::-1])
+async def find_problems(service: EmbeddingService) -> list[str]:
+    """Find what is wrong with the vectors of some fixed texts. Raises any RequestError, among them NotFinite."""
+    first, second = await _embed_probes(service, PROBES), await _embed_probes(service, PROBES[::-1])
     problems = []
-    lengths = np.linalg.norm(once, axis=1)
-    if _is_normalised(service.card) and np.abs(lengths - 1).max() > UNIT_ERROR:
+    lengths = np.linalg.norm(first, axis=1)
+    if _is_normalised(service.card) and np.abs(lengths - 1).max() > MAX_NORM_ERROR:
         problems.append(f"vectors should have length 1, and have {lengths.min():.3f} to {lengths.max():.3f}")
-    if not _are_same(once, again[::-1]):
+    if not _are_equal(first, second[::-1]):
         problems.append("the same text gave another vector in another batch")
-    if cosines(once, np.roll(once, 1, axis=0)).min() > DIFFERENT and once.shape[1] > 1:
+    if cosines(first, np.roll(first, 1, axis=0)).min() > MAX_DIFFERENT_COSINE and first.shape[1] > 1:
         problems.append("different texts gave the same vector")
     return problems
 
 
-async def _rows(service: EmbeddingService, texts: Sequence[str]) -> FloatArray:
-    """What the model is for, as a row a text."""
+async def _embed_probes(service: EmbeddingService, texts: Sequence[str]) -> FloatArray:
+    """Compute the model's main output as one row for each text."""
     output, size = service.card.main_output, service.card.pipeline.dimensions
     if output is Output.LOGITS:
         ranks = size == 1
@@ -50,22 +50,22 @@ async def _rows(service: EmbeddingService, texts: Sequence[str]) -> FloatArray:
         return (await service.score(ScoreQuery(items, ranks=ranks, raw=True, truncate=True))).scores
     embedded = await service.embed(EmbedQuery(inputs=[*texts], truncate=True, outputs=output))
     if output is Output.SPARSE:
-        return np.stack([_spread(vector, size) for vector in embedded.sparse])
+        return np.stack([_to_dense(vector, size) for vector in embedded.sparse])
     if output is Output.MULTI_VECTOR:
         return np.stack([matrix.mean(axis=0) for matrix in embedded.multi_vectors])
     return embedded.dense
 
 
-def _spread(vector: SparseVector, size: int) -> FloatArray:
+def _to_dense(vector: SparseVector, size: int) -> FloatArray:
     row = np.zeros(size, dtype=np.float32)
     row[vector.indices] = vector.values
     return row
 
 
-def _are_same(one: FloatArray, other: FloatArray) -> bool:
+def _are_equal(one: FloatArray, other: FloatArray) -> bool:
     if one.shape[1] == 1:
-        return bool(np.allclose(one, other, rtol=SCORE_ERROR, atol=SCORE_ERROR))
-    return bool(cosines(one, other).min() >= SAME)
+        return bool(np.allclose(one, other, rtol=MAX_SCORE_ERROR, atol=MAX_SCORE_ERROR))
+    return bool(cosines(one, other).min() >= MIN_SAME_COSINE)
 
 
 def _is_normalised(card: ModelCard) -> bool:

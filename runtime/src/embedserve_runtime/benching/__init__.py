@@ -1,9 +1,9 @@
-"""`embedserve bench`: measures how fast a model runs on this machine.
+"""Measures how fast a model runs on this machine, for `embedserve bench`.
 
-texts      what is embedded: a file of the user's, or a mix of lengths
-products   the rate of matrix products that the machine reaches, and how many operations a text takes
-load       clients in a closed loop on the engine and the scheduler, without HTTP
-bench      one run: loads the model, measures, suggests
-report     the result for people and for programs
-picture    bars as SVG
+bench            one run: loads the model, measures, suggests settings
+texts            the texts that are embedded: a file of the user's, or a built-in mix of lengths
+load             clients in a closed loop on the engine and the scheduler, without HTTP
+matrix_products  the floating-point operations of a text, and the rate that the machine reaches
+report           the report as a table and as a chart
+bar_chart        bars as SVG
 """

@@ -1,4 +1,4 @@
-"""One run: load, measure the machine and the model, suggest settings."""
+"""Runs a benchmark: loads the model, measures it and the machine, and suggests settings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 import uvloop
 
 from embedserve_runtime.benching.load import BatchCounter, LoadResult, run_load
-from embedserve_runtime.benching.products import flops, measured_rate
-from embedserve_runtime.benching.texts import built_in_mix, read_texts
+from embedserve_runtime.benching.matrix_products import count_flops, measure_peak_flops
+from embedserve_runtime.benching.texts import build_mix, read_texts
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.cpu.split import front_ends
@@ -37,7 +37,7 @@ TOKENIZER_REPEATS = 3
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What to run. texts: a file with one a line, None for the built-in mix."""
+    """Options of a benchmark. texts: a file with one text a line; None for the built-in mix."""
 
     texts: Path | None
     clients: int
@@ -56,12 +56,25 @@ class Suggestion:
 
 
 @dataclass(frozen=True, slots=True)
-class BenchReport:
-    """Rates are per second. product_gflops, product_share: None where the engine is not ONNX Runtime in float32.
+class _Measurements:
+    """What was measured. tokenizing_rate: tokens per second of CPU time."""
 
-    padding_share: positions computed beside real tokens, of all. tokenizing_share: of the time that tokenising and the
-    engine take for a text. variants: tokens/s of each precision that is published of the converted model, in the trial
-    of the conversion; empty where there is none.
+    texts: int
+    calibration: Calibration
+    load_result: LoadResult
+    batches: BatchCounter
+    tokenizing_rate: float
+    http_workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """The result of a benchmark. Rates are per second.
+
+    product_gflops, product_share: None where the engine is not ONNX Runtime in float32. padding_share: the share of
+    padding among all computed positions. tokenizing_share: the share of tokenizing in the time that tokenizing and the
+    engine take for a text. variants: tokens/s of each published precision of the converted model, as measured during
+    its conversion; empty where there is none.
     """
 
     model: str
@@ -84,40 +97,32 @@ class BenchReport:
     suggestion: Suggestion
 
 
-def bench(config: RuntimeConfig, options: BenchOptions) -> BenchReport:
+def run_benchmark(config: RuntimeConfig, options: BenchOptions) -> BenchReport:
     """Run the benchmark. Raises EmbedserveError when the model cannot be run."""
-    texts = built_in_mix() if options.texts is None else read_texts(options.texts)
+    texts = build_mix() if options.texts is None else read_texts(options.texts)
     runner = load_runner(config)
     card = runner.card
     if not card.main_output & (Output.DENSE | Output.SPARSE):
         raise WrongModelKind(f"{card.source} makes no vectors of single texts; bench a model that embeds")
     tokenizer = TextTokenizer.from_card(card)
-    calibration = _calibration(runner, tokenizer)
-    tokenizing = _tokenizing_rate(tokenizer, texts)
+    calibration = _calibrate(runner, tokenizer)
+    tokenizing_rate = _measure_tokenizing(tokenizer, texts)
     given = config.batching.max_batch_tokens
     budget = calibration.budget if given == "auto" else given
     load_result, batches = uvloop.run(
-        _loaded(config, runner, tokenizer, budget=budget, texts=texts, options=options)
+        _measure_load(config, runner, tokenizer, budget=budget, texts=texts, options=options)
     )
-    return _report(
-        config,
-        runner,
-        options,
-        texts=len(texts),
-        calibration=calibration,
-        load_result=load_result,
-        batches=batches,
-        tokenizing=tokenizing,
-        http_workers=front_ends(
-            usable_cpus(),
-            around=measure_overhead(card, tokenizer, texts),
-            rate=calibration.tokens_per_second,
-            threads=runner.engine.threads,
-        ),
+    http_workers = front_ends(
+        usable_cpus(),
+        around=measure_overhead(card, tokenizer, texts),
+        rate=calibration.tokens_per_second,
+        threads=runner.engine.threads,
     )
+    measurements = _Measurements(len(texts), calibration, load_result, batches, tokenizing_rate, http_workers)
+    return _build_report(config, runner, options, measurements)
 
 
-async def _loaded(
+async def _measure_load(
     config: RuntimeConfig,
     runner: Runner,
     tokenizer: TextTokenizer,
@@ -144,7 +149,7 @@ async def _loaded(
         await asyncio.to_thread(dispatcher.join, options.seconds)
 
 
-def _calibration(runner: Runner, tokenizer: TextTokenizer) -> Calibration:
+def _calibrate(runner: Runner, tokenizer: TextTokenizer) -> Calibration:
     run = partial(runner.run, wanted=runner.card.main_output)
     vocabulary_size, max_length = tokenizer.vocabulary_size, runner.card.max_length
     warm_up(run, max_length=max_length, vocabulary_size=vocabulary_size)
@@ -158,8 +163,8 @@ def _calibration(runner: Runner, tokenizer: TextTokenizer) -> Calibration:
     )
 
 
-def _tokenizing_rate(tokenizer: TextTokenizer, texts: Sequence[str]) -> float:
-    """Tokens a second of CPU time, the best of a few runs."""
+def _measure_tokenizing(tokenizer: TextTokenizer, texts: Sequence[str]) -> float:
+    """Measure the tokens per second of CPU time, the best of a few runs."""
     best = 0.0
     for _ in range(TOKENIZER_REPEATS):
         started = time.process_time()
@@ -168,28 +173,21 @@ def _tokenizing_rate(tokenizer: TextTokenizer, texts: Sequence[str]) -> float:
     return best
 
 
-def _report(
-    config: RuntimeConfig,
-    runner: Runner,
-    options: BenchOptions,
-    *,
-    texts: int,
-    calibration: Calibration,
-    load_result: LoadResult,
-    batches: BatchCounter,
-    tokenizing: float,
-    http_workers: int,
+def _build_report(
+    config: RuntimeConfig, runner: Runner, options: BenchOptions, measurements: _Measurements
 ) -> BenchReport:
+    load_result, batches = measurements.load_result, measurements.batches
+    calibration, tokenizing_rate = measurements.calibration, measurements.tokenizing_rate
     threads = config.engine.threads or usable_cpus()
     card, engine = runner.card, runner.engine
     tokens = sum(load_result.lengths)
-    comparable = engine.kind == "onnx" and engine.precision == "float32" and card.encoder.layers
-    peak = measured_rate(card.encoder, threads) if comparable else None
-    work = flops(card.encoder, np.array(load_result.lengths)) / load_result.took if peak else None
-    # On one core each: what a token takes before the engine, of all that it takes.
+    is_comparable = engine.kind == "onnx" and engine.precision == "float32" and card.encoder.layers
+    peak = measure_peak_flops(card.encoder, threads) if is_comparable else None
+    work = count_flops(card.encoder, np.array(load_result.lengths)) / load_result.duration if peak else None
+    # Both on one core: the time of a token before the engine, as a share of all of its time.
     engine_seconds = threads * batches.seconds / engine.at_once / max(batches.tokens, 1)
-    tokenizing_share = (1 / tokenizing) / (1 / tokenizing + engine_seconds)
-    marks = (
+    tokenizing_share = (1 / tokenizing_rate) / (1 / tokenizing_rate + engine_seconds)
+    percentiles = (
         statistics.quantiles(load_result.seconds, n=100, method="inclusive")
         if len(load_result.seconds) > 1
         else None
@@ -197,31 +195,31 @@ def _report(
     return BenchReport(
         model=card.source,
         engine=engine.kind,
-        texts=texts,
+        texts=measurements.texts,
         mean_tokens=tokens / len(load_result.lengths),
         clients=options.clients,
         batch=options.batch,
         requests=len(load_result.seconds),
-        tokens_per_second=tokens / load_result.took,
-        texts_per_second=len(load_result.lengths) / load_result.took,
-        p50_ms=1e3 * (marks[49] if marks else load_result.seconds[0]),
-        p99_ms=1e3 * (marks[98] if marks else load_result.seconds[0]),
+        tokens_per_second=tokens / load_result.duration,
+        texts_per_second=len(load_result.lengths) / load_result.duration,
+        p50_ms=1e3 * (percentiles[49] if percentiles else load_result.seconds[0]),
+        p99_ms=1e3 * (percentiles[98] if percentiles else load_result.seconds[0]),
         padding_share=batches.padding / max(batches.tokens + batches.padding, 1),
         tokenizing_share=tokenizing_share,
         product_gflops=peak / 1e9 if peak else None,
         product_share=work / peak if work and peak else None,
         budgets={one.budget: one.tokens_per_second for one in calibration.measurements},
-        variants=_variants(config, runner),
+        variants=_list_variants(config, runner),
         suggestion=Suggestion(
             max_batch_tokens=calibration.budget,
-            http_workers=http_workers,
+            http_workers=measurements.http_workers,
             threads=threads,
             precision=engine.precision,
         ),
     )
 
 
-def _variants(config: RuntimeConfig, runner: Runner) -> dict[str, float]:
+def _list_variants(config: RuntimeConfig, runner: Runner) -> dict[str, float]:
     found = choose_variant(runner.card, config) if runner.engine.kind == "onnx" else None
     variants = () if found is None else found[0].report.variants
     return {one.precision: one.tokens_per_second for one in variants if one.published}

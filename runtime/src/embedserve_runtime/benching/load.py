@@ -1,4 +1,4 @@
-"""Clients in a closed loop: each sends its next request when the last is answered."""
+"""Runs clients in a closed loop: each sends its next request when the last one is answered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from embedserve_runtime.service import EmbeddingService, EmbedQuery
 
 @dataclass(slots=True)
 class BatchCounter(Observer):
-    """Adds up what the engine ran."""
+    """Adds up the batches that the engine has run."""
 
     count: int = 0
     tokens: int = 0
@@ -35,18 +35,18 @@ class BatchCounter(Observer):
 
 @dataclass(slots=True)
 class LoadResult:
-    """The requests that were answered: their seconds, with the token counts of their texts."""
+    """The requests that were answered. seconds: of each request. lengths: tokens of each text. duration: of the run."""
 
     seconds: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
-    took: float = 0.0
+    duration: float = 0.0
 
 
 async def run_load(
     service: EmbeddingService, texts: Sequence[str], *, clients: int, batch: int, seconds: float
 ) -> LoadResult:
-    """Send the texts round and round, `batch` in a request, until the time is over; at least one request each
-    client. Raises any RequestError."""
+    """Send the texts over and over, `batch` in a request, until the time is over; each client sends at least one
+    request. Raises any RequestError."""
     load_result = LoadResult()
     source = itertools.cycle(texts)
     started = time.perf_counter()
@@ -58,12 +58,12 @@ async def run_load(
                 list(itertools.islice(source, batch)), truncate=True, outputs=service.card.main_output
             )
             sent = time.perf_counter()
-            done = await service.embed(query)
+            result = await service.embed(query)
             load_result.seconds.append(time.perf_counter() - sent)
-            load_result.lengths += done.usage.lengths
+            load_result.lengths += result.usage.lengths
             if time.perf_counter() >= deadline:
                 return
 
     await asyncio.gather(*(client() for _ in range(clients)))
-    load_result.took = time.perf_counter() - started
+    load_result.duration = time.perf_counter() - started
     return load_result

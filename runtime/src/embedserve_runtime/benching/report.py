@@ -1,18 +1,21 @@
-"""The result for people, and the bars of its picture."""
+"""Formats the report of a benchmark as a table and as a chart."""
 
 from __future__ import annotations
 
+from embedserve_runtime.benching.bar_chart import Bar, BarGroup, render_bar_chart
 from embedserve_runtime.benching.bench import BenchReport
-from embedserve_runtime.benching.picture import Bar, BarGroup, bars
 
 
-def table(report: BenchReport) -> str:
-    """Lines of a name and a value, then the suggestion."""
+def format_table(report: BenchReport) -> str:
+    """Format the report as lines of a name and a value; the last one is the suggestion."""
     best = report.suggestion
     rows = [
         ("model", f"{report.model}, engine {report.engine}"),
         ("texts", f"{report.texts}, {report.mean_tokens:.0f} tokens on average"),
-        ("load", f"{report.clients} clients, {_requests(report)}, {report.requests} requests answered"),
+        (
+            "load",
+            f"{report.clients} clients, {_describe_requests(report)}, {report.requests} requests answered",
+        ),
         ("tokens/s", f"{report.tokens_per_second:,.0f}"),
         ("texts/s", f"{report.texts_per_second:,.1f}"),
         ("latency", f"p50 {report.p50_ms:.1f} ms, p99 {report.p99_ms:.1f} ms"),
@@ -27,7 +30,7 @@ def table(report: BenchReport) -> str:
             )
         )
     rows += [
-        ("precision", _precisions(report)),
+        ("precision", _describe_precisions(report)),
         ("budgets", ", ".join(f"{budget}: {rate:,.0f}/s" for budget, rate in report.budgets.items())),
         (
             "suggested",
@@ -39,11 +42,11 @@ def table(report: BenchReport) -> str:
     return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
 
 
-def _requests(report: BenchReport) -> str:
+def _describe_requests(report: BenchReport) -> str:
     return "one text a request" if report.batch == 1 else f"{report.batch} texts a request"
 
 
-def _precisions(report: BenchReport) -> str:
+def _describe_precisions(report: BenchReport) -> str:
     measured = report.suggestion.precision
     if report.variants:
         rates = ", ".join(f"{precision} {rate:,.0f}/s" for precision, rate in report.variants.items())
@@ -53,15 +56,15 @@ def _precisions(report: BenchReport) -> str:
     return measured
 
 
-def picture(report: BenchReport) -> str:
-    """Tokens/s by token budget, and under load, as SVG."""
+def render_chart(report: BenchReport) -> str:
+    """Render tokens/s by token budget, and under load, as SVG."""
     chosen = report.suggestion.max_batch_tokens
     budgets = [
         Bar(f"{budget:,} tokens", rate, note=", suggested" if budget == chosen else "")
         for budget, rate in report.budgets.items()
     ]
-    load = Bar(f"{report.clients} clients, {_requests(report)}", report.tokens_per_second, 1)
-    return bars(
+    load = Bar(f"{report.clients} clients, {_describe_requests(report)}", report.tokens_per_second, 1)
+    return render_bar_chart(
         f"tokens/s on this machine: {report.model}",
         [
             BarGroup("the engine alone, by token budget (batching.max_batch_tokens)", budgets),

@@ -1,4 +1,4 @@
-"""What is embedded."""
+"""Texts for benchmarks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VOCABULARY = (
 
 
 def read_texts(file: Path) -> list[str]:
-    """One text a line; blank lines are left out. Raises ConfigError."""
+    """Read one text from each line; blank lines are left out. Raises ConfigError."""
     try:
         texts = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -29,7 +29,7 @@ def read_texts(file: Path) -> list[str]:
     return texts
 
 
-def built_in_mix(count: int = MIX_TEXTS) -> list[str]:
+def build_mix(count: int = MIX_TEXTS) -> list[str]:
     """Build the same texts at every call: as many of 4 to 8 words as of 100 to 200, in no order."""
     chance = random.Random(7)
     bounds = math.log(MIN_WORDS), math.log(MAX_WORDS + 1)

@@ -1,1 +1,7 @@
-"""The commands of the command line that need no server."""
+"""Implements the `embedserve` command line.
+
+cli            the entry point: reads the settings, runs a command, reports its error
+arguments      the arguments of all commands
+serve, fetch, convert, bench, inspect_model, store, self_test    one command each, with a function `run`
+signals        how a command ends that is a container's first process
+"""

@@ -1,11 +1,12 @@
-"""Describes a model before it is served: as a mapping for programs, as a table for people."""
+"""`embedserve inspect`: describes a model before it is served, as JSON or as a table."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.engines.onnx.artifacts import WEIGHTS_FILE, Artifact, Variant
@@ -16,19 +17,28 @@ from embedserve_runtime.model.architecture import Encoder, Experts, Layer
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard, QueryRoute
 from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead
-from embedserve_runtime.model.sources import LocatedModel
+from embedserve_runtime.model.reading import read_card
+from embedserve_runtime.model.sources import LocatedModel, open_model
 from embedserve_runtime.model.static import StaticTable, table_tensors
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.words import WordTable
 
-# Tokens of a batch that activations are estimated for while the budget is still to be measured.
+# The number of tokens in a batch that activations are estimated for, while the budget is yet to be measured.
 TYPICAL_BUDGET = 16_384
 BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
 UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
 
+def run(config: RuntimeConfig, out: TextIO, *, as_json: bool) -> int:
+    """Print the description of the model; return the exit code. Raises EmbedserveError."""
+    located = open_model(config.model)
+    facts = describe_model(read_card(located.folder, located.revision, config.model), located, config)
+    out.write((json.dumps(facts, indent=2, ensure_ascii=False) if as_json else format_table(facts)) + "\n")
+    return 0
+
+
 def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig) -> Mapping[str, Any]:
-    """Everything, under the names of the JSON that `embedserve inspect --json` prints."""
+    """Describe a model under the names of the JSON that `embedserve inspect --json` prints."""
     encoder, body = card.encoder, card.body
     return {
         "source": card.source,
@@ -38,9 +48,9 @@ def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig
         "vectorSpace": card.vector_space,
         "dimensions": card.pipeline.dimensions,
         "folder": str(located.folder),
-        "kind": _kind(card),
+        "kind": _find_kind(card),
         "family": encoder.family,
-        "onnxFile": _onnx_file(located.folder, body) if isinstance(body, BundledOnnx) else None,
+        "onnxFile": _find_onnx_file(located.folder, body) if isinstance(body, BundledOnnx) else None,
         "layers": None if body is not None else len(encoder.layers),
         "hiddenSize": encoder.hidden_size,
         "vocabulary": encoder.embeddings.vocabulary,
@@ -48,45 +58,45 @@ def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig
         "labels": list(card.head.labels) if isinstance(card.head, ClassifierHead) else None,
         "outputs": card.output_names,
         "fullDimensions": card.pipeline.full_dimensions,
-        "pooling": _pooling(card),
+        "pooling": _describe_pooling(card),
         "denseLayers": len(card.pipeline.dense),
         "normalize": card.pipeline.normalize,
         "maxLength": card.max_length,
-        "queries": None if card.query is None else _queries(card, card.query),
+        "queries": None if card.query is None else _describe_query_route(card, card.query),
         "prompts": dict(card.prompts),
         "defaultPrompt": card.default_prompt,
-        "engines": {kind: reason or "yes" for kind, reason in _engines_of_both(card).items()},
-        "artifact": _artifact(card, config),
-        "memory": _memory(card, ModelTensors(located.folder), config),
+        "engines": {kind: reason or "yes" for kind, reason in _check_routed_engines(card).items()},
+        "artifact": _find_artifact(card, config),
+        "memory": _estimate_memory(card, ModelTensors(located.folder), config),
     }
 
 
-def _onnx_file(folder: Path, graph: BundledOnnx) -> str:
-    """Its path in the model's folder, or, of an export, in the store's."""
+def _find_onnx_file(folder: Path, graph: BundledOnnx) -> str:
+    """Return the path of an ONNX file in the model's folder, or the full path of an export in the store."""
     inside = graph.file.is_relative_to(folder)
     return (graph.file.relative_to(folder) if inside else graph.file).as_posix()
 
 
-def _queries(card: ModelCard, route: QueryRoute) -> Mapping[str, Any]:
-    """What is another for queries than for documents, which all else is about. default: what inputs are taken for that
-    are called neither."""
+def _describe_query_route(card: ModelCard, route: QueryRoute) -> Mapping[str, Any]:
+    """Describe what differs for queries, while all else is about documents. default: the role of inputs that name
+    none."""
     query = route.card
     return {
         "default": route.default,
         "sharesEncoder": card.shares_encoder,
-        "kind": _kind(query),
+        "kind": _find_kind(query),
         "family": query.encoder.family,
         "layers": None if query.body is not None else len(query.encoder.layers),
         "hiddenSize": query.encoder.hidden_size,
         "vocabulary": query.encoder.embeddings.vocabulary,
-        "pooling": _pooling(query),
+        "pooling": _describe_pooling(query),
         "denseLayers": len(query.pipeline.dense),
         "normalize": query.pipeline.normalize,
         "maxLength": query.max_length,
     }
 
 
-def _kind(card: ModelCard) -> str:
+def _find_kind(card: ModelCard) -> str:
     match card.body:
         case StaticTable():
             return "static"
@@ -98,7 +108,7 @@ def _kind(card: ModelCard) -> str:
             return "family"
 
 
-def _pooling(card: ModelCard) -> str | None:
+def _describe_pooling(card: ModelCard) -> str | None:
     """Describe the pooling; None where a graph has done it already."""
     if isinstance(card.body, BundledOnnx) and card.body.rows is not None:
         return None
@@ -107,10 +117,12 @@ def _pooling(card: ModelCard) -> str | None:
     return card.pipeline.pooling_name or None
 
 
-def _engines_of_both(card: ModelCard) -> Mapping[str, str | None]:
+def _check_routed_engines(card: ModelCard) -> Mapping[str, str | None]:
     """Return the engines for documents and queries: a table beside an encoder needs no engine, so the encoder's are
     those of the whole."""
-    routes = [_engines(one) for one in _routed_cards(card) if one.body is None] or [_engines(card)]
+    routes = [_check_engines(one) for one in _routed_cards(card) if one.body is None] or [
+        _check_engines(card)
+    ]
     return {kind: next((route[kind] for route in routes if route[kind]), None) for kind in routes[0]}
 
 
@@ -119,8 +131,8 @@ def _routed_cards(card: ModelCard) -> list[ModelCard]:
     return [card] if card.query is None or card.shares_encoder else [card, card.query.card]
 
 
-def _engines(card: ModelCard) -> Mapping[str, str | None]:
-    """What keeps each engine from running the model, None where nothing does."""
+def _check_engines(card: ModelCard) -> Mapping[str, str | None]:
+    """Return what keeps each engine from running the model; None where nothing does."""
     match card.body:
         case StaticTable() | WordTable():
             no_layers = "a static embedding model has no layers to run"
@@ -131,11 +143,11 @@ def _engines(card: ModelCard) -> Mapping[str, str | None]:
             return engine_reasons()
 
 
-def _memory(card: ModelCard, tensors: ModelTensors, config: RuntimeConfig) -> Mapping[str, Any]:
-    """Bytes of weights in the precision in which they run, and of activations at the token budget; the second is
-    None for a shipped graph, whose operations are its own. Of two routes the weights of both, and the larger
-    activations: they run one after the other."""
-    documents, *queries = [_memory_of(one, tensors, config) for one in _routed_cards(card)]
+def _estimate_memory(card: ModelCard, tensors: ModelTensors, config: RuntimeConfig) -> Mapping[str, Any]:
+    """Estimate the bytes of weights in the precision in which they run, and of activations at the token budget. The
+    second is None for a bundled graph, whose operations are not known. Of two routes the weights add up, and the larger
+    activations count: they run one after another."""
+    documents, *queries = [_estimate_card_memory(one, tensors, config) for one in _routed_cards(card)]
     for other in queries:
         documents = {
             **documents,
@@ -145,7 +157,7 @@ def _memory(card: ModelCard, tensors: ModelTensors, config: RuntimeConfig) -> Ma
     return documents
 
 
-def _memory_of(card: ModelCard, tensors: ModelTensors, config: RuntimeConfig) -> Mapping[str, Any]:
+def _estimate_card_memory(card: ModelCard, tensors: ModelTensors, config: RuntimeConfig) -> Mapping[str, Any]:
     budget = config.batching.max_batch_tokens
     tokens = TYPICAL_BUDGET if budget == "auto" else budget
     precision, activations = "as stored", None
@@ -159,10 +171,10 @@ def _memory_of(card: ModelCard, tensors: ModelTensors, config: RuntimeConfig) ->
         case BundledOnnx() as graph:
             weights = sum(file.stat().st_size for file in graph.files)
         case None:
-            precision, size = _precision(card.encoder, config.engine)
-            weights = size * _parameters(card)
-            activations = size * activation_numbers(card.encoder, tokens, card.max_length)
-            if (stored := _converted(card, config)) is not None:
+            precision, size = _choose_precision(card.encoder, config.engine)
+            weights = size * _count_parameters(card)
+            activations = size * count_activations(card.encoder, tokens, card.max_length)
+            if (stored := _find_variant(card, config)) is not None:
                 artifact, variant = stored
                 precision = variant.precision
                 weights = artifact.file(precision).with_name(WEIGHTS_FILE).stat().st_size
@@ -174,8 +186,8 @@ def _memory_of(card: ModelCard, tensors: ModelTensors, config: RuntimeConfig) ->
     }
 
 
-def _converted(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Variant] | None:
-    """What would be run out of the store, None where there is nothing."""
+def _find_variant(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Variant] | None:
+    """Return the converted variant that would be run from the store; None where there is none."""
     if card.body is not None:
         return None
     try:
@@ -184,14 +196,15 @@ def _converted(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Varian
         return None
 
 
-def _artifact(card: ModelCard, config: RuntimeConfig) -> str | None:
-    """Name of the artifact that would be run."""
-    stored = _converted(card, config)
+def _find_artifact(card: ModelCard, config: RuntimeConfig) -> str | None:
+    """Return the name of the artifact that would be run."""
+    stored = _find_variant(card, config)
     return None if stored is None else stored[0].name
 
 
-def _precision(encoder: Encoder, settings: EngineSettings) -> tuple[str, int]:
-    """Name and bytes a number, of the engine that would be chosen; `auto` of torch is float32 on a CPU."""
+def _choose_precision(encoder: Encoder, settings: EngineSettings) -> tuple[str, int]:
+    """Return the precision of the engine that would be chosen, and its bytes per number; torch's `auto` is float32 on a
+    CPU."""
     try:
         engine = choose_engine(encoder, settings)
     except UnsupportedArchitecture:
@@ -200,7 +213,7 @@ def _precision(encoder: Encoder, settings: EngineSettings) -> tuple[str, int]:
     return precision, BYTES[precision]
 
 
-def _parameters(card: ModelCard) -> int:
+def _count_parameters(card: ModelCard) -> int:
     encoder = sum(prod(parameter.shape) for parameter in card.encoder.parameters())
     tails = [card.pipeline, *([card.query.card.pipeline] if card.query and card.shares_encoder else [])]
     dense = sum(
@@ -217,39 +230,39 @@ def _parameters(card: ModelCard) -> int:
     )
 
 
-def activation_numbers(encoder: Encoder, tokens: int, max_length: int) -> int:
-    """Numbers held at the highest for a batch of `tokens` in sequences of the greatest length.
+def count_activations(encoder: Encoder, tokens: int, max_length: int) -> int:
+    """Return how many numbers are in memory at the peak, for a batch of `tokens` in sequences of the greatest length.
 
     The attention scores once; residual and branch, queries, keys and values as computed and as grouped, and the MLP's
     inner width before and after its activation, all twice, since ONNX Runtime's arena keeps blocks for the next layer.
     Measured at 128 to 512 tokens a sequence: ONNX Runtime takes 0.86 to 1.01 of it, torch 0.5 to 0.7.
     """
-    widest = max((_layer_width(layer, max_length) for layer in encoder.layers), default=0)
+    widest = max((_activations_per_token(layer, max_length) for layer in encoder.layers), default=0)
     return tokens * (4 * encoder.hidden_size + widest)
 
 
-def _layer_width(layer: Layer, max_length: int) -> int:
+def _activations_per_token(layer: Layer, max_length: int) -> int:
     attention = layer.attention
     projected = (attention.heads + 2 * attention.kv_heads) * attention.head_size
     mlp = layer.mlp
-    at_once = mlp.chosen if isinstance(mlp, Experts) else 2 if mlp.gated else 1
-    inner = mlp.intermediate * at_once
+    copies = mlp.chosen if isinstance(mlp, Experts) else 2 if mlp.gated else 1
+    inner = mlp.intermediate * copies
     return attention.heads * max_length + 4 * projected + 4 * inner
 
 
-def table(facts: Mapping[str, Any]) -> str:
-    """`described` in lines of two columns."""
+def format_table(facts: Mapping[str, Any]) -> str:
+    """Format the description of a model as lines of two columns."""
     lines: list[str] = []
-    for name, values in _rows(facts):
+    for name, values in _list_rows(facts):
         head, *rest = values or ["none"]
         lines.append(f"{name:<14} {head}")
         lines += [f"{'':<14} {line}" for line in rest]
     return "\n".join(lines)
 
 
-def _rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    yield "Model", [f"{facts['source']} ({facts['revision']}), {size_of(facts['sizeBytes'])} on disk"]
-    yield "Kind", [_what(facts)]
+def _list_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    yield "Model", [f"{facts['source']} ({facts['revision']}), {format_size(facts['sizeBytes'])} on disk"]
+    yield "Kind", [_describe_kind(facts)]
     yield "Task", [facts["task"]]
     if facts["labels"] is not None:
         yield "Labels", [", ".join(facts["labels"])]
@@ -259,10 +272,10 @@ def _rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
             f", cut from {facts['fullDimensions']}" if facts["fullDimensions"] != facts["dimensions"] else ""
         )
         yield "Dimensions", [f"{facts['dimensions']}{cut}"]
-        yield "Vectors", [_vectors(facts)]
+        yield "Vectors", [_describe_vectors(facts)]
     yield "Max length", [f"{facts['maxLength']} tokens"]
     if facts["queries"] is not None:
-        yield "Queries", [*_query_lines(facts["queries"])]
+        yield "Queries", [*_describe_queries(facts["queries"])]
     default = facts["defaultPrompt"]
     yield (
         "Prompts",
@@ -274,11 +287,11 @@ def _rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     yield "Engines", [f"{kind}: {reason}" for kind, reason in facts["engines"].items()]
     if facts["artifact"] is not None:
         yield "Converted", [f"artifact {facts['artifact']}, runs in {facts['memory']['precision']}"]
-    yield "Memory", [_memory_line(facts["memory"])]
+    yield "Memory", [_describe_memory(facts["memory"])]
     yield "Vector space", [facts["vectorSpace"]]
 
 
-def _what(facts: Mapping[str, Any]) -> str:
+def _describe_kind(facts: Mapping[str, Any]) -> str:
     match facts["kind"]:
         case "static":
             return f"static embeddings ({facts['family']}), {facts['vocabulary']} tokens"
@@ -290,30 +303,30 @@ def _what(facts: Mapping[str, Any]) -> str:
             return f"{facts['family']} encoder, {facts['layers']} layers of {facts['hiddenSize']}"
 
 
-def _query_lines(queries: Mapping[str, Any]) -> Iterator[str]:
-    yield "the encoder of documents" if queries["sharesEncoder"] else _what(queries)
+def _describe_queries(queries: Mapping[str, Any]) -> Iterator[str]:
+    yield "the encoder of documents" if queries["sharesEncoder"] else _describe_kind(queries)
     if queries["kind"] != "wordWeights":
-        yield _vectors(queries)
+        yield _describe_vectors(queries)
     yield f"at most {queries['maxLength']} tokens"
     default = queries["default"]
     yield "inputs must be called query or document" if default is None else f"other inputs are a {default}"
 
 
-def _vectors(facts: Mapping[str, Any]) -> str:
+def _describe_vectors(facts: Mapping[str, Any]) -> str:
     steps = [f"{facts['pooling']} pooling" if facts["pooling"] else "made by the ONNX file"]
     if facts["denseLayers"]:
         steps.append(f"{facts['denseLayers']} dense")
     return ", ".join([*steps, "normalised" if facts["normalize"] else "not normalised"])
 
 
-def _memory_line(memory: Mapping[str, Any]) -> str:
-    weights = f"{size_of(memory['weightsBytes'])} weights ({memory['precision']})"
+def _describe_memory(memory: Mapping[str, Any]) -> str:
+    weights = f"{format_size(memory['weightsBytes'])} weights ({memory['precision']})"
     if memory["activationsBytes"] is None:
         return f"{weights}; activations are the file's own and not known"
-    return f"{weights} + about {size_of(memory['activationsBytes'])} activations for {memory['batchTokens']} tokens"
+    return f"{weights} + about {format_size(memory['activationsBytes'])} activations for {memory['batchTokens']} tokens"
 
 
-def size_of(count: int) -> str:
-    """Bytes in the largest unit of which there is at least one."""
+def format_size(count: int) -> str:
+    """Format a number of bytes in the largest unit of which there is at least one."""
     unit, size = next(((unit, size) for unit, size in UNITS if count >= size), ("bytes", 1))
     return f"{count} bytes" if size == 1 else f"{count / size:.1f} {unit}"

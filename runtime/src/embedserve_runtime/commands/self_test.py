@@ -1,7 +1,7 @@
-"""`embedserve self-test`: whether what this installation needs is there and computes what it should.
+"""`embedserve self-test`: checks that this installation is complete and computes correctly.
 
-A small encoder with random weights goes through every engine and every GPU that there is, and each must agree with the
-others; nothing is fetched. What could not be looked at is named with the reason.
+A small encoder with random weights runs on every engine and every GPU, and all must agree; nothing is fetched. What
+could not be checked is named with the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.folder import read_folder
 
-# Widths in steps of 16, so that 8 bit can run it.
+# Widths are multiples of 16, so that it can run in 8 bit.
 CONFIG = {
     "model_type": "bert",
     "vocab_size": 100,
@@ -38,24 +38,25 @@ CONFIG = {
     "hidden_act": "gelu",
 }
 LENGTHS = (1, 7, 64, 20)
-# Of a text alone to itself among others, both in float32.
+# Between a text alone and the same text in a batch, both in float32.
 MIN_COSINE = 0.999999
 
 
 def run(out: TextIO) -> int:
-    """Print a line for each check; 1 where one has failed."""
+    """Print a line for each check; return 1 where one has failed."""
     failed = 0
-    for check in checks():
+    for check in run_checks():
         out.write(f"{check.status:11}  {check.name}: {check.words}\n")
         out.flush()
         failed += check.status is CheckStatus.FAILED
     return 1 if failed else 0
 
 
-def checks() -> Iterator[Check]:
+def run_checks() -> Iterator[Check]:
+    """Run the checks one after another, as they are consumed."""
     with tempfile.TemporaryDirectory(prefix="embedserve-self-test-") as name:
         folder = Path(name)
-        save(folder)
+        save_checkpoint(folder)
         encoder = families.describe(read_folder(folder))
         weights = Weights(encoder, Checkpoint.open(folder))
         source = np.random.default_rng(1)
@@ -78,8 +79,8 @@ def checks() -> Iterator[Check]:
             yield Check("engine", CheckStatus.FAILED, error.message)
 
 
-def save(folder: Path) -> None:
-    """A checkpoint of the shape of `CONFIG`, as BERT's are."""
+def save_checkpoint(folder: Path) -> None:
+    """Write a BERT checkpoint with the shapes of `CONFIG`."""
     source = np.random.default_rng(0)
     tensors: dict[str, FloatArray] = {}
 

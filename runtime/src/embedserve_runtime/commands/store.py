@@ -1,4 +1,4 @@
-"""`embedserve store`: lists the model store, verifies it, removes what nobody needs."""
+"""`embedserve store`: lists the model store, verifies it, and removes unused content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from embedserve_runtime.model.store.staging import ABANDONED_AFTER_S
 
 
 def run(arguments: Mapping[str, Any], out: TextIO) -> int:
-    """One action, by its arguments as the command line has them; gives the exit code. Raises VolumeError."""
+    """Run one action by its arguments from the command line; return the exit code. Raises ConfigError, VolumeError."""
     root: Path = arguments["store"].expanduser()
     match arguments["action"]:
         case "list":
@@ -37,7 +37,8 @@ def run(arguments: Mapping[str, Any], out: TextIO) -> int:
 
 
 def _read_names(file: Path | None) -> list[str]:
-    """Names of a file. Raises ConfigError where it cannot be read: what it names must not be taken for unused."""
+    """Read the names to keep from a file. Raises ConfigError where it cannot be read: what it names must not be
+    removed."""
     if file is None:
         return []
     try:
@@ -48,7 +49,7 @@ def _read_names(file: Path | None) -> list[str]:
 
 def _list(root: Path, out: TextIO, *, as_json: bool) -> int:
     contents = list_contents(root, time.time())
-    rows = [_row(folder, contents) for folder in contents.folders]
+    rows = [_describe_folder(folder, contents) for folder in contents.folders]
     if as_json:
         out.write(json.dumps(rows, indent=2) + "\n")
         return 0
@@ -58,7 +59,7 @@ def _list(root: Path, out: TextIO, *, as_json: bool) -> int:
     return 0
 
 
-def _row(folder: StoreFolder, contents: StoreContents) -> dict[str, Any]:
+def _describe_folder(folder: StoreFolder, contents: StoreContents) -> dict[str, Any]:
     manifest = folder.manifest
     pointers = [pointer.reference for pointer in contents.pointers if pointer.reference.digest == folder.name]
     return {
@@ -88,7 +89,7 @@ def _verify(root: Path, out: TextIO, *, remove_them: bool) -> int:
 
 def _clean(root: Path, out: TextIO, policy: RetentionPolicy, *, dry: bool) -> int:
     garbage = find_garbage(list_contents(root, time.time()), policy)
-    _tell(garbage, out)
+    _print_garbage(garbage, out)
     if not dry and root.is_dir():
         remove_garbage(root, garbage, min(ABANDONED_AFTER_S, policy.younger_than_s))
     freed = sum(blob.size for blob in garbage.blobs) + sum(one.size for one in garbage.kernels)
@@ -96,7 +97,7 @@ def _clean(root: Path, out: TextIO, policy: RetentionPolicy, *, dry: bool) -> in
     return 0
 
 
-def _tell(garbage: Garbage, out: TextIO) -> None:
+def _print_garbage(garbage: Garbage, out: TextIO) -> None:
     lines: Sequence[str] = [
         *(
             f"reference {pointer.reference.name.source}@{pointer.reference.name.revision}"

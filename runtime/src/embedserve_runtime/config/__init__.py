@@ -1,21 +1,22 @@
-"""Every setting of the runtime, in one model: the contract with the operator.
+"""Defines every setting of the runtime in one model, which is the contract with the operator.
 
-Sources, later wins: defaults, the YAML file (`--config`), environment (`EMBEDSERVE_BATCHING__MAX_BATCH_TOKENS`),
+Later sources win: defaults, the YAML file (`--config`), environment (`EMBEDSERVE_BATCHING__MAX_BATCH_TOKENS`),
 command-line flags. Unknown keys stop the start. No other room reads environment variables.
 
-    group      what all groups of settings are
-    model      which model, and from where
-    serving    server, batching, telemetry
-    computing  engine, conversion
-    reading    all of them, out of their sources
+    base     the base class of all groups of settings
+    model    which model is served, and where it comes from
+    server   server, batching, telemetry
+    engine   engine, conversion
+    secrets  how secrets are validated
+    loader   reads all groups from their sources
 """
 
 from __future__ import annotations
 
-from embedserve_runtime.config.computing import EngineSettings, OnnxSettings, ParitySettings
+from embedserve_runtime.config.engine import EngineSettings, OnnxSettings, ParitySettings
+from embedserve_runtime.config.loader import RuntimeConfig, load_config
 from embedserve_runtime.config.model import ModelSettings
-from embedserve_runtime.config.reading import RuntimeConfig, load_config
-from embedserve_runtime.config.serving import BatchingSettings, ServerSettings, TelemetrySettings
+from embedserve_runtime.config.server import BatchingSettings, ServerSettings, TelemetrySettings
 
 __all__ = [
     "BatchingSettings",

@@ -1,4 +1,4 @@
-"""The group `model`, and what the environment that other programs know says about where models come from."""
+"""Settings of the model: the group `model`, and the variables of other programs that say where models come from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from embedserve_runtime.config.group import SettingsGroup
+from embedserve_runtime.config.base import SettingsGroup
 from embedserve_runtime.config.secrets import OptionalHeaderSecret
 
 

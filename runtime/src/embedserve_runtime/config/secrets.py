@@ -1,6 +1,6 @@
-"""Secrets among the settings: which values are accepted, and where they come from.
+"""Validates the secrets among the settings.
 
-White space around a secret is an accident of the file that it was made from (`kubectl create secret --from-file`, an
+White space around a secret comes from the file that it was made from (`kubectl create secret --from-file`, an
 editor's last newline), so it is stripped. What is left is sent in an HTTP header. HTTP libraries quote a header that
 they refuse in their error, so a value that no header can carry is refused here, by a message that does not quote it.
 """
@@ -16,7 +16,7 @@ from pydantic import AfterValidator, SecretStr
 from embedserve_runtime.errors import ConfigError
 
 _HEADER_TOKEN = re.compile(r"[\x21-\x7e]+")
-"""RFC 9110, section 5.5, without blanks: RFC 6750 allows none in a bearer token, and AWS none in a key."""
+"""RFC 9110, section 5.5, without blanks, which neither RFC 6750 allows in a bearer token nor AWS in a key."""
 _AWS_SETTINGS = {
     "AWS_ACCESS_KEY_ID": "access_key_id",
     "AWS_SECRET_ACCESS_KEY": "secret_access_key",
@@ -26,8 +26,8 @@ _AWS_SETTINGS = {
 """Variables of an S3 client, and what the S3 library calls them."""
 
 
-def checked_secret(value: str) -> str:
-    """`value` without the white space around it. Raises ValueError, which does not quote it."""
+def validate_secret(value: str) -> str:
+    """Strip the white space around a secret. Raises ValueError, which does not quote it."""
     stripped = value.strip()
     if not stripped:
         raise ValueError("is empty: it has no characters but white space")
@@ -39,30 +39,30 @@ def checked_secret(value: str) -> str:
     return stripped
 
 
-def _check_secret(value: SecretStr) -> SecretStr:
-    return SecretStr(checked_secret(value.get_secret_value()))
+def _validate_secret(value: SecretStr) -> SecretStr:
+    return SecretStr(validate_secret(value.get_secret_value()))
 
 
-def _checked_unless_empty(value: SecretStr | None) -> SecretStr | None:
-    return _check_secret(value) if value is not None and value.get_secret_value() else None
+def _validate_unless_empty(value: SecretStr | None) -> SecretStr | None:
+    return _validate_secret(value) if value is not None and value.get_secret_value() else None
 
 
-HeaderSecret = Annotated[SecretStr, AfterValidator(_check_secret)]
+HeaderSecret = Annotated[SecretStr, AfterValidator(_validate_secret)]
 """A secret that is sent or received in an HTTP header."""
-OptionalHeaderSecret = Annotated[SecretStr | None, AfterValidator(_checked_unless_empty)]
-"""The same; an empty variable is one that was not set."""
+OptionalHeaderSecret = Annotated[SecretStr | None, AfterValidator(_validate_unless_empty)]
+"""An optional `HeaderSecret`; an empty variable counts as not set."""
 
 
 def s3_credentials() -> dict[str, str]:
-    """The S3 keys of the environment, checked and stripped, under the S3 library's names.
+    """Read the S3 keys from the environment, validated, under the S3 library's names.
 
-    Raises ConfigError that names the variable.
+    Raises ConfigError, which names the variable.
     """
     found = {}
     for variable, setting in _AWS_SETTINGS.items():
         if os.environ.get(variable):
             try:
-                found[setting] = checked_secret(os.environ[variable])
+                found[setting] = validate_secret(os.environ[variable])
             except ValueError as error:
                 raise ConfigError(f"{variable} {error}") from None
     return found

@@ -14,7 +14,7 @@ from embedserve_runtime.engines.base import FloatArray, PackedBatch, Tokens
 from embedserve_runtime.engines.cosines import cosines
 from embedserve_runtime.engines.onnx.artifacts import Variant
 from embedserve_runtime.engines.results import Output, Results, SparseVector
-from embedserve_runtime.heads.dense import cut, normalize
+from embedserve_runtime.heads.dense import normalize, truncate_dimensions
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task
@@ -149,7 +149,7 @@ def _outputs_of(card: ModelCard, results: Results) -> ModelOutputs:
 def _vectors(card: ModelCard, results: Results) -> FloatArray:
     """(sequences, dimensions), float32."""
     if results.dense is not None:
-        return cut(results.dense, card.pipeline.dimensions)
+        return truncate_dimensions(results.dense, card.pipeline.dimensions)
     if results.sparse is not None:
         return _densify(results.sparse, card.encoder.embeddings.vocabulary)
     return np.stack([hidden.mean(axis=0) for hidden in results.hidden or ()])

@@ -25,11 +25,11 @@ from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.onnx.graph import OUTPUT, TYPES_INPUT
 from embedserve_runtime.engines.onnx.nodes import GraphWriter
 from embedserve_runtime.errors import ConfigError
-from embedserve_runtime.heads.classification import Classifier
+from embedserve_runtime.heads.classification import LoadedClassifierHead
 from embedserve_runtime.heads.dense import NORMALIZE_EPS, DenseHead
 from embedserve_runtime.heads.layers import LoadedLayer
-from embedserve_runtime.heads.sparse import Splade
-from embedserve_runtime.heads.tokens import Lexical
+from embedserve_runtime.heads.sparse import LoadedSparseHead
+from embedserve_runtime.heads.token_heads import LoadedLexicalHead
 from embedserve_runtime.model.architecture import NormKind
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.onnx_outputs import HIDDEN, ROWS, onnx_outputs
@@ -117,11 +117,11 @@ class _OutputTail:
         elif name == ROWS:
             assert isinstance(heads.dense, DenseHead), "checked"
             made, shape = self._embedding(heads.dense), ["batch", self._card.pipeline.dimensions]
-        elif isinstance(heads.logits, Classifier):
+        elif isinstance(heads.logits, LoadedClassifierHead):
             made = self._layers(self._classified(heads.logits), heads.logits.layers)
             shape = ["batch", len(heads.logits.head.labels)]
         else:
-            assert isinstance(heads.sparse, Lexical | Splade), "checked"
+            assert isinstance(heads.sparse, LoadedLexicalHead | LoadedSparseHead), "checked"
             width = heads.sparse.layers[-1].layer.out_features
             made = self._laid_out(self._layers(OUTPUT, heads.sparse.layers), width)
             shape = ["batch", "length", width]
@@ -172,7 +172,7 @@ class _OutputTail:
         count = graph.add("ReduceSum", weights, second, keepdims=0)
         return graph.add("Div", sums, graph.add("Sqrt", count) if pooling is Pooling.MEAN_SQRT else count)
 
-    def _classified(self, head: Classifier) -> str:
+    def _classified(self, head: LoadedClassifierHead) -> str:
         """The states that a classifier reads, (batch, size)."""
         padding, graph, second = head.head.padding, self.graph, self.graph.integers(1)
         if padding is None:

@@ -97,7 +97,7 @@ class StaticRunner:
         """tensors: as `table_tensors` of `model.static` gives them. finish: what is made of the means, (sequences,
         dimensions)."""
         # Imported here: numba is for static models only.
-        from embedserve_runtime.loops.means import means
+        from embedserve_runtime.loops.mean_pooling import means
 
         self._means = means
         self._card = card

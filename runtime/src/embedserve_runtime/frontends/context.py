@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from embedserve_runtime.api.api_keys import ApiKeys
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.errors import CAUSES, STATUSES
-from embedserve_runtime.api.json_size import JsonBounds
-from embedserve_runtime.api.keys import ApiKeys
+from embedserve_runtime.api.json_limits import JsonBounds
 from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
 from embedserve_runtime.api.routes import (
     EMBEDDING_ROUTES,

@@ -30,7 +30,7 @@ from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.server.sockets import bind
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.service.readiness import Readiness
-from embedserve_runtime.telemetry.logs import unread_log
+from embedserve_runtime.telemetry.logs import create_discarding_logger
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.tokenizing import TextTokenizer
 
@@ -68,7 +68,7 @@ async def _measured(card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[s
 
     memory = RequestMemory(BODY_BYTES, CONNECTIONS * BODY_BYTES)
     context = ServerContext(
-        readiness, card.source, metrics.requests, page, memory, access_log=unread_log(__name__)
+        readiness, card.source, metrics.requests, page, memory, access_log=create_discarding_logger(__name__)
     )
     app = create_app(context, ServerSettings())
     (sock,) = bind(HOST, 0)

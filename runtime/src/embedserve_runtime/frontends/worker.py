@@ -49,7 +49,7 @@ from embedserve_runtime.service.readiness import Phase, Readiness
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.redaction import redactor_for
 from embedserve_runtime.telemetry.requests import RequestMetrics
-from embedserve_runtime.telemetry.series import row_in
+from embedserve_runtime.telemetry.series import row_from_memory
 from embedserve_runtime.tokenizing import TextTokenizer
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Worker:
     def __init__(self, ports: Ports, memory: int) -> None:
         self._ports = ports
         series = build_request_series()
-        self._metrics = RequestMetrics(series, row_in(memoryview(mmap.mmap(memory, 0))))
+        self._metrics = RequestMetrics(series, row_from_memory(memoryview(mmap.mmap(memory, 0))))
         self._readiness = Readiness()
         self._status = ServerStatus(self._readiness.phase, self._readiness.message)
         self._pages: dict[int, asyncio.Future[bytes]] = {}

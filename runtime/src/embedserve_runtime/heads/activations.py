@@ -11,8 +11,8 @@ from embedserve_runtime.model.pipeline import Activation
 
 _HALF, _ONE = np.float32(0.5), np.float32(1)
 
-# erf(x) = x P(x^2) / Q(x^2) on [-4, 4], beyond which float32 has no digit left beside 1; the coefficients are those
-# of Eigen and XLA, highest power first. numpy has no erf of its own.
+# erf(x) = x P(x^2) / Q(x^2) on [-4, 4], beyond which it rounds to 1 in float32; the coefficients are those of Eigen and
+# XLA, highest power first. numpy has no erf of its own.
 _ERF_P = (
     -2.72614225801306e-10,
     2.77068142495902e-08,
@@ -33,18 +33,18 @@ _ERF_END = np.float32(4)
 
 
 def activate(values: FloatArray, activation: Activation) -> FloatArray:
-    """The activation of each value."""
+    """Apply the activation to each value."""
     return FUNCTIONS[activation](values)
 
 
 def sigmoid(values: FloatArray) -> FloatArray:
-    """1 / (1 + exp(-x)), by tanh, which does not overflow."""
+    """Compute 1 / (1 + exp(-x)) by tanh, which does not overflow."""
     result: FloatArray = _HALF * (np.tanh(_HALF * values) + _ONE)
     return result
 
 
 def erf(values: FloatArray) -> FloatArray:
-    """The error function, to a few units of float32's last place."""
+    """Compute the error function, to a few units in float32's last place."""
     clipped = np.clip(values, -_ERF_END, _ERF_END)
     square = clipped * clipped
     return clipped * _polynomial(_ERF_P, square) / _polynomial(_ERF_Q, square)

@@ -1,4 +1,4 @@
-"""Packed hidden states to dense vectors: pure functions on arrays, each pooling once.
+"""Turns packed hidden states into dense vectors, by pure functions on arrays.
 
 Sources of the formulas: sentence-transformers' Pooling, Dense and Normalize modules.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.heads.layers import LoadedLayer, run
+from embedserve_runtime.heads.layers import LoadedLayer, apply_layers
 from embedserve_runtime.model.pipeline import Pooling
 
 # torch.nn.functional.normalize's eps: a zero vector stays zero instead of becoming NaN.
@@ -28,12 +28,12 @@ class DenseHead:
     layers: Sequence[LoadedLayer]
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> FloatArray:
-        return run(self.layers, pool_all(hidden, batch.cu_seqlens, self.pooling, batch.unpooled))
+        return apply_layers(self.layers, pool_all(hidden, batch.cu_seqlens, self.pooling, batch.unpooled))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoutedHead:
-    """Two heads behind one encoder, which give rows of one length: each sequence gets that of its role."""
+    """Two heads behind one encoder, with vectors of the same size: each sequence gets the head of its role."""
 
     documents: DenseHead
     queries: DenseHead
@@ -45,7 +45,7 @@ class RoutedHead:
 
 
 def select_by_role(documents: FloatArray, queries: FloatArray, are_queries: BoolArray) -> FloatArray:
-    """Rows of `queries` where a sequence is one, else of `documents`; the rest of both is not looked at."""
+    """Select the rows of `queries` where a sequence is a query, else those of `documents`."""
     rows: FloatArray = np.where(are_queries[:, None], queries, documents)
     return rows
 
@@ -60,17 +60,17 @@ def pool(
     """
     places: Int32Array | None = None
     if unpooled is not None:
-        hidden, cu_seqlens, places = _without_prompts(hidden, cu_seqlens, unpooled)
+        hidden, cu_seqlens, places = _skip_prompts(hidden, cu_seqlens, unpooled)
     starts, lengths = cu_seqlens[:-1], np.diff(cu_seqlens)
     match pooling:
         case Pooling.MEAN:
-            return _sums(hidden, starts) / _column(lengths)
+            return _sum_sequences(hidden, starts) / _to_column(lengths)
         case Pooling.MEAN_SQRT:
-            return _sums(hidden, starts) / _column(np.sqrt(lengths))
+            return _sum_sequences(hidden, starts) / _to_column(np.sqrt(lengths))
         case Pooling.WEIGHTED_MEAN:
-            weights = (_places(cu_seqlens) if places is None else places) + 1
+            weights = (_token_positions(cu_seqlens) if places is None else places) + 1
             totals = np.add.reduceat(weights, starts, dtype=np.int64)
-            return _sums(hidden * _column(weights), starts) / _column(totals)
+            return _sum_sequences(hidden * _to_column(weights), starts) / _to_column(totals)
         case Pooling.MAX:
             maxima: FloatArray = np.maximum.reduceat(hidden, starts, axis=0)
             return maxima
@@ -80,31 +80,34 @@ def pool(
             return hidden[cu_seqlens[1:] - 1]
 
 
-def _without_prompts(
+def _skip_prompts(
     hidden: FloatArray, cu_seqlens: Int32Array, unpooled: Int32Array
 ) -> tuple[FloatArray, Int32Array, Int32Array]:
-    """The states that are pooled, where their sequences lie now, and the place that each has had in its sequence."""
+    """Leave out the first `unpooled` tokens of each sequence.
+
+    Returns the remaining states, their cu_seqlens, and the position that each had in its whole sequence.
+    """
     lengths = np.diff(cu_seqlens)
     skipped = np.minimum(unpooled, lengths - 1)
-    places = _places(cu_seqlens)
+    places = _token_positions(cu_seqlens)
     kept = places >= np.repeat(skipped, lengths)
     bounds = np.zeros_like(cu_seqlens)
     np.cumsum(lengths - skipped, out=bounds[1:])
     return hidden[kept], bounds, places[kept]
 
 
-def _places(cu_seqlens: Int32Array) -> Int32Array:
-    """The place of each token in its sequence, from 0."""
+def _token_positions(cu_seqlens: Int32Array) -> Int32Array:
+    """Return the position of each token in its sequence, from 0."""
     places = np.arange(cu_seqlens[-1], dtype=np.int32)
     return places - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))
 
 
-def _sums(hidden: FloatArray, starts: Int32Array) -> FloatArray:
+def _sum_sequences(hidden: FloatArray, starts: Int32Array) -> FloatArray:
     sums: FloatArray = np.add.reduceat(hidden, starts, axis=0)
     return sums
 
 
-def _column(values: NDArray[Any]) -> FloatArray:
+def _to_column(values: NDArray[Any]) -> FloatArray:
     return values.astype(np.float32)[:, None]
 
 
@@ -114,22 +117,22 @@ def pool_all(
     poolings: Sequence[Pooling],
     unpooled: Int32Array | None = None,
 ) -> FloatArray:
-    """Several poolings side by side: (sequences, len(poolings) * hidden)."""
+    """Concatenate the vectors of several poolings: (sequences, len(poolings) * hidden)."""
     pooled = [pool(hidden, cu_seqlens, pooling, unpooled) for pooling in poolings]
     return pooled[0] if len(pooled) == 1 else np.concatenate(pooled, axis=1)
 
 
-def cut(vectors: FloatArray, dimensions: int) -> FloatArray:
-    """Keep the first `dimensions` columns (Matryoshka): before normalising, as every peer does."""
+def truncate_dimensions(vectors: FloatArray, dimensions: int) -> FloatArray:
+    """Keep the first `dimensions` columns (Matryoshka), before normalising."""
     return vectors[:, :dimensions]
 
 
 def normalize(vectors: FloatArray) -> FloatArray:
     """Scale each row to L2 norm 1; a zero row stays zero.
 
-    One sum a row, so that a row alone gets the same bits as in a batch; those of model2vec, too.
+    Each row has its own sum, so that a row alone gets the same bits as in a batch, and those of model2vec.
     """
-    # As np.linalg.norm has it, which makes two more arrays of this size.
+    # The same as np.linalg.norm, which allocates two more arrays of this size.
     scaled: FloatArray = vectors * vectors
     norms = np.sqrt(np.add.reduce(scaled, axis=1))
     np.divide(vectors, np.maximum(norms, NORMALIZE_EPS)[:, None], out=scaled)

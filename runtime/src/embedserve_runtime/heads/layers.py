@@ -1,4 +1,4 @@
-"""The layers of a head with their tensors: norm(activation(W x + b)), perhaps with a residual."""
+"""Layers of heads with their tensors: norm(activation(W x + b)), optionally with a residual connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from embedserve_runtime.model.heads.description import HeadLayer
 class LoadedLayer:
     """A layer and its arrays, float32: weight and residual (out, in); bias, norm_weight and norm_bias (out,).
 
-    All but the weight may be None. residual: what the input is put through before it is added.
+    All but the weight may be None. residual: the projection of the input before it is added.
     """
 
     layer: HeadLayer
@@ -28,31 +28,31 @@ class LoadedLayer:
     residual: FloatArray | None = None
 
     @classmethod
-    def all_of(
-        cls, layers: Sequence[HeadLayer], tensors: Mapping[str, FloatArray], of: str = "head"
+    def load_all(
+        cls, layers: Sequence[HeadLayer], tensors: Mapping[str, FloatArray], prefix: str = "head"
     ) -> tuple[LoadedLayer, ...]:
-        """tensors: by the names of `model.heads.tensors`, which begin with `of`."""
+        """Load layers from `tensors`, whose names (see `model.heads.tensors`) begin with `prefix`."""
         return tuple(
             cls(
                 layer,
-                tensors[f"{of}.{number}.weight"],
-                tensors.get(f"{of}.{number}.bias"),
-                tensors.get(f"{of}.{number}.norm.weight"),
-                tensors.get(f"{of}.{number}.norm.bias"),
-                tensors.get(f"{of}.{number}.residual"),
+                tensors[f"{prefix}.{number}.weight"],
+                tensors.get(f"{prefix}.{number}.bias"),
+                tensors.get(f"{prefix}.{number}.norm.weight"),
+                tensors.get(f"{prefix}.{number}.norm.bias"),
+                tensors.get(f"{prefix}.{number}.residual"),
             )
             for number, layer in enumerate(layers)
         )
 
     def __call__(self, values: FloatArray) -> FloatArray:
-        """(rows, in) to (rows, out)."""
+        """Map (rows, in) to (rows, out)."""
         product: FloatArray = values @ self.weight.T
         if self.bias is not None:
             product += self.bias
-        made = self._normalize(activate(product, self.layer.activation))
+        outputs = self._normalize(activate(product, self.layer.activation))
         if not self.layer.residual:
-            return made
-        added: FloatArray = made + (values if self.residual is None else values @ self.residual.T)
+            return outputs
+        added: FloatArray = outputs + (values if self.residual is None else values @ self.residual.T)
         return added
 
     def _normalize(self, values: FloatArray) -> FloatArray:
@@ -62,12 +62,12 @@ class LoadedLayer:
         if norm.kind is NormKind.LAYER:
             values = values - values.mean(axis=-1, keepdims=True)
         scale = np.sqrt(np.mean(values * values, axis=-1, keepdims=True) + np.float32(norm.eps))
-        normed: FloatArray = values / scale * self.norm_weight
-        return normed if self.norm_bias is None else normed + self.norm_bias
+        normalized: FloatArray = values / scale * self.norm_weight
+        return normalized if self.norm_bias is None else normalized + self.norm_bias
 
 
-def run(layers: Iterable[LoadedLayer], values: FloatArray) -> FloatArray:
-    """One layer after the other."""
+def apply_layers(layers: Iterable[LoadedLayer], values: FloatArray) -> FloatArray:
+    """Apply the layers one after another."""
     for layer in layers:
         values = layer(values)
     return values

@@ -1,7 +1,8 @@
-"""Fewer vectors of a document: those that are alike become one. Source: HierarchicalTokenPooling of
-sentence-transformers 6.2 (Ward's clustering of cosine distances), which PyLate's pooling equals without normalising.
+"""Pools the token vectors of a document: similar vectors become one.
 
-The clusters stand in the order of their first tokens; there they stand in the order of the tree.
+Source: HierarchicalTokenPooling of sentence-transformers 6.2 (Ward's clustering of cosine distances), which PyLate's
+pooling equals without normalising. Clusters are in the order of their first tokens here, and in the order of the tree
+there.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from embedserve_runtime.errors import BatchTooLarge
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model.heads.description import LateInteraction, TokenPooling
 
-# Vectors of one document: their distances take 32 MiB.
-MAX_VECTORS = 2048
+# For one document: the distances of so many vectors take 32 MiB.
+MAX_POOLED_VECTORS = 2048
 
 
 class Merge(NamedTuple):
-    """Two clusters, by a vector of each, and how far they are from each other."""
+    """A merge of two clusters, each given by one of its vectors, with their distance."""
 
     first: int
     second: int
     distance: float
 
 
-def pooled(vectors: FloatArray, late: LateInteraction | None, *, is_query: bool) -> FloatArray:
+def pool_for_role(vectors: FloatArray, late: LateInteraction | None, *, is_query: bool) -> FloatArray:
     """Pool token vectors as the model does for inputs of that role. Raises BatchTooLarge."""
     if late is None or late.pooling is None or ("query" if is_query else "document") not in late.pooled_roles:
         return vectors
@@ -36,25 +37,27 @@ def pooled(vectors: FloatArray, late: LateInteraction | None, *, is_query: bool)
 
 
 def pool_tokens(vectors: FloatArray, pooling: TokenPooling) -> FloatArray:
-    """(vectors, size) to (protected + max(1, others // factor), size), less where distances are equal.
+    """Pool (vectors, size) into (protected + max(1, others // factor), size), or fewer where distances are equal.
 
     Raises BatchTooLarge.
     """
     kept, others = vectors[: pooling.protected], vectors[pooling.protected :]
     clusters = max(int(len(others) // pooling.factor), 1)
     if clusters < len(others):
-        if len(others) > MAX_VECTORS:
+        if len(others) > MAX_POOLED_VECTORS:
             raise BatchTooLarge(
-                f"vectors are pooled for {MAX_VECTORS} tokens in one text, got {len(others)}; send shorter texts"
+                f"vectors are pooled for {MAX_POOLED_VECTORS} tokens in one text, got {len(others)}; send shorter texts"
             )
-        others = _means(others, cut(ward(others), len(others), clusters))
+        others = _average_clusters(others, cut_tree(build_ward_linkage(others), len(others), clusters))
     result = np.concatenate((kept, others))
     return normalize(result) if pooling.normalize else result
 
 
-def ward(vectors: FloatArray) -> list[Merge]:
-    """All merges of Ward's clustering on cosine distances of vectors of length 1, in no order: a chain of nearest
-    neighbours, whose end is merged when the last two are nearest to each other (Murtagh 1983)."""
+def build_ward_linkage(vectors: FloatArray) -> list[Merge]:
+    """Return all merges of Ward's clustering on cosine distances of unit vectors, in no particular order.
+
+    It follows a chain of nearest neighbours and merges the last two when they are nearest to each other (Murtagh 1983).
+    """
     count = len(vectors)
     distances = np.clip(1 - vectors @ vectors.T, 0, 2).astype(np.float64)
     np.fill_diagonal(distances, np.inf)
@@ -67,14 +70,16 @@ def ward(vectors: FloatArray) -> list[Merge]:
         last = chain[-1]
         nearest = int(distances[last].argmin())
         if len(chain) > 1 and distances[last, nearest] >= distances[last, chain[-2]]:
-            merges.append(_merge(distances, sizes, *sorted((chain.pop(), chain.pop()))))
+            merges.append(_merge_clusters(distances, sizes, *sorted((chain.pop(), chain.pop()))))
         else:
             chain.append(nearest)
     return merges
 
 
-def _merge(distances: NDArray[np.float64], sizes: NDArray[np.float64], gone: int, stays: int) -> Merge:
-    """The formula of Lance and Williams for Ward's distance."""
+def _merge_clusters(
+    distances: NDArray[np.float64], sizes: NDArray[np.float64], gone: int, stays: int
+) -> Merge:
+    """Merge a cluster into another and update the distances, by the formula of Lance and Williams for Ward's method."""
     between = float(distances[gone, stays])
     rest = sizes.copy()
     rest[[gone, stays]] = 0
@@ -93,8 +98,9 @@ def _merge(distances: NDArray[np.float64], sizes: NDArray[np.float64], gone: int
     return Merge(gone, stays, between)
 
 
-def cut(merges: list[Merge], count: int, clusters: int) -> NDArray[np.intp]:
-    """A number for each of `count` vectors, from 0 on in the order of first members: of at most that many clusters."""
+def cut_tree(merges: list[Merge], count: int, clusters: int) -> NDArray[np.intp]:
+    """Assign each of `count` vectors to one of at most `clusters` clusters, numbered in the order of their first
+    members."""
     max_distance = sorted(merge.distance for merge in merges)[count - clusters - 1]
     root = list(range(count))
 
@@ -112,7 +118,7 @@ def cut(merges: list[Merge], count: int, clusters: int) -> NDArray[np.intp]:
     return numbers
 
 
-def _means(vectors: FloatArray, numbers: NDArray[np.intp]) -> FloatArray:
+def _average_clusters(vectors: FloatArray, numbers: NDArray[np.intp]) -> FloatArray:
     counts = np.bincount(numbers)
     sums = np.zeros((len(counts), vectors.shape[1]), dtype=np.float32)
     np.add.at(sums, numbers, vectors)

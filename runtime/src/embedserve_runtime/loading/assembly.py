@@ -14,11 +14,11 @@ from embedserve_runtime.engines.base import EncoderEngine
 from embedserve_runtime.engines.onnx.bundled import BundledOnnxEngine, BundledOnnxRunner
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.static import StaticRunner, WordRunner
-from embedserve_runtime.heads.classification import Classifier
+from embedserve_runtime.heads.classification import LoadedClassifierHead
 from embedserve_runtime.heads.dense import DenseHead, RoutedHead
-from embedserve_runtime.heads.layers import LoadedLayer, run
-from embedserve_runtime.heads.sparse import Splade
-from embedserve_runtime.heads.tokens import Lexical, MultiVectors
+from embedserve_runtime.heads.layers import LoadedLayer, apply_layers
+from embedserve_runtime.heads.sparse import LoadedSparseHead
+from embedserve_runtime.heads.token_heads import LoadedLexicalHead, LoadedMultiVectorHead
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
@@ -62,7 +62,7 @@ def _route_runners(card: ModelCard, tensors: ModelTensors, engines_of: OpenEngin
     match card.body:
         case StaticTable() as table:
             own = table_tensors(tensors.checkpoint(card.encoder_path), table.tensor)
-            return [StaticRunner(card, table, own, partial(run, _dense_layers(card, tensors)))]
+            return [StaticRunner(card, table, own, partial(apply_layers, _dense_layers(card, tensors)))]
         case WordTable():
             return [WordRunner(card, token_weights(tensors, card.encoder_path))]
     checkpoint = tensors.checkpoint(card.encoder_path)
@@ -91,7 +91,7 @@ def open_bundled_runner(
     dense = _dense_head(card, tensors)
     lexical = next((head for head in card.token_heads if isinstance(head, LexicalHead)), None)
     if lexical is not None:
-        return TokenWeightRunner(card, engine, dense, Lexical(lexical, ()))
+        return TokenWeightRunner(card, engine, dense, LoadedLexicalHead(lexical, ()))
     return EncoderRunner(card, engine, Heads(dense=dense))
 
 
@@ -104,13 +104,13 @@ def heads_of(card: ModelCard, tensors: ModelTensors, checkpoint: Checkpoint) -> 
         layers = _head_layers(head, tensors, checkpoint)
         match head:
             case ClassifierHead():
-                heads = replace(heads, logits=Classifier(head, layers))
+                heads = replace(heads, logits=LoadedClassifierHead(head, layers))
             case SparseHead():
-                heads = replace(heads, sparse=Splade(head, layers))
+                heads = replace(heads, sparse=LoadedSparseHead(head, layers))
             case LexicalHead():
-                heads = replace(heads, sparse=Lexical(head, layers))
+                heads = replace(heads, sparse=LoadedLexicalHead(head, layers))
             case MultiVectorHead():
-                heads = replace(heads, multi_vectors=MultiVectors(head, layers))
+                heads = replace(heads, multi_vectors=LoadedMultiVectorHead(head, layers))
     return heads
 
 
@@ -121,7 +121,7 @@ def _head_layers(
         name: tensor.astype(np.float32, copy=False)
         for name, tensor in head_tensors(tensors, checkpoint, head.layers)
     }
-    return LoadedLayer.all_of(head.layers, arrays)
+    return LoadedLayer.load_all(head.layers, arrays)
 
 
 def _dense_head(card: ModelCard, tensors: ModelTensors) -> DenseHead | RoutedHead:
@@ -135,4 +135,4 @@ def _dense_head(card: ModelCard, tensors: ModelTensors) -> DenseHead | RoutedHea
 def _dense_layers(card: ModelCard, tensors: ModelTensors) -> tuple[LoadedLayer, ...]:
     dense = card.pipeline.dense
     arrays = {name: tensor.astype(np.float32, copy=False) for name, tensor in dense_tensors(tensors, dense)}
-    return LoadedLayer.all_of([HeadLayer.of_dense(layer) for layer in dense], arrays, of="dense")
+    return LoadedLayer.load_all([HeadLayer.of_dense(layer) for layer in dense], arrays, prefix="dense")

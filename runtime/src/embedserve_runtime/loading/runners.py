@@ -15,7 +15,7 @@ from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.loading.assembly import heads_of, open_bundled_runner, runners_of
 from embedserve_runtime.loading.engine_choice import check_graph, check_static, choose_engine, is_table
-from embedserve_runtime.loops import ready_loops
+from embedserve_runtime.loops import compile_loops
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
@@ -45,7 +45,7 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
     if is_table(card):
         check_static(config.engine)
     if any(isinstance(route.body, StaticTable) for route in _routed_cards(card)):
-        ready_loops()
+        compile_loops()
     hides, converted = card.has_attention_mask, _load_variant(card, config)
     with _use_stored_kernels(card, config):
         settings, parity = _settle_precision(card, tensors, config.engine)

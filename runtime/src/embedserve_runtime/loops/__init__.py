@@ -1,12 +1,16 @@
-"""Single-pass loops that numba compiles; docs/loops.md has the rules.
+"""Holds single-pass loops that numba compiles; docs/loops.md has the rules.
 
-    targets    for which processor, and where compiled code is kept
-    compiling  the decorator `loop`
-    every      all loops: importing it compiles them
-    __main__   what an image runs at its build
+    targets       the processors that code is compiled for, and the folder where it is cached
+    jit           the decorator `loop`
+    tries         double-array tries over bytes
+    subwords      WordPiece and Unigram
+    tokenization  texts to token ids
+    mean_pooling  the mean of a text's rows
+    all_loops     imports all of them
+    __main__      compiles all of them when an image is built
 
-Only models that are tables need them: everything else of the runtime works without numba, which takes a second and
-100 MB, so modules of loops are imported inside the functions that use them.
+Only static models need these loops. Everything else in the runtime works without numba, which takes a second and
+100 MB to import, so modules of loops are imported inside the functions that use them.
 """
 
 from __future__ import annotations
@@ -18,17 +22,17 @@ from importlib import import_module
 log = logging.getLogger(__name__)
 
 
-def ready_loops() -> None:
-    """Compile all loops, or take them from where an earlier process kept them, before they are needed."""
+def compile_loops() -> None:
+    """Compile all loops, or load them from the cache of an earlier process, before they are needed."""
     begun = time.perf_counter()
-    made = import_module("embedserve_runtime.loops.every").compiled()
+    loops = import_module("embedserve_runtime.loops.all_loops").compile_all()
     log.info(
         "loops ready",
         extra={
             "seconds": round(time.perf_counter() - begun, 3),
-            "compiled": made.compiled,
-            "kept": made.kept,
-            "folder": str(made.folder),
-            "target": made.target,
+            "compiled": loops.compiled,
+            "kept": loops.from_cache,
+            "folder": str(loops.folder),
+            "target": loops.target,
         },
     )

@@ -1,4 +1,4 @@
-"""For which processor loops are compiled, and where the code is kept."""
+"""Chooses the processor that loops are compiled for, and the folder where their code is cached."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ X86 = (
 )
 # Any 64-bit ARM has NEON; for others the name is LLVM's too.
 GENERIC = "generic"
-HERE = Path(__file__).parent
+ROOM = Path(__file__).parent
 
 
-def target_of(machine: str, flags: AbstractSet[str]) -> str:
-    """The best that the machine has. flags: as `cpu.features.flags_in` reads them."""
+def choose_target(machine: str, flags: AbstractSet[str]) -> str:
+    """Return the best target that the machine supports. flags: as `cpu.features.flags_in` reads them."""
     if machine not in X86_MACHINES:
         return GENERIC
     return next(name for name, needed in X86 if needed <= flags)
 
 
-def targets_of(machine: str) -> tuple[str, ...]:
-    """All that an image for such machines may meet."""
+def list_targets(machine: str) -> tuple[str, ...]:
+    """Return every target that an image for such machines may run on."""
     return tuple(name for name, _ in X86) if machine in X86_MACHINES else (GENERIC,)
 
 
-def folder_of(environment: Mapping[str, str]) -> Path:
-    """Where compiled code is kept: NUMBA_CACHE_DIR, which an image sets, else the user's cache."""
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder where compiled code is cached: NUMBA_CACHE_DIR, which an image sets, else the user's cache."""
     if named := environment.get("NUMBA_CACHE_DIR"):
         return Path(named)
     base = environment.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path("~/.cache").expanduser()) / "embedserve" / "loops"
 
 
-def stamp(versions: str) -> str:
-    """Return the stamp of code that was compiled from these sources: loops call those of other files, so all files of
-    the room count."""
+def source_stamp(versions: str) -> str:
+    """Return a digest of all files in this room and of `versions`: loops call those of other files, so all of them
+    count."""
     digest = hashlib.sha256(versions.encode())
-    for file in sorted(HERE.glob("*.py")):
+    for file in sorted(ROOM.glob("*.py")):
         digest.update(file.name.encode() + file.read_bytes())
     return digest.hexdigest()

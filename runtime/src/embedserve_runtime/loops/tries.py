@@ -1,4 +1,4 @@
-"""Byte strings, of which those that a text goes on with are found by one step a byte: a double array.
+"""Double-array tries: maps from byte strings to numbers that take one step for each byte of a text.
 
 A node is a number of 32 bits: the byte that leads to it, whether a string ends there, and the base of its children,
 which are at base + byte. No two nodes have one base, so a node that has the byte is the child. 16 nodes lie in one line
@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.loops.compiling import loop
+from embedserve_runtime.loops.jit import loop
 
 ROOT, NONE = 0, -1
-# Of a node. BASE: by how many bits its children's base is shifted.
+# Fields of a node. BASE: the number of bits by which the base of its children is shifted.
 BYTE, STRING, BASE = 0xFF, 0x100, 9
-# No byte of UTF-8, so it leads nowhere.
+# UTF-8 does not use this byte, so it leads nowhere.
 FREE = 0xC0
 _BYTES = 256
 _MAX_NODES = 1 << (31 - BASE)
@@ -30,13 +30,14 @@ Nodes = Int32s
 
 
 class Trie(NamedTuple):
-    """nodes: int32, shape (nodes,). numbers: int32, the same shape, of strings that end there."""
+    """A double-array trie. nodes: int32, shape (nodes,). numbers: int32, the same shape, of the strings that end
+    there."""
 
     nodes: Nodes
     numbers: Int32s
 
 
-def trie_of(strings: Mapping[bytes, int]) -> Trie | None:
+def build_trie(strings: Mapping[bytes, int]) -> Trie | None:
     """Build the trie of strings; None for more than some million nodes. strings: none empty, none with FREE, each with
     a number from 0 on."""
     ordered = sorted(strings)
@@ -48,13 +49,13 @@ def trie_of(strings: Mapping[bytes, int]) -> Trie | None:
     while True:
         nodes = np.full(size, FREE, dtype=np.int32)
         numbers, bases = np.full(size, NONE, dtype=np.int32), np.zeros(size, dtype=np.uint8)
-        if bound := _built(pool, ends, of_strings, todo, nodes, numbers, bases):
+        if bound := _fill_double_array(pool, ends, of_strings, todo, nodes, numbers, bases):
             return Trie(nodes[:bound].copy(), numbers[:bound].copy()) if bound <= _MAX_NODES else None
         size *= 2
 
 
 def child(nodes: Nodes, node: int, byte: int) -> int:
-    """NONE where there is none."""
+    """Return the child of a node that a byte leads to; NONE where there is none."""
     place = (int(nodes[node]) >> BASE) + byte
     return place if int(nodes[place]) & BYTE == byte else NONE
 
@@ -63,14 +64,14 @@ def child(nodes: Nodes, node: int, byte: int) -> int:
     "int64(Array(uint8, 1, 'C', readonly=True), int64[::1], int32[::1], int64[:, ::1], int32[::1], int32[::1],"
     "uint8[::1])"
 )
-def _built(
+def _fill_double_array(
     pool: Bytes, ends: Places, of_strings: Int32s, todo: Places, nodes: Nodes, numbers: Int32s, bases: Bytes
 ) -> int:
-    """How many nodes are used; 0 where there are too few.
+    """Fill in the nodes of a trie; return how many are used, or 0 where there are too few.
 
-    pool: the strings in order, one after the other. ends: shape (strings + 1,). todo: shape (len(pool) + 1, 4), room
-    for nodes whose children have no places yet: the strings from `low` to before `high` share `depth` bytes there.
-    nodes: all FREE. numbers: all NONE. bases: room, zeros.
+    pool: the strings in order, one after another. ends: shape (strings + 1,). todo: shape (len(pool) + 1, 4), the queue
+    of nodes whose children have no places yet: the strings from `low` to before `high` share `depth` bytes there.
+    nodes: all FREE. numbers: all NONE. bases: scratch, all zeros.
     """
     letters, firsts = np.empty(_BYTES, dtype=np.int64), np.empty(_BYTES + 1, dtype=np.int64)
     todo[0, 0], todo[0, 1], todo[0, 2], todo[0, 3] = ROOT, 0, len(of_strings), 0

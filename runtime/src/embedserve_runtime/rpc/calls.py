@@ -1,4 +1,4 @@
-"""What holds for every call: it is logged, its messages are counted as requests, and its errors become statuses."""
+"""Logs calls, counts their messages as requests, and turns their errors into statuses."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import Any, NamedTuple, TypeAlias
 from grpc import StatusCode
 from grpc.aio import ServicerContext
 
-from embedserve_runtime.api.context import RequestContext, ServerContext, request_id_of
-from embedserve_runtime.api.errors import CLIENT_GONE
+from embedserve_runtime.api.context import RequestContext, ServerContext, choose_request_id
+from embedserve_runtime.api.errors import CLIENT_CLOSED_REQUEST
 from embedserve_runtime.errors import EmbedserveError
-from embedserve_runtime.rpc.statuses import status_of, trailers_of
+from embedserve_runtime.rpc.statuses import build_trailers, find_status
 
 log = logging.getLogger(__name__)
 
 # A string, since the library's class takes parameters for type checkers only.
-LibraryContext: TypeAlias = "ServicerContext[Any, Any]"
+GrpcContext: TypeAlias = "ServicerContext[Any, Any]"
 OK = 200
 
 
 class CallContext(NamedTuple):
-    """One call, of one message or of a stream. headers: its metadata, as an HTTP request would have them."""
+    """One call, of one message or of a stream. headers: its metadata, like those of an HTTP request."""
 
-    library: LibraryContext
+    grpc_context: GrpcContext
     headers: dict[bytes, bytes]
     request_id: str
 
     @property
     def seconds_left(self) -> float | None:
-        """The time until the client's deadline; None where it has set none."""
-        return self.library.time_remaining()
+        """The seconds until the client's deadline; None where it has not set one."""
+        return self.grpc_context.time_remaining()
 
 
 class CallRecorder:
@@ -45,21 +45,21 @@ class CallRecorder:
         self._label = label
 
     @asynccontextmanager
-    async def call(self, context: LibraryContext) -> AsyncGenerator[CallContext]:
-        """Logs a call, and ends it with the status of an error that is raised inside."""
+    async def record_call(self, context: GrpcContext) -> AsyncGenerator[CallContext]:
+        """Log a call, and end it with the status of an error that is raised inside."""
         headers = {
             name.encode(): value if isinstance(value, bytes) else value.encode()
             for name, value in context.invocation_metadata() or ()
         }
-        call = CallContext(context, headers, request_id_of(headers))
+        call = CallContext(context, headers, choose_request_id(headers))
         started = time.perf_counter()
         status = StatusCode.CANCELLED
         try:
             yield call
             status = StatusCode.OK
         except EmbedserveError as error:
-            status = status_of(error)
-            await context.abort(status, error.message, trailers_of(error, call.request_id))
+            status = find_status(error)
+            await context.abort(status, error.message, build_trailers(error, call.request_id))
         finally:
             fields = {
                 "route": self._label,
@@ -70,21 +70,21 @@ class CallRecorder:
             log.info("call", extra=fields)
 
     @contextmanager
-    def request(self, call: CallContext, *, is_work: bool = True) -> Iterator[RequestContext]:
-        """Counts a message as a request, under the status that HTTP has for what comes of it inside.
+    def record_request(self, call: CallContext, *, is_work: bool = True) -> Iterator[RequestContext]:
+        """Count a message as a request, under the HTTP status of its outcome.
 
         is_work: whether it counts as in flight and is traced.
         """
         request = RequestContext(
             self._server, self._label, call.headers, is_work=is_work, request_id=call.request_id
         )
-        status, code = CLIENT_GONE, StatusCode.CANCELLED
+        status, code = CLIENT_CLOSED_REQUEST, StatusCode.CANCELLED
         try:
             yield request
             status, code, request.facts.failure = OK, StatusCode.OK, None
-        except Exception as error:  # the outermost place: a bug must tell nothing of the inside
+        except Exception as error:  # the outermost handler: a bug must not reveal anything
             explained, http_error = request.explain(error)
-            status, code = http_error.status, status_of(explained)
+            status, code = http_error.status, find_status(explained)
             if explained is error:
                 raise
             raise explained from error
@@ -92,13 +92,13 @@ class CallRecorder:
             request.count("", status, request.seconds, code.value[0])
 
     @contextmanager
-    def refusals(self, call: CallContext) -> Iterator[None]:
-        """Counts a request where an error is raised inside, and nothing otherwise.
+    def record_refusals(self, call: CallContext) -> Iterator[None]:
+        """Count a request if an error is raised inside, and nothing otherwise.
 
-        It is for what is checked before a message is read. The request begins and ends with its refusal.
+        It is for checks before a message is read. The request begins and ends with its refusal.
         """
         try:
             yield
         except EmbedserveError:
-            with self.request(call):
+            with self.record_request(call):
                 raise

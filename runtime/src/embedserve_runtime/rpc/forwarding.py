@@ -1,8 +1,8 @@
-"""Calls that come in by the service's own name after it has passed to another vector space.
+"""Forwards calls that come by the service's name after the name has moved to another vector space.
 
-As with HTTP (api/middleware/forwarding.py), a connection of before still leads here and must not go on getting the
-vectors of before: its calls are forwarded to the other space's own name, byte by byte, until the connection is so old
-that its client is asked to connect anew. What the other side refuses is counted there.
+As with HTTP (api/middleware/forwarding.py), a connection that is still open leads here, but must not get vectors of
+this space any more: its calls are forwarded to the other space's own name, byte by byte, until the connection is so old
+that its client is asked to reconnect. Calls that the other side refuses are counted there.
 """
 
 from __future__ import annotations
@@ -18,20 +18,24 @@ from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import MethodDescriptor
 from grpc import aio
 
-from embedserve_runtime.api.middleware.forwarding import PATIENCE_SECONDS, unreachable, url_of
+from embedserve_runtime.api.middleware.forwarding import (
+    MAX_RETRY_SECONDS,
+    build_space_address,
+    unreachable_space_error,
+)
 from embedserve_runtime.api.routes import FORWARDED
-from embedserve_runtime.rpc.calls import CallContext, CallRecorder, LibraryContext
+from embedserve_runtime.rpc.calls import CallContext, CallRecorder, GrpcContext
 from embedserve_runtime.rpc.handlers import RpcContext
-from embedserve_runtime.rpc.messages import only_message
+from embedserve_runtime.rpc.messages import read_single_message
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-# The library's stubs want the classes of messages, and these are bytes.
+# The library's stubs need message classes, and these are bytes.
 Channel = Any
-Pairs = list[tuple[str, str | bytes]]
-# Metadata of the connection itself, which the library writes anew.
-_OF_THE_CONNECTION = ("grpc-", "user-agent")
+Metadata = list[tuple[str, str | bytes]]
+# Metadata of the connection itself, which the library sets again.
+_TRANSPORT_METADATA = ("grpc-", "user-agent")
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -42,7 +46,7 @@ if TYPE_CHECKING:  # the library's class takes parameters for type checkers only
 
 
 class CallForwarder(aio.ServerInterceptor):
-    """Stands in front of the methods of `services`."""
+    """Intercepts the calls of `services` and forwards those that belong to another vector space."""
 
     def __init__(self, context: RpcContext, services: Iterable[str], space_grpc: str) -> None:
         """space_grpc: host and port of a space's own name, with {space8} in place of the first digits of its
@@ -57,7 +61,7 @@ class CallForwarder(aio.ServerInterceptor):
             for method in pool.FindServiceByName(service).methods
         }
         self._space_grpc = space_grpc
-        # By space: as many as the name has stood for while this process lives.
+        # By space: as many as the name has stood for during the life of this process.
         self._channels: dict[str, aio.Channel] = {}
 
     async def intercept_service(
@@ -65,8 +69,8 @@ class CallForwarder(aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[LibraryHandler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> LibraryHandler | None:
-        """The method's own handler, or one that forwards the call."""
-        space = self._server.readiness.elsewhere()
+        """Return the method's own handler, or one that forwards the call."""
+        space = self._server.readiness.forwarding_space()
         path = handler_call_details.method
         method = self._methods.get(path)
         if space is None or method is None:
@@ -82,47 +86,49 @@ class CallForwarder(aio.ServerInterceptor):
             await channel.close()
 
     async def _unary(
-        self, path: str, space: str, messages: AsyncIterator[bytes], context: LibraryContext
+        self, path: str, space: str, messages: AsyncIterator[bytes], context: GrpcContext
     ) -> bytes:
         async def run(channel: Channel, call: CallContext) -> bytes:
             self._memory.check()
-            message = await only_message(messages)
+            message = await read_single_message(messages)
             with self._memory.call() as memory:
                 memory.grow_to(len(message))
                 timeout = self._server.readiness.service().batching.request_timeout_seconds
                 if call.seconds_left is not None:
                     timeout = min(timeout, call.seconds_left)
-                other = channel.unary_unary(path)(message, metadata=_metadata(call), timeout=timeout)
-                return await _one_answer(other, context)
+                outgoing = channel.unary_unary(path)(
+                    message, metadata=_forwarded_metadata(call), timeout=timeout
+                )
+                return await _receive_answer(outgoing, context)
 
         return await self._forward(space, context, run)
 
     async def _client_stream(
-        self, path: str, space: str, messages: AsyncIterator[bytes], context: LibraryContext
+        self, path: str, space: str, messages: AsyncIterator[bytes], context: GrpcContext
     ) -> bytes:
         async def run(channel: Channel, call: CallContext) -> bytes:
-            other = channel.stream_unary(path)(
-                self._counted(messages), metadata=_metadata(call), timeout=call.seconds_left
+            outgoing = channel.stream_unary(path)(
+                self._count_messages(messages), metadata=_forwarded_metadata(call), timeout=call.seconds_left
             )
-            return await _one_answer(other, context)
+            return await _receive_answer(outgoing, context)
 
         return await self._forward(space, context, run)
 
     async def _bidirectional(
-        self, path: str, space: str, messages: AsyncIterator[bytes], context: LibraryContext
+        self, path: str, space: str, messages: AsyncIterator[bytes], context: GrpcContext
     ) -> None:
         async def run(channel: Channel, call: CallContext) -> None:
-            other = channel.stream_stream(path)(
-                self._counted(messages), metadata=_metadata(call), timeout=call.seconds_left
+            outgoing = channel.stream_stream(path)(
+                self._count_messages(messages), metadata=_forwarded_metadata(call), timeout=call.seconds_left
             )
-            await context.send_initial_metadata(_kept(await other.initial_metadata()))
-            async for answer in other:
+            await context.send_initial_metadata(_application_metadata(await outgoing.initial_metadata()))
+            async for answer in outgoing:
                 await context.write(answer)
 
         await self._forward(space, context, run)
 
-    async def _counted(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The messages of a stream, each of which is counted until it has been written to the other side."""
+    async def _count_messages(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield the messages of a stream; each counts in memory until it has been written to the other side."""
         with self._memory.stream() as memory:
             async for message in memory.received(messages):
                 with memory.answered(len(message)):
@@ -131,48 +137,52 @@ class CallForwarder(aio.ServerInterceptor):
     async def _forward(
         self,
         space: str,
-        context: LibraryContext,
+        context: GrpcContext,
         run: Callable[[Channel, CallContext], Awaitable[T]],
     ) -> T:
-        """Ends the call with the status of the other side where that refuses it."""
-        async with self._recorder.call(context) as call:
-            with self._recorder.request(call):
+        """Run a forwarded call. It ends with the status of the other side if that refuses it."""
+        async with self._recorder.record_call(context) as call:
+            with self._recorder.record_request(call):
                 try:
-                    return await run(await self._reached(space), call)
+                    return await run(await self._connect(space), call)
                 except aio.AioRpcError as error:
                     refusal = error
-            trailers = tuple(_kept(refusal.trailing_metadata()))
+            trailers = tuple(_application_metadata(refusal.trailing_metadata()))
             await context.abort(refusal.code(), refusal.details() or "", trailers)
             raise refusal  # not reached: the line before raises
 
-    async def _reached(self, space: str) -> aio.Channel:
-        """A channel to the space's own name. Raises NotReady when that cannot be reached."""
-        address = url_of(self._space_grpc, space)
+    async def _connect(self, space: str) -> aio.Channel:
+        """Connect to the space's own name. Raises NotReady when it cannot be reached."""
+        address = build_space_address(self._space_grpc, space)
         if space not in self._channels:
             self._channels[space] = aio.insecure_channel(address, options=_OPTIONS)
         channel = self._channels[space]
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(MAX_RETRY_SECONDS):
                 await channel.channel_ready()
         except TimeoutError as error:
             log.warning("a call could not be forwarded: %s cannot be reached", address)
-            raise unreachable(space) from error
+            raise unreachable_space_error(space) from error
         return channel
 
 
-async def _one_answer(call: Any, context: LibraryContext) -> bytes:
-    await context.send_initial_metadata(_kept(await call.initial_metadata()))
+async def _receive_answer(call: Any, context: GrpcContext) -> bytes:
+    await context.send_initial_metadata(_application_metadata(await call.initial_metadata()))
     answer: bytes = await call
     return answer
 
 
-def _metadata(call: CallContext) -> Pairs:
-    """The client's metadata, with the id under which this server has logged the call."""
+def _forwarded_metadata(call: CallContext) -> Metadata:
+    """Return the client's metadata, with the request id under which this server has logged the call."""
     return [
-        *(pair for pair in _kept(call.library.invocation_metadata()) if pair[0] != "x-request-id"),
+        *(
+            pair
+            for pair in _application_metadata(call.grpc_context.invocation_metadata())
+            if pair[0] != "x-request-id"
+        ),
         ("x-request-id", call.request_id),
     ]
 
 
-def _kept(metadata: Any) -> Pairs:
-    return [(name, value) for name, value in metadata or () if not name.startswith(_OF_THE_CONNECTION)]
+def _application_metadata(metadata: Any) -> Metadata:
+    return [(name, value) for name, value in metadata or () if not name.startswith(_TRANSPORT_METADATA)]

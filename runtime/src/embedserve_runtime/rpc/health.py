@@ -1,4 +1,4 @@
-"""`grpc.health.v1`: which services answer, and a message to clients that watch when that changes."""
+"""Serves `grpc.health.v1`: which services answer, and updates for clients that watch."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ from embedserve_runtime.rpc import native, tei
 from embedserve_runtime.service.readiness import Readiness
 
 SERVICES = {**tei.SERVICES, **native.SERVICES}
-# The name under which health is asked of the server as a whole.
+# The name of the server as a whole.
 OVERALL = health.OVERALL_HEALTH
-# What each service needs of the model; the others are there whatever it is.
-NEEDED = {
+# The outputs that each service needs from the model; other services do not depend on it.
+REQUIRED_OUTPUTS = {
     "tei.v1.Embed": Output.DENSE | Output.SPARSE | Output.HIDDEN,
     "tei.v1.Predict": Output.LOGITS,
 }
 
 
-def serving(readiness: Readiness) -> dict[str, bool]:
-    """By service, whether it answers: those that fit the model, while the process is ready."""
+def find_serving(readiness: Readiness) -> dict[str, bool]:
+    """Return by service whether it answers: those that fit the model, while the process is ready."""
     if not readiness.is_ready:
         return dict.fromkeys((OVERALL, *SERVICES), False)
     card = readiness.service().card
-    fits = {name: name not in NEEDED or bool(NEEDED[name] & card.outputs) for name in SERVICES}
+    fits = {
+        name: name not in REQUIRED_OUTPUTS or bool(REQUIRED_OUTPUTS[name] & card.outputs) for name in SERVICES
+    }
     pairs = isinstance(card.head, ClassifierHead) and len(card.head.labels) == 1
     return {OVERALL: True, **fits, "tei.v1.Rerank": pairs or card.ranks_by_vectors}
 
 
 class HealthServicer(health.aio.HealthServicer):
-    """The library's servicer, with an end for watches, which would keep a server from stopping."""
+    """The library's servicer, which can end its watches: they would keep a server from stopping."""
 
     def __init__(self) -> None:
         super().__init__()
         self._ending = asyncio.Event()
 
     async def update(self, readiness: Readiness) -> None:
-        """Say what answers now. It has to be called when the readiness has changed."""
+        """Update the status of all services. It has to be called when the readiness has changed."""
         status = health_pb2.HealthCheckResponse
-        for name, is_serving in serving(readiness).items():
+        for name, is_serving in find_serving(readiness).items():
             await self.set(name, status.SERVING if is_serving else status.NOT_SERVING)
 
     def end(self) -> None:

@@ -1,7 +1,7 @@
-"""The memory that messages take, which is counted together with the bodies of HTTP requests.
+"""Bounds the memory of messages, together with the bodies of HTTP requests.
 
-A message is counted from the moment it is received until it is answered. A call with one answer is refused when there
-is no room. A stream waits instead: it reads no further message, and HTTP/2's flow control makes its client wait.
+A message counts from the moment it is received until it is answered. A call with one answer is refused when there is no
+room. A stream waits instead: it does not read another message, and HTTP/2's flow control makes its client wait.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from embedserve_runtime.errors import Overloaded
 
 
 class MessageMemory:
-    """The memory for messages of all calls of the process."""
+    """The memory of the messages of all calls in the process."""
 
     def __init__(self, memory: RequestMemory) -> None:
         self._memory = memory
@@ -27,7 +27,7 @@ class MessageMemory:
 
     @contextmanager
     def call(self) -> Iterator[CallMemory]:
-        """The memory of a call with one answer, released at the end."""
+        """Provide the memory of a call with one answer, released at its end."""
         memory = CallMemory(self)
         try:
             yield memory
@@ -36,7 +36,7 @@ class MessageMemory:
 
     @contextmanager
     def stream(self) -> Iterator[StreamMemory]:
-        """The memory of a stream of answers; what it still holds at its end is released."""
+        """Provide the memory of a stream of answers; what it still holds at its end is released."""
         memory = StreamMemory(self)
         try:
             yield memory
@@ -44,16 +44,16 @@ class MessageMemory:
             self.release(memory.held)
 
     def check(self) -> None:
-        """Raises Overloaded when there is no room for even a small message."""
+        """Raise Overloaded when there is no room for even a small message."""
         self.reserve(MIN_REQUEST_BYTES)
         self._memory.release(MIN_REQUEST_BYTES)
 
     def reserve(self, size: int) -> None:
-        """Raises Overloaded."""
+        """Reserve `size` bytes. Raises Overloaded."""
         self._memory.reserve(size)
 
     def add(self, size: int) -> None:
-        """Count what is already in memory, even beyond the bound."""
+        """Count what is in memory already, even beyond the bound."""
         self._memory.pending += size
 
     def release(self, size: int) -> None:
@@ -64,7 +64,7 @@ class MessageMemory:
         return self._memory.pending + size <= self._memory.max_pending_bytes
 
     def check_fits_alone(self, size: int) -> None:
-        """Raises Overloaded for a message that is larger than the bound for all of them."""
+        """Raise Overloaded for a message that is larger than the bound for all messages."""
         if size > self._memory.max_pending_bytes:
             raise Overloaded(
                 f"a message of {size} bytes never has room in {self._memory.max_pending_bytes} bytes",
@@ -85,7 +85,7 @@ class CallMemory:
         self.held = 0
 
     def grow_to(self, size: int) -> None:
-        """Raises Overloaded when there is no room for messages of `size` bytes in all."""
+        """Reserve memory for messages of `size` bytes in total. Raises Overloaded."""
         wanted = max(size, MIN_REQUEST_BYTES)
         if wanted > self.held:
             self._memory.reserve(wanted - self.held)
@@ -95,8 +95,8 @@ class CallMemory:
 class StreamMemory:
     """The memory that the messages of one stream hold.
 
-    One message of every stream may be in work, whatever the others hold, so no stream waits for ever. That message is
-    in memory as soon as it has been received, so it is counted even where it goes beyond the bound.
+    Each stream may work on one message, whatever the others hold, so no stream waits forever. That message is in memory
+    as soon as it has been received, so it counts even if it exceeds the bound.
     """
 
     def __init__(self, memory: MessageMemory) -> None:
@@ -106,13 +106,13 @@ class StreamMemory:
         self.held = 0
 
     async def received(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Each message, counted. `answered` has to be told of each.
+        """Yield each message and count it. `answered` has to be entered for each.
 
-        The size of the next message is not known before it is there; it is taken to be that of the largest so far.
+        The size of the next message is not known before it arrives; it is assumed to be that of the largest so far.
         """
         while True:
             while self._messages and not self._memory.has_room(self._largest):
-                # A message of this stream is in work, so there will be a release.
+                # This stream works on a message, so there will be a release.
                 await self._memory.wait_for_release()
             message = await anext(messages, None)
             if message is None:

@@ -1,7 +1,7 @@
-"""Reading messages: the bytes of one message, and the object that they describe.
+"""Reads and parses messages.
 
-Methods are registered without a deserializer, so that a message that cannot be read is refused by this code, in words,
-and is counted. The library would answer with an exception's text and write a traceback into the log.
+Methods are registered without a deserializer, so that a message that cannot be parsed is refused by this code, with a
+clear message, and is counted. The library would answer with an exception's text and write a traceback into the log.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from embedserve_runtime.errors import RequestError
 
 Q = TypeVar("Q", bound=Message)
 
-# Up to twice the bound, and up to the library's own default, an oversized message is received, so that this code can
-# refuse it in words and count it. The library cuts off a larger one without telling the server why the call ended.
+# An oversized message is received up to twice the bound, and up to the library's default, so that this code can refuse
+# it with a clear message and count it. The library cuts off a larger one without telling the server why the call ended.
 LIBRARY_DEFAULT_BYTES = 4 * 2**20
 
 
@@ -39,20 +39,20 @@ class MissingMessage(RequestError):
     reason = "MissingMessage"
 
 
-def received_bytes(max_message_bytes: int) -> int:
-    """The size up to which the library receives messages whose bound is `max_message_bytes`."""
+def max_receive_bytes(max_message_bytes: int) -> int:
+    """Return the size up to which the library receives messages whose bound is `max_message_bytes`."""
     return max_message_bytes + max(max_message_bytes, LIBRARY_DEFAULT_BYTES)
 
 
-async def only_message(messages: AsyncIterator[bytes]) -> bytes:
-    """The message of a call that has one. Raises MissingMessage."""
+async def read_single_message(messages: AsyncIterator[bytes]) -> bytes:
+    """Read the message of a call that has one. Raises MissingMessage."""
     async for message in messages:
         return message
     raise MissingMessage("the call ended before its message had arrived")
 
 
 def check_size(message: bytes, max_bytes: int) -> None:
-    """Raises MessageTooLarge."""
+    """Raise MessageTooLarge for a message of more than `max_bytes`."""
     if len(message) > max_bytes:
         raise MessageTooLarge(
             f"the message has {len(message)} bytes and may have {max_bytes}; send fewer inputs at a time"
@@ -60,7 +60,7 @@ def check_size(message: bytes, max_bytes: int) -> None:
 
 
 def parse(kind: type[Q], message: bytes) -> Q:
-    """Raises MalformedMessage."""
+    """Parse a message. Raises MalformedMessage."""
     try:
         return kind.FromString(message)
     except DecodeError as error:

@@ -1,4 +1,4 @@
-"""`embedserve.v1`: several outputs of one forward pass, their numbers as little-endian bytes."""
+"""Serves `embedserve.v1`: several outputs of one forward pass, their numbers as little-endian bytes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, Literal
 
-from embedserve_runtime.api.inputs import note_inputs, prompt_for_role
-from embedserve_runtime.api.native_answer import FLOATS, SCALED, check_chunks, ranges_of
+from embedserve_runtime.api.inputs import prompt_for_role, record_inputs
+from embedserve_runtime.api.native_response import (
+    FLOAT_PRECISIONS,
+    SCALED_PRECISIONS,
+    check_chunks,
+    resolve_ranges,
+)
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
-from embedserve_runtime.heads.quantize import Precision, quantize, scales
+from embedserve_runtime.heads.quantization import Precision, quantize, row_scales
 from embedserve_runtime.model.ranges import Ranges
 from embedserve_runtime.rpc.generated import embedserve_pb2 as pb
 from embedserve_runtime.rpc.handlers import MessageContext, MethodHandlers, Methods, Response
@@ -26,14 +31,14 @@ from embedserve_runtime.service import (
     RelevanceQuery,
     Role,
     Usage,
-    relevance,
+    compute_relevance,
 )
 from embedserve_runtime.tokenizing import Input, Side
 
-# Messages of a stream that are worked on at a time; each carries as many inputs as a request may.
-WINDOW = 8
-# Results of more bytes are written in a thread.
-INLINE_BYTES = 2**19
+# Messages of a stream that are processed concurrently; each may have as many inputs as a request.
+STREAM_WINDOW = 8
+# Larger results are written in a thread.
+MAX_INLINE_BYTES = 2**19
 
 _OUTPUTS = {
     pb.OUTPUT_DENSE: Output.DENSE,
@@ -58,38 +63,38 @@ _ROLES: dict[pb.InputType, Role | None] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """The form in which numbers are written."""
+class MatrixFormat:
+    """The format in which matrices are written."""
 
     precision: Precision
     ranges: Ranges | None
 
-    def matrix(self, matrix: FloatArray) -> pb.Matrix:
+    def write(self, matrix: FloatArray) -> pb.Matrix:
         rows = quantize(matrix, self.precision, self.ranges)
         return pb.Matrix(rows=rows.shape[0], columns=rows.shape[1], values=rows.tobytes())
 
 
 async def encode(context: MessageContext, request: pb.EncodeRequest) -> Response[pb.EncodeResponse]:
-    precision = _known(_PRECISIONS, request.precision, "precision")
-    query = _query(context, request)
-    form = _form(context, request, query, precision)
+    precision = _look_up(_PRECISIONS, request.precision, "precision")
+    query = _build_query(context, request)
+    matrix_format = _read_format(context, request, query, precision)
     embedded = await context.service.embed(query)
     message = pb.EncodeResponse(
         model=context.model_name,
         vector_space=context.service.card.vector_space,
         precision=request.precision or pb.PRECISION_FLOAT32,
         token_counts=embedded.usage.lengths,
-        effort=_usage(embedded.usage),
+        effort=_to_effort(embedded.usage),
     )
-    if _size(embedded) <= INLINE_BYTES:
-        _write(message, embedded, query.outputs, form)
+    if _result_bytes(embedded) <= MAX_INLINE_BYTES:
+        _write_outputs(message, embedded, query.outputs, matrix_format)
     else:
-        await asyncio.to_thread(_write, message, embedded, query.outputs, form)
+        await asyncio.to_thread(_write_outputs, message, embedded, query.outputs, matrix_format)
     return Response(message, embedded.usage)
 
 
 async def score(context: MessageContext, request: pb.ScoreRequest) -> Response[pb.ScoreResponse]:
-    note_inputs(context.request, len(request.documents), is_batch=True)
+    record_inputs(context.request, len(request.documents), is_batch=True)
     weights = {
         measure: weight
         for measure in Measure
@@ -103,74 +108,74 @@ async def score(context: MessageContext, request: pb.ScoreRequest) -> Response[p
         query_prompt_name=optional_field(request, "query_prompt_name"),
         document_prompt_name=optional_field(request, "document_prompt_name"),
         truncate=optional_field(request, "truncate"),
-        side=_side(request.truncation_side),
-        vector_space=_space(context, request),
+        side=_truncation_side(request.truncation_side),
+        vector_space=_read_space(context, request),
         timeout=context.options.timeout,
     )
-    found = await relevance(context.service, query)
+    found = await compute_relevance(context.service, query)
     message = pb.ScoreResponse(
         model=context.model_name,
         vector_space=context.service.card.vector_space,
         scores=found.scores.tolist(),
-        effort=_usage(found.usage),
+        effort=_to_effort(found.usage),
         **{measure.value: scores.tolist() for measure, scores in found.measures.items()},
     )
     return Response(message, found.usage)
 
 
-def _query(context: MessageContext, request: pb.EncodeRequest) -> EmbedQuery:
-    role = _known(_ROLES, request.input_type, "input_type")
+def _build_query(context: MessageContext, request: pb.EncodeRequest) -> EmbedQuery:
+    role = _look_up(_ROLES, request.input_type, "input_type")
     name, text = prompt_for_role(
         role, optional_field(request, "prompt_name"), optional_field(request, "prompt"), context.service.card
     )
-    inputs = _inputs(request)
-    note_inputs(context.request, len(inputs), is_batch=True)
+    inputs = _read_inputs(request)
+    record_inputs(context.request, len(inputs), is_batch=True)
     return EmbedQuery(
         inputs=inputs,
         truncate=optional_field(request, "truncate"),
-        side=_side(request.truncation_side),
+        side=_truncation_side(request.truncation_side),
         prompt_name=name,
         prompt=text,
         normalize=optional_field(request, "normalize"),
         dimensions=optional_field(request, "dimensions"),
-        vector_space=_space(context, request),
+        vector_space=_read_space(context, request),
         timeout=context.options.timeout,
-        outputs=_outputs(context, request),
-        top_k=_top_k(request),
-        threshold=_threshold(request),
+        outputs=_read_outputs(context, request),
+        top_k=_read_top_k(request),
+        threshold=_read_threshold(request),
         role=role,
         spans=[[(span.start, span.end) for span in one.spans] for one in request.spans] or None,
-        pool_factor=_pool_factor(request),
+        pool_factor=_read_pool_factor(request),
     )
 
 
-def _form(
+def _read_format(
     context: MessageContext, request: pb.EncodeRequest, query: EmbedQuery, precision: Precision
-) -> Form:
-    """Raises InvalidInput for a form that does not exist."""
-    if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) and precision not in FLOATS:
+) -> MatrixFormat:
+    """Read the format that a request asks for. Raises InvalidInput for a combination that does not exist."""
+    if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) and precision not in FLOAT_PRECISIONS:
         raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
-    asked: Ranges | Literal["stored"] | None = None
+    requested: Ranges | Literal["stored"] | None = None
     if request.HasField("ranges"):
-        asked = Ranges(tuple(request.ranges.min), tuple(request.ranges.max))
+        requested = Ranges(tuple(request.ranges.min), tuple(request.ranges.max))
     elif request.stored_ranges:
-        asked = "stored"
-    ranges = ranges_of(context.service.card, asked, precision, query.dimensions, query.normalize)
+        requested = "stored"
+    ranges = resolve_ranges(context.service.card, requested, precision, query.dimensions, query.normalize)
     if query.spans is not None:
         check_chunks(precision, ranges)
-    return Form(precision, ranges)
+    return MatrixFormat(precision, ranges)
 
 
-def _inputs(request: pb.EncodeRequest) -> list[Input]:
+def _read_inputs(request: pb.EncodeRequest) -> list[Input]:
     if request.texts and request.token_ids:
         raise InvalidInput("give either `texts` or `token_ids`")
     return list(request.texts) or [list(one.ids) for one in request.token_ids]
 
 
-def _outputs(context: MessageContext, request: pb.EncodeRequest) -> Output:
+def _read_outputs(context: MessageContext, request: pb.EncodeRequest) -> Output:
     wanted = Output(0)
     for output in request.outputs:
-        wanted |= _known(_OUTPUTS, output, "outputs")
+        wanted |= _look_up(_OUTPUTS, output, "outputs")
     # Spans are a result too.
     if not request.spans:
         wanted = wanted or context.service.card.main_output
@@ -181,44 +186,45 @@ def _outputs(context: MessageContext, request: pb.EncodeRequest) -> Output:
     return wanted
 
 
-def _top_k(request: pb.EncodeRequest) -> int | None:
+def _read_top_k(request: pb.EncodeRequest) -> int | None:
     top_k: int | None = optional_field(request, "top_k")
     if top_k == 0:
         raise InvalidInput("`top_k` must be 1 or more")
     return top_k
 
 
-def _pool_factor(request: pb.EncodeRequest) -> float | None:
+def _read_pool_factor(request: pb.EncodeRequest) -> float | None:
     factor: float | None = optional_field(request, "pool_factor")
     if factor is not None and not 1 <= factor < inf:
         raise InvalidInput("`pool_factor` must be a number from 1 on")
     return factor
 
 
-def _threshold(request: pb.EncodeRequest) -> float:
+def _read_threshold(request: pb.EncodeRequest) -> float:
     if not request.threshold >= 0:
         raise InvalidInput("`threshold` must be 0 or more")
     return request.threshold
 
 
-def _space(context: MessageContext, request: pb.EncodeRequest | pb.ScoreRequest) -> str | None:
-    """The field, else the metadata that all calls may carry."""
+def _read_space(context: MessageContext, request: pb.EncodeRequest | pb.ScoreRequest) -> str | None:
+    """Return the vector space of the field, else that of the metadata that all calls may have."""
     space: str | None = optional_field(request, "vector_space")
     return context.options.vector_space if space is None else space
 
 
-def _known(table: Mapping[Any, Any], value: int, field: str) -> Any:
-    """The table's entry. Raises InvalidInput for numbers that the enum does not have, or that mean nothing here."""
+def _look_up(table: Mapping[Any, Any], value: int, field: str) -> Any:
+    """Return the table's entry. Raises InvalidInput for numbers that the enum does not have, or that are not used
+    here."""
     if value not in table:
         raise InvalidInput(f"`{field}`: {value} is not known here; one of {sorted(table)}")
     return table[value]
 
 
-def _side(side: pb.Side) -> Side:
+def _truncation_side(side: pb.Side) -> Side:
     return "left" if side == pb.SIDE_LEFT else "right"
 
 
-def _usage(usage: Usage) -> pb.Effort:
+def _to_effort(usage: Usage) -> pb.Effort:
     timings = usage.timings
     return pb.Effort(
         total_seconds=timings.total,
@@ -228,32 +234,34 @@ def _usage(usage: Usage) -> pb.Effort:
     )
 
 
-def _size(embedded: EmbedResult) -> int:
+def _result_bytes(embedded: EmbedResult) -> int:
     ragged = (embedded.sparse, embedded.multi_vectors, embedded.hidden, embedded.chunks)
     return embedded.dense.nbytes + sum(one.nbytes for member in ragged for one in member)
 
 
-def _write(message: pb.EncodeResponse, embedded: EmbedResult, wanted: Output, form: Form) -> None:
+def _write_outputs(
+    message: pb.EncodeResponse, embedded: EmbedResult, wanted: Output, matrix_format: MatrixFormat
+) -> None:
     if Output.DENSE in wanted:
-        message.dense.CopyFrom(form.matrix(embedded.dense))
-        if form.precision in SCALED and form.ranges is None:
-            message.scales = scales(embedded.dense).astype("<f4").tobytes()
-    message.sparse.extend(_sparse_message(one, form.precision) for one in embedded.sparse)
-    message.multi_vector.extend(map(form.matrix, embedded.multi_vectors))
-    message.hidden.extend(map(form.matrix, embedded.hidden))
-    message.chunks.extend(map(form.matrix, embedded.chunks))
+        message.dense.CopyFrom(matrix_format.write(embedded.dense))
+        if matrix_format.precision in SCALED_PRECISIONS and matrix_format.ranges is None:
+            message.scales = row_scales(embedded.dense).astype("<f4").tobytes()
+    message.sparse.extend(_write_sparse(one, matrix_format.precision) for one in embedded.sparse)
+    message.multi_vector.extend(map(matrix_format.write, embedded.multi_vectors))
+    message.hidden.extend(map(matrix_format.write, embedded.hidden))
+    message.chunks.extend(map(matrix_format.write, embedded.chunks))
 
 
-def _sparse_message(vector: SparseVector, precision: Precision) -> pb.SparseVector:
+def _write_sparse(vector: SparseVector, precision: Precision) -> pb.SparseVector:
     """Weights are float32 unless float16 was asked for."""
-    values = quantize(vector.values[None], precision if precision in FLOATS else Precision.FLOAT32)
+    values = quantize(vector.values[None], precision if precision in FLOAT_PRECISIONS else Precision.FLOAT32)
     return pb.SparseVector(indices=vector.indices.astype("<u4").tobytes(), values=values.tobytes())
 
 
 def _methods(handlers: MethodHandlers) -> Methods:
     return {
         "Encode": handlers.unary(pb.EncodeRequest, encode),
-        "EncodeStream": handlers.bidirectional(pb.EncodeRequest, encode, WINDOW),
+        "EncodeStream": handlers.bidirectional(pb.EncodeRequest, encode, STREAM_WINDOW),
         "Score": handlers.unary(pb.ScoreRequest, score),
     }
 

@@ -1,4 +1,4 @@
-"""Answers in the order of their requests, several of which are worked on at the same time."""
+"""Gives answers in the order of their requests, several of which are processed concurrently."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 
-async def in_order(
+async def answer_in_order(
     requests: AsyncIterator[Q], answer: Callable[[Q], Coroutine[Any, Any, A]], window: int
 ) -> AsyncGenerator[A]:
-    """Answer requests as they come, several at a time, and give the answers in the order of the requests.
+    """Answer requests as they come, several concurrently, and yield the answers in the order of the requests.
 
-    window: how many requests may be read whose answers are not taken yet. Beyond it no request is read.
+    window: how many requests may be read whose answers have not been consumed yet.
 
-    The first failure is raised in its place: answers before it come, none after it. Closing the generator cancels
-    what is being worked on.
+    The first failure is raised in its place: the answers before it are yielded, none after it. Closing the generator
+    cancels what is still running.
     """
     tasks: asyncio.Queue[asyncio.Task[A] | None] = asyncio.Queue()
     running: set[asyncio.Task[A]] = set()

@@ -1,7 +1,7 @@
-"""Reflection under both of its names: `grpc.reflection.v1`, and `grpc.reflection.v1alpha` for clients of before.
+"""Serves reflection under both of its names: `grpc.reflection.v1`, and `grpc.reflection.v1alpha` for older clients.
 
-The library has only the second. The messages and the method of both are the same but for the package's name, so one
-servicer answers under both, and the file that describes the first is made of the file of the second.
+The library has only the second. Messages and method of both are the same except for the package's name, so one servicer
+answers under both, and the file that describes the first is derived from that of the second.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def add_reflection(server: aio.Server, services: Iterable[str]) -> None:
 
 
 def _describe_v1() -> None:
-    """Put the file of `grpc.reflection.v1` where the servicer looks, unless some library has done so."""
+    """Add the file of `grpc.reflection.v1` to the pool that the servicer reads, unless another library has done so."""
     pool = descriptor_pool.Default()
     try:
         pool.FindServiceByName(V1)

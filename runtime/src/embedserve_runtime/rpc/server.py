@@ -1,7 +1,6 @@
-"""The gRPC ports: all services on servers in the process's event loop, with health and reflection.
+"""Serves all gRPC services on their ports in the process's event loop, with health and reflection.
 
-As with HTTP, one port is for those who come by the service's own name, and one for those who ask for this vector space
-by its own.
+As with HTTP, one port is for calls by the service's name, and one for calls by the name of this vector space.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from embedserve_runtime.rpc.forwarding import CallForwarder
 from embedserve_runtime.rpc.handlers import MethodHandlers, RpcContext, UnknownMethods
 from embedserve_runtime.rpc.health import SERVICES, HealthServicer
 from embedserve_runtime.rpc.memory import MessageMemory
-from embedserve_runtime.rpc.messages import received_bytes
+from embedserve_runtime.rpc.messages import max_receive_bytes
 from embedserve_runtime.rpc.reflection import add_reflection
 
-# Calls that may be open at a time, those that watch the health included; more where there is memory for them.
-LEAST_CALLS = 256
-# After this time a client is asked to connect anew, and so gets to another replica, or to where the service's name
-# leads. It loses no call: those that are open, or on their way, go on. The library adds a tenth at random.
-CONNECTION_AGE_MS = 20_000
-# The shortest time between two keep-alive pings of a client, also of one that has no call open. Many send one every
-# 10 s, and the network may bring two of them closer together. By default the library takes one in 5 minutes, and ends
+# The number of calls that may be open, health watches included; more where there is memory for them.
+MIN_CONCURRENT_CALLS = 256
+# After this time a client is asked to reconnect, and so reaches another replica, or what the service's name stands for
+# now. It loses no call: open calls go on. The library adds a tenth at random.
+MAX_CONNECTION_AGE_MS = 20_000
+# The minimum time between two keep-alive pings of a client, even without an open call. Many clients send one every 10
+# s, and the network may bring two of them closer together. By default the library accepts one in 5 minutes, and closes
 # the connection of a client that sends more.
-PING_INTERVAL_MS = 5_000
-# The process ends its front ends itself, sooner than this.
-LONGEST_STOP_SECONDS = 86_400.0
+MIN_PING_INTERVAL_MS = 5_000
+# In practice the process closes its front ends earlier than this.
+MAX_STOP_SECONDS = 86_400.0
 
 
 class RpcPorts(NamedTuple):
     """Where the server listens: a host, and ports of which 0 takes a free one.
 
-    by_name: for calls by the service's own name. pinned: for calls by this space's own name, which are never forwarded.
-    space_grpc: where other spaces are found, as `CallForwarder` takes it; None forwards no call.
+    by_name: for calls by the service's name. pinned: for calls by this space's name, which are never forwarded.
+    space_grpc: the address of other spaces, as in `CallForwarder`; None forwards no call.
     """
 
     host: str
@@ -51,10 +50,10 @@ class RpcPorts(NamedTuple):
 
 
 class RpcServer:
-    """The gRPC ports, which are bound from the beginning. Used as a context manager it takes calls inside."""
+    """The gRPC ports, which are bound from the beginning. As a context manager it serves calls inside."""
 
     def __init__(self, server: ServerContext, ports: RpcPorts) -> None:
-        """Raises ConfigError when a port cannot be had."""
+        """Bind the ports. Raises ConfigError when a port is not available."""
         self._server = server
         self._context = RpcContext(server, MessageMemory(server.memory))
         self._host = f"[{ports.host}]" if ":" in ports.host else ports.host
@@ -72,19 +71,19 @@ class RpcServer:
             self._servers.append(pinned)
 
     def _create(self, forwarders: Sequence[CallForwarder]) -> aio.Server:
-        """A server that is not bound yet. forwarders: none for a name that always stands for this space."""
+        """Create a server that is not bound yet. forwarders: empty for a name that always stands for this space."""
         memory = self._server.memory
         server = aio.server(
             options=(
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", received_bytes(memory.max_body_bytes)),
+                ("grpc.max_receive_message_length", max_receive_bytes(memory.max_body_bytes)),
                 ("grpc.max_send_message_length", -1),
-                ("grpc.max_connection_age_ms", CONNECTION_AGE_MS),
+                ("grpc.max_connection_age_ms", MAX_CONNECTION_AGE_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS),
+                ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
             ),
             interceptors=forwarders,
-            maximum_concurrent_rpcs=max(LEAST_CALLS, memory.max_pending_bytes // MIN_REQUEST_BYTES),
+            maximum_concurrent_rpcs=max(MIN_CONCURRENT_CALLS, memory.max_pending_bytes // MIN_REQUEST_BYTES),
         )
         for name, methods in SERVICES.items():
             handlers = MethodHandlers(self._context, name, name_may_move=bool(forwarders))
@@ -107,13 +106,13 @@ class RpcServer:
             await server.start()
 
     async def update_health(self) -> None:
-        """Tell clients that watch the health. It has to be called when the readiness has changed."""
+        """Update clients that watch the health. It has to be called when the readiness has changed."""
         await self._health.update(self._server.readiness)
 
     async def stop(self) -> None:
-        """Take no more calls. It returns when the open calls are answered, or when `close` is called."""
+        """Accept no more calls. It returns when the open calls are answered, or when `close` is called."""
         self._health.end()
-        await asyncio.gather(*(server.stop(LONGEST_STOP_SECONDS) for server in self._servers))
+        await asyncio.gather(*(server.stop(MAX_STOP_SECONDS) for server in self._servers))
 
     async def close(self) -> None:
         """End the calls that are still open."""

@@ -1,4 +1,4 @@
-"""The one table from error classes to gRPC. TEI's own errors have the statuses that TEI gives them."""
+"""Maps error classes to gRPC statuses in one table. TEI's errors have the statuses that TEI gives them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ TABLE: dict[type[EmbedserveError], StatusCode] = {
 }
 
 
-def status_of(error: EmbedserveError) -> StatusCode:
-    """The entry of the class, or of its nearest ancestor."""
+def find_status(error: EmbedserveError) -> StatusCode:
+    """Return the table's entry for the class, or for its nearest ancestor."""
     return next(TABLE[ancestor] for ancestor in type(error).__mro__ if ancestor in TABLE)
 
 
-def trailers_of(error: EmbedserveError, request_id: str) -> tuple[tuple[str, str], ...]:
-    """The precise reason, and when to come back: `grpc-retry-pushback-ms` is what clients with a retry policy read."""
+def build_trailers(error: EmbedserveError, request_id: str) -> tuple[tuple[str, str], ...]:
+    """Build the trailers: the precise reason, and when to retry (clients with a retry policy read
+    `grpc-retry-pushback-ms`)."""
     trailers = (("x-request-id", request_id), ("x-embedserve-reason", error.reason))
     if not isinstance(error, Overloaded):
         return trailers

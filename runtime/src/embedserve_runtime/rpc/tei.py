@@ -1,4 +1,4 @@
-"""`tei.v1`: the gRPC API of Text Embeddings Inference. One text a message; what is not set is false, as in TEI."""
+"""Serves `tei.v1`, the gRPC API of Text Embeddings Inference: one text in each message; unset fields are false."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from embedserve_runtime.api.inputs import note_inputs
-from embedserve_runtime.api.routers.tei import byte_offsets
+from embedserve_runtime.api.inputs import record_inputs
+from embedserve_runtime.api.routers.tei import compute_byte_offsets
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput, InvalidInput
 from embedserve_runtime.model.card import ModelCard
@@ -23,10 +23,10 @@ from embedserve_runtime.service import TOKENIZER_THREADS, EmbedQuery, Pair, Scor
 from embedserve_runtime.tokenizing import Side, Token
 
 VERSION = version("embedserve-runtime")
-# Messages of a stream that are worked on at a time: TEI's bound, and less for answers that can be large.
-WIDE, MEDIUM, NARROW = 1024, 128, 8
+# Messages of a stream that are processed concurrently: TEI's bound, and less for answers that can be large.
+WIDE_WINDOW, MEDIUM_WINDOW, NARROW_WINDOW = 1024, 128, 8
 # Answers larger than this are written in a thread.
-INLINE_VALUES = 131_072
+MAX_INLINE_VALUES = 131_072
 
 
 async def info(context: MessageContext, _: pb.InfoRequest) -> Response[pb.InfoResponse]:
@@ -38,7 +38,7 @@ async def info(context: MessageContext, _: pb.InfoRequest) -> Response[pb.InfoRe
             model_id=card.source,
             model_sha=card.revision,
             model_dtype=service.engines[0].precision,
-            model_type=_model_type(card),
+            model_type=_find_model_type(card),
             max_concurrent_requests=limits.queue_inputs,
             max_input_length=service.max_length,
             max_batch_tokens=limits.batch_tokens,
@@ -52,18 +52,18 @@ async def embed(context: MessageContext, request: pb.EmbedRequest) -> Response[p
     query = EmbedQuery(
         inputs=[request.inputs],
         truncate=request.truncate,
-        side=_side(request.truncation_direction),
+        side=_truncation_side(request.truncation_direction),
         prompt_name=optional_field(request, "prompt_name"),
         normalize=optional_field(request, "normalize") is not False,
         dimensions=optional_field(request, "dimensions"),
         vector_space=context.options.vector_space,
         timeout=context.options.timeout,
     )
-    note_inputs(context.request, 1, is_batch=False)
+    record_inputs(context.request, 1, is_batch=False)
     embedded = await context.service.embed(query)
-    message = pb.EmbedResponse(metadata=_metadata(embedded.usage))
+    message = pb.EmbedResponse(metadata=_build_metadata(embedded.usage))
     message.MergeFromString(
-        protobuf_fields.floats(pb.EmbedResponse.EMBEDDINGS_FIELD_NUMBER, embedded.dense[0])
+        protobuf_fields.encode_floats(pb.EmbedResponse.EMBEDDINGS_FIELD_NUMBER, embedded.dense[0])
     )
     return Response(message, embedded.usage)
 
@@ -71,26 +71,26 @@ async def embed(context: MessageContext, request: pb.EmbedRequest) -> Response[p
 async def embed_sparse(
     context: MessageContext, request: pb.EmbedSparseRequest
 ) -> Response[pb.EmbedSparseResponse]:
-    embedded = await context.service.embed(_tokens_query(context, request, Output.SPARSE))
+    embedded = await context.service.embed(_build_tokens_query(context, request, Output.SPARSE))
     (vector,) = embedded.sparse
     entries = [
         pb.SparseValue(index=index, value=value)
         for index, value in zip(vector.indices.tolist(), vector.values.tolist(), strict=True)
     ]
-    message = pb.EmbedSparseResponse(sparse_embeddings=entries, metadata=_metadata(embedded.usage))
+    message = pb.EmbedSparseResponse(sparse_embeddings=entries, metadata=_build_metadata(embedded.usage))
     return Response(message, embedded.usage)
 
 
 async def embed_all(context: MessageContext, request: pb.EmbedAllRequest) -> Response[pb.EmbedAllResponse]:
-    embedded = await context.service.embed(_tokens_query(context, request, Output.HIDDEN))
+    embedded = await context.service.embed(_build_tokens_query(context, request, Output.HIDDEN))
     (states,) = embedded.hidden
-    message = pb.EmbedAllResponse(metadata=_metadata(embedded.usage))
+    message = pb.EmbedAllResponse(metadata=_build_metadata(embedded.usage))
 
     def write() -> None:
         field = pb.EmbedAllResponse.TOKEN_EMBEDDINGS_FIELD_NUMBER
-        message.MergeFromString(protobuf_fields.rows_of_floats(field, states))
+        message.MergeFromString(protobuf_fields.encode_float_rows(field, states))
 
-    if states.size <= INLINE_VALUES:
+    if states.size <= MAX_INLINE_VALUES:
         write()
     else:
         await asyncio.to_thread(write)
@@ -120,18 +120,18 @@ async def _predict(
         [item],
         raw=request.raw_scores,
         truncate=request.truncate,
-        side=_side(request.truncation_direction),
+        side=_truncation_side(request.truncation_direction),
         vector_space=context.options.vector_space,
         timeout=context.options.timeout,
     )
-    note_inputs(context.request, 1, is_batch=False)
+    record_inputs(context.request, 1, is_batch=False)
     scored = await context.service.score(query)
     row = scored.scores[0]
     predictions = [
         pb.Prediction(score=float(row[column]), label=scored.labels[column])
         for column in np.argsort(-row, kind="stable").tolist()
     ]
-    message = pb.PredictResponse(predictions=predictions, metadata=_metadata(scored.usage))
+    message = pb.PredictResponse(predictions=predictions, metadata=_build_metadata(scored.usage))
     return Response(message, scored.usage)
 
 
@@ -145,7 +145,7 @@ async def rerank(context: MessageContext, request: pb.RerankRequest) -> Response
 async def rerank_stream(
     context: MessageContext, requests: Sequence[pb.RerankStreamRequest]
 ) -> Response[pb.RerankResponse]:
-    """Scores raw and texts returned if the first message says so, as in TEI."""
+    """Rerank a stream of pairs. The first message decides about raw scores and returned texts, as in TEI."""
     if not requests:
         raise EmptyInput("a stream to rerank needs one message at least")
     first = requests[0]
@@ -165,11 +165,11 @@ async def _rerank(
         ranks=True,
         raw=request.raw_scores,
         truncate=request.truncate,
-        side=_side(request.truncation_direction),
+        side=_truncation_side(request.truncation_direction),
         vector_space=context.options.vector_space,
         timeout=context.options.timeout,
     )
-    note_inputs(context.request, len(pairs), is_batch=True)
+    record_inputs(context.request, len(pairs), is_batch=True)
     scored = await rank(context.service, query)
     ranks = [
         pb.Rank(
@@ -179,33 +179,35 @@ async def _rerank(
         )
         for place in scored.ranking().tolist()
     ]
-    return Response(pb.RerankResponse(ranks=ranks, metadata=_metadata(scored.usage)), scored.usage)
+    return Response(pb.RerankResponse(ranks=ranks, metadata=_build_metadata(scored.usage)), scored.usage)
 
 
 async def tokenize(context: MessageContext, request: pb.EncodeRequest) -> Response[pb.EncodeResponse]:
     text, name = request.inputs, optional_field(request, "prompt_name")
-    note_inputs(context.request, 1, is_batch=False)
+    record_inputs(context.request, 1, is_batch=False)
     query = EmbedQuery([text], prompt_name=name)
     (tokens,) = await context.service.tokenize(query, add_special_tokens=request.add_special_tokens)
-    return Response(await asyncio.to_thread(_tokens, context.service.prompt_of(query) + text, tokens))
+    return Response(
+        await asyncio.to_thread(_build_tokens, context.service.resolve_prompt(query) + text, tokens)
+    )
 
 
 async def decode(context: MessageContext, request: pb.DecodeRequest) -> Response[pb.DecodeResponse]:
-    note_inputs(context.request, 1, is_batch=False)
+    record_inputs(context.request, 1, is_batch=False)
     (text,) = await context.service.decode(
         [list(request.ids)], None, skip_special_tokens=request.skip_special_tokens
     )
     return Response(pb.DecodeResponse(text=text))
 
 
-def _tokens_query(
+def _build_tokens_query(
     context: MessageContext, request: pb.EmbedSparseRequest | pb.EmbedAllRequest, outputs: Output
 ) -> EmbedQuery:
-    note_inputs(context.request, 1, is_batch=False)
+    record_inputs(context.request, 1, is_batch=False)
     return EmbedQuery(
         inputs=[request.inputs],
         truncate=request.truncate,
-        side=_side(request.truncation_direction),
+        side=_truncation_side(request.truncation_direction),
         prompt_name=optional_field(request, "prompt_name"),
         vector_space=context.options.vector_space,
         timeout=context.options.timeout,
@@ -213,35 +215,35 @@ def _tokens_query(
     )
 
 
-def _side(direction: pb.TruncationDirection) -> Side:
+def _truncation_side(direction: pb.TruncationDirection) -> Side:
     return "left" if direction == pb.TRUNCATION_DIRECTION_LEFT else "right"
 
 
-def _model_type(card: ModelCard) -> pb.ModelType:
+def _find_model_type(card: ModelCard) -> pb.ModelType:
     if not isinstance(card.head, ClassifierHead):
         return pb.MODEL_TYPE_EMBEDDING
     return pb.MODEL_TYPE_RERANKER if len(card.head.labels) == 1 else pb.MODEL_TYPE_CLASSIFIER
 
 
-def _metadata(usage: Usage) -> pb.Metadata:
+def _build_metadata(usage: Usage) -> pb.Metadata:
     timings = usage.timings
     return pb.Metadata(
         compute_chars=usage.characters,
         compute_tokens=usage.tokens,
-        total_time_ns=_nanoseconds(timings.total),
-        tokenization_time_ns=_nanoseconds(timings.tokenize),
-        queue_time_ns=_nanoseconds(timings.queue),
-        inference_time_ns=_nanoseconds(timings.engine),
+        total_time_ns=_to_nanoseconds(timings.total),
+        tokenization_time_ns=_to_nanoseconds(timings.tokenize),
+        queue_time_ns=_to_nanoseconds(timings.queue),
+        inference_time_ns=_to_nanoseconds(timings.engine),
     )
 
 
-def _nanoseconds(seconds: float) -> int:
+def _to_nanoseconds(seconds: float) -> int:
     return max(0, round(seconds * 1e9))
 
 
-def _tokens(text: str, tokens: Sequence[Token]) -> pb.EncodeResponse:
-    """Places in UTF-8 bytes; special tokens have none."""
-    offsets = byte_offsets(text)
+def _build_tokens(text: str, tokens: Sequence[Token]) -> pb.EncodeResponse:
+    """List tokens with their offsets in UTF-8 bytes; special tokens have none."""
+    offsets = compute_byte_offsets(text)
     return pb.EncodeResponse(
         tokens=[
             pb.SimpleToken(id=token.id, text=token.text, special=token.special)
@@ -261,11 +263,11 @@ def _info_methods(handlers: MethodHandlers) -> Methods:
 def _embed_methods(handlers: MethodHandlers) -> Methods:
     return {
         "Embed": handlers.unary(pb.EmbedRequest, embed),
-        "EmbedStream": handlers.bidirectional(pb.EmbedRequest, embed, WIDE),
+        "EmbedStream": handlers.bidirectional(pb.EmbedRequest, embed, WIDE_WINDOW),
         "EmbedSparse": handlers.unary(pb.EmbedSparseRequest, embed_sparse),
-        "EmbedSparseStream": handlers.bidirectional(pb.EmbedSparseRequest, embed_sparse, MEDIUM),
+        "EmbedSparseStream": handlers.bidirectional(pb.EmbedSparseRequest, embed_sparse, MEDIUM_WINDOW),
         "EmbedAll": handlers.unary(pb.EmbedAllRequest, embed_all),
-        "EmbedAllStream": handlers.bidirectional(pb.EmbedAllRequest, embed_all, NARROW),
+        "EmbedAllStream": handlers.bidirectional(pb.EmbedAllRequest, embed_all, NARROW_WINDOW),
     }
 
 
@@ -273,8 +275,8 @@ def _predict_methods(handlers: MethodHandlers) -> Methods:
     return {
         "Predict": handlers.unary(pb.PredictRequest, predict),
         "PredictPair": handlers.unary(pb.PredictPairRequest, predict_pair),
-        "PredictStream": handlers.bidirectional(pb.PredictRequest, predict, WIDE),
-        "PredictPairStream": handlers.bidirectional(pb.PredictPairRequest, predict_pair, WIDE),
+        "PredictStream": handlers.bidirectional(pb.PredictRequest, predict, WIDE_WINDOW),
+        "PredictPairStream": handlers.bidirectional(pb.PredictPairRequest, predict_pair, WIDE_WINDOW),
     }
 
 
@@ -288,9 +290,9 @@ def _rerank_methods(handlers: MethodHandlers) -> Methods:
 def _tokenize_methods(handlers: MethodHandlers) -> Methods:
     return {
         "Tokenize": handlers.unary(pb.EncodeRequest, tokenize),
-        "TokenizeStream": handlers.bidirectional(pb.EncodeRequest, tokenize, NARROW),
+        "TokenizeStream": handlers.bidirectional(pb.EncodeRequest, tokenize, NARROW_WINDOW),
         "Decode": handlers.unary(pb.DecodeRequest, decode),
-        "DecodeStream": handlers.bidirectional(pb.DecodeRequest, decode, NARROW),
+        "DecodeStream": handlers.bidirectional(pb.DecodeRequest, decode, NARROW_WINDOW),
     }
 
 

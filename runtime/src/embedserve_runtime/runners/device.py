@@ -24,11 +24,11 @@ from embedserve_runtime.engines.torch.heads import (
     VocabularyHead,
 )
 from embedserve_runtime.engines.torch.host_transfer import HostTransfer, SparseTransfer, TokenTransfer
-from embedserve_runtime.heads.classification import Classifier
+from embedserve_runtime.heads.classification import LoadedClassifierHead
 from embedserve_runtime.heads.dense import NORMALIZE_EPS, DenseHead, RoutedHead, select_by_role
 from embedserve_runtime.heads.layers import LoadedLayer
-from embedserve_runtime.heads.sparse import Splade
-from embedserve_runtime.heads.tokens import Lexical, MultiVectors
+from embedserve_runtime.heads.sparse import LoadedSparseHead
+from embedserve_runtime.heads.token_heads import LoadedLexicalHead, LoadedMultiVectorHead
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.runners.base import EngineRunner, Heads
 
@@ -98,23 +98,23 @@ class DeviceRunner(EngineRunner[TorchEngine]):
                 for head in (heads.dense.documents, heads.dense.queries)
             ]
             self._pooled, self._routed, pooled = Output.DENSE, True, ConcatenatedHead(both)
-        if isinstance(heads.logits, Classifier) and heads.logits.head.padding is None:
+        if isinstance(heads.logits, LoadedClassifierHead) and heads.logits.head.padding is None:
             layers = host_layers(heads.logits.layers)
             self._pooled = Output.LOGITS
             pooled = PooledHead([heads.logits.head.pooling], layers, device)
         elif heads.logits is not None:
             # Which token counts depends on the ids, so the host chooses it.
             self._takes[Output.LOGITS] = _on_the_host(heads.logits)
-        if isinstance(heads.sparse, Splade):
+        if isinstance(heads.sparse, LoadedSparseHead):
             vocabulary = VocabularyHead(
                 heads.sparse.head, host_layers(heads.sparse.layers), device, self._engine.dtype
             )
             self._takes[Output.SPARSE] = _from_vocabulary(vocabulary)
-        if isinstance(heads.sparse, Lexical):
+        if isinstance(heads.sparse, LoadedLexicalHead):
             self._takes[Output.SPARSE] = _lexical(
                 heads.sparse, TokenLayers(host_layers(heads.sparse.layers), device)
             )
-        if isinstance(heads.multi_vectors, MultiVectors):
+        if isinstance(heads.multi_vectors, LoadedMultiVectorHead):
             head = heads.multi_vectors
             finish = TokenLayers(
                 host_layers(head.layers),
@@ -186,7 +186,7 @@ def _from_vocabulary(head: VocabularyHead) -> Callable[[Forward, PackedBatch], _
     return take
 
 
-def _lexical(head: Lexical, layers: TokenLayers) -> Callable[[Forward, PackedBatch], _Part]:
+def _lexical(head: LoadedLexicalHead, layers: TokenLayers) -> Callable[[Forward, PackedBatch], _Part]:
     """One weight a token leaves the device; the host finds the largest of each id."""
     rest = replace(head, layers=())
 
@@ -197,9 +197,9 @@ def _lexical(head: Lexical, layers: TokenLayers) -> Callable[[Forward, PackedBat
     return take
 
 
-def _vectors(head: MultiVectors, layers: TokenLayers) -> Callable[[Forward, PackedBatch], _Part]:
+def _vectors(head: LoadedMultiVectorHead, layers: TokenLayers) -> Callable[[Forward, PackedBatch], _Part]:
     """All but the choice of tokens on the device: on the host it would take longer than the encoder."""
-    rest = MultiVectors(replace(head.head, normalize=False), ())
+    rest = LoadedMultiVectorHead(replace(head.head, normalize=False), ())
 
     def take(done: Forward, batch: PackedBatch) -> _Part:
         transfer = TokenTransfer.start(layers(done.states))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import cast
 
@@ -36,6 +37,7 @@ class HttpServer(uvicorn.Server):
             timeout_keep_alive=int(limits.IDLE_SECONDS),
         )
         config.observer = observer
+        config.idle_connections = OrderedDict()
         super().__init__(config)
         # uvicorn closes what it is given.
         self._serving = asyncio.get_running_loop().create_task(self.serve([sock.dup()]))

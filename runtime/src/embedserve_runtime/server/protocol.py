@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -29,7 +29,8 @@ BAD_REQUEST, REQUEST_TIMEOUT, HEAD_TOO_LARGE, SERVICE_UNAVAILABLE = 400, 408, 43
 _EXPLANATIONS = {
     BAD_REQUEST: b"This is not a well-formed HTTP request.",
     REQUEST_TIMEOUT: b"The request did not arrive in time.",
-    HEAD_TOO_LARGE: b"The request line and headers are larger than %d bytes." % limits.MAX_HEAD_BYTES,
+    HEAD_TOO_LARGE: b"The request line and headers are larger than %d bytes, or there are more than %d headers."
+    % (limits.MAX_HEAD_BYTES, limits.MAX_HEADERS),
     SERVICE_UNAVAILABLE: b"This server has no connection left; try again.",
 }
 """Of refusals before there is a route, whose dialect would have a shape for its errors."""
@@ -47,9 +48,13 @@ class ConnectionObserver(Protocol):
 
 
 class ServerConfig(uvicorn.Config):
-    """uvicorn's configuration, and who is told about connections."""
+    """uvicorn's configuration, and what the connections of a server share.
+
+    idle_connections: those without a request, with the one that has been idle longest first.
+    """
 
     observer: ConnectionObserver
+    idle_connections: OrderedDict[BoundedHttpProtocol, None]
 
 
 class _AnswerTransport:
@@ -80,6 +85,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_body = False
         self._has_had_request = False
         self._reads_no_more = False
+        self._linger_bytes = 0
+        self._max_linger_bytes = math.inf
         self._unanswered: deque[RequestResponseCycle] = deque()
         self._replays_head = False
         self._unparsed_bytes = 0
@@ -95,11 +102,25 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._answers = cast(asyncio.Transport, _AnswerTransport(transport, self._close_after_answer))
         self.config.observer.connection_opened()
-        if len(self.connections) > limits.MAX_CONNECTIONS:
+        if len(self.connections) > limits.MAX_CONNECTIONS and not self._close_longest_idle():
             self._refuse(SERVICE_UNAVAILABLE)
+            return
+        self.config.idle_connections[self] = None
+
+    def _close_longest_idle(self) -> bool:
+        """Make room for this connection, since clients that only connect would otherwise keep out those that ask.
+
+        Returns whether there was an idle connection.
+        """
+        if not self.config.idle_connections:
+            return False
+        longest_idle, _ = self.config.idle_connections.popitem(last=False)
+        longest_idle.transport.close()
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self.config.idle_connections.pop(self, None)
         self.pipeline.clear()
         for cycle in self._unanswered:
             cycle.disconnected = True
@@ -111,6 +132,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._reads_no_more:
+            self._linger_bytes += len(data)
+            if self._linger_bytes > self._max_linger_bytes:
+                self.transport.abort()
             return
         self._unparsed_bytes += len(data)
         try:
@@ -135,6 +159,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._replays_head:
             return
         super().on_message_begin()
+        self.config.idle_connections.pop(self, None)
         self._in_head, self._has_had_request = True, True
         self._unparsed_bytes = self._body_bytes = self._discarded_bytes = 0
         self._read_deadline = self.loop.time() + limits.HEAD_SECONDS
@@ -147,6 +172,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Drop trailers: a key or an identity that comes behind the body was not there when it was checked."""
         if self._in_head and not self._replays_head:
             super().on_header(name, value)
+            if len(self.headers) > limits.MAX_HEADERS:
+                # At once: a single read may bring tens of thousands. Answered as in `on_headers_complete`.
+                raise ValueError("too many headers")
 
     def on_headers_complete(self) -> None:
         if self._replays_head:
@@ -187,10 +215,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         # `check_deadlines` looks after idle connections; a timer for each answer costs more than all of its looks.
         self._unset_keepalive_if_required()
         self._read_deadline = self.loop.time() + limits.IDLE_SECONDS
+        if self._is_idle() and not self.transport.is_closing():
+            self.config.idle_connections[self] = None
 
     # -- bounds
 
     def _is_head_too_large(self) -> bool:
+        if len(self.headers) > limits.MAX_HEADERS:
+            return True
         headers = sum(len(name) + len(value) + 4 for name, value in self.headers)
         return max(self._unparsed_bytes, len(self.url) + headers) > limits.MAX_HEAD_BYTES
 
@@ -277,6 +309,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _refuse(self, status: int) -> None:
         """Answer bytes that are no request, or the end of one that cannot be read, and close the connection."""
         self._reads_no_more = True
+        self._max_linger_bytes = limits.MAX_LINGER_BYTES
+        if self._in_head:
+            self.headers.clear()  # kept for as long as the connection lingers, otherwise
         self.config.observer.refused(status)
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:

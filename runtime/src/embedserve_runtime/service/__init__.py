@@ -1,24 +1,25 @@
-"""The path of a request: prompt -> tokens -> batches -> results -> cut, scores, normalise.
+"""Answers requests: prompt -> tokens -> batches -> results -> truncation, scores, normalisation.
 
-Every dialect of the API comes through here, so what a request means is decided once. Knows no HTTP.
+Every dialect of the API comes through here, so what a request means is decided once. This room knows no HTTP.
 
-    values     what is asked for and what comes back
-    service    the path itself
+    service         the path of a request
+    types           requests and results
     micro_batching  small queries, many at a time
-    roles      what inputs are, and which text goes before them
-    spans      which tokens the parts of a text have
-    finishing  from what the engine gives to what is wanted of it
-    ranking    documents in order, by pairs or by token vectors
-    relevance  how well documents answer a query, by several results of one model
-    together   a query and its documents at once
+    roles           the role of inputs, and their prompt
+    spans           the tokens of parts of a text
+    postprocessing  results of the engine to those of a request
+    ranking         documents in order, by pairs or by token vectors
+    relevance       scores of documents by several measures of one model
+    concurrency     a query and its documents at the same time
+    readiness       the phase of the process
 """
 
 from __future__ import annotations
 
 from embedserve_runtime.service.ranking import rank
-from embedserve_runtime.service.relevance import Measure, Relevance, RelevanceQuery, relevance
+from embedserve_runtime.service.relevance import Measure, RelevanceQuery, RelevanceResult, compute_relevance
 from embedserve_runtime.service.service import TOKENIZER_THREADS, EmbeddingService
-from embedserve_runtime.service.values import (
+from embedserve_runtime.service.types import (
     EmbedQuery,
     EmbedResult,
     Pair,
@@ -36,13 +37,13 @@ __all__ = [
     "EmbeddingService",
     "Measure",
     "Pair",
-    "Relevance",
     "RelevanceQuery",
+    "RelevanceResult",
     "Role",
     "ScoreQuery",
     "ScoreResult",
     "Timings",
     "Usage",
+    "compute_relevance",
     "rank",
-    "relevance",
 ]

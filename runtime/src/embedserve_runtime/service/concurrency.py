@@ -1,4 +1,4 @@
-"""Runs a query and its documents at once."""
+"""Runs the embedding of a query and of its documents concurrently."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from embedserve_runtime.service.values import Timings, Usage
+from embedserve_runtime.service.types import Timings, Usage
 
 T = TypeVar("T")
 
-# Products of numbers up to which the event loop computes a score itself.
-INLINE_PRODUCTS = 1_000_000
+# Scores of up to this many products are computed on the event loop.
+MAX_INLINE_PRODUCTS = 1_000_000
 
 
 async def run_concurrently(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, T]) -> tuple[T, T]:
-    """Run two coroutines at once and return both results; the first failure cancels the other."""
+    """Run two coroutines concurrently and return both results; the first failure cancels the other."""
     tasks = (asyncio.ensure_future(first), asyncio.ensure_future(second))
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -29,13 +29,13 @@ async def run_concurrently(first: Coroutine[Any, Any, T], second: Coroutine[Any,
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def join_usage(query: Usage, documents: Usage) -> Usage:
-    """Times are those of the longer one: both run at once."""
-    ours, theirs = query.timings, documents.timings
+def merge_usage(query: Usage, documents: Usage) -> Usage:
+    """Merge the usage of a query and its documents. Both run concurrently, so times are those of the longer one."""
+    query_timings, document_timings = query.timings, documents.timings
     timings = Timings(
-        max(ours.total, theirs.total),
-        max(ours.tokenize, theirs.tokenize),
-        max(ours.queue, theirs.queue),
-        max(ours.engine, theirs.engine),
+        max(query_timings.total, document_timings.total),
+        max(query_timings.tokenize, document_timings.tokenize),
+        max(query_timings.queue, document_timings.queue),
+        max(query_timings.engine, document_timings.engine),
     )
     return Usage([*query.lengths, *documents.lengths], query.characters + documents.characters, timings)

@@ -1,7 +1,7 @@
-"""Small queries, those of one turn of the event loop together: one call of the tokenizer, one pass over their rows.
+"""Batches the small queries of one iteration of the event loop: one call of the tokenizer, one pass over their rows.
 
-What a call of a library costs beside its work is then paid once for all of them. In the queue each is a request of its
-own, and each gets the answer or the error that it would have got alone.
+So the fixed cost of a library call is paid once for all of them. In the queue each is a request of its own, and each
+gets the answer or the error that it would get alone.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from embedserve_runtime.errors import EmbedserveError, NotFinite
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest, RequestDispatcher
 from embedserve_runtime.scheduling.outcomes import wait_for_outcome
-from embedserve_runtime.service.finishing import NO_ROWS, finish_rows
-from embedserve_runtime.service.values import EmbedQuery, EmbedResult, Timings, Usage
+from embedserve_runtime.service.postprocessing import NO_ROWS, postprocess_dense
+from embedserve_runtime.service.types import EmbedQuery, EmbedResult, Timings, Usage
 from embedserve_runtime.tokenizing import TruncationRules
+from embedserve_runtime.tokenizing.backend import MAX_SEQUENTIAL_CHARACTERS
 from embedserve_runtime.tokenizing.input_encoders import InputEncoder
-from embedserve_runtime.tokenizing.reader import FEW_CHARACTERS
 
-# Of one query: some 0.2 ms of tokenising, which costs less than the hop to a thread.
+# For one query: some 0.2 ms of tokenizing, which costs less than the hop to a thread.
 MAX_CHARACTERS = 512
 MAX_INPUTS = 16
-# Of all that are tokenised in one turn, while the loop waits, some 0.8 ms; the others follow in the next. No more than
-# the tokenizer takes without its thread pool: waiting for a thread of that stops the loop for as long as the engine has
-# all cores, tens of milliseconds on a full machine.
-TURN_CHARACTERS = FEW_CHARACTERS
+# For all queries of one iteration: some 0.8 ms of tokenizing, during which the loop waits; the others follow in the
+# next iteration. It is what the tokenizer takes without its thread pool: waiting for a thread of that stops the loop
+# for as long as the engine has all cores, tens of milliseconds on a busy machine.
+MAX_ITERATION_CHARACTERS = MAX_SEQUENTIAL_CHARACTERS
 
 # Called once with the outcome; anything but an EmbedserveError is a bug.
 OutcomeCallback = Callable[[EmbedResult | Exception], None]
 
 
 class InputRendering(NamedTuple):
-    """How texts become sequences; those of one rendering go through the tokenizer in one call."""
+    """How texts become sequences. Texts with the same rendering go through the tokenizer in one call."""
 
     encoder: InputEncoder
     prompt: str
@@ -46,7 +46,7 @@ class InputRendering(NamedTuple):
 
 
 def is_small(query: EmbedQuery) -> bool:
-    """Whether a query is answered with others: a few short inputs, of which only vectors are wanted."""
+    """Whether a query is batched with others: it has a few short inputs, and asks for vectors only."""
     return (
         query.outputs is Output.DENSE
         and query.spans is None
@@ -57,76 +57,80 @@ def is_small(query: EmbedQuery) -> bool:
 
 
 class PendingRequest:
-    """A query that is being answered. number: in the queue, once it is there. characters: of its inputs."""
+    """A query that is being answered.
+
+    number: its number in the queue, once it is there. characters: the total length of its inputs.
+    """
 
     __slots__ = (
         "characters",
+        "completed",
         "deadline",
-        "done",
-        "finished",
-        "is_over",
+        "is_settled",
         "number",
+        "on_completed",
+        "on_outcome",
         "query",
         "rendering",
         "sequences",
-        "settle",
         "started",
         "tokenized",
     )
     sequences: Sequence[Tokens]
     tokenized: float
-    done: CompletedRequest
+    completed: CompletedRequest
 
     def __init__(
         self,
         query: EmbedQuery,
         rendering: InputRendering,
-        settle: OutcomeCallback,
-        finished: Callable[[PendingRequest], None],
+        on_outcome: OutcomeCallback,
+        on_completed: Callable[[PendingRequest], None],
         *,
         started: float,
         deadline: float,
     ) -> None:
-        """finished: told when its rows are there."""
+        """on_outcome: called once with the result or the error. on_completed: called when the engine's rows are
+        there."""
         self.query = query
         self.rendering = rendering
         self.characters = sum(map(len, query.inputs))
-        self.settle = settle
-        self.finished = finished
+        self.on_outcome = on_outcome
+        self.on_completed = on_completed
         self.started = started
         self.deadline = deadline
         self.number: int | None = None
-        self.is_over = False
+        self.is_settled = False
 
     def complete(self, outcome: CompletedRequest | EmbedserveError) -> None:
-        """The scheduler's answer."""
+        """Take the scheduler's outcome."""
         if isinstance(outcome, CompletedRequest):
-            self.done = outcome
-            self.finished(self)
+            self.completed = outcome
+            self.on_completed(self)
         else:
-            self.end(outcome)
-
-    def end(self, outcome: EmbedResult | Exception) -> None:
-        if not self.is_over:
-            self.is_over = True
             self.settle(outcome)
+
+    def settle(self, outcome: EmbedResult | Exception) -> None:
+        if not self.is_settled:
+            self.is_settled = True
+            self.on_outcome(outcome)
 
 
 class MicroBatcher:
-    """Puts small queries together. Belongs to one event loop."""
+    """Batches small queries. It belongs to one event loop."""
 
     def __init__(self, card: ModelCard, dispatcher: RequestDispatcher, clock: Callable[[], float]) -> None:
         self._card = card
         self._dispatcher = dispatcher
         self._clock = clock
-        self._coming: deque[PendingRequest] = deque()
-        self._ended: list[PendingRequest] = []
-        self._sends = False
+        self._pending: deque[PendingRequest] = deque()
+        self._completed: list[PendingRequest] = []
+        self._is_submit_scheduled = False
 
     async def embed(
         self, query: EmbedQuery, rendering: InputRendering, started: float, deadline: float
     ) -> EmbedResult:
-        """started: when the request came. Both are times of the clock. Raises any RequestError."""
+        """Embed the inputs of a query. started, deadline: times of the clock. Raises any RequestError."""
         return await wait_for_outcome(
             lambda settle: self._start(query, rendering, settle, started, deadline), self._withdraw
         )
@@ -135,51 +139,51 @@ class MicroBatcher:
         self,
         query: EmbedQuery,
         rendering: InputRendering,
-        settle: OutcomeCallback,
+        on_outcome: OutcomeCallback,
         started: float,
         deadline: float,
     ) -> PendingRequest:
         request = PendingRequest(
-            query, rendering, settle, self._settle_finished, started=started, deadline=deadline
+            query, rendering, on_outcome, self._collect_completed, started=started, deadline=deadline
         )
-        self._coming.append(request)
-        if not self._sends:
-            self._sends = True
-            asyncio.get_running_loop().call_soon(self._send)
+        self._pending.append(request)
+        if not self._is_submit_scheduled:
+            self._is_submit_scheduled = True
+            asyncio.get_running_loop().call_soon(self._submit_pending)
         return request
 
     def _withdraw(self, request: PendingRequest) -> None:
-        """Nobody waits for it any more."""
-        request.is_over = True
+        """Withdraw a request for which nobody waits any more."""
+        request.is_settled = True
         if request.number is not None:
             self._dispatcher.withdraw(request.number)
 
     # -- to the queue
 
-    def _send(self) -> None:
+    def _submit_pending(self) -> None:
         groups: dict[InputRendering, list[PendingRequest]] = {}
         characters = 0
-        while self._coming:
-            request = self._coming[0]
+        while self._pending:
+            request = self._pending[0]
             characters += request.characters + len(request.rendering.prompt) * len(request.query.inputs)
-            if characters > TURN_CHARACTERS and groups:
+            if characters > MAX_ITERATION_CHARACTERS and groups:
                 break
-            self._coming.popleft()
-            if not request.is_over:
+            self._pending.popleft()
+            if not request.is_settled:
                 groups.setdefault(request.rendering, []).append(request)
         for rendering, requests in groups.items():
             self._tokenize(rendering, requests)
-        self._sends = bool(self._coming)
-        if self._sends:
-            asyncio.get_running_loop().call_soon(self._send)
+        self._is_submit_scheduled = bool(self._pending)
+        if self._is_submit_scheduled:
+            asyncio.get_running_loop().call_soon(self._submit_pending)
 
     def _tokenize(self, rendering: InputRendering, requests: Sequence[PendingRequest]) -> None:
         try:
             inputs = [item for request in requests for item in request.query.inputs]
             sequences = rendering.encoder.encode(inputs, rendering.prompt, rendering.rules)
-        except Exception as error:  # noqa: BLE001  # handed to who asked, as it would have been raised there
+        except Exception as error:  # noqa: BLE001  # passed to the request, where it would have been raised
             if len(requests) == 1:
-                requests[0].end(error)
+                requests[0].settle(error)
                 return
             for request in requests:
                 self._tokenize(rendering, [request])
@@ -197,53 +201,59 @@ class MicroBatcher:
             batch_request = BatchRequest(request.sequences, request.query.outputs)
             request.number = self._dispatcher.start(batch_request, request.deadline, request.complete)
         except EmbedserveError as error:
-            request.end(error)
+            request.settle(error)
 
     # -- from the queue
 
-    def _settle_finished(self, request: PendingRequest) -> None:
-        self._ended.append(request)
-        if len(self._ended) == 1:
-            asyncio.get_running_loop().call_soon(self._finish)
+    def _collect_completed(self, request: PendingRequest) -> None:
+        self._completed.append(request)
+        if len(self._completed) == 1:
+            asyncio.get_running_loop().call_soon(self._settle_completed)
 
-    def _finish(self) -> None:
-        ended, self._ended = self._ended, []
+    def _settle_completed(self) -> None:
+        completed, self._completed = self._completed, []
         groups: dict[tuple[InputEncoder, int | None, bool | None], list[PendingRequest]] = {}
-        for request in ended:
+        for request in completed:
             query = request.query
             groups.setdefault((request.rendering.encoder, query.dimensions, query.normalize), []).append(
                 request
             )
         for requests in groups.values():
-            self._finish_alike(requests)
+            self._settle_group(requests)
 
-    def _finish_alike(self, requests: Sequence[PendingRequest]) -> None:
+    def _settle_group(self, requests: Sequence[PendingRequest]) -> None:
         try:
-            rows = finish_rows(
-                self._card, _join_rows(request.done for request in requests), requests[0].query
+            rows = postprocess_dense(
+                self._card, _join_rows(request.completed for request in requests), requests[0].query
             )
         except NotFinite as error:
             if len(requests) == 1:
-                requests[0].end(error)
+                requests[0].settle(error)
                 return
             for request in requests:
-                self._finish_alike([request])
+                self._settle_group([request])
             return
         now = self._clock()
         end = 0
         for request in requests:
             start, end = end, end + len(request.sequences)
-            request.end(EmbedResult(rows[start:end], (), (), (), (), _usage(request, now)))
+            request.settle(EmbedResult(rows[start:end], (), (), (), (), _compute_usage(request, now)))
 
 
-def _join_rows(all_done: Iterable[CompletedRequest]) -> FloatArray:
-    rows = [NO_ROWS if done.results.dense is None else done.results.dense for done in all_done]
+def _join_rows(completed_requests: Iterable[CompletedRequest]) -> FloatArray:
+    rows = [
+        NO_ROWS if completed.results.dense is None else completed.results.dense
+        for completed in completed_requests
+    ]
     return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
 
-def _usage(request: PendingRequest, now: float) -> Usage:
-    done = request.done
+def _compute_usage(request: PendingRequest, now: float) -> Usage:
+    completed = request.completed
     timings = Timings(
-        now - request.started, request.tokenized - request.started, done.queue_seconds, done.engine_seconds
+        now - request.started,
+        request.tokenized - request.started,
+        completed.queue_seconds,
+        completed.engine_seconds,
     )
     return Usage(lengths_of(request.sequences), request.characters, timings)

@@ -1,6 +1,4 @@
-"""Documents in the order of how well they answer a query, by models of either kind: those that read query and document
-as a pair, and those whose token vectors are compared (MaxSim).
-"""
+"""Ranks documents for a query, by models that read both as a pair and by models with token vectors (MaxSim)."""
 
 from __future__ import annotations
 
@@ -11,15 +9,17 @@ import numpy as np
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput, NotFinite
-from embedserve_runtime.heads.similarity import max_similarities
-from embedserve_runtime.service.concurrency import INLINE_PRODUCTS, join_usage, run_concurrently
+from embedserve_runtime.heads.similarity import max_sim_scores
+from embedserve_runtime.service.concurrency import MAX_INLINE_PRODUCTS, merge_usage, run_concurrently
 from embedserve_runtime.service.service import EmbeddingService
-from embedserve_runtime.service.values import EmbedQuery, Pair, Role, ScoreQuery, ScoreResult
+from embedserve_runtime.service.types import EmbedQuery, Pair, Role, ScoreQuery, ScoreResult
 
 
 async def rank(service: EmbeddingService, query: ScoreQuery) -> ScoreResult:
-    """Scores of pairs of a query and a document. Of token vectors that is the mean, over the query's vectors, of the
-    largest product with one of the document's; `raw` is the sum, ColBERT's own MaxSim. Raises any RequestError.
+    """Score pairs of a query and a document. Raises any RequestError.
+
+    For token vectors the score is the mean, over the query's vectors, of the largest product with one of the
+    document's; with `raw` it is the sum, which is ColBERT's MaxSim.
     """
     if not service.card.ranks_by_vectors:
         return await service.score(query)
@@ -27,29 +27,34 @@ async def rank(service: EmbeddingService, query: ScoreQuery) -> ScoreResult:
     service.check_count(len(pairs))
     if query.instruction is not None:
         raise InvalidInput("this model takes no instruction")
-    questions = [*dict.fromkeys(pair.first for pair in pairs)]
+    queries = [*dict.fromkeys(pair.first for pair in pairs)]
     documents = [pair.second for pair in pairs]
     if query.document_tokens is not None:
         documents = await service.shorten(documents, query.document_tokens)
-    asked, given = await run_concurrently(
-        service.embed(_vectors_of(questions, "query", query)),
-        service.embed(_vectors_of(documents, "document", query)),
+    embedded_queries, embedded_documents = await run_concurrently(
+        service.embed(_embed_query(queries, "query", query)),
+        service.embed(_embed_query(documents, "document", query)),
     )
-    numbers = {text: number for number, text in enumerate(questions)}
-    groups = [
-        (asked.multi_vectors[numbers[pair.first]], vectors)
-        for pair, vectors in zip(pairs, given.multi_vectors, strict=True)
+    numbers = {text: number for number, text in enumerate(queries)}
+    vector_pairs = [
+        (embedded_queries.multi_vectors[numbers[pair.first]], vectors)
+        for pair, vectors in zip(pairs, embedded_documents.multi_vectors, strict=True)
     ]
-    if sum(len(question) * vectors.size for question, vectors in groups) <= INLINE_PRODUCTS:
-        scores = _scores(groups, raw=query.raw)
+    if (
+        sum(len(query_vectors) * vectors.size for query_vectors, vectors in vector_pairs)
+        <= MAX_INLINE_PRODUCTS
+    ):
+        scores = _compute_scores(vector_pairs, raw=query.raw)
     else:
-        scores = await service.in_thread(lambda: _scores(groups, raw=query.raw))
+        scores = await service.run_in_thread(lambda: _compute_scores(vector_pairs, raw=query.raw))
     if not np.isfinite(scores).all():
         raise NotFinite("a product of the vectors is not a finite number; no score is returned")
-    return ScoreResult(scores[:, None], ("relevance",), join_usage(asked.usage, given.usage))
+    return ScoreResult(
+        scores[:, None], ("relevance",), merge_usage(embedded_queries.usage, embedded_documents.usage)
+    )
 
 
-def _vectors_of(texts: Sequence[str], role: Role, query: ScoreQuery) -> EmbedQuery:
+def _embed_query(texts: Sequence[str], role: Role, query: ScoreQuery) -> EmbedQuery:
     return EmbedQuery(
         texts,
         truncate=query.truncate,
@@ -61,7 +66,7 @@ def _vectors_of(texts: Sequence[str], role: Role, query: ScoreQuery) -> EmbedQue
     )
 
 
-def _scores(groups: Sequence[tuple[FloatArray, FloatArray]], *, raw: bool) -> FloatArray:
-    sums = [max_similarities(question, [vectors])[0] for question, vectors in groups]
-    counts = [1 if raw else max(1, len(question)) for question, _ in groups]
+def _compute_scores(vector_pairs: Sequence[tuple[FloatArray, FloatArray]], *, raw: bool) -> FloatArray:
+    sums = [max_sim_scores(query_vectors, [vectors])[0] for query_vectors, vectors in vector_pairs]
+    counts = [1 if raw else max(1, len(query_vectors)) for query_vectors, _ in vector_pairs]
     return np.asarray(np.array(sums) / np.array(counts), dtype=np.float32)

@@ -1,6 +1,6 @@
 """The phase of the process between its start and its end, with the service while there is one.
 
-`serve` moves it, probes read it, routes ask it for the service. It never touches the engine.
+The process sets it, probes read it, routes get the service from it. It never touches the engine.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Readiness:
-    """phase, and a sentence about it. The service exists in READY and DRAINING: a drain still serves. In BROKEN the
-    engine answers nothing any more, and the process is about to end.
+    """Whether the process serves. phase: with a message about it.
 
-    current_space: what the service's own name stands for, once somebody has said so.
+    The service exists in READY and DRAINING: a draining process still serves. In BROKEN the engine does not answer any
+    more, and the process is about to end.
+    current_space: the vector space that the service's name stands for, once the operator has said so.
     """
 
     phase: Phase = Phase.LOADING
@@ -49,8 +50,9 @@ class Readiness:
         self._service = service
         self.move(Phase.READY, "serving")
 
-    def elsewhere(self) -> str | None:
-        """The vector space that the service's own name stands for, if it is not this process's."""
+    def forwarding_space(self) -> str | None:
+        """Return the vector space to which requests by the service's name are forwarded; None if it is this
+        process's."""
         space = self.current_space
         if space is None or self._service is None or self._service.card.vector_space == space:
             return None

@@ -1,4 +1,4 @@
-"""How well documents answer a query, by several measures of the same model and their weighted sum."""
+"""Scores documents for a query by several measures of the same model, and by their weighted sum."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput, InvalidInput, NotFinite, WrongModelKind
-from embedserve_runtime.heads.similarity import max_similarities, sparse_products
-from embedserve_runtime.service.concurrency import INLINE_PRODUCTS, join_usage, run_concurrently
+from embedserve_runtime.heads.similarity import max_sim_scores, sparse_dot_products
+from embedserve_runtime.service.concurrency import MAX_INLINE_PRODUCTS, merge_usage, run_concurrently
 from embedserve_runtime.service.service import EmbeddingService
-from embedserve_runtime.service.values import (
+from embedserve_runtime.service.types import (
     EmbedQuery,
     EmbedResult,
     Pair,
@@ -29,9 +29,11 @@ MAX_RELEVANCE_WEIGHT = 1e6
 
 
 class Measure(StrEnum):
-    """DENSE: product of the vectors, a cosine where they are normalised. SPARSE: sum of products of shared weights.
-    MULTI_VECTOR: mean over the query's vectors of the largest product with one of the document's. CROSS_ENCODER: the
-    logit of the pair.
+    """A measure of how well a document answers a query.
+
+    DENSE: the product of the vectors, a cosine where they are normalised. SPARSE: the sum of products of shared
+    weights. MULTI_VECTOR: the mean over the query's vectors of the largest product with one of the document's.
+    CROSS_ENCODER: the logit of the pair.
     """
 
     DENSE = "dense"
@@ -40,7 +42,7 @@ class Measure(StrEnum):
     CROSS_ENCODER = "cross_encoder"
 
 
-OUTPUT_OF = {
+MEASURE_OUTPUTS = {
     Measure.DENSE: Output.DENSE,
     Measure.SPARSE: Output.SPARSE,
     Measure.MULTI_VECTOR: Output.MULTI_VECTOR,
@@ -50,10 +52,11 @@ OUTPUT_OF = {
 
 @dataclass(frozen=True, slots=True)
 class RelevanceQuery:
-    """weights: of the measures to take, in any order; empty for all that the model has, each with 1.
+    """A query whose documents are scored.
 
-    divide: the weighted sum by the sum of the weights. prompt names: for vectors, not for pairs.
-    truncate, side, vector_space, timeout: as of `EmbedQuery`.
+    weights: those of the measures to compute, in any order; empty for all that the model has, each with weight 1.
+    divide: whether the weighted sum is divided by the sum of the weights. The prompt names are for vectors, not for
+    pairs. truncate, side, vector_space, timeout: the same as in `EmbedQuery`.
     """
 
     query: str
@@ -69,10 +72,11 @@ class RelevanceQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Relevance:
-    """scores, and each of the measures: float32, finite, one a document, in their order. weights: those used.
+class RelevanceResult:
+    """Scores of documents, in their order.
 
-    usage: with the query's length before those of the documents, or those of the pairs.
+    scores, and each of the measures: float32, finite, (documents,). weights: those used. usage: its lengths are the
+    query's before those of the documents, or those of the pairs.
     """
 
     scores: FloatArray
@@ -81,44 +85,46 @@ class Relevance:
     usage: Usage
 
 
-async def relevance(service: EmbeddingService, query: RelevanceQuery) -> Relevance:
-    """All measures of vectors come from one forward of the query and one of each document, which share a batch where
-    they fit. Raises any RequestError.
+async def compute_relevance(service: EmbeddingService, query: RelevanceQuery) -> RelevanceResult:
+    """Compute the scores of the documents. Raises any RequestError.
+
+    All measures of vectors come from one forward pass of the query and of each document, which share a batch where they
+    fit.
     """
     if not query.documents:
         raise EmptyInput("`documents` cannot be empty")
-    weights = _weights(service, query)
+    weights = _resolve_weights(service, query)
     measures, usage = await (
-        _by_pairs(service, query)
+        _score_pairs(service, query)
         if Measure.CROSS_ENCODER in weights
-        else _by_vectors(service, query, weights)
+        else _score_vectors(service, query, weights)
     )
-    scores = weighted(measures, weights, divide=query.divide)
+    scores = weighted_sum(measures, weights, divide=query.divide)
     if not all(np.isfinite(numbers).all() for numbers in (scores, *measures.values())):
         raise NotFinite("a product of the vectors is not a finite number; no score is returned")
-    return Relevance(scores, measures, weights, usage)
+    return RelevanceResult(scores, measures, weights, usage)
 
 
-def weighted(
+def weighted_sum(
     measures: Mapping[Measure, FloatArray], weights: Mapping[Measure, float], *, divide: bool
 ) -> FloatArray:
-    """Σ w·s, or Σ w·s / Σ w as FlagEmbedding's `compute_score` has it."""
+    """Compute Σ w·s, or Σ w·s / Σ w as FlagEmbedding's `compute_score` does."""
     factors = np.array([weights[measure] for measure in measures])
     if divide:
         factors /= factors.sum()
     return (factors @ np.stack([*measures.values()])).astype(np.float32)
 
 
-def _weights(service: EmbeddingService, query: RelevanceQuery) -> dict[Measure, float]:
+def _resolve_weights(service: EmbeddingService, query: RelevanceQuery) -> dict[Measure, float]:
     """Return the weight of each measure. Raises WrongModelKind, InvalidInput."""
     outputs = service.card.outputs
-    had = [measure for measure in Measure if OUTPUT_OF[measure] in outputs]
+    available = [measure for measure in Measure if MEASURE_OUTPUTS[measure] in outputs]
     weights = {measure: query.weights[measure] for measure in Measure if measure in query.weights}
-    weights = weights or dict.fromkeys(had, 1.0)
+    weights = weights or dict.fromkeys(available, 1.0)
     for measure in weights:
-        if measure not in had:
+        if measure not in available:
             raise WrongModelKind(
-                f"model cannot score by `{measure}`: it has {' and '.join(had) or 'no measure'}"
+                f"model cannot score by `{measure}`: it has {' and '.join(available) or 'no measure'}"
             )
     if not all(0 <= weight <= MAX_RELEVANCE_WEIGHT for weight in weights.values()):
         raise InvalidInput(f"`weights` must be numbers from 0 to {MAX_RELEVANCE_WEIGHT:.0f}")
@@ -127,7 +133,7 @@ def _weights(service: EmbeddingService, query: RelevanceQuery) -> dict[Measure, 
     return weights
 
 
-async def _by_pairs(
+async def _score_pairs(
     service: EmbeddingService, query: RelevanceQuery
 ) -> tuple[dict[Measure, FloatArray], Usage]:
     if query.query_prompt_name is not None or query.document_prompt_name is not None:
@@ -146,12 +152,12 @@ async def _by_pairs(
     return {Measure.CROSS_ENCODER: scored.scores[:, 0]}, scored.usage
 
 
-async def _by_vectors(
+async def _score_vectors(
     service: EmbeddingService, query: RelevanceQuery, weights: Mapping[Measure, float]
 ) -> tuple[dict[Measure, FloatArray], Usage]:
     outputs = Output(0)
     for measure in weights:
-        outputs |= OUTPUT_OF[measure]
+        outputs |= MEASURE_OUTPUTS[measure]
 
     def embed(texts: Sequence[str], prompt_name: str | None, role: Role) -> Coroutine[Any, Any, EmbedResult]:
         return service.embed(
@@ -167,28 +173,30 @@ async def _by_vectors(
             )
         )
 
-    asked, given = await run_concurrently(
+    embedded_query, embedded_documents = await run_concurrently(
         embed([query.query], query.query_prompt_name, "query"),
         embed(query.documents, query.document_prompt_name, "document"),
     )
-    products = sum(len(asked.multi_vectors[0]) * one.size for one in given.multi_vectors)
-    if products <= INLINE_PRODUCTS:
-        measures = _measure(asked, given, weights)
+    products = sum(
+        len(embedded_query.multi_vectors[0]) * one.size for one in embedded_documents.multi_vectors
+    )
+    if products <= MAX_INLINE_PRODUCTS:
+        measures = _compute_measures(embedded_query, embedded_documents, weights)
     else:
-        measures = await service.in_thread(_measure, asked, given, weights)
-    return measures, join_usage(asked.usage, given.usage)
+        measures = await service.run_in_thread(_compute_measures, embedded_query, embedded_documents, weights)
+    return measures, merge_usage(embedded_query.usage, embedded_documents.usage)
 
 
-def _measure(
+def _compute_measures(
     query: EmbedResult, documents: EmbedResult, measures: Mapping[Measure, float]
 ) -> dict[Measure, FloatArray]:
-    taken: dict[Measure, FloatArray] = {}
+    scores: dict[Measure, FloatArray] = {}
     if Measure.DENSE in measures:
-        taken[Measure.DENSE] = documents.dense @ query.dense[0]
+        scores[Measure.DENSE] = documents.dense @ query.dense[0]
     if Measure.SPARSE in measures:
-        taken[Measure.SPARSE] = sparse_products(query.sparse[0], documents.sparse)
+        scores[Measure.SPARSE] = sparse_dot_products(query.sparse[0], documents.sparse)
     if Measure.MULTI_VECTOR in measures:
         (vectors,) = query.multi_vectors
-        sums = max_similarities(vectors, documents.multi_vectors)
-        taken[Measure.MULTI_VECTOR] = np.asarray(sums / max(1, len(vectors)), dtype=np.float32)
-    return taken
+        sums = max_sim_scores(vectors, documents.multi_vectors)
+        scores[Measure.MULTI_VECTOR] = np.asarray(sums / max(1, len(vectors)), dtype=np.float32)
+    return scores

@@ -1,21 +1,21 @@
-"""What inputs are, and which text goes before them: pure functions of the model and of what is asked for."""
+"""Decides the role of inputs and the prompt before them, by pure functions of the model and the query."""
 
 from __future__ import annotations
 
 from embedserve_runtime.errors import InvalidInput, UnknownPrompt
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.routes import DOCUMENT, QUERY
-from embedserve_runtime.service.values import EmbedQuery
+from embedserve_runtime.service.types import EmbedQuery
 
-# Of a name that is not known, in the error about it.
+# How much of an unknown name its error quotes.
 MAX_QUOTED = 100
 
 
 def is_query(card: ModelCard, query: EmbedQuery) -> bool:
     """Whether the inputs are queries.
 
-    Where nobody says it, they are what an asymmetric model takes inputs for; of other models they are documents.
-    Raises InvalidInput where an asymmetric model takes them for neither.
+    Where the query does not say it, an asymmetric model decides; for other models inputs are documents. Raises
+    InvalidInput where an asymmetric model has no default.
     """
     role = query.role
     name = query.prompt_name
@@ -33,13 +33,13 @@ def is_query(card: ModelCard, query: EmbedQuery) -> bool:
     return role == QUERY
 
 
-def card_of(card: ModelCard, query: EmbedQuery) -> ModelCard:
+def select_card(card: ModelCard, query: EmbedQuery) -> ModelCard:
     """Return the card that the inputs are encoded by. Raises InvalidInput."""
     return card.query.card if card.query is not None and is_query(card, query) else card
 
 
-def prompt_of(card: ModelCard, query: EmbedQuery) -> str:
-    """The text put before each input. Raises UnknownPrompt, InvalidInput."""
+def resolve_prompt(card: ModelCard, query: EmbedQuery) -> str:
+    """Return the text put before each input. Raises UnknownPrompt, InvalidInput."""
     name = query.prompt_name
     if query.prompt is not None:
         if name is not None:
@@ -47,9 +47,9 @@ def prompt_of(card: ModelCard, query: EmbedQuery) -> str:
         _check_texts_only(query)
         return query.prompt
     if name is None:
-        return _usual(card, query)
+        return _default_prompt(card, query)
     if card.query is not None and name in {QUERY, DOCUMENT} - set(card.prompts):
-        return ""  # names a role that the model has, without a text of its own
+        return ""  # the name of a role that the model has without a prompt for it
     if name not in card.prompts:
         known = ", ".join(f'"{known}"' for known in card.prompts)
         raise UnknownPrompt(f"prompt name {name[:MAX_QUOTED]!r} does not exist. Available prompts: [{known}]")
@@ -57,7 +57,7 @@ def prompt_of(card: ModelCard, query: EmbedQuery) -> str:
     return card.prompts[name]
 
 
-def _usual(card: ModelCard, query: EmbedQuery) -> str:
+def _default_prompt(card: ModelCard, query: EmbedQuery) -> str:
     late = card.late_interaction
     if late is not None and (query.role is not None or card.default_prompt is None):
         return late.query_prompt if is_query(card, query) else late.document_prompt

@@ -1,4 +1,4 @@
-"""The path of a request through tokenizer, queue and engine."""
+"""Answers requests through tokenizer, queue and engine."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from embedserve_runtime.errors import (
     VectorSpaceMismatch,
     WrongModelKind,
 )
-from embedserve_runtime.heads.classification import scores
+from embedserve_runtime.heads.classification import apply_score_function
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.scheduling.batches import BatchRequest, RequestDispatcher
-from embedserve_runtime.service.finishing import check_finite, finish_outputs
 from embedserve_runtime.service.micro_batching import MAX_CHARACTERS, InputRendering, MicroBatcher, is_small
-from embedserve_runtime.service.roles import card_of, is_query, prompt_of
-from embedserve_runtime.service.spans import Chosen, check_spans, choose
-from embedserve_runtime.service.values import (
+from embedserve_runtime.service.postprocessing import check_finite, postprocess_outputs
+from embedserve_runtime.service.roles import is_query, resolve_prompt, select_card
+from embedserve_runtime.service.spans import SpanTokens, check_spans, find_span_tokens
+from embedserve_runtime.service.types import (
     EmbedQuery,
     EmbedResult,
     Pair,
@@ -43,13 +43,12 @@ from embedserve_runtime.tokenizing.input_encoders import InputEncoder
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
-# Work up to these sizes is cheaper on the event loop than the hop to a thread: some 0.2 ms each.
-INLINE_CHARACTERS = MAX_CHARACTERS
-INLINE_BYTES = 4 * 131_072
-# Characters of a request whose tokens are listed one by one: some 200 MB of objects.
-LISTED_CHARACTERS = 1_000_000
-# Tokenising is parallel inside the library; the second thread keeps a small request from waiting for a large
-# one.
+# Work up to these sizes is done on the event loop, where it is cheaper than the hop to a thread: some 0.2 ms each.
+MAX_INLINE_CHARACTERS = MAX_CHARACTERS
+MAX_INLINE_BYTES = 4 * 131_072
+# For requests whose tokens are listed one by one: some 200 MB of objects.
+MAX_LISTED_CHARACTERS = 1_000_000
+# The library tokenizes in parallel; the second thread keeps a small request from waiting for a large one.
 TOKENIZER_THREADS = 2
 OUTPUT_NAMES = {
     Output.DENSE: "dense vectors",
@@ -78,7 +77,7 @@ class EmbeddingService:
         *,
         engines: Sequence[EngineFacts],
     ) -> None:
-        """engines: that `dispatcher` runs on, for who asks."""
+        """engines: those that `dispatcher` runs on, for `/info`."""
         self.engines = engines
         self.card = card
         self.dispatcher = dispatcher
@@ -88,36 +87,38 @@ class EmbeddingService:
         self._encoders = InputEncoders.for_model(card, tokenizer)
         self._clock = clock
         outputs = card.outputs
-        # Kept, since a set operation on flags takes as long as all other checks together.
-        self._lacking = cache(lambda wanted: next(iter(wanted & ~outputs), None))
+        # Cached, since a set operation on flags takes as long as all other checks together.
+        self._find_missing_output = cache(lambda wanted: next(iter(wanted & ~outputs), None))
         self._micro_batcher = MicroBatcher(card, dispatcher, clock)
         self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
 
     async def embed(self, query: EmbedQuery) -> EmbedResult:
         """Embed the inputs of a query. Raises any RequestError."""
         started = self._clock()
-        self._check(query)
+        self._check_embed(query)
         if is_small(query):
-            rendering = InputRendering(self._encoder_of(query), self.prompt_of(query), self._rules(query))
-            deadline = self._deadline(started, query.timeout)
+            rendering = InputRendering(
+                self._select_encoder(query), self.resolve_prompt(query), self._truncation_rules(query)
+            )
+            deadline = self._compute_deadline(started, query.timeout)
             return await self._micro_batcher.embed(query, rendering, started, deadline)
-        prompt = self.prompt_of(query)
+        prompt = self.resolve_prompt(query)
         characters = sum(map(len, query.inputs))
         sequences = await self._tokenize(
             characters + len(prompt) * len(query.inputs),
-            lambda: self._encoder_of(query).encode(query.inputs, prompt, self._rules(query)),
-            self._deadline(started, query.timeout),
+            lambda: self._select_encoder(query).encode(query.inputs, prompt, self._truncation_rules(query)),
+            self._compute_deadline(started, query.timeout),
         )
         if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) or query.spans is not None:
             self._check_hidden(sum(map(len, sequences)))
-        chosen = await self._chosen(query, prompt)
+        span_tokens = await self._find_span_tokens(query, prompt)
         wanted = query.outputs if query.spans is None else query.outputs | Output.HIDDEN
         request = BatchRequest(sequences, wanted, self.batching.max_hidden_bytes)
-        results, usage = await self._run(request, characters, started, query.timeout)
-        if results.nbytes <= INLINE_BYTES and query.pool_factor is None:
-            finished = finish_outputs(self.card, results, query, chosen)
+        results, usage = await self._submit(request, characters, started, query.timeout)
+        if results.nbytes <= MAX_INLINE_BYTES and query.pool_factor is None:
+            finished = postprocess_outputs(self.card, results, query, span_tokens)
         else:
-            finished = await self.in_thread(finish_outputs, self.card, results, query, chosen)
+            finished = await self.run_in_thread(postprocess_outputs, self.card, results, query, span_tokens)
         return EmbedResult(
             finished.dense,
             finished.sparse,
@@ -132,35 +133,37 @@ class EmbeddingService:
         started = self._clock()
         head = self._check_score(query)
         characters = sum(len(item) if isinstance(item, str) else sum(map(len, item)) for item in query.items)
-        deadline = self._deadline(started, query.timeout)
+        deadline = self._compute_deadline(started, query.timeout)
         sequences = await self._tokenize(characters, lambda: self._encode_items(query), deadline)
         request = BatchRequest(sequences, Output.LOGITS)
-        results, usage = await self._run(request, characters, started, query.timeout)
+        results, usage = await self._submit(request, characters, started, query.timeout)
         logits = results.logits
         assert logits is not None, "asked for"
         check_finite((logits,))
-        return ScoreResult(logits if query.raw else scores(logits, head.scores), head.labels, usage)
+        return ScoreResult(
+            logits if query.raw else apply_score_function(logits, head.scores), head.labels, usage
+        )
 
     async def locate(self, query: EmbedQuery) -> list[list[Token]]:
-        """The tokens that `embed` makes of the inputs, with their places in prompt + input."""
-        self._check(query)
-        _check_listed(query.inputs)
-        encoder, prompt = self._encoder_of(query), self.prompt_of(query)
-        return await self.in_thread(encoder.locate, query.inputs, prompt, self._rules(query))
+        """Return the tokens that `embed` makes of the inputs, with their places in prompt + input."""
+        self._check_embed(query)
+        _check_listing_size(query.inputs)
+        encoder, prompt = self._select_encoder(query), self.resolve_prompt(query)
+        return await self.run_in_thread(encoder.locate, query.inputs, prompt, self._truncation_rules(query))
 
     async def tokenize(self, query: EmbedQuery, *, add_special_tokens: bool) -> list[list[Token]]:
         """All tokens of each text, uncut, with their places in prompt + text, by the tokenizer of what they are."""
         self.check_count(len(query.inputs))
-        _check_listed(query.inputs)
-        tokenizer, prompt = self._reader(query), self.prompt_of(query)
+        _check_listing_size(query.inputs)
+        tokenizer, prompt = self._reader(query), self.resolve_prompt(query)
         texts = [text for text in query.inputs if isinstance(text, str)]
-        return await self.in_thread(
+        return await self.run_in_thread(
             lambda: tokenizer.tokenize(texts, prompt, add_special_tokens=add_special_tokens)
         )
 
     async def shorten(self, texts: Sequence[str], tokens: int) -> list[str]:
         """The beginning of each text that its first `tokens` tokens cover."""
-        return await self.in_thread(self._tokenizer.shorten, texts, tokens)
+        return await self.run_in_thread(self._tokenizer.shorten, texts, tokens)
 
     async def decode(
         self, sequences: Sequence[list[int]], role: Role | None, *, skip_special_tokens: bool
@@ -168,7 +171,7 @@ class EmbeddingService:
         """role: whose ids they are, as of `EmbedQuery`."""
         self.check_count(len(sequences))
         tokenizer = self._reader(EmbedQuery(sequences, role=role))
-        return await self.in_thread(
+        return await self.run_in_thread(
             lambda: tokenizer.decode(sequences, skip_special_tokens=skip_special_tokens)
         )
 
@@ -200,15 +203,15 @@ class EmbeddingService:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _check(self, query: EmbedQuery) -> None:
-        """Everything that can be refused before any work is done, in TEI's order."""
+    def _check_embed(self, query: EmbedQuery) -> None:
+        """Refuse what can be refused before any work is done, in TEI's order."""
         self._check_space(query.vector_space)
         self.check_count(len(query.inputs))
         self.dispatcher.check_room(len(query.inputs))
-        if (lacking := self._lacking(query.outputs)) is not None:
-            given = _names(self.card.outputs)
+        if (lacking := self._find_missing_output(query.outputs)) is not None:
+            given = _name_outputs(self.card.outputs)
             raise WrongModelKind(f"model gives no {OUTPUT_NAMES[lacking]}: it gives {given}")
-        dimensions, pipeline = query.dimensions, card_of(self.card, query).pipeline
+        dimensions, pipeline = query.dimensions, select_card(self.card, query).pipeline
         if dimensions is not None and not 1 <= dimensions <= pipeline.dimensions:
             raise InvalidInput(f"`dimensions` must lie between 1 and {pipeline.dimensions}, got {dimensions}")
         if query.pool_factor is not None and not query.pool_factor >= 1:
@@ -219,10 +222,10 @@ class EmbeddingService:
 
     def _check_score(self, query: ScoreQuery) -> ClassifierHead:
         self._check_space(query.vector_space)
-        head = self._reranker() if query.ranks else None
+        head = self._require_reranker() if query.ranks else None
         self.check_count(len(query.items))
         self.dispatcher.check_room(len(query.items))
-        head = head or self._classifier("classifier")
+        head = head or self._require_classifier("classifier")
         if head.template is None and query.instruction is not None:
             raise InvalidInput("this model takes no instruction")
         if head.template is not None and not all(isinstance(item, Pair) for item in query.items):
@@ -240,21 +243,21 @@ class EmbeddingService:
     def check_ranks(self) -> None:
         """Raise WrongModelKind when the model is not a reranker."""
         if not self.card.ranks_by_vectors:
-            self._reranker()
+            self._require_reranker()
 
-    def _reranker(self) -> ClassifierHead:
-        head = self._classifier("re-ranker")
+    def _require_reranker(self) -> ClassifierHead:
+        head = self._require_classifier("re-ranker")
         if len(head.labels) != 1:
             raise WrongModelKind(
                 f"model is not a re-ranker model: it has {len(head.labels)} labels; use /predict"
             )
         return head
 
-    def _classifier(self, kind: str) -> ClassifierHead:
-        """kind: of model, as the refusal calls it."""
+    def _require_classifier(self, kind: str) -> ClassifierHead:
+        """Return the model's classifier. kind: what a refusal calls the model. Raises WrongModelKind."""
         head = self.card.head
         if not isinstance(head, ClassifierHead):
-            given = _names(self.card.outputs)
+            given = _name_outputs(self.card.outputs)
             raise WrongModelKind(f"model is not a {kind} model: it gives {given}; serve a {kind}")
         return head
 
@@ -264,62 +267,65 @@ class EmbeddingService:
                 f"expected vector space {expected}; this service makes {self.card.vector_space}"
             )
 
-    def prompt_of(self, query: EmbedQuery) -> str:
+    def resolve_prompt(self, query: EmbedQuery) -> str:
         """The text put before each input. Raises UnknownPrompt, InvalidInput."""
-        return prompt_of(self.card, query)
+        return resolve_prompt(self.card, query)
 
-    def _rules(self, query: EmbedQuery | ScoreQuery) -> TruncationRules:
+    def _truncation_rules(self, query: EmbedQuery | ScoreQuery) -> TruncationRules:
         truncates = self.batching.auto_truncate if query.truncate is None else query.truncate
         return TruncationRules(truncates, query.side)
 
-    async def _chosen(self, query: EmbedQuery, prompt: str) -> list[Chosen]:
+    async def _find_span_tokens(self, query: EmbedQuery, prompt: str) -> list[SpanTokens]:
         if query.spans is None:
             return []
         located = await self.locate(query)
         return [
-            choose(tokens, spans, len(prompt), index)
+            find_span_tokens(tokens, spans, len(prompt), index)
             for index, (tokens, spans) in enumerate(zip(located, query.spans, strict=True))
         ]
 
-    def _encoder_of(self, query: EmbedQuery) -> InputEncoder:
+    def _select_encoder(self, query: EmbedQuery) -> InputEncoder:
         return self._encoders.queries if is_query(self.card, query) else self._encoders.documents
 
     def _encode_items(self, query: ScoreQuery) -> list[Tokens]:
-        """One sequence an item. Single texts get no prompt: the default one is for vectors."""
-        rules = self._rules(query)
+        """Encode each item into a sequence. Single texts get no prompt: the default one is for vectors."""
+        rules = self._truncation_rules(query)
         texts = [item for item in query.items if isinstance(item, str)]
         pairs = [item for item in query.items if isinstance(item, Pair)]
         if query.document_tokens is not None:
             shortened = self._tokenizer.shorten([pair.second for pair in pairs], query.document_tokens)
             pairs = [Pair(pair.first, second) for pair, second in zip(pairs, shortened, strict=True)]
-        of_texts = iter(self._tokenizer.encode(texts, "", rules))
-        of_pairs = iter(
+        encoded_texts = iter(self._tokenizer.encode(texts, "", rules))
+        encoded_pairs = iter(
             self._tokenizer.encode_pairs(pairs, rules, prompt=query.instruction or "") if pairs else ()
         )
-        return [next(of_texts if isinstance(item, str) else of_pairs) for item in query.items]
+        return [next(encoded_texts if isinstance(item, str) else encoded_pairs) for item in query.items]
 
     async def _tokenize(
         self, characters: int, encode: Callable[[], Sequence[Tokens]], deadline: float
     ) -> Sequence[Tokens]:
-        """Encode `characters` characters. Raises DeadlineExceeded at `deadline`, a time of the clock: megabytes without
-        a blank take the tokenizer seconds, which nothing can stop, and the client does not wait for them."""
-        if characters <= INLINE_CHARACTERS:
+        """Encode `characters` characters. Raises DeadlineExceeded at `deadline`, a time of the clock.
+
+        Megabytes without a blank take the tokenizer seconds and cannot be interrupted; the client does not wait for
+        them.
+        """
+        if characters <= MAX_INLINE_CHARACTERS:
             return encode()
         seconds = max(0.0, deadline - self._clock())
         try:
             async with asyncio.timeout(seconds):
-                return await self.in_thread(encode)
+                return await self.run_in_thread(encode)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"the inputs were not tokenized within {seconds:.1f} s; send fewer or shorter ones"
             ) from None
 
-    async def _run(
+    async def _submit(
         self, request: BatchRequest, characters: int, started: float, seconds: float | None
     ) -> _RunResult:
-        """started: when the request came. seconds: what the client gives it from there."""
+        """Run a batch request. started: when the request came. seconds: the client's timeout from there on."""
         tokenized = self._clock()
-        done = await self.dispatcher.submit(request, self._deadline(started, seconds))
+        done = await self.dispatcher.submit(request, self._compute_deadline(started, seconds))
         timings = Timings(
             total=self._clock() - started,
             tokenize=tokenized - started,
@@ -328,22 +334,22 @@ class EmbeddingService:
         )
         return _RunResult(done.results, Usage(lengths_of(request.sequences), characters, timings))
 
-    def _deadline(self, started: float, seconds: float | None) -> float:
+    def _compute_deadline(self, started: float, seconds: float | None) -> float:
         max_seconds = self.batching.request_timeout_seconds
         return started + (max_seconds if seconds is None else min(max_seconds, seconds))
 
-    async def in_thread(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+    async def run_in_thread(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
 
-def _check_listed(inputs: Sequence[Input]) -> None:
-    """Listing tokens takes a Python object for each, where vectors take none."""
+def _check_listing_size(inputs: Sequence[Input]) -> None:
+    """Raise BatchTooLarge for texts whose tokens are too many to list: each takes a Python object."""
     characters = sum(map(len, inputs))
-    if characters > LISTED_CHARACTERS:
+    if characters > MAX_LISTED_CHARACTERS:
         raise BatchTooLarge(
-            f"tokens are listed for {LISTED_CHARACTERS} characters in one request, got {characters}"
+            f"tokens are listed for {MAX_LISTED_CHARACTERS} characters in one request, got {characters}"
         )
 
 
-def _names(outputs: Output) -> str:
+def _name_outputs(outputs: Output) -> str:
     return " and ".join(OUTPUT_NAMES[one] for one in outputs)

@@ -1,4 +1,4 @@
-"""Which tokens the spans of a request cover."""
+"""Finds the tokens that the spans of a request cover."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from numpy.typing import NDArray
 from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
-from embedserve_runtime.heads.chunks import Span, members
+from embedserve_runtime.heads.late_chunking import Span, find_tokens_in_span
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.pipeline import Pooling
-from embedserve_runtime.service.roles import card_of
-from embedserve_runtime.service.values import EmbedQuery
+from embedserve_runtime.service.roles import select_card
+from embedserve_runtime.service.types import EmbedQuery
 from embedserve_runtime.tokenizing import Token
 
-# Of one input, the token numbers of each of its spans.
-Chosen = Sequence[NDArray[np.intp]]
-# Spans of one request: a vector each.
+# The token numbers of each span of one input.
+SpanTokens = Sequence[NDArray[np.intp]]
+# Spans of one request; each gives a vector.
 MAX_SPANS = 16_384
 
 
 def check_spans(card: ModelCard, query: EmbedQuery) -> None:
-    """Refuse what cannot be chunked. Raises InvalidInput, WrongModelKind."""
+    """Check that the spans can be pooled. Raises InvalidInput, WrongModelKind."""
     if query.spans is None:
         return
-    pipeline = card_of(card, query).pipeline
+    pipeline = select_card(card, query).pipeline
     if Output.HIDDEN not in card.outputs or pipeline.pooling != (Pooling.MEAN,) or pipeline.dense:
         raise WrongModelKind(
             "spans are pooled by the mean of hidden states; this model makes its vectors in another way"
@@ -50,14 +50,21 @@ def check_spans(card: ModelCard, query: EmbedQuery) -> None:
                 )
 
 
-def choose(tokens: Sequence[Token], spans: Sequence[Span], prompt_length: int, index: int) -> Chosen:
-    """tokens: of an input, with places in prompt + input. Raises InvalidInput for a span without tokens."""
-    places = np.array([_place(token, prompt_length) for token in tokens], dtype=np.int32).reshape(-1, 2)
-    return [_members(places, span, index) for span in spans]
+def find_span_tokens(
+    tokens: Sequence[Token], spans: Sequence[Span], prompt_length: int, index: int
+) -> SpanTokens:
+    """Find the tokens of each span of an input.
+
+    tokens: those of the input, with places in prompt + input. Raises InvalidInput for a span without tokens.
+    """
+    offsets = np.array([_input_offsets(token, prompt_length) for token in tokens], dtype=np.int32).reshape(
+        -1, 2
+    )
+    return [_find_tokens(offsets, span, index) for span in spans]
 
 
-def _members(places: Int32Array, span: Span, index: int) -> NDArray[np.intp]:
-    found = members(places, span)
+def _find_tokens(offsets: Int32Array, span: Span, index: int) -> NDArray[np.intp]:
+    found = find_tokens_in_span(offsets, span)
     if not len(found):
         raise InvalidInput(
             f"input {index}: no token lies in the span from {span[0]} to {span[1]}; it is blank, or the text was cut "
@@ -66,7 +73,7 @@ def _members(places: Int32Array, span: Span, index: int) -> NDArray[np.intp]:
     return found
 
 
-def _place(token: Token, prompt_length: int) -> tuple[int, int]:
+def _input_offsets(token: Token, prompt_length: int) -> tuple[int, int]:
     if token.start is None or token.stop is None or token.stop <= prompt_length:
         return -1, -1
     return max(0, token.start - prompt_length), token.stop - prompt_length

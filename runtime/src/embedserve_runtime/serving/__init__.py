@@ -1,1 +1,5 @@
-"""The life of a server process from its start to its end."""
+"""Runs a server process from its start to its end.
+
+process  the life of the process
+startup  prepares a model for serving
+"""

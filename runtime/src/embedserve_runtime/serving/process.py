@@ -1,11 +1,11 @@
-"""The life of a serving process.
+"""Runs the process of a server.
 
     bind ports -> serve probes -> load, warm up, calibrate (a thread) -> ready -> SIGTERM -> drain -> finish
     -> exit
 
-The ports are open from the first moment, so probes can say what is going on; requests get 503 until the model
-is ready. After SIGTERM the process is not ready at once, but goes on serving until load balancers have moved
-away; then it stops accepting and finishes what it has accepted.
+The ports are open from the beginning, so that probes can report the phase; requests get 503 until the model is ready.
+After SIGTERM the process reports that it is not ready, but goes on serving until load balancers have moved away; then
+it accepts no more requests and finishes those that it has accepted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.server.sockets import Ports, address_of, bind, ports_of
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.service.readiness import Phase, Readiness
-from embedserve_runtime.serving.startup import ServableModel, start
+from embedserve_runtime.serving.startup import ServableModel, prepare_model
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.redaction import Redactor, redactor_for
@@ -57,12 +57,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# After the grace period requests are failed as JSON; this is what writing those answers may take.
+# After the grace period requests get errors; writing those may take this long.
 LAST_ANSWERS_SECONDS = 5.0
 
 
 def run(config: RuntimeConfig) -> int:
-    """Serve until a signal comes; the process's exit code."""
+    """Serve until a signal comes; return the exit code."""
     redactor = redactor_for(config.secrets)
     configure_logs(config.log_level, redactor)
     tune_interpreter()
@@ -70,8 +70,8 @@ def run(config: RuntimeConfig) -> int:
         stay_on_one_node(config.engine.threads or usable_cpus())
     code = _run(config, redactor)
     if any(thread.daemon for thread in threading.enumerate()):
-        # The loader or the engine is still inside a library (the process was stopped while loading, or the grace
-        # period was too short for a batch). Finalising the interpreter under native code aborts the process.
+        # The loader or the engine is still inside a library: the process was stopped while loading, or the grace period
+        # was too short for a batch. Finalising the interpreter under native code would abort the process.
         logging.shutdown()
         os._exit(code)
     return code
@@ -88,7 +88,7 @@ def _run(config: RuntimeConfig, redactor: Redactor) -> int:
                 (management,) = bind(server.host, server.management_port)
                 stack.enter_context(contextlib.closing(management))
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
-                loop.run(_Process(config, ports, management).live())
+                loop.run(_ServerProcess(config, ports, management).run())
     except EmbedserveError as error:
         log.error(
             "cannot serve: %s", error.message, extra={"reason": error.reason, "retryable": error.retryable}
@@ -98,8 +98,8 @@ def _run(config: RuntimeConfig, redactor: Redactor) -> int:
     return 0
 
 
-class _Process:
-    """One run of the server, from open ports to the last answer."""
+class _ServerProcess:
+    """One run of a server, from open ports to the last answer."""
 
     def __init__(self, config: RuntimeConfig, ports: list[Ports], management: socket.socket | None) -> None:
         self._config = config
@@ -108,9 +108,9 @@ class _Process:
         self._readiness = Readiness()
         self._metrics = Metrics(build_request_series())
         self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._drain_ended = asyncio.Event()
         self._broken: str | None = None
-        self._auto_sized: AutoSizedFrontEnd | None = None
+        self._auto_sized_front_end: AutoSizedFrontEnd | None = None
         server = config.server
         self._settings = FrontEndSettings(
             server,
@@ -122,16 +122,18 @@ class _Process:
             waits_for_model=False,
         )
 
-    async def live(self) -> None:
-        """Returns after an orderly stop; raises EmbedserveError when the model cannot be served."""
+    async def run(self) -> None:
+        """Serve until a stop. Raises EmbedserveError when the model cannot be served."""
         self._loop = loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._on_signal, False)
-        loop.add_signal_handler(signal.SIGINT, self._on_signal, True)
-        context = build_server_context(self._settings, self._readiness, self._metrics.requests, self._page)
-        management = self._manage(context)
-        self._front = self._open_front(context)
+        loop.add_signal_handler(signal.SIGTERM, self._handle_signal, False)
+        loop.add_signal_handler(signal.SIGINT, self._handle_signal, True)
+        context = build_server_context(
+            self._settings, self._readiness, self._metrics.requests, self._render_metrics
+        )
+        management = self._open_management(context)
+        self._front_end = self._open_front_end(context)
         serving = asyncio.create_task(self._serve())
-        failing = asyncio.create_task(self._front.wait_for_failure())
+        failing = asyncio.create_task(self._front_end.wait_for_failure())
         try:
             await asyncio.wait((serving, failing), return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
@@ -142,34 +144,36 @@ class _Process:
             for task in (serving, failing):
                 task.cancel()
             await asyncio.wait((serving, failing))
-            await self._front.close()
+            await self._front_end.close()
             if management:
                 await management.abort()
             if context.tracer:
                 await asyncio.to_thread(context.tracer.flush)
 
-    def _manage(self, context: ServerContext) -> HttpServer | None:
+    def _open_management(self, context: ServerContext) -> HttpServer | None:
         if not self._management:
             return None
-        app = create_management_app(context, self._set_current)
+        app = create_management_app(context, self._set_current_space)
         return HttpServer(app, self._management, ConnectionMetrics(self._metrics.requests))
 
-    def _open_front(self, context: ServerContext) -> FrontEnd:
+    def _open_front_end(self, context: ServerContext) -> FrontEnd:
         server = self._settings.server
         if server.grpc_port is None:
-            return self._open_http(context)
-        # Imported here, since the library takes time and memory that a server without gRPC need not spend.
-        from embedserve_runtime.rpc.front import RpcFrontEnd
+            return self._open_http_front_end(context)
+        # Imported here, since the library takes time and memory that a server without gRPC does not need.
+        from embedserve_runtime.rpc.front_end import RpcFrontEnd
         from embedserve_runtime.rpc.server import RpcPorts, RpcServer
 
         ports = RpcPorts(server.host, server.grpc_port, server.pinned_grpc_port, server.space_grpc)
-        return RpcFrontEnd(RpcServer(context, ports), self._open_http(context))
+        return RpcFrontEnd(RpcServer(context, ports), self._open_http_front_end(context))
 
-    def _open_http(self, context: ServerContext) -> FrontEnd:
+    def _open_http_front_end(self, context: ServerContext) -> FrontEnd:
         workers = self._settings.server.http_workers
         if workers == "auto":
-            self._auto_sized = AutoSizedFrontEnd(self._settings, self._ports, context, self._metrics)
-            return self._auto_sized
+            self._auto_sized_front_end = AutoSizedFrontEnd(
+                self._settings, self._ports, context, self._metrics
+            )
+            return self._auto_sized_front_end
         if workers == 1:
             return InProcessFrontEnd(self._settings, self._ports[0], context, self._metrics)
         return WorkerSupervisor(self._settings, self._ports, self._metrics)
@@ -183,8 +187,8 @@ class _Process:
         dispatcher = await self._start_dispatcher()
         if dispatcher is None:
             return
-        self._move(Phase.READY, "serving")
-        self._metrics.ready(True)
+        self._set_phase(Phase.READY, "serving")
+        self._metrics.set_ready(True)
         log.info(
             "ready on %s",
             address_of(self._ports[0].serving),
@@ -198,13 +202,13 @@ class _Process:
         )
         await self._stop.wait()
         if self._broken is not None:
-            await self._end_broken(dispatcher, self._broken)
-        await self._wind_down(dispatcher)
+            await self._stop_broken(dispatcher, self._broken)
+        await self._drain(dispatcher)
 
     async def _start_dispatcher(self) -> Dispatcher | None:
-        """Start the dispatcher and open the front end on it; None when the process was asked to stop before the model
-        was there."""
-        loading = _in_daemon_thread("loader", self._load)
+        """Start the dispatcher and open the front end on it; None when the process was stopped before the model was
+        loaded."""
+        loading = _run_in_daemon_thread("loader", self._load_model)
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait((asyncio.ensure_future(loading), stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -212,52 +216,56 @@ class _Process:
             loading.cancel()
             return None
         loaded = loading.result()
-        if self._auto_sized:
-            await self._auto_sized.grow(loaded.http_workers)
+        if self._auto_sized_front_end:
+            await self._auto_sized_front_end.grow(loaded.http_workers)
         batching, runners = self._config.batching, loaded.runners
         card, engines = runners[0].card, [runner.engine for runner in runners]
         limits = Limits(loaded.max_batch_tokens, batching.max_queue_tokens, batching.max_queue_inputs)
         concurrent_runners = repeat_by_concurrency(runners)
         dispatcher = Dispatcher(
-            concurrent_runners, limits, clock=time.perf_counter, observer=self._front.observer
+            concurrent_runners, limits, clock=time.perf_counter, observer=self._front_end.observer
         )
         if loaded.calibration:
             dispatcher.learn_rate(
                 loaded.calibration.tokens_per_second * len(runners) / len(concurrent_runners)
             )
-        dispatcher.on_batch_failed = self._monitor(dispatcher, loaded, card.main_output).batch_failed
+        dispatcher.on_batch_failed = self._create_engine_monitor(
+            dispatcher, loaded, card.main_output
+        ).batch_failed
         self._vector_space = card.vector_space
         self._metrics.model_loaded(card, loaded.max_batch_tokens, dispatcher, runners)
         model = ServedModel(card, limits, engines)
-        await self._front.open(model, loaded.tokenizer, dispatcher)
+        await self._front_end.open(model, loaded.tokenizer, dispatcher)
         self._open_service(model, loaded.tokenizer, dispatcher)
         return dispatcher
 
-    def _monitor(self, dispatcher: Dispatcher, loaded: ServableModel, wanted: Output) -> EngineMonitor:
+    def _create_engine_monitor(
+        self, dispatcher: Dispatcher, loaded: ServableModel, wanted: Output
+    ) -> EngineMonitor:
         probe = BatchRequest(loaded.tokenizer.encode(["probe"], "", TruncationRules(truncate=True)), wanted)
         return EngineMonitor(dispatcher, probe, time.perf_counter, self._engine_is_broken)
 
     def _engine_is_broken(self, cause: str) -> None:
-        """No later batch survives: say so to who asks, and end the process, so that its container is started anew."""
+        """Report that no batch succeeds any more, and end the process, so that its container is restarted."""
         self._broken = f"the engine runs nothing any more, not even what it ran at the start: {cause}"
-        self._move(Phase.BROKEN, self._broken)
-        self._metrics.ready(False)
+        self._set_phase(Phase.BROKEN, self._broken)
+        self._metrics.set_ready(False)
         self._stop.set()
 
-    async def _end_broken(self, dispatcher: Dispatcher, message: str) -> NoReturn:
-        """Answer what waits, with an error. Raises EngineBroken."""
+    async def _stop_broken(self, dispatcher: Dispatcher, message: str) -> NoReturn:
+        """Answer pending requests with an error. Raises EngineBroken."""
         dispatcher.close(message)
-        self._front.stop()
+        self._front_end.stop()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._front.wait_finished(), LAST_ANSWERS_SECONDS)
+            await asyncio.wait_for(self._front_end.wait_finished(), LAST_ANSWERS_SECONDS)
         raise EngineBroken(f"{message}; the process ends, for a new one to be started")
 
     def _open_service(self, model: ServedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
-        """Open the service for what this process answers beside HTTP's front ends: self-checks, and gRPC where it is
+        """Open the service for what this process answers besides HTTP's front ends: self-checks, and gRPC if it is
         on."""
         try:
             self._readiness.service()
-        except NotReady:  # the front ends are processes of their own, which have services of their own
+        except NotReady:  # the front ends are other processes, which have their own services
             service = EmbeddingService(
                 model.card,
                 tokenizer,
@@ -268,60 +276,62 @@ class _Process:
             )
             self._readiness.open(service)
 
-    def _load(self) -> ServableModel:
-        """On the loading thread."""
-        return start(
+    def _load_model(self) -> ServableModel:
+        """Prepare the model, on the loading thread."""
+        return prepare_model(
             self._config,
-            lambda: self._loop.call_soon_threadsafe(self._move, Phase.WARMING_UP, "the engine is warming up"),
+            lambda: self._loop.call_soon_threadsafe(
+                self._set_phase, Phase.WARMING_UP, "the engine is warming up"
+            ),
         )
 
-    async def _wind_down(self, dispatcher: Dispatcher) -> None:
+    async def _drain(self, dispatcher: Dispatcher) -> None:
         settings = self._config.server
-        self._move(Phase.DRAINING, "the process was asked to stop and finishes its work")
-        self._metrics.ready(False)
+        self._set_phase(Phase.DRAINING, "the process was asked to stop and finishes its work")
+        self._metrics.set_ready(False)
         log.info("stopping", extra={"drain_seconds": settings.endpoint_drain_seconds})
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), settings.endpoint_drain_seconds)
-        self._front.stop()
+            await asyncio.wait_for(self._drain_ended.wait(), settings.endpoint_drain_seconds)
+        self._front_end.stop()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._front.wait_finished(), settings.shutdown_grace_seconds)
+            await asyncio.wait_for(self._front_end.wait_finished(), settings.shutdown_grace_seconds)
         dispatcher.close("the process is shutting down")
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._front.wait_finished(), LAST_ANSWERS_SECONDS)
+            await asyncio.wait_for(self._front_end.wait_finished(), LAST_ANSWERS_SECONDS)
         await asyncio.to_thread(dispatcher.join, LAST_ANSWERS_SECONDS)
         log.info("stopped")
 
-    def _move(self, phase: Phase, message: str) -> None:
+    def _set_phase(self, phase: Phase, message: str) -> None:
         self._readiness.move(phase, message)
-        self._tell()
+        self._publish_status()
 
-    def _set_current(self, space: str) -> None:
+    def _set_current_space(self, space: str) -> None:
         if space != self._readiness.current_space:
             self._readiness.current_space = space
             log.info("the service's name stands for another vector space", extra={"vector_space": space})
-            self._tell()
+            self._publish_status()
 
-    def _tell(self) -> None:
+    def _publish_status(self) -> None:
         readiness = self._readiness
-        self._front.set_status(ServerStatus(readiness.phase, readiness.message, readiness.current_space))
+        self._front_end.set_status(ServerStatus(readiness.phase, readiness.message, readiness.current_space))
 
-    async def _page(self) -> bytes:
+    async def _render_metrics(self) -> bytes:
         return self._metrics.page()
 
-    def _on_signal(self, hurry: bool) -> None:
-        """A second signal ends the drain, whichever it is."""
-        if hurry or self._stop.is_set():
-            self._hurry.set()
+    def _handle_signal(self, ends_drain: bool) -> None:
+        """Stop the process. ends_drain: whether to skip the drain; any second signal does so too."""
+        if ends_drain or self._stop.is_set():
+            self._drain_ended.set()
         self._stop.set()
 
 
 def _close_all(ports: list[Ports]) -> None:
-    """Those too that have come to the list since."""
+    """Close all ports, including those that were added later."""
     for sock in filter(None, itertools.chain.from_iterable(ports)):
         sock.close()
 
 
-def _in_daemon_thread(name: str, function: Callable[[], T]) -> asyncio.Future[T]:
+def _run_in_daemon_thread(name: str, function: Callable[[], T]) -> asyncio.Future[T]:
     """Run a blocking function in a thread that the process does not wait for when it ends."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -335,13 +345,13 @@ def _in_daemon_thread(name: str, function: Callable[[], T]) -> asyncio.Future[T]
             result = function()
         except EmbedserveError as error:
             failure: EmbedserveError = error
-        except Exception as error:  # outermost place of this thread: anything else is a bug, told as such
+        except Exception as error:  # outermost handler of this thread: anything else is a bug
             log.exception("unexpected error while loading the model")
             failure = EmbedserveError(
                 f"unexpected error while loading the model: {type(error).__name__}: {error}"
             )
         else:
-            with contextlib.suppress(RuntimeError):  # the loop is closed already: the process stops
+            with contextlib.suppress(RuntimeError):  # the loop is closed already: the process is stopping
                 loop.call_soon_threadsafe(settle, lambda: future.set_result(result))
             return
         with contextlib.suppress(RuntimeError):

@@ -1,4 +1,4 @@
-"""Loads a model, warms it up and measures it on this machine, until it is ready to serve."""
+"""Prepares a model for serving: loads it, warms it up and measures it on this machine."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ CALIBRATION_SECONDS = 0.5
 class ServableModel:
     """A model that is ready to serve.
 
-    runners: one a device. split: None where no cores are shared, since the engine is none of a CPU's or its threads
-    are a setting. http_workers: as it is set, or as it was measured.
+    runners: one for each device. split: None where cores are not split, since the engine does not run on a CPU or its
+    threads are set. http_workers: as set, or as measured.
     """
 
     runners: Sequence[Runner]
@@ -45,26 +45,28 @@ class ServableModel:
     http_workers: int
 
 
-def start(config: RuntimeConfig, loaded: Callable[[], object]) -> ServableModel:
-    """Start up: returns when the model can serve. loaded: called once when it is in memory. Raises what `load_runners`
-    does."""
-    begun = time.perf_counter()
+def prepare_model(config: RuntimeConfig, on_loaded: Callable[[], object]) -> ServableModel:
+    """Load, warm up and measure a model until it can serve.
+
+    on_loaded: called once when the model is in memory. Raises EmbedserveError.
+    """
+    started = time.perf_counter()
     runners = load_runners(config)
     tokenizer = TextTokenizer.from_card(runners[0].card)
     log.info(
         "model loaded",
         extra={
-            "seconds": round(time.perf_counter() - begun, 3),
+            "seconds": round(time.perf_counter() - started, 3),
             "engines": [asdict(runner.engine) for runner in runners],
         },
     )
-    loaded()
+    on_loaded()
     calibration = _warm_up_and_calibrate(config, runners, tokenizer)
-    found = _allocate_cores(config, runners, tokenizer, calibration)
-    split = found.split
+    allocation = _allocate_cores(config, runners, tokenizer, calibration)
+    split = allocation.split
     if split is not None and split.engine != runners[0].engine.threads:
         engine = config.engine.model_copy(update={"threads": split.engine})
-        # Let go before the same model is loaded again.
+        # Released before the same model is loaded again.
         runners = []
         runners = load_runners(config.model_copy(update={"engine": engine}))
         calibration = _warm_up_and_calibrate(config, runners, tokenizer)
@@ -74,13 +76,13 @@ def start(config: RuntimeConfig, loaded: Callable[[], object]) -> ServableModel:
         rates = {str(m.budget): round(m.tokens_per_second) for m in calibration.measurements}
         log.info("token budget chosen", extra={"max_batch_tokens": budget, "tokens_per_second": rates})
     assert budget != "auto", "calibrated"
-    # What is alive now stays alive: later collections need not look at it.
+    # Objects that are alive now stay alive: later collections need not visit them.
     gc.collect()
     gc.freeze()
     gc.enable()
     if runners[0].engine.device == "cpu":
         use_huge_pages()
-    return ServableModel(runners, tokenizer, budget, calibration, split, found.http_workers)
+    return ServableModel(runners, tokenizer, budget, calibration, split, allocation.http_workers)
 
 
 def _warm_up_and_calibrate(
@@ -89,12 +91,12 @@ def _warm_up_and_calibrate(
     """Warm up all runners and calibrate the first; None where the budget is a setting."""
     size = tokenizer.vocabulary_size
     for runner in runners:
-        warm_up(_main_run(runner), max_length=runner.card.max_length, vocabulary_size=size)
+        warm_up(_bind_main_run(runner), max_length=runner.card.max_length, vocabulary_size=size)
     if config.batching.max_batch_tokens != "auto":
         return None
     first = runners[0]
     return calibrate(
-        _main_run(first),
+        _bind_main_run(first),
         at_once=first.engine.at_once,
         max_length=first.card.max_length,
         vocabulary_size=size,
@@ -103,13 +105,13 @@ def _warm_up_and_calibrate(
     )
 
 
-def _main_run(runner: Runner) -> Callable[[PackedBatch], Results]:
+def _bind_main_run(runner: Runner) -> Callable[[PackedBatch], Results]:
     return partial(runner.run, wanted=runner.card.main_output)
 
 
 @dataclass(frozen=True, slots=True)
 class _CoreAllocation:
-    """How the cores are shared, with the number of HTTP workers."""
+    """How the cores are split, with the number of HTTP workers."""
 
     split: CpuSplit | None
     http_workers: int
@@ -121,12 +123,12 @@ def _allocate_cores(
     tokenizer: TextTokenizer,
     calibration: Calibration | None,
 ) -> _CoreAllocation:
-    """Decide how the cores are shared by how many processes: measured as far as it is not a setting."""
+    """Decide how many processes share the cores, and how: measured, as far as it is not set."""
     threads, server = runners[0].engine.threads, config.server
-    shares = threads is not None and config.engine.threads is None
-    if not shares and server.http_workers != "auto":
+    splits_cores = threads is not None and config.engine.threads is None
+    if not splits_cores and server.http_workers != "auto":
         return _CoreAllocation(None, server.http_workers)
-    tokens_rate = _measure_rate(runners[0], tokenizer, calibration)
+    tokens_rate = _measure_engine_rate(runners[0], tokenizer, calibration)
     workers, cpus = server.first_workers, usable_cpus()
     if server.http_workers == "auto":
         around = measure_overhead(runners[0].card, tokenizer, parity_texts())
@@ -137,20 +139,20 @@ def _allocate_cores(
         }
         log.info("front ends counted", extra={"http_workers": workers, "cpus": cpus, **measured})
     else:
-        around = _tokenizing_seconds(tokenizer)
-    if threads is None or not shares:
+        around = _measure_tokenizing(tokenizer)
+    if threads is None or not splits_cores:
         return _CoreAllocation(None, workers)
     split = split_cpus(cpus, tokenizing=around, engine=threads / tokens_rate, processes=workers)
     _log_split(split)
     return _CoreAllocation(split, workers)
 
 
-def _measure_rate(runner: Runner, tokenizer: TextTokenizer, calibration: Calibration | None) -> float:
+def _measure_engine_rate(runner: Runner, tokenizer: TextTokenizer, calibration: Calibration | None) -> float:
     """Return the tokens per second of one engine."""
     if calibration is not None:
         return calibration.tokens_per_second
     return measure_rate(
-        _main_run(runner),
+        _bind_main_run(runner),
         at_once=runner.engine.at_once,
         max_length=runner.card.max_length,
         vocabulary_size=tokenizer.vocabulary_size,
@@ -169,9 +171,9 @@ def _log_split(split: CpuSplit) -> None:
         )
 
 
-def _tokenizing_seconds(tokenizer: TextTokenizer) -> float:
-    """Measure the CPU seconds per token of tokenizing, over texts of many kinds that are seen for the first time."""
+def _measure_tokenizing(tokenizer: TextTokenizer) -> float:
+    """Measure the CPU seconds per token of tokenizing, over texts of many kinds that were not tokenized before."""
     texts = parity_texts()
-    begun = time.process_time()
+    started = time.process_time()
     tokens = sum(map(len, tokenizer.encode(texts, "", TruncationRules(truncate=True))))
-    return (time.process_time() - begun) / max(tokens, 1)
+    return (time.process_time() - started) / max(tokens, 1)

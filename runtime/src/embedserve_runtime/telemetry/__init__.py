@@ -1,1 +1,10 @@
-"""What the runtime reports about itself: logs, metrics, traces, the termination message."""
+"""Reports what the runtime does.
+
+logs         JSON lines on standard error
+redaction    keeps secrets out of them
+metrics      the metrics page
+requests     the metrics of requests
+series       metric series in shared memory
+tracing      traces over OTLP
+termination  the termination message of the pod
+"""

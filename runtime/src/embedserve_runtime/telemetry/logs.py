@@ -1,6 +1,6 @@
-"""Structured logs: one JSON object a line, on standard error.
+"""Writes structured logs: one JSON object a line, on standard error.
 
-Fields given with `extra=` come out as they are. Secrets are replaced in the whole line, tracebacks included.
+Fields given with `extra=` are written as they are. Secrets are replaced in the whole line, tracebacks included.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from embedserve_runtime.telemetry.redaction import Redactor
 
 log = logging.getLogger(__name__)
 
-# What every record has; anything else on it was given with `extra=`.
+# The attributes of every record; any other was given with `extra=`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
@@ -42,7 +42,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logs(level: str, redactor: Redactor) -> None:
-    """Send everything through the JSON formatter, errors that nobody caught too; libraries speak from warning on."""
+    """Send all logs through the JSON formatter, uncaught exceptions included; libraries log from warning on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(redactor))
     root = logging.getLogger()
@@ -63,15 +63,15 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: Tr
         log.critical("unexpected error", exc_info=(kind, error, traceback))
 
 
-def unread_log(name: str) -> logging.Logger:
-    """Its lines cost what those of others cost, and nobody reads them."""
+def create_discarding_logger(name: str) -> logging.Logger:
+    """Return a logger that formats its lines and discards them, so that measurements include the cost of logging."""
     log = logging.Logger(name, logging.INFO)
-    handler = logging.StreamHandler(_Unread())
+    handler = logging.StreamHandler(_NullStream())
     handler.setFormatter(JsonFormatter(Redactor()))
     log.addHandler(handler)
     return log
 
 
-class _Unread(io.TextIOBase):
+class _NullStream(io.TextIOBase):
     def write(self, text: str, /) -> int:
         return len(text)

@@ -1,6 +1,6 @@
-"""The metrics page: what the engine's process counts, and the sum of what the front ends count.
+"""Renders the metrics page: the metrics of the engine's process, and the sums over the front ends.
 
-All series are there from the first scrape. Updated from the event loop only; what can be read off the queue and the
+All series exist from the first scrape. They are updated from the event loop only; the state of the queue and of the
 processes is read at scrape time.
 """
 
@@ -31,8 +31,8 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class Queue(Protocol):
-    """What the gauges read."""
+class QueueState(Protocol):
+    """The state of the queue that gauges read."""
 
     @property
     def queued_inputs(self) -> int: ...
@@ -43,7 +43,7 @@ class Queue(Protocol):
 
 
 class MeasuredRunner(Protocol):
-    """What is told of each engine."""
+    """A runner with the figures that metrics show."""
 
     @property
     def engine(self) -> EngineFacts: ...
@@ -54,19 +54,20 @@ class MeasuredRunner(Protocol):
 
 
 class Metrics:
-    """Also the dispatcher's observer.
+    """All metrics of the server; also the dispatcher's observer.
 
-    requests: of this process's own front end. pids: processes by the name that their memory is shown under.
+    requests: the metrics of this process's own front end. pids: process ids by the name that their memory has on the
+    page.
     """
 
     def __init__(self, series: RequestSeries) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a time of creation for each series, all the same
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # each series would have the same time of creation
         self.series = series
         self.requests = RequestMetrics(series, series.layout.new_row())
         self.registry = CollectorRegistry()
         self.pids: dict[str, int] = {"engine": os.getpid()}
         self._rows: list[Row] = [self.requests.row]
-        self._queue: Queue | None = None
+        self._queue: QueueState | None = None
         self._runners: Sequence[MeasuredRunner] = ()
         self._engine = _EngineSeries()
         self._add_gauges()
@@ -74,11 +75,11 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         self.registry.register(_MetricsCollector(lambda: series.layout.metrics(self._rows)))
         self.registry.register(_MetricsCollector(self._engine.metrics))
-        self.registry.register(_MetricsCollector(self._memory))
-        self.registry.register(_MetricsCollector(self._engines))
+        self.registry.register(_MetricsCollector(self._collect_memory))
+        self.registry.register(_MetricsCollector(self._collect_engines))
 
     def add_row(self, row: Row) -> None:
-        """Sum up what another front end counts."""
+        """Add the counts of another front end to the sums."""
         self._rows.append(row)
 
     def batch_done(self, *, inputs: int, tokens: int, padding: int, seconds: float, failed: bool) -> None:
@@ -88,7 +89,7 @@ class Metrics:
         self._engine.worker_replaced()
 
     def model_loaded(
-        self, card: ModelCard, max_batch_tokens: int, queue: Queue, runners: Sequence[MeasuredRunner]
+        self, card: ModelCard, max_batch_tokens: int, queue: QueueState, runners: Sequence[MeasuredRunner]
     ) -> None:
         self._runners = runners
         self._model.labels(
@@ -97,7 +98,7 @@ class Metrics:
         self._budget.set(max_batch_tokens)
         self._queue = queue
 
-    def ready(self, ready: bool) -> None:
+    def set_ready(self, ready: bool) -> None:
         self._ready.set(int(ready))
 
     def page(self) -> bytes:
@@ -107,7 +108,7 @@ class Metrics:
         def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
             return Gauge(name, text, labels, registry=self.registry)
 
-        def read(name: str, text: str, value: Callable[[Queue], float]) -> None:
+        def read(name: str, text: str, value: Callable[[QueueState], float]) -> None:
             gauge(name, text).set_function(lambda: float(value(self._queue)) if self._queue else 0.0)
 
         read("embedserve_queue_depth", "Inputs waiting for the engine.", lambda queue: queue.queued_inputs)
@@ -129,28 +130,28 @@ class Metrics:
             lambda: float(len(self.pids) - 1)
         )
 
-    def _engines(self) -> Iterator[Metric]:
+    def _collect_engines(self) -> Iterator[Metric]:
         name = "embedserve_engine_info"
         info = Metric(name, "How the engine on each device runs the model; always 1.", "gauge")
         name = "embedserve_engine_parity"
         parity = Metric(name, "Least cosine of vectors in 8 bit to those in 16, measured at start.", "gauge")
         name = "embedserve_out_of_memory"
-        split = Metric(name, "Batches that did not fit into the device's memory.", "counter")
+        out_of_memory = Metric(name, "Batches that did not fit into the device's memory.", "counter")
         name = "embedserve_recomputed_inputs"
-        again = Metric(
+        recomputed = Metric(
             name, "Inputs that were no numbers in reduced precision and were run in float32.", "counter"
         )
-        for number, running in enumerate(self._runners):
-            facts, at = running.engine, {"engine": str(number)}
+        for number, runner in enumerate(self._runners):
+            facts, labels = runner.engine, {"engine": str(number)}
             what = {"kind": facts.kind, "device": facts.device, "precision": facts.precision}
-            info.add_sample(info.name, at | what | {"attention": facts.attention or ""}, 1.0)
+            info.add_sample(info.name, labels | what | {"attention": facts.attention or ""}, 1.0)
             if facts.parity is not None:
-                parity.add_sample(parity.name, at, facts.parity)
-            split.add_sample(f"{split.name}_total", at, float(running.out_of_memory))
-            again.add_sample(f"{again.name}_total", at, float(running.recomputed))
-        yield from (info, parity, split, again)
+                parity.add_sample(parity.name, labels, facts.parity)
+            out_of_memory.add_sample(f"{out_of_memory.name}_total", labels, float(runner.out_of_memory))
+            recomputed.add_sample(f"{recomputed.name}_total", labels, float(runner.recomputed))
+        yield from (info, parity, out_of_memory, recomputed)
 
-    def _memory(self) -> Iterator[Metric]:
+    def _collect_memory(self) -> Iterator[Metric]:
         name = "embedserve_resident_memory_bytes"
         metric = Metric(name, "Resident memory of each process of the server, bytes.", "gauge")
         for process, pid in self.pids.items():
@@ -159,7 +160,7 @@ class Metrics:
 
 
 class _EngineSeries:
-    """What the engine's process counts itself."""
+    """The series that the engine's process counts."""
 
     def __init__(self) -> None:
         self._layout = layout = SeriesLayout()
@@ -210,7 +211,7 @@ class _EngineSeries:
 
 
 class _MetricsCollector(Collector):
-    """A function as a collector."""
+    """Collects metrics by calling a function."""
 
     def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
         self._collect = collect
@@ -223,7 +224,7 @@ class _MetricsCollector(Collector):
 
 
 def resident_bytes(pid: int) -> int:
-    """0 for a process that has ended."""
+    """Return the resident memory of a process; 0 for one that has ended."""
     try:
         pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
     except (OSError, IndexError):

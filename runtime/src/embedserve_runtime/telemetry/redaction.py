@@ -1,6 +1,6 @@
-"""Keeps secrets out of what the process writes: logs with their tracebacks, termination messages, standard error.
+"""Redacts secrets from what the process writes: logs with their tracebacks, termination messages, standard error.
 
-Errors are written so that they quote no secret. This is for the errors of libraries, which may quote anything.
+The runtime's own errors do not quote secrets. This is for the errors of libraries, which may quote anything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 REDACTED = "***"
 MIN_CHARACTERS = 6
-"""Shorter pieces are left alone: to replace every "true" or "8080" would make logs unreadable."""
+"""Shorter parts are not replaced: without every "true" or "8080" logs would be unreadable."""
 _SECRET_NAME = re.compile(
     r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_KEYS?|ACCESS_KEY|ACCESS_KEY_ID|AUTHORIZATION|\w*_HEADERS)($|_)"
 )
@@ -25,45 +25,46 @@ _PROXY_NAME = re.compile(r"_PROXY$", re.IGNORECASE)
 
 
 class Redactor:
-    """Replaces the secrets that it knows, in every spelling that a library may give them."""
+    """Replaces known secrets, in every spelling that a library may give them."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        spellings = {spelling for secret in secrets for spelling in _spellings(secret)}
-        # Alternatives are tried in order: the longest first, so that no rest of one is left.
+        spellings = {spelling for secret in secrets for spelling in _list_spellings(secret)}
+        # Alternatives are tried in order: the longest comes first, so that no remainder of it is left.
         longest_first = sorted(spellings, key=lambda one: (-len(one), one))
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if spellings else None
 
     def redact(self, text: str) -> str:
-        """`text` with every known secret replaced by `***`."""
+        """Replace every known secret in a text by `***`."""
         return self._pattern.sub(REDACTED, text) if self._pattern is not None else text
 
 
 def redactor_for(settings: Iterable[SecretStr | None]) -> Redactor:
-    """A redactor of the secrets among `settings` and of those in this process's environment."""
+    """Create a redactor for the secrets among `settings` and those in this process's environment."""
     given = [secret.get_secret_value() for secret in settings if secret is not None]
     return Redactor([*given, *secrets_of_environment(os.environ)])
 
 
 def secrets_of_environment(environment: Mapping[str, str]) -> list[str]:
-    """Values of the variables whose names say that they hold secrets, and passwords of proxies."""
+    """Return the values of variables whose names say that they hold secrets, and the passwords of proxies."""
     found = []
     for name, value in environment.items():
         if _PROXY_NAME.search(name):
-            found.append(_password(value))
+            found.append(_read_password(value))
         elif _SECRET_NAME.search(name.upper()) and not _NOT_SECRET_NAME.search(name.upper()):
             found.append(value)
     return [value for value in found if value]
 
 
-def _password(url: str) -> str:
+def _read_password(url: str) -> str:
     try:
         return urlsplit(url).password or ""
     except ValueError:
         return ""
 
 
-def _spellings(secret: str) -> Iterable[str]:
-    """The pieces of a secret between separators, as they are, escaped as in JSON and Python, and quoted for a URL."""
+def _list_spellings(secret: str) -> Iterable[str]:
+    """Yield the parts of a secret between separators: as they are, escaped as in JSON and Python, and quoted for a
+    URL."""
     for piece in {secret.strip(), *re.split(r"[\s,;=]+", secret)}:
         if len(piece) >= MIN_CHARACTERS:
             yield piece

@@ -1,6 +1,6 @@
-"""What a front end counts of its requests: our series and the `te_*` ones of Text Embeddings Inference.
+"""Counts the requests of a front end, in our series and in the `te_*` series of Text Embeddings Inference.
 
-Names, labels and buckets of `te_*` are TEI's, for dashboards that read them. Other than TEI's, all series are there
+Names, labels and buckets of `te_*` are TEI's, for dashboards that read them. Unlike TEI's, all series exist
 from the first scrape, every request is counted once, and count is always success plus failure.
 
 Updated from one event loop only.
@@ -14,7 +14,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from embedserve_runtime.telemetry.series import Family, Histogram, Row, SeriesLayout, TwoHistograms
+from embedserve_runtime.telemetry.series import Histogram, HistogramPair, MetricFamily, Row, SeriesLayout
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 TEI_SECONDS = tuple(1e-5 * 1.5**k for k in range(1, 36))
@@ -24,10 +24,10 @@ STAGES = ("tokenization", "queue", "inference")
 
 
 class RequestFacts(Struct):
-    """What is known of a request, filled in while it is handled. Seconds are means over the inputs.
+    """What is known about a request, filled in while it is handled. Seconds are means over the inputs.
 
-    failure: its cause, if it failed. lengths: tokens of each input, once they are answered.
-    read_seconds: until the body was there; noted for traces only. service_seconds: from there to the results.
+    failure: the cause, if it failed. lengths: the tokens of each input, once they are answered.
+    read_seconds: until the body was read; noted for traces only. service_seconds: from there to the results.
     """
 
     failure: str | None = None
@@ -43,10 +43,10 @@ class RequestFacts(Struct):
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
-    """A request that has been answered. seconds: of all of it, up to now.
+    """A request that has been answered. seconds: the time from its beginning to now.
 
-    rpc_status: of a gRPC call, as that protocol numbers it; method is empty then, route the service, and status what
-    HTTP has for the same.
+    rpc_status: the status number of a gRPC call; then method is empty, route is the service, and status the HTTP status
+    of the same meaning.
     """
 
     method: str
@@ -61,7 +61,7 @@ class FinishedRequest:
 class RequestSeries:
     """The series of one front end; all front ends of a server have the same.
 
-    embedding_routes: those that the `te_*` names count. causes: why a request of them may fail.
+    embedding_routes: the routes that the `te_*` series count. causes: the reasons for which their requests may fail.
     """
 
     def __init__(
@@ -92,20 +92,20 @@ class RequestSeries:
         )
         self.connections = layout.add("gauge", "embedserve_connections", "Open connections of clients.")
         methods = [(method,) for method in METHODS]
-        self.counts = layout.add("plain", "te_request_count", "Requests answered.", ("method",), methods)
+        self.counts = layout.add("untyped", "te_request_count", "Requests answered.", ("method",), methods)
         self.successes = layout.add(
-            "plain", "te_request_success", "Requests answered as asked.", ("method",), methods
+            "untyped", "te_request_success", "Requests answered as asked.", ("method",), methods
         )
         self.failures = layout.add(
-            "plain",
+            "untyped",
             "te_request_failure",
             "Requests answered with an error.",
             ("err",),
             [(cause,) for cause in causes],
         )
-        self.inputs = layout.add("plain", "te_embed_count", "Inputs of requests answered.")
+        self.inputs = layout.add("untyped", "te_embed_count", "Inputs of requests answered.")
         self.inputs_answered = layout.add(
-            "plain", "te_embed_success", "Inputs of requests answered as asked."
+            "untyped", "te_embed_success", "Inputs of requests answered as asked."
         )
         self.request_stages = self._stages("te_request", "of one request")
         self.input_stages = self._stages("te_embed", "of one input")
@@ -117,17 +117,17 @@ class RequestSeries:
         """Set the gauges of a front end that has died to zero."""
         for family in self.layout.families:
             if family.kind == "gauge":
-                for place in family.places().values():
-                    row[place] = 0.0
+                for offset in family.offsets().values():
+                    row[offset] = 0.0
 
-    def _stages(self, prefix: str, what: str) -> tuple[Family, ...]:
+    def _stages(self, prefix: str, what: str) -> tuple[MetricFamily, ...]:
         names = [(f"{prefix}_duration", f"Seconds {what}.")]
         names += [(f"{prefix}_{stage}_duration", f"Seconds {what}: {stage}.") for stage in STAGES]
         return tuple(self.layout.add("histogram", name, text, bounds=TEI_SECONDS) for name, text in names)
 
 
 class RequestMetrics:
-    """Adds to one row."""
+    """Counts requests in one row."""
 
     def __init__(self, series: RequestSeries, row: Row) -> None:
         self.series = series
@@ -135,17 +135,17 @@ class RequestMetrics:
         self._in_flight = series.in_flight.start
         self._connections = series.connections.start
         self._by_status = {
-            (route, int(status)): place for (route, status), place in series.requests.places().items()
+            (route, int(status)): offset for (route, status), offset in series.requests.offsets().items()
         }
         self._durations = {
             route: Histogram(series.durations, row, (route,)) for (route,) in series.durations.members
         }
-        self._counts = {labels[0]: place for labels, place in series.counts.places().items()}
-        self._successes = {labels[0]: place for labels, place in series.successes.places().items()}
-        self._failures = {labels[0]: place for labels, place in series.failures.places().items()}
+        self._counts = {labels[0]: offset for labels, offset in series.counts.offsets().items()}
+        self._successes = {labels[0]: offset for labels, offset in series.successes.offsets().items()}
+        self._failures = {labels[0]: offset for labels, offset in series.failures.offsets().items()}
 
     def work_started(self) -> None:
-        """A request with a body came. Probes and scrapes are not counted: a pod that only says how it is is idle."""
+        """Count a request in flight. Probes and scrapes are not counted: a pod that only answers those is idle."""
         self.row[self._in_flight] += 1
 
     def work_ended(self) -> None:
@@ -175,20 +175,20 @@ class RequestMetrics:
             return
         row[self._successes[method]] += 1
         row[self.series.inputs_answered.start] += inputs
-        of_all, of_tokenizing, of_queue, of_engine = self._stages
-        of_all.observe(seconds, inputs)
-        of_tokenizing.observe(facts.tokenize_seconds, inputs)
-        of_queue.observe(facts.queue_seconds, inputs)
-        of_engine.observe(facts.engine_seconds, inputs)
+        total, tokenizing, queue, engine = self._stages
+        total.observe(seconds, inputs)
+        tokenizing.observe(facts.tokenize_seconds, inputs)
+        queue.observe(facts.queue_seconds, inputs)
+        engine.observe(facts.engine_seconds, inputs)
         lengths = self._lengths
         for length in facts.lengths:
             lengths.observe(length)
 
     @cached_property
-    def _stages(self) -> tuple[TwoHistograms, ...]:
-        """What is added once for a request, and once for each of its inputs."""
+    def _stages(self) -> tuple[HistogramPair, ...]:
+        """The histograms that get a value once for a request and once for each of its inputs."""
         return tuple(
-            TwoHistograms(Histogram(of_request, self.row), Histogram(of_inputs, self.row))
+            HistogramPair(Histogram(of_request, self.row), Histogram(of_inputs, self.row))
             for of_request, of_inputs in zip(
                 self.series.request_stages, self.series.input_stages, strict=True
             )

@@ -1,10 +1,10 @@
 """Metric series as plain numbers in one row of memory.
 
-Adding costs an index and an addition, no lock and no object a label. The row may be memory that another process reads:
-front-end processes count in rows that outlive them, and a scrape adds the rows up.
+Counting costs an index and an addition, without a lock or an object for each label. The row may be memory that another
+process reads: front-end processes count in rows that outlive them, and a scrape adds the rows up.
 
-    Layout    which series there are, and where in a row each has its numbers
-    Histogram adds to one member of a histogram in one row
+    SeriesLayout  the series, and where in a row each has its numbers
+    Histogram     counts in one member of a histogram in one row
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ Labels = tuple[str, ...]
 # float64: whole numbers are exact up to 2^53.
 Row: TypeAlias = "memoryview[float]"
 NUMBER_BYTES = 8
-# `plain` counts up under a name that the text format would not allow a counter.
-Kind = Literal["counter", "plain", "gauge", "histogram"]
+# `untyped` is a counter with a name that the text format does not allow for counters.
+Kind = Literal["counter", "untyped", "gauge", "histogram"]
 
 
 @dataclass(frozen=True)
-class Family:
-    """Series of one name. members: label values of each, in the order of their numbers. start: the first number.
+class MetricFamily:
+    """The series of one metric.
 
-    A histogram's member has a number for each bucket, the one above all bounds included, then the sum.
+    members: the label values of each series, in the order of their numbers. start: the offset of the first number.
+    A member of a histogram has a number for each bucket, the one above all bounds included, then the sum.
     """
 
     kind: Kind
     name: str
-    text: str
+    help: str
     label_names: Labels
     members: tuple[Labels, ...]
     start: int
@@ -43,34 +44,37 @@ class Family:
     def width(self) -> int:
         return len(self.bounds) + 2 if self.kind == "histogram" else 1
 
-    def places(self) -> dict[Labels, int]:
-        """The first number of each member."""
+    def offsets(self) -> dict[Labels, int]:
+        """Return the offset of the first number of each member."""
         return {labels: self.start + index * self.width for index, labels in enumerate(self.members)}
 
     def metric(self, row: Sequence[float]) -> Metric:
+        """Build the metric from the numbers of a row."""
         if self.kind == "histogram":
-            return self._histogram(row)
+            return self._build_histogram(row)
         name = f"{self.name}_total" if self.kind == "counter" else self.name
-        metric = Metric(self.name, self.text, "unknown" if self.kind == "plain" else self.kind)
-        for labels, place in self.places().items():
-            metric.add_sample(name, dict(zip(self.label_names, labels, strict=True)), row[place])
+        metric = Metric(self.name, self.help, "unknown" if self.kind == "untyped" else self.kind)
+        for labels, offset in self.offsets().items():
+            metric.add_sample(name, dict(zip(self.label_names, labels, strict=True)), row[offset])
         return metric
 
-    def _histogram(self, row: Sequence[float]) -> Metric:
-        family = HistogramMetricFamily(self.name, self.text, labels=self.label_names)
+    def _build_histogram(self, row: Sequence[float]) -> Metric:
+        family = HistogramMetricFamily(self.name, self.help, labels=self.label_names)
         names = (*(f"{bound:g}" for bound in self.bounds), "+Inf")
-        for labels, place in self.places().items():
+        for labels, offset in self.offsets().items():
             buckets, total = [], 0.0
-            for offset, name in enumerate(names):
-                total += row[place + offset]
+            for bucket, name in enumerate(names):
+                total += row[offset + bucket]
                 buckets.append((name, total))
-            family.add_metric(labels, buckets, row[place + len(names)])
+            family.add_metric(labels, buckets, row[offset + len(names)])
         return family
 
 
 @dataclass
 class SeriesLayout:
-    families: list[Family] = field(default_factory=list)
+    """Where in a row each series has its numbers."""
+
+    families: list[MetricFamily] = field(default_factory=list)
     size: int = 0
 
     def add(
@@ -82,14 +86,14 @@ class SeriesLayout:
         members: Iterable[Labels] = ((),),
         *,
         bounds: tuple[float, ...] = (),
-    ) -> Family:
-        family = Family(kind, name, text, label_names, tuple(members), self.size, bounds)
+    ) -> MetricFamily:
+        family = MetricFamily(kind, name, text, label_names, tuple(members), self.size, bounds)
         self.families.append(family)
         self.size += family.width * len(family.members)
         return family
 
     def new_row(self) -> Row:
-        return row_in(memoryview(bytearray(self.size * NUMBER_BYTES)))
+        return row_from_memory(memoryview(bytearray(self.size * NUMBER_BYTES)))
 
     def metrics(self, rows: Sequence[Row]) -> Iterator[Metric]:
         """Return the metrics of the sum of all rows."""
@@ -97,19 +101,20 @@ class SeriesLayout:
         return (family.metric(total) for family in self.families)
 
 
-def row_in(memory: memoryview) -> Row:
+def row_from_memory(memory: memoryview) -> Row:
+    """View memory as a row of numbers."""
     return memory.cast("B").cast("d")
 
 
 class Histogram:
-    """Adds to one member. Values on a bound belong to the bucket below it."""
+    """Counts in one member. Values on a bound belong to the bucket below it."""
 
     __slots__ = ("bounds", "row", "start", "sum")
 
-    def __init__(self, family: Family, row: Row, labels: Labels = ()) -> None:
+    def __init__(self, family: MetricFamily, row: Row, labels: Labels = ()) -> None:
         self.bounds = family.bounds
         self.row = row
-        self.start = family.places()[labels]
+        self.start = family.offsets()[labels]
         self.sum = self.start + family.width - 1
 
     def observe(self, value: float, times: int = 1) -> None:
@@ -118,8 +123,8 @@ class Histogram:
         row[self.sum] += value * times
 
 
-class TwoHistograms:
-    """Adds a value to one histogram, and several times to another one of the same bounds and row."""
+class HistogramPair:
+    """Counts a value in one histogram, and several times in another one with the same bounds and row."""
 
     __slots__ = ("_bounds", "_first", "_first_sum", "_row", "_second", "_second_sum")
 

@@ -1,4 +1,4 @@
-"""What a process leaves for the operator when it ends: the pod's termination message.
+"""Writes the pod's termination message, which the operator reads.
 
 The contract is JSON, read by the operator from the container's state: `{"reason", "message", "retryable"}` after a
 failure, `{"model": {...}}` after a fetch.
@@ -17,22 +17,22 @@ from embedserve_runtime.telemetry.redaction import Redactor
 
 log = logging.getLogger(__name__)
 
-# The kubelet keeps 4096 bytes; what is longer would be cut in the middle of the JSON.
-KUBELET_BYTES = 4_096
+# The kubelet keeps 4096 bytes, and would cut a longer message in the middle of the JSON.
+MAX_MESSAGE_BYTES = 4_096
 
 
 def write_termination_message(path: Path, error: EmbedserveError, redactor: Redactor) -> None:
-    """Say why the process could not do its work, in as many of its words as fit."""
+    """Write why the process failed, with as much of the message as fits."""
     message = redactor.redact(error.message)
     content: dict[str, object] = {"reason": error.reason, "message": message, "retryable": error.retryable}
-    while len(orjson.dumps(content)) > KUBELET_BYTES:
+    while len(orjson.dumps(content)) > MAX_MESSAGE_BYTES:
         message = message[: len(message) * 3 // 4]
         content["message"] = message
     _write(path, content)
 
 
 def write_termination_result(path: Path, result: Mapping[str, object]) -> None:
-    """Say what the process has done."""
+    """Write the result of the process."""
     _write(path, result)
 
 

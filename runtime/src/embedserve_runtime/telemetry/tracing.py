@@ -1,8 +1,8 @@
-"""Traces over OTLP/HTTP: a span for each request and one for each stage of its way.
+"""Exports traces over OTLP/HTTP: a span for each request, and one for each of its stages.
 
-Spans are made when a request is done, out of the times that are measured anyway, so that nothing on the way knows of
-them. The SDK's queue of finished spans is bounded and drops what does not fit; its own thread sends them. Sampling,
-headers, limits and resource attributes are the SDK's, from the standard `OTEL_*` variables.
+Spans are created when a request is done, from the times that are measured anyway, so that no stage depends on tracing.
+The SDK's queue of finished spans is bounded and drops what does not fit; its own thread sends them. Sampling, headers,
+limits and resource attributes are the SDK's, from the standard `OTEL_*` variables.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from embedserve_runtime.telemetry.requests import FinishedRequest, RequestFacts
 
-# At the end: so long the spans that are left may take to be sent.
-FLUSH_SECONDS = 3.0
+# The time that sending the last spans may take at the end of the process.
+MAX_FLUSH_SECONDS = 3.0
 SECOND = 1_000_000_000
 
 
 class RequestTracer:
     def __init__(self, endpoint: str | None, model: str) -> None:
         """endpoint: base URL of the collector; None takes `OTEL_EXPORTER_OTLP_*`."""
-        ours = {
+        attributes = {
             "service.name": "embedserve",
             "service.version": version("embedserve-runtime"),
             "embedserve.model": model,
         }
-        resource = Resource.create(ours).merge(OTELResourceDetector().detect())
+        resource = Resource.create(attributes).merge(OTELResourceDetector().detect())
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         url = f"{endpoint.rstrip('/')}/v1/traces" if endpoint else None
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
@@ -43,16 +43,16 @@ class RequestTracer:
         self._propagator = TraceContextTextMapPropagator()
 
     def request_done(self, done: FinishedRequest, headers: Mapping[bytes, bytes]) -> None:
-        """headers: of the request; its W3C trace context is the parent."""
+        """Record the spans of a request. headers: those of the request; their W3C trace context is the parent."""
         end = time.time_ns()
         start = end - int(done.seconds * SECOND)
         span = self._tracer.start_span(
             done.route if done.rpc_status is not None else f"{done.method} {done.route}",
-            context=self._parent(headers),
+            context=self._parent_context(headers),
             kind=SpanKind.SERVER,
             start_time=start,
             attributes={
-                **_protocol(done),
+                **_protocol_attributes(done),
                 "embedserve.request_id": done.request_id,
                 "embedserve.inputs": done.facts.inputs,
                 "embedserve.tokens": sum(done.facts.lengths),
@@ -66,12 +66,12 @@ class RequestTracer:
         span.end(end)
 
     def flush(self) -> None:
-        """Send what is left, for a bounded time. Blocks."""
+        """Send the remaining spans, for a bounded time. Blocks."""
         sending = threading.Thread(target=self._provider.force_flush, name="traces", daemon=True)
         sending.start()
-        sending.join(FLUSH_SECONDS)
+        sending.join(MAX_FLUSH_SECONDS)
 
-    def _parent(self, headers: Mapping[bytes, bytes]) -> Context:
+    def _parent_context(self, headers: Mapping[bytes, bytes]) -> Context:
         carrier = {
             name: headers[name.encode()].decode("latin-1")
             for name in ("traceparent", "tracestate")
@@ -80,25 +80,26 @@ class RequestTracer:
         return self._propagator.extract(carrier, context=Context())
 
     def _add_stages(self, request: Span, start: int, end: int, facts: RequestFacts) -> None:
-        """Stages one after the other; queue and forward are means over the inputs, tokenise reads the JSON too."""
+        """Add a span for each stage, one after another; queue and forward are means over the inputs, tokenize includes
+        reading the JSON."""
         context = set_span_in_context(request)
-        begun = start + int(facts.read_seconds * SECOND)
+        started = start + int(facts.read_seconds * SECOND)
         lengths = (
             ("tokenize", facts.tokenize_seconds),
             ("queue", facts.queue_seconds),
             ("forward", facts.engine_seconds),
         )
-        at = begun
+        at = started
         for name, seconds in lengths:
             until = min(at + int(seconds * SECOND), end)
             self._tracer.start_span(name, context=context, start_time=at).end(until)
             at = until
-        encoding = min(max(begun + int(facts.service_seconds * SECOND), at), end)
+        encoding = min(max(started + int(facts.service_seconds * SECOND), at), end)
         self._tracer.start_span("encode", context=context, start_time=encoding).end(end)
 
 
-def _protocol(done: FinishedRequest) -> dict[str, str | int]:
-    """OpenTelemetry's names for what a protocol has."""
+def _protocol_attributes(done: FinishedRequest) -> dict[str, str | int]:
+    """Return the attributes of the request's protocol, under OpenTelemetry's names."""
     if done.rpc_status is not None:
         return {"rpc.system": "grpc", "rpc.service": done.route, "rpc.grpc.status_code": done.rpc_status}
     return {

@@ -1,31 +1,31 @@
 """Tokenizes inputs into the token ids that the model reads; docs/tokenizing.md has the rules of truncation.
 
-    texts      one text a sequence, with its prompt; id arrays; places of tokens
-    pairs      two texts a sequence, by the tokenizer's own template
-    templates  a written prompt around query and document, for models that answer yes or no
-    reader     the library behind calls that are safe from several threads and bounded in memory
-    layout     what tokenizer.json says, read once
-    words      texts word by word, out of a table, where words do not depend on each other
-    pre_tokenizer  what happens to a word of ASCII around the tokenizer's model
-    compiled   texts of static models by compiled loops
-    characters what the tokenizer makes of each character, for those
-    truncation which tokens stay
-    input_encoders how queries and documents become sequences
+    input_encoders      queries and documents to sequences
+    texts               single texts with their prompt, and id arrays
+    pairs               pairs of texts, by the tokenizer's template
+    templates           pairs in the prompt template of a causal reranker
+    truncation          which tokens stay
+    backend             the tokenizers library, thread-safe and bounded in memory
+    tokenizer_json      what truncation depends on, read from that file
+    pre_tokenizer       what happens to an ASCII word before the model reads it
+    word_tokenizer      texts word by word, with a cache
+    compiled_tokenizer  texts of static models by compiled loops
+    character_tables    what the tokenizer does to each character, for those loops
 
-Calls block for as long as tokenising takes: `service` keeps long ones off the event loop.
+Calls block for as long as tokenizing takes: `service` keeps long ones off the event loop.
 """
 
 from __future__ import annotations
 
+from embedserve_runtime.tokenizing.backend import MAX_SEQUENTIAL_CHARACTERS, MAX_SLICE_TEXTS, Token
 from embedserve_runtime.tokenizing.input_encoders import InputEncoders
-from embedserve_runtime.tokenizing.reader import FEW_CHARACTERS, PIECE_TEXTS, Token
 from embedserve_runtime.tokenizing.templates import TemplateEncoder
 from embedserve_runtime.tokenizing.texts import Input, TextTokenizer
 from embedserve_runtime.tokenizing.truncation import Side, TruncationRules
 
 __all__ = [
-    "FEW_CHARACTERS",
-    "PIECE_TEXTS",
+    "MAX_SEQUENTIAL_CHARACTERS",
+    "MAX_SLICE_TEXTS",
     "Input",
     "InputEncoders",
     "Side",

@@ -1,7 +1,7 @@
-"""Encoders of inputs by their role: most models encode queries like documents, some have an encoder of their own.
+"""Encodes inputs by their role: most models encode queries like documents, some have an encoder of their own for them.
 
 TextEncoder             texts with a prompt, truncated to the model's length
-QueryExpansionEncoder   queries of a multi-vector model: truncated to a length of their own and filled up
+QueryExpansionEncoder   queries of a multi-vector model: truncated to a length of their own and padded
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from embedserve_runtime.engines.base import Int32Array, Tokens, TokenSequence
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import QueryExpansion
-from embedserve_runtime.tokenizing.reader import Token
+from embedserve_runtime.tokenizing.backend import Token
 from embedserve_runtime.tokenizing.texts import Input, TextTokenizer
 from embedserve_runtime.tokenizing.truncation import TruncationRules
 
@@ -32,7 +32,7 @@ class InputEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InputEncoders:
-    """The encoder for each role; the same one where the model does not tell them apart."""
+    """The encoder for each role; the same one where the model treats both alike."""
 
     queries: InputEncoder
     documents: InputEncoder
@@ -49,14 +49,14 @@ class InputEncoders:
         if late is None:
             return cls(plain, plain)
         length = min(late.query_length or card.max_length, card.encoder.max_tokens)
-        return cls(QueryExpansionEncoder(tokenizer.within(length), late.expansion), plain)
+        return cls(QueryExpansionEncoder(tokenizer.with_max_length(length), late.expansion), plain)
 
 
 @dataclass(frozen=True, slots=True)
 class TextEncoder:
     """Encodes texts with a prompt.
 
-    pools_prompt: whether the tokens of the prompt take part in pooling. queries: marks the sequences as such.
+    pools_prompt: whether the tokens of the prompt take part in pooling. queries: whether the sequences are queries.
     """
 
     tokenizer: TextTokenizer
@@ -79,9 +79,9 @@ class TextEncoder:
 
 @dataclass(frozen=True, slots=True)
 class QueryExpansionEncoder:
-    """Encodes queries and fills them up with a token to a fixed length. Id arrays are used as they are.
+    """Encodes queries and pads them with a token to a fixed length. Id arrays are used as they are.
 
-    expansion: None fills nothing up.
+    expansion: None pads nothing.
     """
 
     tokenizer: TextTokenizer
@@ -100,12 +100,12 @@ class QueryExpansionEncoder:
             if isinstance(item, str):
                 tokens += [
                     Token(token.id, token.text, True)
-                    for token in self.tokenizer.named(self._padding(len(tokens)))
+                    for token in self.tokenizer.tokens_without_offsets(self._build_padding(len(tokens)))
                 ]
         return located
 
     def _pad(self, ids: Int32Array) -> TokenSequence:
-        padding = self._padding(len(ids))
+        padding = self._build_padding(len(ids))
         if not len(padding):
             return TokenSequence(ids, query=True)
         hidden = self.expansion is not None and not self.expansion.attend
@@ -113,7 +113,7 @@ class QueryExpansionEncoder:
             np.concatenate((ids, padding)), query=True, attended_length=len(ids) if hidden else None
         )
 
-    def _padding(self, length: int) -> Int32Array:
+    def _build_padding(self, length: int) -> Int32Array:
         if self.expansion is None:
             return np.zeros(0, dtype=np.int32)
         missing = max(0, self.expansion.length - length)

@@ -1,7 +1,7 @@
-"""A written prompt around query and document, for causal models that rank by the probability of "yes".
+"""Builds the prompts of causal rerankers, which judge a document for a query by the probability of "yes".
 
 Sources: the model cards of Qwen3-Reranker (one part holds instruction, query and document) and of
-bge-reranker-v2-gemma (each has a part of its own). Of the document alone tokens are cut.
+bge-reranker-v2-gemma (each has a part of its own). Only the document is truncated.
 """
 
 from __future__ import annotations
@@ -14,38 +14,44 @@ import numpy as np
 
 from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.errors import ConfigError, InputTooLong
+from embedserve_runtime.tokenizing.backend import (
+    EncodedPart,
+    EncodeOptions,
+    TokenizerBackend,
+    split_into_slices,
+)
 from embedserve_runtime.tokenizing.pairs import Pair, check_not_empty
-from embedserve_runtime.tokenizing.reader import Reader, TextPart, TokenNeeds, pieces
 from embedserve_runtime.tokenizing.truncation import TruncationRules, truncate_ids
 
-_PLACES = re.compile(r"\{(instruction|query|document)\}")
+_PLACEHOLDERS = re.compile(r"\{(instruction|query|document)\}")
 _DOCUMENT = "{document}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Frame:
-    """What stands around a document: ids before and after, and the text `lead` that is tokenized together with it.
+class _FilledTemplate:
+    """A template filled with a query: the ids before and after the document, and the text before it within its part,
+    which is tokenized together with it.
 
-    room: tokens that lead and document may have together. lead_tokens: those of the lead alone.
+    room: the number of tokens that prefix and document may have together. prefix_tokens: those of the prefix alone.
     """
 
     head: Int32Array
-    lead: str
+    prefix: str
     tail: Int32Array
     room: int
-    lead_tokens: int
+    prefix_tokens: int
 
 
 class TemplateEncoder:
     """Turns pairs into sequences of at most `max_length` tokens; no special tokens are added to the template's own."""
 
-    def __init__(self, reader: Reader, max_length: int, parts: Sequence[str]) -> None:
-        """parts: texts with the places {instruction}, {query} and {document}. Each part is tokenized on its own and
-        the ids are joined; special tokens are written out. The document is the end of its part.
+    def __init__(self, backend: TokenizerBackend, max_length: int, parts: Sequence[str]) -> None:
+        """parts: texts with the placeholders {instruction}, {query} and {document}. Each part is tokenized on its own
+        and the ids are joined; special tokens are written out. The document ends its part.
 
         Raises ConfigError.
         """
-        places = [place for part in parts for place in _PLACES.findall(part)]
+        places = [place for part in parts for place in _PLACEHOLDERS.findall(part)]
         last = next((i for i, part in enumerate(parts) if part.endswith(_DOCUMENT)), None)
         if last is None or places.count("document") != 1 or "query" not in places:
             raise ConfigError(
@@ -53,77 +59,77 @@ class TemplateEncoder:
                 + ", ".join(map(repr, parts))
             )
         self._before = tuple(parts[:last])
-        self._lead = parts[last].removesuffix(_DOCUMENT)
+        self._prefix = parts[last].removesuffix(_DOCUMENT)
         self._after = tuple(parts[last + 1 :])
-        self._reader = reader
+        self._backend = backend
         self._max_length = max_length
-        if self._frame({"query": "", "instruction": ""}) is None:
+        if self._fill_template({"query": "", "instruction": ""}) is None:
             raise ConfigError(f"max_length {max_length} leaves no room beside the template")
 
     def encode(
         self, pairs: Sequence[Pair], rules: TruncationRules, *, instruction: str = ""
     ) -> list[Int32Array]:
-        """One sequence a pair of query and document; only the document is cut.
+        """Encode each pair of query and document into a sequence; only the document is truncated.
 
         Raises EmptyInput and InputTooLong, naming the pair, and InvalidInput.
         """
         check_not_empty(pairs)
-        needs = TokenNeeds(self._max_length, from_left=not rules.truncate or rules.side == "right")
-        frames: dict[str, _Frame] = {}
+        options = EncodeOptions(self._max_length, from_left=not rules.truncate or rules.side == "right")
+        templates: dict[str, _FilledTemplate] = {}
         sequences: list[Int32Array] = []
-        for piece in pieces(pairs, lambda pair: len(instruction) + len(pair[0]) + len(pair[1])):
+        for piece in split_into_slices(pairs, lambda pair: len(instruction) + len(pair[0]) + len(pair[1])):
             for index, (query, _) in enumerate(piece, len(sequences)):
-                if query not in frames:
-                    frames[query] = self._frame_of(index, query, instruction)
-            texts = [frames[query].lead + document for query, document in piece]
-            parts = self._reader.parts(texts, needs)
+                if query not in templates:
+                    templates[query] = self._fill_or_refuse(index, query, instruction)
+            texts = [templates[query].prefix + document for query, document in piece]
+            parts = self._backend.encode_parts(texts, options)
             for (query, _), text, part in zip(piece, texts, parts, strict=True):
-                sequences.append(self._fit(len(sequences), frames[query], text, part, rules))
+                sequences.append(self._truncate(len(sequences), templates[query], text, part, rules))
         return sequences
 
-    def _frame_of(self, index: int, query: str, instruction: str) -> _Frame:
-        frame = self._frame({"query": query, "instruction": instruction})
-        if frame is None:
+    def _fill_or_refuse(self, index: int, query: str, instruction: str) -> _FilledTemplate:
+        template = self._fill_template({"query": query, "instruction": instruction})
+        if template is None:
             raise InputTooLong(
                 f"input {index}: the query and the model's template leave no room for the document in the "
                 f"{self._max_length} tokens that the model takes; shorten the query, which is never cut"
             )
-        return frame
+        return template
 
-    def _frame(self, values: Mapping[str, str]) -> _Frame | None:
-        """Return the frame of a query; None where not one token of a document fits."""
-        head, tail = self._join(self._before, values), self._join(self._after, values)
+    def _fill_template(self, values: Mapping[str, str]) -> _FilledTemplate | None:
+        """Fill in the values; return None where not one token of a document would fit."""
+        head, tail = self._tokenize_parts(self._before, values), self._tokenize_parts(self._after, values)
         room = self._max_length - len(head) - len(tail)
-        lead = _fill_in(self._lead, values)
-        (body,) = self._reader.bodies([lead], self._max_length, "right")
-        return _Frame(head, lead, tail, room, body.count) if body.count < room else None
+        prefix = _fill_part(self._prefix, values)
+        (body,) = self._backend.tokenize_texts([prefix], self._max_length, "right")
+        return _FilledTemplate(head, prefix, tail, room, body.count) if body.count < room else None
 
-    def _join(self, parts: Sequence[str], values: Mapping[str, str]) -> Int32Array:
-        """Ids of the parts; of a part too long for the model, as many as show that."""
-        texts = [_fill_in(part, values) for part in parts]
-        bodies = self._reader.bodies(texts, self._max_length, "right")
+    def _tokenize_parts(self, parts: Sequence[str], values: Mapping[str, str]) -> Int32Array:
+        """Tokenize the parts and join their ids. A part that is too long for the model is read only so far."""
+        texts = [_fill_part(part, values) for part in parts]
+        bodies = self._backend.tokenize_texts(texts, self._max_length, "right")
         return np.concatenate([np.empty(0, dtype=np.int32), *(body.ids for body in bodies)])
 
-    def _fit(
-        self, index: int, frame: _Frame, text: str, part: TextPart, rules: TruncationRules
+    def _truncate(
+        self, index: int, template: _FilledTemplate, text: str, part: EncodedPart, rules: TruncationRules
     ) -> Int32Array:
         ids = np.array(part.encoding.ids, dtype=np.int32)
-        if len(ids) > frame.room and not rules.truncate:
-            least = "" if part.whole else "at least "
+        if len(ids) > template.room and not rules.truncate:
+            least = "" if part.is_whole else "at least "
             raise InputTooLong(
-                f"input {index} has {least}{len(frame.head) + len(ids) + len(frame.tail)} tokens and the model "
+                f"input {index} has {least}{len(template.head) + len(ids) + len(template.tail)} tokens and the model "
                 f"takes at most {self._max_length}; shorten it or set `truncate` to true"
             )
-        if len(ids) <= frame.room or rules.side == "right":
-            return np.concatenate((frame.head, ids[: frame.room], frame.tail))
-        # The lead stays, then comes the end of the document.
-        leading = self._reader.leading(text, len(frame.lead), frame.lead_tokens)
-        lead = np.array(leading.ids, dtype=np.int32)
+        if len(ids) <= template.room or rules.side == "right":
+            return np.concatenate((template.head, ids[: template.room], template.tail))
+        # The prefix stays, followed by the end of the document.
+        encoded_prefix = self._backend.encode_prefix(text, len(template.prefix), template.prefix_tokens)
+        prefix = np.array(encoded_prefix.ids, dtype=np.int32)
         return np.concatenate(
-            (frame.head, lead, truncate_ids(ids, frame.room - len(lead), "left"), frame.tail)
+            (template.head, prefix, truncate_ids(ids, template.room - len(prefix), "left"), template.tail)
         )
 
 
-def _fill_in(part: str, values: Mapping[str, str]) -> str:
-    """The part with its places filled; braces inside a value mean nothing."""
-    return _PLACES.sub(lambda place: values[place[1]], part)
+def _fill_part(part: str, values: Mapping[str, str]) -> str:
+    """Replace the placeholders of a part; braces inside a value are kept as they are."""
+    return _PLACEHOLDERS.sub(lambda place: values[place[1]], part)

@@ -1,4 +1,4 @@
-"""Truncation of sequences that are too long: pure functions of lengths."""
+"""Truncates sequences that are too long."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""API keys: asked for before a body is read, which is why they are no dependency of the routes."""
+"""Checks API keys before a body is read, which is why they are not a dependency of the routes."""
 
 from __future__ import annotations
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from embedserve_runtime.api.context import context_in
-from embedserve_runtime.api.keys import ApiKeys
-from embedserve_runtime.api.routes import KEYED_ROUTES
+from embedserve_runtime.api.api_keys import ApiKeys
+from embedserve_runtime.api.context import get_scope_context
+from embedserve_runtime.api.routes import PROTECTED_ROUTES
 
 
 class ApiKeyMiddleware:
@@ -17,7 +17,7 @@ class ApiKeyMiddleware:
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        context = context_in(scope)
-        if context.route in KEYED_ROUTES:
+        context = get_scope_context(scope)
+        if context.route in PROTECTED_ROUTES:
             self._keys.check(context.headers)
         await self._app(scope, receive, send)

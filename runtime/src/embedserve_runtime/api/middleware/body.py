@@ -1,4 +1,4 @@
-"""Reads request bodies within bounds of bytes and time, and ends requests whose client goes away."""
+"""Reads request bodies within bounds of bytes and time, and cancels requests whose client disconnects."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ from collections.abc import Mapping
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from embedserve_runtime.api.content_encoding import find_decoder
-from embedserve_runtime.api.context import ServerContext, context_in
+from embedserve_runtime.api.context import ServerContext, get_scope_context
 from embedserve_runtime.api.errors import BodyTooLarge
 from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
-from embedserve_runtime.api.middleware.disconnect import ClientGone, Watch, Watcher
+from embedserve_runtime.api.middleware.disconnect import ClientDisconnected, RequestWatch, RequestWatcher
 
 
 class BodyMiddleware:
-    """Hands the application a request whose body has arrived whole.
+    """Passes requests to the application when their body has arrived completely.
 
-    Bodies of requests that count as work are read here; those of others are left to uvicorn, which throws them away, so
-    that probes are answered by a server that is full. What a request takes of the memory for requests is given back
-    when it is answered.
+    Bodies of requests that count as work are read here; those of others are left to uvicorn, which discards them, so
+    that a full server still answers probes. The memory that a request has reserved is released when it is answered.
     """
 
     def __init__(self, app: ASGIApp, server: ServerContext) -> None:
         self._app = app
         self._memory = server.memory
         self._traces = server.tracer is not None
-        self._watcher = Watcher()
+        self._watcher = RequestWatcher()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        context = context_in(scope)
+        context = get_scope_context(scope)
         if not context.is_work:
             await self._app(scope, receive, send)
             return
@@ -42,17 +41,17 @@ class BodyMiddleware:
                 context.facts.read_seconds = context.seconds
             await self._app(scope, _replay(context.body, receive), send)
         except asyncio.CancelledError:
-            if watch.verdict is None:
+            if watch.cancel_reason is None:
                 raise
             watch.task.uncancel()
-            raise watch.verdict from None
+            raise watch.cancel_reason from None
         finally:
             watch.stop()
             reader.release()
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives a body that has been read, and then what comes behind it."""
+    """Return a `receive` that gives a body that has been read, and then what follows it."""
     is_given = False
 
     async def replay() -> Message:
@@ -66,35 +65,35 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 class _BodyReader:
-    """Reads one body. What it has reserved has to be released when the request is answered."""
+    """Reads one body. Its reserved memory has to be released when the request is answered."""
 
     __slots__ = ("_memory", "_receive", "_reserved", "_watch")
 
-    def __init__(self, memory: RequestMemory, receive: Receive, watch: Watch) -> None:
+    def __init__(self, memory: RequestMemory, receive: Receive, watch: RequestWatch) -> None:
         self._memory = memory
         self._receive = receive
         self._watch = watch
         self._reserved = 0
 
     async def read(self, headers: Mapping[bytes, bytes]) -> bytes:
-        """Raises BodyTooLarge, Overloaded, ClientGone, UnsupportedEncoding or MalformedBody.
+        """Read the body. Raises BodyTooLarge, Overloaded, ClientDisconnected, UnsupportedEncoding or MalformedBody.
 
-        Room is taken for what has come in, not for what is announced: announcing costs a client nothing.
+        Memory is reserved for what has arrived, not for what is announced: announcing costs a client nothing.
         """
         max_bytes = self._memory.max_body_bytes
         if int(headers.get(b"content-length", 0)) > max_bytes:
-            raise self._too_large()
+            raise self._too_large_error()
         decode = find_decoder(headers.get(b"content-encoding", b""))
         self._reserve(MIN_REQUEST_BYTES)
         chunks: list[bytes] = []
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise ClientGone
+                raise ClientDisconnected
             if chunk := message.get("body", b""):
                 self._watch.received += len(chunk)
                 if self._watch.received > max_bytes:
-                    raise self._too_large()
+                    raise self._too_large_error()
                 self._reserve_up_to(self._watch.received)
                 chunks.append(chunk)
             if not message.get("more_body", False):
@@ -118,7 +117,7 @@ class _BodyReader:
         self._memory.reserve(count)
         self._reserved += count
 
-    def _too_large(self) -> BodyTooLarge:
+    def _too_large_error(self) -> BodyTooLarge:
         return BodyTooLarge(
             f"the body is larger than {self._memory.max_body_bytes} bytes; send fewer inputs at a time"
         )

@@ -17,7 +17,7 @@ class CompressionMiddleware:
     """
 
     def __init__(self, app: ASGIApp, min_bytes: int) -> None:
-        """min_bytes: of an answer that is worth it."""
+        """min_bytes: the size from which answers are compressed."""
         self._app = app
         self._min_bytes = min_bytes
 
@@ -34,12 +34,12 @@ def accepts_gzip(accept_encoding: str) -> bool:
     for part in accept_encoding.lower().split(","):
         coding, *parameters = (word.strip() for word in part.split(";"))
         if coding == "gzip":
-            return all(_weight(parameter) > 0 for parameter in parameters)
+            return all(_parse_weight(parameter) > 0 for parameter in parameters)
     return False
 
 
-def _weight(parameter: str) -> float:
-    """Of "q=0.5"; 0 for what is no weight."""
+def _parse_weight(parameter: str) -> float:
+    """Return the weight of a parameter like "q=0.5"; 0 for anything else."""
     name, _, value = parameter.partition("=")
     try:
         weight = float(value)

@@ -1,7 +1,7 @@
-"""Watches requests that take long: for clients that go away, and for bodies that do not arrive.
+"""Watches long requests: for clients that disconnect, and for bodies that do not arrive.
 
-FastAPI goes on with a request whose client is gone, and nothing bounds the time of a body. Most requests are answered
-before anybody looks: they cost an entry in a queue, not a task or a timer of their own.
+FastAPI goes on with a request whose client has disconnected, and does not bound the time of a body. Most requests are
+answered before they are watched: they cost an entry in a queue, not a task or a timer.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ WATCH_SECONDS = 0.02
 """Requests still unanswered after this long get a task that listens for the end of their connection."""
 
 
-class ClientGone(Exception):
-    """The client closed the connection; nobody waits for an answer."""
+class ClientDisconnected(Exception):
+    """The client has closed the connection and does not wait for an answer."""
 
 
-class Watch:
-    """The watch of one request. Cancels the task that handles it, with `verdict` as the reason."""
+class RequestWatch:
+    """Watches one request and cancels the task that handles it. cancel_reason: set when it has done so."""
 
     __slots__ = (
         "_is_due",
@@ -32,16 +32,16 @@ class Watch:
         "_receive",
         "_started",
         "_timer",
-        "is_over",
+        "cancel_reason",
+        "is_stopped",
         "received",
         "task",
-        "verdict",
     )
 
     def __init__(self, task: asyncio.Task[object], receive: Receive) -> None:
         self.task = task
-        self.verdict: ClientGone | BodyTimeout | None = None
-        self.is_over = False
+        self.cancel_reason: ClientDisconnected | BodyTimeout | None = None
+        self.is_stopped = False
         self.received = 0
         self._receive = receive
         self._started = task.get_loop().time()
@@ -51,7 +51,7 @@ class Watch:
         self._listener: asyncio.Task[None] | None = None
 
     def body_is_read(self) -> None:
-        """From here on nobody else receives, so the end of the connection can be listened for."""
+        """Start to listen for a disconnect: from here on nobody else receives."""
         self._reads_body = False
         if self._timer:
             self._timer.cancel()
@@ -59,7 +59,7 @@ class Watch:
             self._listener = self.task.get_loop().create_task(self._listen())
 
     def start(self) -> None:
-        """The request has taken long enough to be watched."""
+        """Start to watch a request that has taken long enough."""
         self._is_due = True
         if self._reads_body:
             self._check_body()
@@ -67,46 +67,47 @@ class Watch:
             self._listener = self.task.get_loop().create_task(self._listen())
 
     def stop(self) -> None:
-        self.is_over = True
+        self.is_stopped = True
         if self._timer:
             self._timer.cancel()
-        # Let go of: the two know each other, and would else keep the request's body until a collection.
+        # Released, since the reference cycle would keep the request's body until a garbage collection.
         listener, self._listener = self._listener, None
         if listener:
             listener.cancel()
 
     def _check_body(self) -> None:
-        """A body may take as long as it comes at a least rate; a client that trickles bytes does not keep its place."""
+        """Cancel a request whose body arrives below the minimum rate: a client that trickles bytes must not block
+        others."""
         loop = self.task.get_loop()
         allowed = limits.BODY_SECONDS + self.received / limits.MIN_BODY_BYTES_PER_SECOND
         due = self._started + allowed
         if loop.time() < due:
             self._timer = loop.call_at(due, self._check_body)
         else:
-            self._end(BodyTimeout(f"the body did not arrive within {allowed:.0f} s"))
+            self._cancel(BodyTimeout(f"the body did not arrive within {allowed:.0f} s"))
 
     async def _listen(self) -> None:
         message = await self._receive()
         if message["type"] == "http.disconnect":
-            self._end(ClientGone())
+            self._cancel(ClientDisconnected())
 
-    def _end(self, verdict: ClientGone | BodyTimeout) -> None:
-        self.verdict = verdict
+    def _cancel(self, cancel_reason: ClientDisconnected | BodyTimeout) -> None:
+        self.cancel_reason = cancel_reason
         self.task.cancel()
 
 
-class Watcher:
-    """Starts the watches of the requests that take long. One timer for all of them."""
+class RequestWatcher:
+    """Starts the watches of long requests, with one timer for all of them."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[float, Watch]] = deque()
+        self._waiting: deque[tuple[float, RequestWatch]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, receive: Receive) -> Watch:
-        """To be called by the task that handles the request, and stopped by it."""
+    def watch(self, receive: Receive) -> RequestWatch:
+        """Create a watch for the request of the current task, which has to stop it."""
         task = asyncio.current_task()
         assert task is not None, "requests are handled in tasks"
-        watch = Watch(task, receive)
+        watch = RequestWatch(task, receive)
         loop = task.get_loop()
         self._waiting.append((loop.time() + WATCH_SECONDS, watch))
         if self._timer is None:
@@ -115,9 +116,9 @@ class Watcher:
 
     def _start_due(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
-        while self._waiting and (self._waiting[0][0] <= now or self._waiting[0][1].is_over):
+        while self._waiting and (self._waiting[0][0] <= now or self._waiting[0][1].is_stopped):
             _, watch = self._waiting.popleft()
-            if not watch.is_over:
+            if not watch.is_stopped:
                 watch.start()
         self._timer = None
         if self._waiting:

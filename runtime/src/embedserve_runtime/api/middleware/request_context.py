@@ -6,9 +6,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from embedserve_runtime.api.context import RequestContext, ServerContext
 from embedserve_runtime.api.error_response import error_response
-from embedserve_runtime.api.errors import CLIENT_GONE
-from embedserve_runtime.api.middleware.disconnect import ClientGone
-from embedserve_runtime.api.routes import OTHER, label_of
+from embedserve_runtime.api.errors import CLIENT_CLOSED_REQUEST
+from embedserve_runtime.api.middleware.disconnect import ClientDisconnected
+from embedserve_runtime.api.routes import OTHER, route_label
 
 _WITH_BODY = frozenset({"POST", "PUT"})
 
@@ -27,14 +27,14 @@ class RequestContextMiddleware:
         if scope["type"] != "http":
             return
         method, path = scope["method"], scope["path"]
-        label = label_of(method, path)
+        label = route_label(method, path)
         context = RequestContext(
             self._server,
             label,
             dict(scope["headers"]),
             is_work=method in _WITH_BODY and label != OTHER,
         )
-        # uvicorn makes the state anew for each request.
+        # uvicorn creates a new state for each request.
         scope.setdefault("state", {})["context"] = context
         inner = {**scope, "method": "GET"} if method == "HEAD" else scope
         status: int | None = None
@@ -53,7 +53,7 @@ class RequestContextMiddleware:
 
         try:
             await self._app(inner, receive, send_with_headers)
-        except ClientGone:
+        except ClientDisconnected:
             pass
         except Exception as error:
             if status is not None:
@@ -62,4 +62,4 @@ class RequestContextMiddleware:
         finally:
             if status is not None and status < 400:
                 context.facts.failure = None
-            context.end(method, CLIENT_GONE if status is None else status)
+            context.end(method, CLIENT_CLOSED_REQUEST if status is None else status)

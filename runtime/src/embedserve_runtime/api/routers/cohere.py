@@ -9,13 +9,13 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from embedserve_runtime.api.context import context_of, service_of
-from embedserve_runtime.api.encoding import RowWriter, base64_rows, rows_in, write_rows
+from embedserve_runtime.api.context import get_context, get_service
+from embedserve_runtime.api.encoding import RowWriter, base64_writer, number_writer, write_rows
 from embedserve_runtime.api.errors import WrongShape
-from embedserve_runtime.api.inputs import note_inputs, prompt_for_input_type, request_options
+from embedserve_runtime.api.inputs import prompt_for_input_type, record_inputs, request_options
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import result_response
-from embedserve_runtime.api.routers.documented import error_responses
+from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.cohere import (
     CohereAnswer,
@@ -26,17 +26,17 @@ from embedserve_runtime.api.schemas.cohere import (
 )
 from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.errors import InvalidInput
-from embedserve_runtime.heads.quantize import Precision
+from embedserve_runtime.heads.quantization import Precision
 from embedserve_runtime.service import EmbedQuery, Role
 
 ROLES: Mapping[str, Role] = {"search_query": "query", "search_document": "document"}
 _WRITERS: dict[str, RowWriter] = {
-    "float": rows_in(Precision.FLOAT32),
-    "int8": rows_in(Precision.INT8),
-    "uint8": rows_in(Precision.UINT8),
-    "binary": rows_in(Precision.BINARY),
-    "ubinary": rows_in(Precision.UBINARY),
-    "base64": base64_rows(Precision.FLOAT32),
+    "float": number_writer(Precision.FLOAT32),
+    "int8": number_writer(Precision.INT8),
+    "uint8": number_writer(Precision.UINT8),
+    "binary": number_writer(Precision.BINARY),
+    "ubinary": number_writer(Precision.UBINARY),
+    "base64": base64_writer(Precision.FLOAT32),
 }
 
 router = APIRouter(route_class=JsonRoute, tags=["Cohere"], responses=error_responses(MessageBody))
@@ -44,10 +44,10 @@ router = APIRouter(route_class=JsonRoute, tags=["Cohere"], responses=error_respo
 
 @router.post("/v2/embed", summary="Vectors, as Cohere's API gives them", response_model=CohereAnswer)
 async def embed(request: Request, body: CohereBody) -> Response:
-    service, context = service_of(request), context_of(request)
+    service, context = get_service(request), get_context(request)
     options = request_options(context, body.model)
-    texts = _texts_of(body)
-    note_inputs(context, len(texts), is_batch=True)
+    texts = _read_texts(body)
+    record_inputs(context, len(texts), is_batch=True)
     if body.max_tokens is not None and body.max_tokens < service.max_length:
         raise InvalidInput(f"`max_tokens` below the model's own {service.max_length} is not supported")
     name, prompt = prompt_for_input_type(body.input_type, service.card)
@@ -81,7 +81,7 @@ async def embed(request: Request, body: CohereBody) -> Response:
     return result_response(request, service, content, embedded.usage)
 
 
-def _texts_of(body: CohereBody) -> list[str]:
+def _read_texts(body: CohereBody) -> list[str]:
     if body.images:
         raise InvalidInput("images cannot be embedded: the model takes text")
     if (body.texts is None) == (body.inputs is None):

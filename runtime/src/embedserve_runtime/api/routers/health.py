@@ -6,10 +6,10 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from embedserve_runtime.api.context import server_of
+from embedserve_runtime.api.context import get_server_context
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import BytesResponse
-from embedserve_runtime.api.routers.documented import error_responses
+from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.probes import ProbeBody
 from embedserve_runtime.api.schemas.tei import ErrorBody
@@ -31,7 +31,7 @@ probe_router = APIRouter(route_class=JsonRoute, tags=["probes"])
 @health_router.get("/", include_in_schema=False)
 @health_router.get("/ping", include_in_schema=False)
 async def health(request: Request) -> Response:
-    readiness = server_of(request).readiness
+    readiness = get_server_context(request).readiness
     if not readiness.is_ready:
         raise NotReady(f"not ready: {readiness.message}")
     return BytesResponse(b"")
@@ -46,10 +46,10 @@ async def health(request: Request) -> Response:
     },
 )
 async def livez(request: Request) -> Response:
-    readiness = server_of(request).readiness
+    readiness = get_server_context(request).readiness
     if readiness.is_broken:
-        return _probe(503, readiness.phase, readiness.message)
-    return _probe(200, "Alive", "the process answers")
+        return _answer_probe(503, readiness.phase, readiness.message)
+    return _answer_probe(200, "Alive", "the process answers")
 
 
 @probe_router.get(
@@ -59,8 +59,8 @@ async def livez(request: Request) -> Response:
     responses={503: {"model": ProbeBody, "description": "Not ready."}},
 )
 async def readyz(request: Request) -> Response:
-    readiness = server_of(request).readiness
-    return _probe(200 if readiness.is_ready else 503, readiness.phase, readiness.message)
+    readiness = get_server_context(request).readiness
+    return _answer_probe(200 if readiness.is_ready else 503, readiness.phase, readiness.message)
 
 
 @probe_router.get(
@@ -70,9 +70,9 @@ async def readyz(request: Request) -> Response:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def metrics(request: Request) -> Response:
-    page = await server_of(request).metrics_page()
+    page = await get_server_context(request).metrics_page()
     return BytesResponse(page, content_type=CONTENT_TYPE)
 
 
-def _probe(status: int, phase: str, message: str) -> Response:
+def _answer_probe(status: int, phase: str, message: str) -> Response:
     return BytesResponse(to_json(ProbeBody(status=str(phase), message=message)), status)

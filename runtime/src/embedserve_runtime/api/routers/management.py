@@ -8,14 +8,14 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from embedserve_runtime.api.context import server_of, service_of
+from embedserve_runtime.api.context import get_server_context, get_service
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import BytesResponse
-from embedserve_runtime.api.routers.documented import error_responses
+from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.probes import CurrentAnswer, CurrentBody, SelfCheck
 from embedserve_runtime.api.schemas.tei import ErrorBody
-from embedserve_runtime.api.self_check import problems_of
+from embedserve_runtime.api.self_check import find_problems
 from embedserve_runtime.engines.results import Output
 
 router = APIRouter(route_class=JsonRoute, tags=["management"], responses=error_responses(ErrorBody, 422, 503))
@@ -23,9 +23,9 @@ router = APIRouter(route_class=JsonRoute, tags=["management"], responses=error_r
 
 @router.get("/selfcheck", summary="Whether the vectors are sound", response_model=SelfCheck)
 async def selfcheck(request: Request) -> Response:
-    service = service_of(request)
+    service = get_service(request)
     card = service.card
-    problems = await problems_of(service)
+    problems = await find_problems(service)
     found = SelfCheck(
         vector_space=card.vector_space,
         dimensions=card.pipeline.dimensions,
@@ -37,7 +37,7 @@ async def selfcheck(request: Request) -> Response:
 
 @router.get("/current", summary="The vector space of this process", response_model=CurrentAnswer)
 async def get_current(request: Request) -> Response:
-    return _current(request)
+    return _answer_current(request)
 
 
 @router.put(
@@ -45,13 +45,13 @@ async def get_current(request: Request) -> Response:
 )
 async def put_current(request: Request, body: CurrentBody) -> Response:
     """The same again changes nothing."""
-    service_of(request)
+    get_service(request)
     set_current: Callable[[str], None] = request.app.state.set_current
     set_current(body.vector_space)
-    return _current(request)
+    return _answer_current(request)
 
 
-def _current(request: Request) -> Response:
-    own = service_of(request).card.vector_space
-    is_current = server_of(request).readiness.elsewhere() is None
+def _answer_current(request: Request) -> Response:
+    own = get_service(request).card.vector_space
+    is_current = get_server_context(request).readiness.forwarding_space() is None
     return BytesResponse(to_json(CurrentAnswer(vector_space=own, current=is_current)))

@@ -10,12 +10,17 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from embedserve_runtime.api.context import context_of, server_of, service_of
-from embedserve_runtime.api.inputs import prompt_for_role, read_inputs, request_options, side_of
+from embedserve_runtime.api.context import get_context, get_server_context, get_service
+from embedserve_runtime.api.inputs import prompt_for_role, read_inputs, request_options, truncation_side
 from embedserve_runtime.api.json_route import JsonRoute
-from embedserve_runtime.api.native_answer import FLOATS, Form, form_of, write_results
+from embedserve_runtime.api.native_response import (
+    FLOAT_PRECISIONS,
+    OutputFormat,
+    resolve_format,
+    write_results,
+)
 from embedserve_runtime.api.responses import result_response
-from embedserve_runtime.api.routers.documented import Responses, error_responses
+from embedserve_runtime.api.routers.error_docs import Responses, error_responses
 from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.api.schemas.native import EncodeAnswer, EncodeBody
 from embedserve_runtime.engines.results import Output
@@ -45,41 +50,41 @@ router = APIRouter(
     response_model=EncodeAnswer,
 )
 async def encode(request: Request, body: EncodeBody) -> Response:
-    service, context = service_of(request), context_of(request)
+    service, context = get_service(request), get_context(request)
     as_bytes = BYTES in context.headers.get(b"accept", b"").lower()
-    wanted = _wanted(body, service)
-    form = form_of(body, service)
+    wanted = _requested_outputs(body, service)
+    output_format = resolve_format(body, service)
     _check_outputs(body, wanted, as_bytes=as_bytes)
-    query = _query_of(request, body, service, wanted)
+    query = _build_query(request, body, service, wanted)
     # Refuses too much text before the engine works for it.
     lists_tokens = body.outputs is not None and "tokens" in body.outputs
     tokens = await service.locate(query) if lists_tokens else None
     embedded = await service.embed(query)
     if as_bytes:
-        return await _bytes_response(request, service, embedded, form)
+        return await _bytes_response(request, service, embedded, output_format)
     members = [
-        b'"model":' + orjson.dumps(server_of(request).model_name),
+        b'"model":' + orjson.dumps(get_server_context(request).model_name),
         b'"vector_space":' + orjson.dumps(service.card.vector_space),
         b'"dtype":' + orjson.dumps(body.dtype),
         b'"encoding":' + orjson.dumps(body.encoding),
         b'"token_counts":' + orjson.dumps(list(embedded.usage.lengths)),
-        *await write_results(form, wanted, service, embedded),
+        *await write_results(output_format, wanted, service, embedded),
     ]
     if tokens is not None:
-        prompt = service.prompt_of(query)
+        prompt = service.resolve_prompt(query)
         listed = await asyncio.to_thread(_write_tokens, query.inputs, len(prompt), tokens)
         members.append(b'"tokens":' + listed)
     return result_response(request, service, b"{" + b",".join(members) + b"}", embedded.usage)
 
 
-def _query_of(request: Request, body: EncodeBody, service: EmbeddingService, wanted: Output) -> EmbedQuery:
-    context = context_of(request)
+def _build_query(request: Request, body: EncodeBody, service: EmbeddingService, wanted: Output) -> EmbedQuery:
+    context = get_context(request)
     options = request_options(context, body.model)
     name, prompt = prompt_for_role(body.input_type, body.prompt_name, body.prompt, service.card)
     return EmbedQuery(
         inputs=read_inputs(context, body.inputs, "inputs"),
         truncate=body.truncate,
-        side=side_of(body.truncation_direction),
+        side=truncation_side(body.truncation_direction),
         prompt_name=name,
         prompt=prompt,
         normalize=body.normalize,
@@ -95,8 +100,9 @@ def _query_of(request: Request, body: EncodeBody, service: EmbeddingService, wan
     )
 
 
-def _wanted(body: EncodeBody, service: EmbeddingService) -> Output:
-    """Tokens alone come with what the model is for: their request runs like any other. Spans are a result too."""
+def _requested_outputs(body: EncodeBody, service: EmbeddingService) -> Output:
+    """Return the outputs to compute. A request for tokens only computes the model's main output. Spans are a result
+    too."""
     wanted = Output(0)
     for name in body.outputs or ():
         wanted |= OUTPUTS.get(name, Output(0))
@@ -110,15 +116,15 @@ def _check_outputs(body: EncodeBody, wanted: Output, *, as_bytes: bool) -> None:
         wanted is not Output.DENSE or "tokens" in (body.outputs or ()) or body.spans is not None
     ):
         raise InvalidInput(f"{BYTES.decode()} carries dense vectors only; accept JSON for other outputs")
-    if wanted & (Output.HIDDEN | Output.MULTI_VECTOR) and body.dtype not in FLOATS:
+    if wanted & (Output.HIDDEN | Output.MULTI_VECTOR) and body.dtype not in FLOAT_PRECISIONS:
         raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
 
 
 async def _bytes_response(
-    request: Request, service: EmbeddingService, embedded: EmbedResult, form: Form
+    request: Request, service: EmbeddingService, embedded: EmbedResult, output_format: OutputFormat
 ) -> Response:
-    rows = await asyncio.to_thread(form.quantized, embedded.dense)
-    headers = ((DTYPE, form.precision.encode()), (SHAPE, b"%d,%d" % rows.shape))
+    rows = await asyncio.to_thread(output_format.quantize, embedded.dense)
+    headers = ((DTYPE, output_format.precision.encode()), (SHAPE, b"%d,%d" % rows.shape))
     return result_response(
         request, service, rows.tobytes(), embedded.usage, headers=headers, content_type=BYTES
     )
@@ -127,13 +133,13 @@ async def _bytes_response(
 def _write_tokens(inputs: Sequence[Input], prompt_length: int, located: list[list[Token]]) -> bytes:
     return orjson.dumps(
         [
-            [_token(token, prompt_length if isinstance(item, str) else 0) for token in tokens]
+            [_write_token(token, prompt_length if isinstance(item, str) else 0) for token in tokens]
             for item, tokens in zip(inputs, located, strict=True)
         ]
     )
 
 
-def _token(token: Token, prompt_length: int) -> dict[str, int | str | bool | None]:
+def _write_token(token: Token, prompt_length: int) -> dict[str, int | str | bool | None]:
     """As `EncodedToken` documents it; a model instance for each of a million tokens would take seconds."""
     start, stop = token.start, token.stop
     if start is None or stop is None or stop <= prompt_length:

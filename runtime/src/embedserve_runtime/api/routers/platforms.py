@@ -13,12 +13,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from embedserve_runtime.api.context import RequestContext, context_of, service_of
-from embedserve_runtime.api.inputs import note_inputs
+from embedserve_runtime.api.context import RequestContext, get_context, get_service
+from embedserve_runtime.api.inputs import record_inputs
 from embedserve_runtime.api.json_route import JsonRoute
-from embedserve_runtime.api.responses import BytesResponse, space_header
-from embedserve_runtime.api.routers.documented import error_responses
-from embedserve_runtime.api.routers.tei import compare, run_task
+from embedserve_runtime.api.responses import BytesResponse, vector_space_header
+from embedserve_runtime.api.routers.error_docs import error_responses
+from embedserve_runtime.api.routers.tei import answer_similarity, run_task
 from embedserve_runtime.api.routers.tei_tasks import (
     TeiTask,
     embed_task,
@@ -26,7 +26,7 @@ from embedserve_runtime.api.routers.tei_tasks import (
     rerank_task,
     sparse_task,
 )
-from embedserve_runtime.api.schemas.reading import read_python
+from embedserve_runtime.api.schemas.parsing import read_python
 from embedserve_runtime.api.schemas.tei import (
     EmbedBody,
     ErrorBody,
@@ -50,8 +50,8 @@ async def default(request: Request, body: PlatformBody) -> Response:
     """The model's own task, or a similarity."""
     content = body.content
     if isinstance(content.get("inputs"), dict):
-        return await compare(request, read_python(SimilarityBody, content))
-    return await run_task(request, _task_of(context_of(request), service_of(request).card, content))
+        return await answer_similarity(request, read_python(SimilarityBody, content))
+    return await run_task(request, _choose_task(get_context(request), get_service(request).card, content))
 
 
 @router.post("/invocations", summary="As Amazon SageMaker calls it", response_model=Any)
@@ -61,23 +61,25 @@ async def invocations(request: Request, body: PlatformBody) -> Response:
 
 @router.post("/vertex", summary="As Vertex AI calls it", response_model=Any)
 async def vertex(request: Request, body: VertexBody) -> Response:
-    service, context = service_of(request), context_of(request)
+    service, context = get_service(request), get_context(request)
     if not body.instances:
         raise EmptyInput("`instances` cannot be empty")
     # Each instance has an input at least: refused before any of them is looked at.
     service.check_room(len(body.instances))
-    tasks = [_instance(context, service, index, content) for index, content in enumerate(body.instances)]
+    tasks = [
+        _build_instance_task(context, service, index, content) for index, content in enumerate(body.instances)
+    ]
     count = sum(task.inputs for task in tasks)
-    note_inputs(context, count, is_batch=True)
+    record_inputs(context, count, is_batch=True)
     service.check_room(count)
     predictions = await _run_all(service, tasks)
     return BytesResponse(
-        b'{"predictions":[' + b",".join(predictions) + b"]}", headers=(space_header(service),)
+        b'{"predictions":[' + b",".join(predictions) + b"]}", headers=(vector_space_header(service),)
     )
 
 
-def _task_of(context: RequestContext, card: ModelCard, content: Any, where: str = "") -> TeiTask:
-    """What the model is for, or a ranking where the body is one. Raises WrongShape."""
+def _choose_task(context: RequestContext, card: ModelCard, content: Any, where: str = "") -> TeiTask:
+    """Choose the model's main task, or a ranking where the body is one. Raises WrongShape."""
     if card.main_output in (Output.LOGITS, Output.MULTI_VECTOR) and _is_ranking(content):
         return rerank_task(context, read_python(RerankBody, content, where))
     if card.main_output is Output.LOGITS:
@@ -91,14 +93,16 @@ def _is_ranking(content: Any) -> bool:
     return isinstance(content, dict) and "query" in content and "texts" in content
 
 
-def _instance(context: RequestContext, service: EmbeddingService, index: int, content: Any) -> TeiTask:
+def _build_instance_task(
+    context: RequestContext, service: EmbeddingService, index: int, content: Any
+) -> TeiTask:
     if _is_ranking(content):
         service.check_ranks()
-    return _task_of(context, service.card, content, f"instance {index}")
+    return _choose_task(context, service.card, content, f"instance {index}")
 
 
 async def _run_all(service: EmbeddingService, tasks: list[TeiTask]) -> list[bytes]:
-    """Answers of all instances; the first failure ends the others."""
+    """Run all tasks concurrently; the first failure cancels the others."""
 
     async def run_one(task: TeiTask) -> bytes:
         content, _ = await task.run(service)

@@ -8,11 +8,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from embedserve_runtime.api.context import context_of, server_of, service_of
-from embedserve_runtime.api.inputs import note_inputs, request_options
+from embedserve_runtime.api.context import get_context, get_server_context, get_service
+from embedserve_runtime.api.inputs import record_inputs, request_options
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import result_response
-from embedserve_runtime.api.routers.documented import error_responses
+from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.cohere import CohereVersion
 from embedserve_runtime.api.schemas.messages import MessageBody
@@ -47,11 +47,11 @@ async def rerank_v2(request: Request, body: RankBody) -> Response:
 
 async def _rerank(request: Request, body: RankBody, version: Literal["1", "2"]) -> Response:
     """The versions differ in the number that they answer."""
-    service, context = service_of(request), context_of(request)
+    service, context = get_service(request), get_context(request)
     options = request_options(context, body.model)
     _check(body)
     count = len(body.documents)
-    note_inputs(context, count, is_batch=True)
+    record_inputs(context, count, is_batch=True)
     service.check_room(count)  # before a pair is made for each document
     texts = [item if isinstance(item, str) else item.text for item in body.documents]
     query = ScoreQuery(
@@ -75,7 +75,7 @@ async def _rerank(request: Request, body: RankBody, version: Literal["1", "2"]) 
     tokens = scored.usage.tokens
     answer = RankAnswer(
         id=context.request_id,
-        model=server_of(request).model_name,
+        model=get_server_context(request).model_name,
         results=results,
         meta=RankMeta(
             api_version=CohereVersion(version=version),

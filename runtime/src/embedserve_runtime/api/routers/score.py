@@ -7,15 +7,15 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from embedserve_runtime.api.context import context_of, server_of, service_of
-from embedserve_runtime.api.encoding import number_arrays
-from embedserve_runtime.api.inputs import note_inputs, request_options, side_of
+from embedserve_runtime.api.context import get_context, get_server_context, get_service
+from embedserve_runtime.api.encoding import write_number_arrays
+from embedserve_runtime.api.inputs import record_inputs, request_options, truncation_side
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import result_response
-from embedserve_runtime.api.routers.documented import error_responses
+from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.api.schemas.score import ScoreAnswer, ScoreBody
-from embedserve_runtime.service import Measure, RelevanceQuery, relevance
+from embedserve_runtime.service import Measure, RelevanceQuery, compute_relevance
 
 router = APIRouter(route_class=JsonRoute, tags=["native"], responses=error_responses(MessageBody))
 
@@ -26,36 +26,36 @@ router = APIRouter(route_class=JsonRoute, tags=["native"], responses=error_respo
     response_model=ScoreAnswer,
 )
 async def score(request: Request, body: ScoreBody) -> Response:
-    service, context = service_of(request), context_of(request)
+    service, context = get_service(request), get_context(request)
     options = request_options(context, body.model)
-    note_inputs(context, len(body.documents), is_batch=True)
+    record_inputs(context, len(body.documents), is_batch=True)
     query = RelevanceQuery(
         body.query,
         body.documents,
-        weights=_weights_of(body),
+        weights=_read_weights(body),
         divide=body.divide_by_weights,
         query_prompt_name=body.query_prompt_name,
         document_prompt_name=body.document_prompt_name,
         truncate=body.truncate,
-        side=side_of(body.truncation_direction),
+        side=truncation_side(body.truncation_direction),
         vector_space=options.vector_space,
         timeout=options.timeout,
     )
-    found = await relevance(service, query)
+    found = await compute_relevance(service, query)
     measures = b",".join(
-        b'"%b":%b' % (measure.encode(), number_arrays(scores, 0))
+        b'"%b":%b' % (measure.encode(), write_number_arrays(scores, 0))
         for measure, scores in found.measures.items()
     )
     members = (
-        b'"model":' + orjson.dumps(server_of(request).model_name),
+        b'"model":' + orjson.dumps(get_server_context(request).model_name),
         b'"vector_space":' + orjson.dumps(service.card.vector_space),
-        b'"scores":' + number_arrays(found.scores, 0),
+        b'"scores":' + write_number_arrays(found.scores, 0),
         b'"measures":{' + measures + b"}",
         b'"weights":' + orjson.dumps({str(name): weight for name, weight in found.weights.items()}),
     )
     return result_response(request, service, b"{" + b",".join(members) + b"}", found.usage)
 
 
-def _weights_of(body: ScoreBody) -> dict[Measure, float]:
+def _read_weights(body: ScoreBody) -> dict[Measure, float]:
     given = {measure: getattr(body.weights, measure, None) for measure in Measure}
     return {measure: weight for measure, weight in given.items() if weight is not None}

@@ -12,26 +12,26 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from embedserve_runtime.api.context import context_of, server_of, service_of
-from embedserve_runtime.api.encoding import number_arrays, write_matrices
+from embedserve_runtime.api.context import get_context, get_server_context, get_service
+from embedserve_runtime.api.encoding import write_matrices, write_number_arrays
 from embedserve_runtime.api.inputs import (
-    note_inputs,
     prompt_for_role,
     read_ids,
     read_texts,
+    record_inputs,
     request_options,
-    side_of,
+    truncation_side,
 )
 from embedserve_runtime.api.json_route import JsonRoute
-from embedserve_runtime.api.responses import BytesResponse, result_response, space_header
-from embedserve_runtime.api.routers.documented import error_responses
+from embedserve_runtime.api.responses import BytesResponse, result_response, vector_space_header
+from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.routers.tei_tasks import (
     TeiTask,
+    build_tokens_query,
     embed_task,
     predict_task,
     rerank_task,
     sparse_task,
-    tokens_query,
 )
 from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.tei import (
@@ -57,7 +57,7 @@ from embedserve_runtime.api.schemas.tei import (
 from embedserve_runtime.engines.base import EngineFacts
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput
-from embedserve_runtime.heads.similarity import cosines
+from embedserve_runtime.heads.similarity import cosine_similarities
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, MultiVectorHead, SparseHead
 from embedserve_runtime.service import TOKENIZER_THREADS, EmbedQuery
@@ -65,24 +65,24 @@ from embedserve_runtime.tokenizing import Token
 
 VERSION = version("embedserve-runtime")
 _TEI_POOLING = {"last": "last_token"}
-"""Where TEI calls a pooling by another name."""
+"""Poolings that TEI calls by another name."""
 
 router = APIRouter(route_class=JsonRoute, tags=["TEI"], responses=error_responses(ErrorBody))
 
 
 @router.post("/embed", summary="Vectors of one or more inputs", response_model=list[list[float]])
 async def embed(request: Request, body: EmbedBody) -> Response:
-    return await run_task(request, embed_task(context_of(request), body))
+    return await run_task(request, embed_task(get_context(request), body))
 
 
 @router.post("/embed_sparse", summary="Sparse vectors", response_model=list[list[SparseItem]])
 async def embed_sparse(request: Request, body: TokensBody) -> Response:
-    return await run_task(request, sparse_task(context_of(request), body))
+    return await run_task(request, sparse_task(get_context(request), body))
 
 
 @router.post("/rerank", summary="Scores of texts for a query, the best first", response_model=list[RankItem])
 async def rerank(request: Request, body: RerankBody) -> Response:
-    return await run_task(request, rerank_task(context_of(request), body))
+    return await run_task(request, rerank_task(get_context(request), body))
 
 
 @router.post(
@@ -91,12 +91,12 @@ async def rerank(request: Request, body: RerankBody) -> Response:
     response_model=list[PredictItem] | list[list[PredictItem]],
 )
 async def predict(request: Request, body: PredictBody) -> Response:
-    return await run_task(request, predict_task(context_of(request), body))
+    return await run_task(request, predict_task(get_context(request), body))
 
 
 async def run_task(request: Request, task: TeiTask) -> Response:
-    """The answer of a task. Raises any RequestError."""
-    service = service_of(request)
+    """Run a task and create its answer. Raises any RequestError."""
+    service = get_service(request)
     content, usage = await task.run(service)
     return result_response(request, service, content, usage)
 
@@ -108,55 +108,55 @@ async def run_task(request: Request, task: TeiTask) -> Response:
 )
 async def embed_all(request: Request, body: TokensBody) -> Response:
     """The encoder's last hidden states: special tokens included, not normalised, no dense modules."""
-    service = service_of(request)
-    embedded = await service.embed(tokens_query(context_of(request), body, Output.HIDDEN))
+    service = get_service(request)
+    embedded = await service.embed(build_tokens_query(get_context(request), body, Output.HIDDEN))
     matrices = await write_matrices(embedded.hidden)
     return result_response(request, service, b"[" + matrices + b"]", embedded.usage)
 
 
 @router.post("/similarity", summary="Cosine similarities of sentences to one", response_model=list[float])
 async def similarity(request: Request, body: SimilarityBody) -> Response:
-    return await compare(request, body)
+    return await answer_similarity(request, body)
 
 
-async def compare(request: Request, body: SimilarityBody) -> Response:
-    """The cosines of sentences with one. Raises any RequestError."""
-    service, context = service_of(request), context_of(request)
+async def answer_similarity(request: Request, body: SimilarityBody) -> Response:
+    """Answer with the cosines of sentences to one sentence. Raises any RequestError."""
+    service, context = get_service(request), get_context(request)
     sentences = body.inputs.sentences
     if not sentences:
         raise EmptyInput("`sentences` cannot be empty")
-    note_inputs(context, len(sentences) + 1, is_batch=True)
+    record_inputs(context, len(sentences) + 1, is_batch=True)
     parameters = body.parameters or SimilarityParameters()
     options = request_options(context)
     query = EmbedQuery(
         inputs=[body.inputs.source_sentence, *sentences],
         truncate=parameters.truncate,
-        side=side_of(parameters.truncation_direction),
+        side=truncation_side(parameters.truncation_direction),
         prompt_name=parameters.prompt_name,
         vector_space=options.vector_space,
         timeout=options.timeout,
     )
     embedded = await service.embed(query)
-    scores = cosines(embedded.dense[0], embedded.dense[1:])
-    return result_response(request, service, number_arrays(scores, 0), embedded.usage)
+    scores = cosine_similarities(embedded.dense[0], embedded.dense[1:])
+    return result_response(request, service, write_number_arrays(scores, 0), embedded.usage)
 
 
 @router.post("/tokenize", summary="Tokens of texts, with their places", response_model=list[list[TokenItem]])
 async def tokenize(request: Request, body: TokenizeBody) -> Response:
-    service = service_of(request)
-    texts = read_texts(context_of(request), body.inputs)
+    service = get_service(request)
+    texts = read_texts(get_context(request), body.inputs)
     name, prompt = prompt_for_role(body.input_type, body.prompt_name, None, service.card)
     query = EmbedQuery(texts, prompt_name=name, prompt=prompt, role=body.input_type)
     tokenized = await service.tokenize(query, add_special_tokens=body.add_special_tokens)
-    content = await asyncio.to_thread(_write_tokens, texts, service.prompt_of(query), tokenized)
+    content = await asyncio.to_thread(_write_tokens, texts, service.resolve_prompt(query), tokenized)
     return BytesResponse(content)
 
 
 @router.post("/decode", summary="Texts of token ids", response_model=list[str])
 async def decode(request: Request, body: DecodeBody) -> Response:
-    service = service_of(request)
+    service = get_service(request)
     sequences = read_ids(body.ids, "ids")
-    note_inputs(context_of(request), len(sequences), is_batch=sequences[:1] != [body.ids])
+    record_inputs(get_context(request), len(sequences), is_batch=sequences[:1] != [body.ids])
     texts = await service.decode(sequences, body.input_type, skip_special_tokens=body.skip_special_tokens)
     return BytesResponse(orjson.dumps(texts))
 
@@ -168,7 +168,7 @@ async def decode(request: Request, body: DecodeBody) -> Response:
     responses=error_responses(ErrorBody, 401, 503),
 )
 async def info(request: Request) -> Response:
-    service, server = service_of(request), server_of(request)
+    service, server = get_service(request), get_server_context(request)
     card, batching = service.card, service.batching
     limits = service.dispatcher.limits
     content = InfoBody(
@@ -176,7 +176,7 @@ async def info(request: Request) -> Response:
         model_sha=card.revision,
         model_dtype=service.engines[0].precision,
         served_model_name=server.model_name,
-        model_type=_model_type(card),
+        model_type=_describe_model_type(card),
         max_concurrent_requests=limits.queue_inputs,
         max_input_length=service.max_length,
         max_batch_tokens=limits.batch_tokens,
@@ -191,14 +191,14 @@ async def info(request: Request) -> Response:
         normalize=card.pipeline.normalize,
         prompts=list(card.prompts),
         default_prompt=card.default_prompt,
-        engine=_engine(service.engines),
+        engine=_describe_engines(service.engines),
         http_workers=server.http_workers,
     )
-    return BytesResponse(to_json(content), headers=(space_header(service),))
+    return BytesResponse(to_json(content), headers=(vector_space_header(service),))
 
 
-def _engine(engines: Sequence[EngineFacts]) -> EngineBody:
-    """All are of one kind."""
+def _describe_engines(engines: Sequence[EngineFacts]) -> EngineBody:
+    """Describe the engines, which are all of one kind."""
     first = engines[0]
     return EngineBody(
         kind=first.kind,
@@ -210,7 +210,7 @@ def _engine(engines: Sequence[EngineFacts]) -> EngineBody:
     )
 
 
-def _model_type(card: ModelCard) -> ModelType:
+def _describe_model_type(card: ModelCard) -> ModelType:
     match card.head:
         case ClassifierHead() as head:
             labels = LabelsModelType(
@@ -230,12 +230,12 @@ def _model_type(card: ModelCard) -> ModelType:
 def _write_tokens(texts: list[str], prompt: str, tokenized: list[list[Token]]) -> bytes:
     lists = []
     for text, tokens in zip(texts, tokenized, strict=True):
-        offsets = byte_offsets(prompt + text)
-        lists.append([_token(token, offsets) for token in tokens])
+        offsets = compute_byte_offsets(prompt + text)
+        lists.append([_write_token(token, offsets) for token in tokens])
     return orjson.dumps(lists)
 
 
-def _token(token: Token, offsets: Sequence[int]) -> dict[str, int | str | bool | None]:
+def _write_token(token: Token, offsets: Sequence[int]) -> dict[str, int | str | bool | None]:
     """As `TokenItem` documents it; a model instance for each of a million tokens would take seconds."""
     if token.start is None or token.stop is None:
         return {"id": token.id, "text": token.text, "special": token.special, "start": None, "stop": None}
@@ -243,8 +243,8 @@ def _token(token: Token, offsets: Sequence[int]) -> dict[str, int | str | bool |
     return {"id": token.id, "text": token.text, "special": False, "start": start, "stop": stop}
 
 
-def byte_offsets(text: str) -> list[int] | range:
-    """Of each code point, and of the end, in the UTF-8 bytes of the text."""
+def compute_byte_offsets(text: str) -> list[int] | range:
+    """Return the UTF-8 byte offset of each code point of a text, and of its end."""
     if text.isascii():
         return range(len(text) + 1)
     points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")

@@ -1,6 +1,6 @@
-"""The tasks of TEI's API, apart from the path that they come by: embed, embed_sparse, rerank and predict.
+"""The tasks of TEI's API, independent of their path: embed, embed_sparse, rerank and predict.
 
-A task is made of a body first, so that a request of several can be refused before any of it runs.
+A task is created from a body first, so that a request with several can be refused before any of them runs.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ import numpy as np
 import orjson
 
 from embedserve_runtime.api.context import RequestContext
-from embedserve_runtime.api.encoding import number_arrays, numbers, sparse_items, write_rows
+from embedserve_runtime.api.encoding import (
+    format_numbers,
+    write_number_arrays,
+    write_rows,
+    write_sparse_items,
+)
 from embedserve_runtime.api.errors import WrongShape
-from embedserve_runtime.api.inputs import note_inputs, read_inputs, request_options, side_of
+from embedserve_runtime.api.inputs import read_inputs, record_inputs, request_options, truncation_side
 from embedserve_runtime.api.schemas.tei import EmbedBody, PredictBody, RerankBody, TokensBody
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput
@@ -31,7 +36,7 @@ from embedserve_runtime.service import (
 
 @dataclass(frozen=True, slots=True)
 class TeiTask:
-    """inputs: how many there are. run: gives the answer's JSON and what it took; raises any RequestError."""
+    """A task. inputs: their number. run: returns the answer's JSON and its usage; raises any RequestError."""
 
     inputs: int
     run: Callable[[EmbeddingService], Awaitable[tuple[bytes, Usage]]]
@@ -42,7 +47,7 @@ def embed_task(context: RequestContext, body: EmbedBody) -> TeiTask:
     query = EmbedQuery(
         read_inputs(context, body.inputs, "inputs"),
         truncate=body.truncate,
-        side=side_of(body.truncation_direction),
+        side=truncation_side(body.truncation_direction),
         prompt_name=body.prompt_name,
         normalize=body.normalize is not False,
         dimensions=body.dimensions,
@@ -52,24 +57,24 @@ def embed_task(context: RequestContext, body: EmbedBody) -> TeiTask:
 
     async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
         embedded = await service.embed(query)
-        return await write_rows(embedded.dense, number_arrays), embedded.usage
+        return await write_rows(embedded.dense, write_number_arrays), embedded.usage
 
     return TeiTask(len(query.inputs), run)
 
 
 def sparse_task(context: RequestContext, body: TokensBody) -> TeiTask:
-    query = tokens_query(context, body, Output.SPARSE)
+    query = build_tokens_query(context, body, Output.SPARSE)
 
     async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
         embedded = await service.embed(query)
-        return await sparse_items(embedded.sparse), embedded.usage
+        return await write_sparse_items(embedded.sparse), embedded.usage
 
     return TeiTask(len(query.inputs), run)
 
 
 def rerank_task(context: RequestContext, body: RerankBody) -> TeiTask:
     count = len(body.texts)
-    note_inputs(context, count, is_batch=True)
+    record_inputs(context, count, is_batch=True)
     if not count:
         raise EmptyInput("`texts` cannot be empty")
 
@@ -81,7 +86,7 @@ def rerank_task(context: RequestContext, body: RerankBody) -> TeiTask:
         items = (
             b'{"index":%d,"score":%b%b}'
             % (place, score, b',"text":' + orjson.dumps(body.texts[place]) if body.return_text else b"")
-            for place, score in zip(places.tolist(), numbers(scored.scores[places, 0]), strict=True)
+            for place, score in zip(places.tolist(), format_numbers(scored.scores[places, 0]), strict=True)
         )
         return b"[" + b",".join(items) + b"]", scored.usage
 
@@ -92,25 +97,25 @@ def predict_task(context: RequestContext, body: PredictBody) -> TeiTask:
     inputs = body.inputs
     is_batch = isinstance(inputs, list) and not all(isinstance(item, str) for item in inputs)
     count = len(inputs) if is_batch else 1
-    note_inputs(context, count, is_batch=is_batch)
+    record_inputs(context, count, is_batch=is_batch)
 
     async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
         service.check_room(count)
-        items = [_item_of(item) for item in inputs] if is_batch else [_item_of(inputs)]
+        items = [_read_item(item) for item in inputs] if is_batch else [_read_item(inputs)]
         scored = await service.score(_score_query(context, body, items, ranks=False))
-        content = b",".join(_predictions(scored))
+        content = b",".join(_write_predictions(scored))
         return b"[" + content + b"]" if is_batch else content, scored.usage
 
     return TeiTask(count, run)
 
 
-def tokens_query(context: RequestContext, body: TokensBody, outputs: Output) -> EmbedQuery:
-    """What a body with inputs alone asks for. Raises InvalidInput, VectorSpaceMismatch, WrongShape."""
+def build_tokens_query(context: RequestContext, body: TokensBody, outputs: Output) -> EmbedQuery:
+    """Build the query of a body with inputs only. Raises InvalidInput, VectorSpaceMismatch, WrongShape."""
     options = request_options(context)
     return EmbedQuery(
         inputs=read_inputs(context, body.inputs, "inputs"),
         truncate=body.truncate,
-        side=side_of(body.truncation_direction),
+        side=truncation_side(body.truncation_direction),
         prompt_name=body.prompt_name,
         vector_space=options.vector_space,
         timeout=options.timeout,
@@ -127,14 +132,14 @@ def _score_query(
         ranks=ranks,
         raw=body.raw_scores,
         truncate=body.truncate,
-        side=side_of(body.truncation_direction),
+        side=truncation_side(body.truncation_direction),
         vector_space=options.vector_space,
         timeout=options.timeout,
     )
 
 
-def _item_of(value: str | list[str] | list[str | list[str]]) -> str | Pair:
-    """TEI's shapes of one input: a text, or an array of one text or of two."""
+def _read_item(value: str | list[str] | list[str | list[str]]) -> str | Pair:
+    """Read one input in TEI's shapes: a text, or an array of one text or of two."""
     match value:
         case str(text) | [str(text)]:
             return text
@@ -146,15 +151,15 @@ def _item_of(value: str | list[str] | list[str | list[str]]) -> str | Pair:
             )
 
 
-def _predictions(scored: ScoreResult) -> list[bytes]:
-    """A list of labels for each item, the likeliest first."""
+def _write_predictions(scored: ScoreResult) -> list[bytes]:
+    """Write a list of labels for each item, the most likely first."""
     labels = [orjson.dumps(label) for label in scored.labels]
     written = []
     for row in scored.scores:
         order = np.argsort(-row, kind="stable")
         items = (
             b'{"score":%b,"label":%b}' % (score, labels[column])
-            for column, score in zip(order.tolist(), numbers(row[order]), strict=True)
+            for column, score in zip(order.tolist(), format_numbers(row[order]), strict=True)
         )
         written.append(b"[" + b",".join(items) + b"]")
     return written

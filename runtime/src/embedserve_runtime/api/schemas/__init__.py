@@ -1,4 +1,8 @@
-"""Bodies of requests and answers as pydantic models: they decode the JSON, and OpenAPI is made from them.
+"""Defines the bodies of requests and answers as pydantic models, which parse the JSON and make the OpenAPI document.
 
-`base` has what the models share, `reading` turns JSON into them; the other modules are the dialects.
+base               what the models share
+parsing            JSON to models
+validation_errors  why a body was refused
+probes             bodies of the probes and the management port
+The other modules are the dialects.
 """

@@ -1,4 +1,4 @@
-"""What the models of all dialects share: their base, the fields that several of them have, and how they are written."""
+"""What the models of all dialects share: their base class, common fields, and how they are serialized."""
 
 from __future__ import annotations
 
@@ -22,48 +22,50 @@ class ApiModel(BaseModel):
         extra="ignore",
         allow_inf_nan=False,
         protected_namespaces=(),
-        # Texts are not repeated; a cache of them would only cost time.
+        # Texts do not repeat, so a cache of them would only cost time.
         cache_strings="keys",
     )
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Metadata of a field of several types: what it takes, and what its items may be, as an error puts it."""
+class ExpectedInput:
+    """Metadata of a field with several types: how errors describe its value and its items."""
 
     value: str
     item: str = ""
 
 
 def is_none(value: object) -> bool:
-    """For `exclude_if`: a member of an answer that is left out instead of being null."""
+    """For `exclude_if`: whether a member of an answer is left out instead of being null."""
     return value is None
 
 
 def to_json(model: BaseModel) -> bytes:
-    """In the order of the fields and without blanks; `exclude_if` says which fields are left out."""
+    """Serialize a model in the order of its fields, without blanks; `exclude_if` says which fields are left out."""
     return model.__pydantic_serializer__.to_json(model, by_alias=True)
 
 
 # A list that is refused at its first bad item: a body may have millions of them.
-Many = Annotated[list[T], Field(fail_fast=True)]
-# Marks a choice of a union, so that paths in errors do not name it.
-CHOICE = Tag("")
+FailFastList = Annotated[list[T], Field(fail_fast=True)]
+# Tags a member of a union, so that paths in errors do not name it.
+UNION_MEMBER = Tag("")
 
-# Choices are tried from left to right, the list first: a text is told from a list at once, while the error of a list
-# that is no text would hold a copy of it.
+# Members are tried from left to right, the list first: a text is told from a list at once, while the error for a list
+# that is not a text would hold a copy of it.
 Inputs = Annotated[
     Annotated[
-        Many[
+        FailFastList[
             Annotated[
-                Annotated[str, CHOICE] | Annotated[Many[int], CHOICE] | Annotated[int, CHOICE],
+                Annotated[str, UNION_MEMBER]
+                | Annotated[FailFastList[int], UNION_MEMBER]
+                | Annotated[int, UNION_MEMBER],
                 Field(union_mode="left_to_right"),
             ]
         ],
-        CHOICE,
+        UNION_MEMBER,
     ]
-    | Annotated[str, CHOICE],
-    Wanted(
+    | Annotated[str, UNION_MEMBER],
+    ExpectedInput(
         "a text, an array of token ids, or a list of texts and arrays of token ids",
         "a text or an array of token ids",
     ),

@@ -6,7 +6,14 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from embedserve_runtime.api.schemas.base import ApiModel, Many, ModelName, Positive, RequestId, is_none
+from embedserve_runtime.api.schemas.base import (
+    ApiModel,
+    FailFastList,
+    ModelName,
+    Positive,
+    RequestId,
+    is_none,
+)
 
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 InputType = Literal["search_document", "search_query", "classification", "clustering", "image"]
@@ -22,7 +29,7 @@ class CohereContent(ApiModel):
 class CohereInput(ApiModel):
     """An input in parts, which are joined with blanks."""
 
-    content: Many[CohereContent] = Field(
+    content: FailFastList[CohereContent] = Field(
         description="The parts.", examples=[[{"type": "text", "text": "What is a vector?"}]]
     )
 
@@ -30,15 +37,15 @@ class CohereInput(ApiModel):
 class CohereBody(ApiModel):
     """Body of `POST /v2/embed`: `texts` or `inputs`."""
 
-    texts: Many[str] | None = Field(
+    texts: FailFastList[str] | None = Field(
         None, description="The texts to embed.", examples=[["What is a vector?", "A list of numbers."]]
     )
-    inputs: Many[CohereInput] | None = Field(
+    inputs: FailFastList[CohereInput] | None = Field(
         None,
         description="The inputs in parts, instead of `texts`.",
         examples=[[{"content": [{"type": "text", "text": "What is a vector?"}]}]],
     )
-    images: Many[str] | None = Field(
+    images: FailFastList[str] | None = Field(
         None, description="Refused unless empty: the model takes text.", examples=[None]
     )
     model: ModelName = None
@@ -47,7 +54,7 @@ class CohereBody(ApiModel):
         description="Chooses a prompt by its name, if the model has one for it.",
         examples=["search_document"],
     )
-    embedding_types: Many[EmbeddingType] | None = Field(
+    embedding_types: FailFastList[EmbeddingType] | None = Field(
         None, description="How vectors are written; null means float.", examples=[["float", "int8"]]
     )
     output_dimension: Positive | None = Field(

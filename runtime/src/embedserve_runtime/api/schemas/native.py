@@ -7,22 +7,22 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from embedserve_runtime.api.schemas.base import (
-    CHOICE,
+    UNION_MEMBER,
     ApiModel,
     Dimensions,
     Direction,
+    ExpectedInput,
+    FailFastList,
     Inputs,
-    Many,
     ModelId,
     ModelName,
     Positive,
     PromptName,
     Truncate,
     VectorSpace,
-    Wanted,
     is_none,
 )
-from embedserve_runtime.heads.quantize import Precision
+from embedserve_runtime.heads.quantization import Precision
 
 OutputName = Literal["dense", "sparse", "multi_vector", "tokens", "hidden"]
 Encoding = Literal["json", "base64", "pgvector"]
@@ -36,8 +36,8 @@ Dtype = Annotated[
 class NumberRanges(ApiModel):
     """The least and the largest number of each dimension, measured on a sample of vectors."""
 
-    min: Many[float] = Field(description="The least numbers.", examples=[[-0.1, -0.2]])
-    max: Many[float] = Field(description="The largest numbers.", examples=[[0.1, 0.2]])
+    min: FailFastList[float] = Field(description="The least numbers.", examples=[[-0.1, -0.2]])
+    max: FailFastList[float] = Field(description="The largest numbers.", examples=[[0.1, 0.2]])
 
 
 class EncodeBody(ApiModel):
@@ -45,7 +45,7 @@ class EncodeBody(ApiModel):
 
     inputs: Inputs
     model: ModelName = None
-    outputs: Annotated[Many[OutputName], Field(min_length=1)] | None = Field(
+    outputs: Annotated[FailFastList[OutputName], Field(min_length=1)] | None = Field(
         None,
         description="dense: a vector an input; sparse: weights of vocabulary entries; multi_vector: a vector for "
         "each token that counts; tokens: its tokens with their places; hidden: the encoder's last hidden state of "
@@ -89,8 +89,8 @@ class EncodeBody(ApiModel):
         examples=["base64"],
     )
     ranges: Annotated[
-        Annotated[NumberRanges, CHOICE] | Annotated[Literal["stored"], CHOICE] | None,
-        Wanted("an object with `min` and `max`, or 'stored'"),
+        Annotated[NumberRanges, UNION_MEMBER] | Annotated[Literal["stored"], UNION_MEMBER] | None,
+        ExpectedInput("an object with `min` and `max`, or 'stored'"),
         Field(
             union_mode="left_to_right",
             description="Of each dimension, for int8 and uint8; stored: those in the model's folder. null: each "
@@ -98,7 +98,9 @@ class EncodeBody(ApiModel):
             examples=["stored"],
         ),
     ] = None
-    spans: Many[Many[Annotated[Many[int], Field(min_length=2, max_length=2)]]] | None = Field(
+    spans: (
+        FailFastList[FailFastList[Annotated[FailFastList[int], Field(min_length=2, max_length=2)]]] | None
+    ) = Field(
         None,
         description="For each input parts of its text, start and end in code points: `chunks` has a vector for "
         "each part, the mean of its tokens' states in the whole text (late chunking).",

@@ -7,16 +7,16 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from embedserve_runtime.api.schemas.base import (
-    CHOICE,
+    UNION_MEMBER,
     ApiModel,
+    ExpectedInput,
+    FailFastList,
     Index,
-    Many,
     ModelId,
     ModelName,
     Positive,
     Query,
     RequestId,
-    Wanted,
     is_none,
 )
 from embedserve_runtime.api.schemas.cohere import CohereVersion
@@ -33,12 +33,13 @@ class RankBody(ApiModel):
 
     query: Query
     documents: Annotated[
-        Many[
+        FailFastList[
             Annotated[
-                Annotated[str, CHOICE] | Annotated[RankDocument, CHOICE], Field(union_mode="left_to_right")
+                Annotated[str, UNION_MEMBER] | Annotated[RankDocument, UNION_MEMBER],
+                Field(union_mode="left_to_right"),
             ]
         ],
-        Wanted("a list of texts and objects with a `text`", "a text or an object with a `text`"),
+        ExpectedInput("a list of texts and objects with a `text`", "a text or an object with a `text`"),
         Field(
             description="The documents to rank, as texts or as objects with a text.",
             examples=[["A list of numbers.", {"text": "A fruit."}]],
@@ -55,7 +56,9 @@ class RankBody(ApiModel):
     max_chunks_per_doc: int | None = Field(
         None, description="Refused: documents are not chunked.", examples=[None]
     )
-    rank_fields: Many[str] | None = Field(None, description="Only text is ranked.", examples=[["text"]])
+    rank_fields: FailFastList[str] | None = Field(
+        None, description="Only text is ranked.", examples=[["text"]]
+    )
     instruction: str | None = Field(
         None,
         description="What ranking means, for models whose template has a place for it.",

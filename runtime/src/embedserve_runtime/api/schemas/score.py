@@ -9,7 +9,7 @@ from pydantic import Field
 from embedserve_runtime.api.schemas.base import (
     ApiModel,
     Direction,
-    Many,
+    FailFastList,
     ModelId,
     ModelName,
     PromptName,
@@ -53,7 +53,7 @@ class ScoreBody(ApiModel):
     """Body of `POST /v1/score`."""
 
     query: Query
-    documents: Many[str] = Field(
+    documents: FailFastList[str] = Field(
         description="The texts to score.", examples=[["A list of numbers.", "A fruit."]]
     )
     model: ModelName = None

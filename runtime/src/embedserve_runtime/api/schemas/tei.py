@@ -7,22 +7,22 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from embedserve_runtime.api.schemas.base import (
-    CHOICE,
+    UNION_MEMBER,
     ApiModel,
     Dimensions,
     Direction,
     ErrorMessage,
+    ExpectedInput,
+    FailFastList,
     Index,
     Inputs,
     InputType,
-    Many,
     ModelId,
     PromptName,
     Query,
     RawScores,
     Truncate,
     VectorSpace,
-    Wanted,
     is_none,
 )
 
@@ -53,7 +53,9 @@ class RerankBody(ApiModel):
     """Body of `POST /rerank`."""
 
     query: Query
-    texts: Many[str] = Field(description="The texts to rank.", examples=[["A list of numbers.", "A fruit."]])
+    texts: FailFastList[str] = Field(
+        description="The texts to rank.", examples=[["A list of numbers.", "A fruit."]]
+    )
     truncate: Truncate = None
     truncation_direction: Direction = "Right"
     raw_scores: RawScores = False
@@ -65,15 +67,16 @@ class PredictBody(ApiModel):
 
     inputs: Annotated[
         Annotated[
-            Many[
+            FailFastList[
                 Annotated[
-                    Annotated[str, CHOICE] | Annotated[Many[str], CHOICE], Field(union_mode="left_to_right")
+                    Annotated[str, UNION_MEMBER] | Annotated[FailFastList[str], UNION_MEMBER],
+                    Field(union_mode="left_to_right"),
                 ]
             ],
-            CHOICE,
+            UNION_MEMBER,
         ]
-        | Annotated[str, CHOICE],
-        Wanted(
+        | Annotated[str, UNION_MEMBER],
+        ExpectedInput(
             "a text, a pair of texts, or a list of arrays of one text or two",
             "a text, or an array of one text or two",
         ),
@@ -94,7 +97,7 @@ class SimilarityInputs(ApiModel):
     source_sentence: str = Field(
         description="The text that all others are compared with.", examples=["What is a vector?"]
     )
-    sentences: Many[str] = Field(
+    sentences: FailFastList[str] = Field(
         description="The texts that are compared with it.", examples=[["A list of numbers.", "A fruit."]]
     )
 
@@ -123,8 +126,8 @@ class TokenizeBody(ApiModel):
     """Body of `POST /tokenize`."""
 
     inputs: Annotated[
-        Annotated[Many[str], CHOICE] | Annotated[str, CHOICE],
-        Wanted("a text or a list of texts"),
+        Annotated[FailFastList[str], UNION_MEMBER] | Annotated[str, UNION_MEMBER],
+        ExpectedInput("a text or a list of texts"),
         Field(
             union_mode="left_to_right",
             description="A text or a list of texts.",
@@ -142,12 +145,13 @@ class DecodeBody(ApiModel):
     """Body of `POST /decode`."""
 
     ids: Annotated[
-        Many[
+        FailFastList[
             Annotated[
-                Annotated[Many[int], CHOICE] | Annotated[int, CHOICE], Field(union_mode="left_to_right")
+                Annotated[FailFastList[int], UNION_MEMBER] | Annotated[int, UNION_MEMBER],
+                Field(union_mode="left_to_right"),
             ]
         ],
-        Wanted("an array of token ids or a list of them", "a token id or an array of token ids"),
+        ExpectedInput("an array of token ids or a list of them", "a token id or an array of token ids"),
         Field(description="One array of token ids, or a list of them.", examples=[[101, 2054, 2003, 102]]),
     ]
     skip_special_tokens: bool = Field(True, description="Leave special tokens out.", examples=[True])

@@ -1,0 +1,36 @@
+"""Parses JSON into models, or raises an error that says what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from embedserve_runtime.api.errors import MalformedBody, WrongShape
+from embedserve_runtime.api.schemas.validation_errors import (
+    MAX_QUOTED_BODY_BYTES,
+    describe_errors,
+    describe_json_error,
+)
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_json(model: type[M], content: bytes) -> M:
+    """Parse and validate a body. Raises MalformedBody, WrongShape."""
+    try:
+        return model.__pydantic_validator__.validate_json(content)  # type: ignore[no-any-return]  # of any model
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_input=len(content) <= MAX_QUOTED_BODY_BYTES)
+        if errors[0]["type"] == "json_invalid":
+            raise MalformedBody(describe_json_error(errors[0]["ctx"]["error"], content)) from None
+        raise WrongShape(describe_errors(errors, model, "the body")) from None
+
+
+def read_python(model: type[M], value: Any, where: str = "") -> M:
+    """Validate a value that is parsed JSON. where: what an error names first. Raises WrongShape."""
+    try:
+        return model.__pydantic_validator__.validate_python(value)  # type: ignore[no-any-return]  # of any model
+    except ValidationError as error:
+        words = describe_errors(error.errors(include_url=False), model, "the value")
+        raise WrongShape(f"{where}: {words}" if where else words) from None

@@ -1,0 +1,79 @@
+"""The entry point of the `embedserve` command.
+
+Results go to standard output, logs and errors to standard error. Exit codes are 0, 1 (it could not be done, with the
+reason), 2 (wrong usage) and 78 (wrong settings: trying again changes nothing).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from embedserve_runtime.commands.arguments import build_parser, split_settings
+from embedserve_runtime.config import RuntimeConfig, load_config
+from embedserve_runtime.errors import EmbedserveError
+from embedserve_runtime.telemetry.logs import configure_logs
+from embedserve_runtime.telemetry.redaction import redactor_for
+from embedserve_runtime.telemetry.termination import write_termination_message
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = vars(build_parser().parse_args(argv))
+    command = arguments.pop("command")
+    if command == "store":
+        return _run_store(arguments)
+    if command == "self-test":
+        from embedserve_runtime.commands import self_test
+
+        return self_test.run(sys.stdout)
+    settings, options = split_settings(arguments)
+    termination_log = RuntimeConfig.model_fields["termination_log"].default
+    redactor = redactor_for(())
+    try:
+        config = load_config(options["config"], settings)
+        termination_log = config.termination_log
+        redactor = redactor_for(config.secrets)
+        configure_logs(config.log_level, redactor)
+        return _run_configured(command, config, options)
+    except EmbedserveError as error:
+        write_termination_message(termination_log, error, redactor)
+        print(redactor.redact(f"embedserve: {error.reason}: {error.message}"), file=sys.stderr)
+        return error.exit_code
+
+
+def _run_configured(command: str, config: RuntimeConfig, options: Mapping[str, Any]) -> int:
+    """Run a command that takes settings. Each is imported here: the libraries of one would double the start-up time of
+    the others."""
+    match command:
+        case "serve":
+            from embedserve_runtime.commands import serve
+
+            return serve.run(config)
+        case "fetch":
+            from embedserve_runtime.commands import fetch
+
+            return fetch.run(config, sys.stdout)
+        case "convert":
+            from embedserve_runtime.commands import convert
+
+            return convert.run(config, sys.stdout)
+        case "bench":
+            from embedserve_runtime.commands import bench
+
+            return bench.run(config, options, sys.stdout)
+        case _:
+            from embedserve_runtime.commands import inspect_model
+
+            return inspect_model.run(config, sys.stdout, as_json=options["json"])
+
+
+def _run_store(arguments: Mapping[str, Any]) -> int:
+    from embedserve_runtime.commands import store
+
+    try:
+        return store.run(arguments, sys.stdout)
+    except EmbedserveError as error:
+        print(f"embedserve: {error.reason}: {error.message}", file=sys.stderr)
+        return 1

@@ -1,0 +1,67 @@
+"""`embedserve fetch`: brings a model into the store and prints what it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from embedserve_runtime.commands.signals import exit_on_sigterm
+from embedserve_runtime.config import ModelSettings, RuntimeConfig
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.exports import needs_export
+from embedserve_runtime.model.folder import read_model
+from embedserve_runtime.model.onnx_outputs import onnx_outputs
+from embedserve_runtime.model.reading import read_card
+from embedserve_runtime.model.sources import LocatedModel, fetch_model, note_identity
+from embedserve_runtime.model.sources.progress import Progress
+from embedserve_runtime.model.store.kernel_cache import make_kernel_folder
+from embedserve_runtime.telemetry.termination import write_termination_result
+
+
+def run(config: RuntimeConfig, out: TextIO) -> int:
+    """Fetch the model and print the result; return the exit code. Raises EmbedserveError."""
+    progress = Progress()
+    with (
+        exit_on_sigterm(),
+        progress.log_periodically(),
+        progress.serve(config.server.host, config.server.management_port),
+    ):
+        located = fetch_model(config.model, progress)
+        make_kernel_folder(config.model.store.expanduser())
+        progress.enter("reading")
+        needs_export_here = config.model.export_elsewhere and needs_export(
+            read_model(located.folder), config.model.onnx_file
+        )
+        card = None if needs_export_here else read_card(located.folder, located.revision, config.model)
+    if card is not None:
+        note_identity(config.model, located, card.vector_space)
+    result = {"model": describe_fetched_model(card, located, config.model)}
+    write_termination_result(config.termination_log, result)
+    out.write(json.dumps(result, indent=2) + "\n")
+    return 0
+
+
+def describe_fetched_model(
+    card: ModelCard | None, located: LocatedModel, settings: ModelSettings
+) -> Mapping[str, Any]:
+    """Describe a fetched model as the operator reads it, for its status fields.
+
+    card: None for a model that has yet to be exported; the export describes the rest.
+    """
+    source = {
+        "source": settings.source,
+        "revision": located.revision,
+        "licence": located.licence,
+        "digest": f"sha256:{located.digest}" if located.digest else None,
+        "sizeBytes": located.size,
+    }
+    if card is None:
+        return {**source, "foreign": True}
+    return {
+        **source,
+        "dimensions": card.pipeline.dimensions,
+        "vectorSpace": card.vector_space,
+        "outputs": card.output_names,
+        "onnxOutputs": onnx_outputs(card),
+    }

@@ -1,0 +1,11 @@
+"""The base class of all groups of settings."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class SettingsGroup(BaseModel):
+    """A group of settings, frozen and without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)

@@ -1,0 +1,125 @@
+"""Loads all settings from file, environment and flags."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from embedserve_runtime.config.engine import EngineSettings, OnnxSettings
+from embedserve_runtime.config.model import ModelSettings
+from embedserve_runtime.config.server import BatchingSettings, ServerSettings, TelemetrySettings
+from embedserve_runtime.errors import ConfigError
+
+
+class RuntimeConfig(BaseSettings):
+    """All settings, frozen after the start."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        # `load_config` builds the validator for a class of its own.
+        defer_build=True,
+        env_prefix="EMBEDSERVE_",
+        env_nested_delimiter="__",
+        nested_model_default_partial_update=True,
+    )
+
+    model: ModelSettings
+    server: ServerSettings = ServerSettings()
+    batching: BatchingSettings = BatchingSettings()
+    engine: EngineSettings = EngineSettings()
+    onnx: OnnxSettings = OnnxSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level logged."
+    )
+    termination_log: Path = Field(
+        default=Path("/dev/termination-log"),
+        description="File that gets the reason as JSON when the start fails; written only if it exists.",
+    )
+
+    @property
+    def secrets(self) -> tuple[SecretStr | None, ...]:
+        """The settings that are secrets."""
+        return (self.model.token, *self.server.api_keys)
+
+
+def load_config(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> RuntimeConfig:
+    """Read the configuration; `flags` is a nested mapping that wins over environment and file.
+
+    Raises ConfigError with every problem and its field path.
+    """
+
+    class Loader(RuntimeConfig):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=content)
+
+    content = _read_file(file) if file else {}
+    try:
+        loaded = Loader(**dict(flags or {}))
+    except (ValidationError, SettingsError) as error:
+        raise ConfigError(
+            f"configuration{f' {file}' if file else ''}: {_describe_problems(error)}"
+        ) from error
+    return RuntimeConfig.model_construct(
+        **{name: getattr(loaded, name) for name in RuntimeConfig.model_fields}
+    )
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    # Imported here: only installations with such a file need it.
+    import yaml
+
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration file {file}: {error.strerror}") from error
+    except yaml.MarkedYAMLError as error:
+        # The library's message quotes the line, which may hold a secret.
+        mark = error.problem_mark
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        raise ConfigError(f"{file} is not valid YAML: {error.problem}{where}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid YAML: {type(error).__name__}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} must hold a mapping of settings, found a {type(content).__name__}")
+    return content
+
+
+def _describe_problems(error: ValidationError | SettingsError) -> str:
+    """Describe every problem with its field path. Input values are left out, since one of them may be a secret."""
+    if isinstance(error, SettingsError):
+        return str(error)
+    return "; ".join(
+        f"{_describe_path(problem['loc'])}: {problem['msg'].removeprefix('Value error, ')}"
+        for problem in error.errors(include_url=False, include_input=False, include_context=False)
+    )
+
+
+def _describe_path(path: Sequence[str | int]) -> str:
+    """Describe a setting by its path, and by the environment variable that sets it, if any."""
+    words = [str(part) for part in path]
+    variables = ("EMBEDSERVE_" + "__".join(words[:end]).upper() for end in range(len(words), 0, -1))
+    variable = next((name for name in variables if name in os.environ), None)
+    return (".".join(words) or "settings") + (f" (set by {variable})" if variable is not None else "")

@@ -1,0 +1,146 @@
+"""Settings of what stands between clients and the engine: `server`, `batching`, `telemetry`."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, PositiveInt
+from pydantic_settings import NoDecode
+
+from embedserve_runtime.config.base import SettingsGroup
+from embedserve_runtime.config.secrets import HeaderSecret
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+WorkerCount = Annotated[int, Field(ge=1, le=64)]
+
+
+def _split_keys(value: object) -> object:
+    """Split the text of an environment variable into keys. An empty text is one empty key, which is refused."""
+    return tuple(re.split(r"[,\s]+", value.strip())) if isinstance(value, str) else value
+
+
+class ServerSettings(SettingsGroup):
+    """Where the runtime listens and how it stops."""
+
+    host: str = Field(default="127.0.0.1", description="Address of both ports.")
+    port: Port = Field(default=8080, description="Serving port; 0 takes a free one and logs it.")
+    management_port: Port | None = Field(
+        default=None,
+        description="Own port for probes and metrics; None serves them on the serving port only.",
+    )
+    pinned_port: Port | None = Field(
+        default=None,
+        description="Second serving port, for those who ask for this model's vector space by its own name: never "
+        "passed on; None leaves it off.",
+    )
+    space_url: str | None = Field(
+        default=None,
+        pattern=r"^http://[^/{}]*\{space8\}[^/{}]*$",
+        description="Base URL of a vector space's own name, with {space8} for the first 8 digits of its identity. "
+        "Requests on the serving port are passed there once the management port is told that the service's name "
+        "stands for another space. None passes none on.",
+    )
+    grpc_port: Port | None = Field(
+        default=None, description="Port for gRPC; None leaves it off, 0 takes a free one and logs it."
+    )
+    pinned_grpc_port: Port | None = Field(
+        default=None,
+        description="Second port for gRPC, as `pinned_port` is for HTTP; None leaves it off. Needs `grpc_port`.",
+    )
+    space_grpc: str | None = Field(
+        default=None,
+        pattern=r"^[^/{}]*\{space8\}[^/{}]*$",
+        description="Host and port for gRPC of a vector space's own name, as `space_url` is for HTTP. None passes no "
+        "call on.",
+    )
+    served_model_name: str | None = Field(
+        default=None, description="Name in answers and `/info`; None takes model.source."
+    )
+    api_keys: Annotated[tuple[HeaderSecret, ...], NoDecode, BeforeValidator(_split_keys)] = Field(
+        default=(),
+        description="Keys that clients may send as `Authorization: Bearer`; none: no key is asked for. In the "
+        "environment several are separated by commas or blanks.",
+    )
+    http_workers: WorkerCount | Literal["auto"] = Field(
+        default=1,
+        description="Processes that parse, tokenise and encode; 1 does it in the engine's own process, `auto` measures "
+        "at start how many the engine needs.",
+    )
+    max_body_bytes: PositiveInt = Field(default=16 * 2**20, description="Largest request body, bytes.")
+    max_pending_bytes: PositiveInt = Field(
+        default=256 * 2**20,
+        description="Bytes of all requests in hand, each counted as 4096 at least; beyond it 429.",
+    )
+    cors_origins: tuple[str, ...] = Field(
+        default=(),
+        description="Origins whose pages may call this server from a browser, such as https://app.example; `*` for "
+        "all. None: no browser of another origin may.",
+    )
+    compress_from_bytes: PositiveInt | None = Field(
+        default=None,
+        description="Answers of so many bytes and more are packed with gzip where the client takes that. None: never, "
+        "since packing vectors takes longer than sending them but over slow lines.",
+    )
+    endpoint_drain_seconds: float = Field(
+        default=5.0,
+        ge=0,
+        description="After SIGTERM: seconds of normal service while load balancers move away.",
+    )
+    shutdown_grace_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        description="After the drain: seconds that queued work has to finish before it is failed.",
+    )
+
+    @property
+    def first_workers(self) -> int:
+        """The number of HTTP workers to start with: one where their number is yet to be measured."""
+        return 1 if self.http_workers == "auto" else self.http_workers
+
+
+class BatchingSettings(SettingsGroup):
+    """Token-budget batching and its bounds."""
+
+    max_batch_tokens: PositiveInt | Literal["auto"] = Field(
+        default="auto",
+        description="Tokens of one forward; `auto` measures and takes the smallest that reaches 95 % of peak rate.",
+    )
+    max_queue_tokens: PositiveInt = Field(
+        default=1_000_000, description="Tokens that may wait; beyond it 429."
+    )
+    max_queue_inputs: PositiveInt = Field(default=20_000, description="Inputs that may wait; beyond it 429.")
+    max_client_batch_size: PositiveInt | None = Field(
+        default=None, description="Inputs one request may carry; None leaves only the byte and queue bounds."
+    )
+    max_hidden_bytes: PositiveInt = Field(
+        default=64 * 2**20,
+        description="Bytes of token-level states that one request may ask for (`/embed_all`); beyond it 422.",
+    )
+    request_timeout_seconds: float = Field(
+        default=300.0, gt=0, description="Longest time a request may wait and run; then 504."
+    )
+    auto_truncate: bool = Field(
+        default=True, description="Cut over-long inputs when the request does not say."
+    )
+
+
+class TelemetrySettings(SettingsGroup):
+    """What the runtime says about itself beside logs and metrics."""
+
+    otlp_endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        description="Base URL of an OTLP/HTTP collector for traces. None: the standard OTEL_EXPORTER_OTLP_ENDPOINT "
+        "or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT decides; without either there are no traces.",
+    )
+
+    @property
+    def has_traces(self) -> bool:
+        """OTEL_SDK_DISABLED and OTEL_TRACES_EXPORTER=none switch them off, as every program with the SDK does."""
+        read = os.environ.get
+        if read("OTEL_SDK_DISABLED", "").lower() == "true" or read("OTEL_TRACES_EXPORTER") == "none":
+            return False
+        names = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+        return self.otlp_endpoint is not None or any(map(read, names))

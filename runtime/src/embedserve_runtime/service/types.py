@@ -1,0 +1,129 @@
+"""Requests and results of the service, independent of dialects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.engines.results import Output, SparseVector
+from embedserve_runtime.heads.late_chunking import Span
+from embedserve_runtime.tokenizing import Input, Side
+
+Role = Literal["query", "document"]
+
+
+class EmbedQuery(Struct, frozen=True):
+    """A request for vectors.
+
+    inputs: texts, or id arrays that are used as they are.
+    truncate, normalize, dimensions: None takes the service's setting.
+    prompt: a text put before every input, instead of a prompt by its name.
+    vector_space: the identity that the client expects, if any.
+    timeout: seconds after which the client does not want an answer any more; the service's limit holds too.
+    outputs: the kinds of results, all from one forward pass.
+    top_k, threshold: which entries of sparse vectors are kept.
+    role: for a model that treats queries and documents differently; None takes the model's default. A prompt called
+        "query" or "document" sets it too. Inputs of a multi-vector model are documents by default.
+    spans: for each input the parts of its text, in code points, that get vectors too (late chunking).
+    pool_factor: the factor by which the token vectors of each input are reduced; at least 1.
+    """
+
+    inputs: Sequence[Input]
+    truncate: bool | None = None
+    side: Side = "right"
+    prompt_name: str | None = None
+    prompt: str | None = None
+    normalize: bool | None = None
+    dimensions: int | None = None
+    vector_space: str | None = None
+    timeout: float | None = None
+    outputs: Output = Output.DENSE
+    top_k: int | None = None
+    threshold: float = 0.0
+    role: Role | None = None
+    pool_factor: float | None = None
+    spans: Sequence[Sequence[Span]] | None = None
+
+
+class Timings(Struct, frozen=True):
+    """Seconds; queue and engine are means over the inputs."""
+
+    total: float
+    tokenize: float
+    queue: float
+    engine: float
+
+
+class Usage(Struct, frozen=True):
+    """The tokens and the time that an answer took.
+
+    lengths: tokens of each input after truncation, prompt and special tokens included.
+    """
+
+    lengths: Sequence[int]
+    characters: int
+    timings: Timings
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.lengths)
+
+
+class EmbedResult(Struct, frozen=True):
+    """The outputs of a request, in the order of its inputs; all numbers are finite.
+
+    dense: float32, contiguous, one row for each input. multi_vectors, hidden: an array (tokens, size) for each input.
+    chunks: an array (spans, size) for each input.
+    Each is empty if it was not asked for.
+    """
+
+    dense: FloatArray
+    sparse: Sequence[SparseVector]
+    multi_vectors: Sequence[FloatArray]
+    hidden: Sequence[FloatArray]
+    chunks: Sequence[FloatArray]
+    usage: Usage
+
+
+class Pair(NamedTuple):
+    """Two texts that the model reads as one sequence."""
+
+    first: str
+    second: str
+
+
+class ScoreQuery(Struct, frozen=True):
+    """Texts or pairs for a classifier or a reranker.
+
+    ranks: whether the second text of each pair is ranked, which needs a model with one label.
+    raw: whether logits are returned as the model gives them. instruction: for a reranker that takes one; None for the
+    model's own. document_tokens: the number of tokens to which second texts are truncated first.
+    truncate, side, vector_space, timeout: the same as in `EmbedQuery`.
+    """
+
+    items: Sequence[str | Pair]
+    ranks: bool = False
+    raw: bool = False
+    truncate: bool | None = None
+    side: Side = "right"
+    instruction: str | None = None
+    document_tokens: int | None = None
+    vector_space: str | None = None
+    timeout: float | None = None
+
+
+class ScoreResult(Struct, frozen=True):
+    """Scores of items: float32, finite, (items, labels), the columns in the order of `labels`."""
+
+    scores: FloatArray
+    labels: Sequence[str]
+    usage: Usage
+
+    def ranking(self) -> NDArray[np.intp]:
+        """Return the indices of the items, the best first by the first label; equal ones in their order."""
+        return np.argsort(-self.scores[:, 0], kind="stable")

@@ -1,0 +1,213 @@
+"""Bodies that are refused, and the words that say why."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from embedserve_runtime.api.errors import MalformedBody, WrongShape
+from embedserve_runtime.api.schemas import cohere, native, openai, probes, ranking, score, tei
+from embedserve_runtime.api.schemas.base import ApiModel
+from embedserve_runtime.api.schemas.parsing import read_json, read_python
+from embedserve_runtime.api.schemas.validation_errors import MAX_QUOTED, MAX_QUOTED_BODY_BYTES
+from tests.runtime.api.bodies import body_of, refused
+
+INPUTS = "a text, an array of token ids, or a list of texts and arrays of token ids"
+INPUT = "a text or an array of token ids"
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "words"),
+    [
+        (tei.EmbedBody, {"inputs": 5}, f"`inputs` must be {INPUTS} (got 5)"),
+        (tei.EmbedBody, {"inputs": {"a": 1}}, f"`inputs` must be {INPUTS} (got an object)"),
+        (openai.EmbeddingsBody, {"input": True}, f"`input` must be {INPUTS} (got true)"),
+        (tei.EmbedBody, {"inputs": ["a", [1], 2.5]}, f"`inputs.2` must be {INPUT} (got 2.5)"),
+        (tei.EmbedBody, {"inputs": [True]}, f"`inputs.0` must be {INPUT} (got true)"),
+        (tei.EmbedBody, {"inputs": [["a"]]}, '`inputs.0.0` must be an integer (got "a")'),
+        (tei.EmbedBody, {"inputs": [[1, True]]}, "`inputs.0.1` must be an integer (got true)"),
+        (tei.EmbedBody, {"inputs": [[[]]]}, "`inputs.0.0` must be an integer (got a list of length 0)"),
+        (tei.EmbedBody, {"dimensions": 0}, "`dimensions` must be at least 1 (got 0)"),
+        (tei.EmbedBody, {"dimensions": "1"}, '`dimensions` must be an integer (got "1")'),
+        (tei.EmbedBody, {"dimensions": 1.0}, "`dimensions` must be an integer (got 1.0)"),
+        (tei.EmbedBody, {"dimensions": True}, "`dimensions` must be an integer (got true)"),
+        (tei.EmbedBody, {"truncate": 1}, "`truncate` must be true or false (got 1)"),
+        (tei.EmbedBody, {"truncate": "true"}, '`truncate` must be true or false (got "true")'),
+        (tei.EmbedBody, {"prompt_name": 5}, "`prompt_name` must be a text (got 5)"),
+        (
+            tei.EmbedBody,
+            {"truncation_direction": "Up"},
+            "`truncation_direction` must be 'Left', 'left', 'Right' or 'right' (got \"Up\")",
+        ),
+        (tei.RerankBody, {"texts": "a"}, '`texts` must be a list (got "a")'),
+        (tei.RerankBody, {"texts": ["a", 1, 2, 3]}, "`texts.1` must be a text (got 1)"),
+        (
+            tei.PredictBody,
+            {"inputs": ["a", 1]},
+            "`inputs.1` must be a text, or an array of one text or two (got 1)",
+        ),
+        (tei.PredictBody, {"inputs": [["a", 1]]}, "`inputs.0.1` must be a text (got 1)"),
+        (tei.SimilarityBody, {"inputs": "a"}, '`inputs` must be an object (got "a")'),
+        (tei.SimilarityBody, {"inputs": {"source_sentence": "a"}}, "`inputs.sentences` is missing"),
+        (
+            tei.SimilarityBody,
+            {"parameters": {"truncate": 1}},
+            "`parameters.truncate` must be true or false (got 1)",
+        ),
+        (tei.TokenizeBody, {"inputs": 5}, "`inputs` must be a text or a list of texts (got 5)"),
+        (tei.TokenizeBody, {"inputs": ["a", [1]]}, "`inputs.1` must be a text (got a list of length 1)"),
+        (tei.DecodeBody, {"ids": 5}, "`ids` must be an array of token ids or a list of them (got 5)"),
+        (tei.DecodeBody, {"ids": ["a"]}, '`ids.0` must be a token id or an array of token ids (got "a")'),
+        (tei.VertexBody, {"instances": {}}, "`instances` must be a list (got an object)"),
+        (cohere.CohereBody, {"inputs": [{"content": [{}]}]}, "`inputs.0.content.0.type` is missing"),
+        (cohere.CohereBody, {"output_dimension": 0}, "`output_dimension` must be at least 1 (got 0)"),
+        (
+            ranking.RankBody,
+            {"documents": "a"},
+            '`documents` must be a list of texts and objects with a `text` (got "a")',
+        ),
+        (
+            ranking.RankBody,
+            {"documents": ["a", 5]},
+            "`documents.1` must be a text or an object with a `text` (got 5)",
+        ),
+        (ranking.RankBody, {"documents": [{"title": "a"}]}, "`documents.0.text` is missing"),
+        (ranking.RankBody, {"top_n": 0}, "`top_n` must be at least 1 (got 0)"),
+        (
+            native.EncodeBody,
+            {"outputs": []},
+            "`outputs` must be a list of length 1 or more (got a list of length 0)",
+        ),
+        (
+            native.EncodeBody,
+            {"spans": [[[1, 2, 3]]]},
+            "`spans.0.0` must be a list of length 2 or less (got a list of length 3)",
+        ),
+        (
+            native.EncodeBody,
+            {"ranges": "kept"},
+            "`ranges` must be an object with `min` and `max`, or 'stored' (got \"kept\")",
+        ),
+        (native.EncodeBody, {"ranges": {"min": [1]}}, "`ranges.max` is missing"),
+        (
+            native.EncodeBody,
+            {"dtype": "int4"},
+            "`dtype` must be 'float32', 'float16', 'int8', 'uint8', 'binary' or 'ubinary' (got \"int4\")",
+        ),
+        (native.EncodeBody, {"threshold": -1}, "`threshold` must be at least 0 (got -1)"),
+        (native.EncodeBody, {"threshold": "0.1"}, '`threshold` must be a number (got "0.1")'),
+        (native.EncodeBody, {"pool_factor": float("nan")}, "`pool_factor` must be a finite number (got NaN)"),
+        (score.ScoreBody, {"weights": {"dense": "x"}}, '`weights.dense` must be a number (got "x")'),
+        (score.ScoreBody, {"weights": {"dense": -0.5}}, "`weights.dense` must be at least 0 (got -0.5)"),
+        (
+            probes.CurrentBody,
+            {"vector_space": "vs1"},
+            '`vector_space` must be a text that matches ^vs1-[0-9a-f]{20}$ (got "vs1")',
+        ),
+        (
+            tei.EmbedBody,
+            {"truncate": 1, "prompt_name": 2, "normalize": 3, "dimensions": "x", "inputs": 5},
+            f"`inputs` must be {INPUTS} (got 5); `truncate` must be true or false (got 1); "
+            "`prompt_name` must be a text (got 2); and 2 more",
+        ),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_path_and_what_is_expected(
+    model: type[ApiModel], more: dict[str, Any], words: str
+) -> None:
+    content = body_of(model, **more)
+    assert refused(model, content) == words
+    with pytest.raises(WrongShape) as failure:
+        read_python(model, json.loads(content), "instance 3")
+    assert failure.value.message == f"instance 3: {words}"
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [([], "a list of length 0"), (None, "null"), ("a", '"a"'), (1, "1"), (False, "false")],
+)
+def test_a_body_is_an_object(value: object, got: str) -> None:
+    assert refused(tei.EmbedBody, json.dumps(value).encode()) == f"the body must be an object (got {got})"
+    with pytest.raises(WrongShape, match=r"^the value must be an object"):
+        read_python(tei.EmbedBody, value)
+
+
+@pytest.mark.parametrize("value", ["x" * 10_000, "\n" * 10_000, int("9" * 4_000)])
+def test_a_value_is_quoted_in_part_only(value: object) -> None:
+    message = refused(tei.EmbedBody, body_of(tei.EmbedBody, truncate=value))
+    quoted = message.partition("(got ")[2].removesuffix(")")
+    assert len(quoted) == MAX_QUOTED
+    assert quoted.endswith("...")
+
+
+def test_a_large_body_is_refused_without_quoting_it() -> None:
+    content = body_of(tei.EmbedBody, inputs=["x" * MAX_QUOTED_BODY_BYTES, 1.5])
+    assert refused(tei.EmbedBody, content) == f"`inputs.1` must be {INPUT}"
+
+
+NOT_JSON = "the body is not valid JSON: "
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param(b"", "empty body", id="empty"),
+        pytest.param(b" \n", "empty body", id="white space"),
+        pytest.param(b"{", f"{NOT_JSON}EOF while parsing an object at line 1 column 1", id="cut off"),
+        pytest.param(
+            b'{"inputs":"a"} x', f"{NOT_JSON}trailing characters at line 1 column 16", id="trailing"
+        ),
+        pytest.param(b'{"inputs":\n\xff}', f"{NOT_JSON}expected value at line 2 column 1", id="not a value"),
+        pytest.param(b'{"inputs":"\xff"}', f"{NOT_JSON}it is not UTF-8 at line 1 column 12", id="not UTF-8"),
+        pytest.param(
+            b'{"x":' + b"[" * 4_000, f"{NOT_JSON}it is nested too deep at line 1 column 206", id="deep"
+        ),
+        pytest.param(b"\xef\xbb\xbf{}", f"{NOT_JSON}expected value at line 1 column 1", id="byte order mark"),
+        pytest.param(
+            b'{"inputs":"\\u12"}', f"{NOT_JSON}invalid escape at line 1 column 16", id="short escape"
+        ),
+    ],
+)
+def test_what_is_no_json_is_malformed(content: bytes, words: str) -> None:
+    with pytest.raises(MalformedBody) as failure:
+        read_json(tei.EmbedBody, content)
+    assert failure.value.message == words
+
+
+@pytest.mark.parametrize(
+    ("content", "where", "half"),
+    [
+        (rb'{"inputs":"\ud83d"}', "the text of `inputs`", r"\ud83d"),
+        (rb'{"inputs":"\ud83d and more"}', "the text of `inputs`", r"\ud83d"),
+        (rb'{"inputs":["\ud83d\ude00","a","\ude00"]}', "the text of `inputs.2`", r"\ude00"),
+        (rb'{"inputs":["\ud83d\ude00\ude00"]}', "the text of `inputs.0`", r"\ude00"),
+        (rb'{"inputs":["a \uD83D\u0041"]}', "the text of `inputs.0`", r"\ud83d"),
+        (rb'{"inputs":["a \ud83d\ud83d\ude00"]}', "the text of `inputs.0`", r"\ud83d"),
+        (b'{"truncate":true,\n\n"inputs":[\n"a",\n"\\\\\\ud83d"]}', "the text of `inputs.1`", r"\ud83d"),
+        (rb'{"\ud83d":1}', "a text", r"\ud83d"),
+        (rb'{"inputs":["' + b"x" * MAX_QUOTED_BODY_BYTES + rb'","\ud83d"]}', "a text", r"\ud83d"),
+    ],
+)
+def test_half_a_surrogate_pair_is_called_so_and_placed(content: bytes, where: str, half: str) -> None:
+    with pytest.raises(MalformedBody) as failure:
+        read_json(tei.EmbedBody, content)
+    assert failure.value.message.startswith(f"{NOT_JSON}{where} has half a surrogate pair, {half}: ")
+
+
+@given(content=st.binary() | st.text().map(str.encode))
+@example(content=b'{"inputs":"\\ud83d')
+@example(content=b'{"inputs":"\\ud83d\\')
+@example(content=b'{"inputs":"\\ud83d\\u')
+@example(content=b'{"inputs":["\xff", "\\ud83d"]}')
+def test_any_bytes_are_taken_or_refused(content: bytes) -> None:
+    for body in (content, b'{"inputs":"' + content, b'{"inputs":"' + content + b'"}'):
+        message = "taken"
+        try:
+            read_json(tei.EmbedBody, body)
+        except (MalformedBody, WrongShape) as error:
+            message = error.message
+        assert 0 < len(message) < 600

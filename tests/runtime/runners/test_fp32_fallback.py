@@ -1,0 +1,162 @@
+"""What overflows in reduced precision and not in float32 is computed again there, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.protocol import AsyncEngine
+from embedserve_runtime.engines.results import Output, Results
+from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.runners.fp32_fallback import (
+    MAX_INPUTS,
+    MAX_TOKENS,
+    FP32Fallback,
+    add_fallback,
+    find_not_finite,
+    limit_places,
+)
+from tests.runtime.pipelines.folders import embed, tokens_of
+from tests.runtime.runners.overflowing import FITS, OVERFLOWS, TOO_LARGE, overflowing, runners
+from tests.runtime.serve_kit import (
+    DIMENSIONS,
+    GatedRun,
+    OverlappingRunner,
+    Run,
+    TinyRunner,
+    bench,
+    mean_of_ids,
+)
+from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return overflowing(tmp_path_factory.mktemp("overflowing"))
+
+
+def test_a_text_that_overflows_in_float16_has_the_vector_of_float32(folder: Path) -> None:
+    (reduced,), (exact,) = runners(folder, "float16"), runners(folder, "float32")
+    got, want = embed(reduced, [FITS, OVERFLOWS, FITS]), embed(exact, [FITS, OVERFLOWS, FITS])
+    assert reduced.engine.precision == "float16"
+    assert np.abs(got[1] - want[1]).max() <= TINY_MODEL_MAX_ABS_DIFF
+    assert np.abs(got - want).max() <= 0.01
+    assert (reduced.recomputed, exact.recomputed) == (1, 0)
+
+
+def test_hidden_states_are_computed_again_with_the_rest(folder: Path) -> None:
+    (reduced,), (exact,) = runners(folder, "float16"), runners(folder, "float32")
+    batch = PackedBatch.pack(tokens_of(reduced.card, [OVERFLOWS, FITS]))
+    wanted = Output.DENSE | Output.HIDDEN
+    got, want = reduced.run(batch, wanted).hidden, exact.run(batch, wanted).hidden
+    assert got is not None
+    assert want is not None
+    assert np.abs(got[0] - want[0]).max() <= TINY_MODEL_MAX_ABS_DIFF
+    assert np.abs(got[1] - want[1]).max() <= 0.02
+
+
+async def test_the_request_is_answered_and_counted(folder: Path) -> None:
+    (runner,) = runners(folder, "float16")
+    async with bench(model=runner) as server:
+        answer = await server.client.post("/embed", json={"inputs": [OVERFLOWS, FITS]})
+        again = server.metric("embedserve_recomputed_inputs_total", {"engine": "0"})
+    assert answer.status_code == 200
+    assert np.isfinite(answer.json()).all()
+    assert again == 1
+
+
+async def test_what_is_no_number_in_float32_either_fails_alone(tmp_path: Path) -> None:
+    (runner,) = runners(overflowing(tmp_path, TOO_LARGE), "float16")
+    async with bench(model=runner) as server:
+        bad = await server.client.post("/embed", json={"inputs": OVERFLOWS})
+        good = await server.client.post("/embed", json={"inputs": "no"})
+    assert (bad.status_code, good.status_code) == (500, 200)
+    assert "not a finite number" in bad.json()["error"]
+
+
+def nan_on(token: int) -> Run:
+    """Rows of ones, those of sequences with the token without a number."""
+
+    def run(batch: PackedBatch) -> FloatArray:
+        rows = np.ones((len(batch.lengths), DIMENSIONS), dtype=np.float32)
+        rows[np.logical_or.reduceat(batch.token_ids == token, batch.cu_seqlens[:-1])] = np.nan
+        return rows
+
+    return run
+
+
+def batch_of(*sequences: list[int]) -> PackedBatch:
+    return PackedBatch.pack([np.array(one, dtype=np.int32) for one in sequences])
+
+
+def test_only_what_is_wrong_is_run_again_and_the_exact_model_is_opened_once() -> None:
+    exact, opened = GatedRun(mean_of_ids()), []
+    exact.release()
+
+    def open_runner() -> Runner:
+        opened.append(1)
+        return TinyRunner(exact)
+
+    runner = add_fallback(TinyRunner(nan_on(9)), FP32Fallback(open_runner))
+    for _ in range(2):
+        batch = batch_of([1, 2], [9], [3, 9, 4], [5])
+        rows = runner.run(batch, Output.DENSE).dense
+        assert rows is not None
+        assert np.array_equal(rows[[0, 3]], np.ones((2, DIMENSIONS)))
+        assert np.array_equal(rows[[1, 2]], mean_of_ids()(batch_of([9], [3, 9, 4])))
+    assert opened == [1]
+    assert [one.token_ids.tolist() for one in exact.batches] == [[9, 3, 9, 4]] * 2
+    assert runner.recomputed == 4
+
+
+def test_an_engine_that_overlaps_still_does() -> None:
+    runner = add_fallback(OverlappingRunner(nan_on(9)), FP32Fallback(lambda: TinyRunner(mean_of_ids())))
+    assert isinstance(runner, AsyncEngine)
+    assert runner.max_in_flight == 2
+    under_way = [runner.submit(batch_of(ids), Output.DENSE) for ids in ([9], [1])]
+    for one in under_way:
+        rows = one.results().dense
+        assert rows is not None
+        assert np.isfinite(rows).all()
+    assert runner.recomputed == 1
+
+
+def test_a_model_that_cannot_be_opened_in_float32_is_tried_once() -> None:
+    tried = []
+
+    def open_runner() -> Runner:
+        tried.append(1)
+        raise EngineFailure("no memory for it")
+
+    runner = add_fallback(TinyRunner(nan_on(9)), FP32Fallback(open_runner))
+    for _ in range(2):
+        rows = runner.run(batch_of([9], [1]), Output.DENSE).dense
+        assert rows is not None
+        assert np.isnan(rows[0]).all()
+        assert np.isfinite(rows[1]).all()
+    assert (tried, runner.recomputed) == ([1], 0)
+
+
+def test_where_the_runner_has_looked_through_token_vectors_its_word_counts() -> None:
+    vectors = [np.ones((2, 3), dtype=np.float32), np.full((1, 3), np.nan, dtype=np.float32)]
+    assert find_not_finite(Results(multi_vectors=vectors), 2).tolist() == [False, True]
+    told = Results(multi_vectors=vectors, sound=np.array([False, True]))
+    assert find_not_finite(told, 2).tolist() == [True, False]
+
+
+BOUNDS = {
+    "few": ([2, 5], [10] * 6, [2, 5]),
+    "too many": (range(MAX_INPUTS + 5), [1] * (MAX_INPUTS + 5), range(MAX_INPUTS)),
+    "too long": ([0, 1], [MAX_TOKENS, 1], [0]),
+    "one that is too long": ([0], [MAX_TOKENS + 1], []),
+}
+
+
+@pytest.mark.parametrize(("places", "lengths", "want"), BOUNDS.values(), ids=BOUNDS)
+def test_how_much_of_a_batch_is_run_again(places: list[int], lengths: list[int], want: list[int]) -> None:
+    bounded_to = limit_places(np.array(places, dtype=np.int32), np.array(lengths, dtype=np.int32))
+    assert bounded_to.tolist() == [*want]

@@ -1,0 +1,65 @@
+"""A server that has as many connections as it may have, over real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.runtime.serve.wire import Target, post, request, target, wait_for
+from tests.support.models import small_minilm
+
+MAX_CONNECTIONS = 8
+BEFORE = f"""
+from embedserve_runtime.server import limits
+limits.MAX_CONNECTIONS = {MAX_CONNECTIONS}
+"""
+QUESTION = post("/embed", {"inputs": "a"})
+HALF_A_REQUEST = request("POST", "/embed", "content-type: application/json", "content-length: 50")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    folder = tmp_path_factory.mktemp("full")
+    with target(small_minilm(folder / "model"), folder / "served", before=BEFORE) as started:
+        yield started
+
+
+@pytest.fixture
+def server(running: Target) -> Iterator[Target]:
+    yield running
+    running.close_wires()
+    # The management port has connections too, which are counted with those of clients.
+    wait_for(lambda: running.metric("embedserve_requests_in_flight"), lambda count: count == 0, "requests")
+    running.check_good()
+
+
+def test_a_new_client_takes_the_place_of_the_connection_that_has_been_idle_longest(server: Target) -> None:
+    asked, *silent = [server.wire() for _ in range(MAX_CONNECTIONS)]
+    asked.send(QUESTION)
+    assert asked.answer().status == 200, "since when it has not been idle for as long as the others"
+    for longest_idle in silent:
+        new = server.wire()
+        new.send(QUESTION)
+        assert new.answer().status == 200
+        assert longest_idle.ending().how == "closed"
+    asked.send(QUESTION)
+    assert asked.answer().status == 200
+
+
+def test_a_new_client_is_refused_where_every_connection_has_a_request(server: Target) -> None:
+    busy = [server.wire() for _ in range(MAX_CONNECTIONS)]
+    for wire in busy:
+        wire.send(HALF_A_REQUEST)
+    wait_for(
+        lambda: server.metric("embedserve_requests_in_flight"),
+        lambda count: count == MAX_CONNECTIONS,
+        "requests in flight",
+    )
+    refused = server.wire()
+    answer = refused.answer()
+    assert (answer.status, answer.body) == (503, b"This server has no connection left; try again.\n")
+    assert refused.ending().how == "closed"
+    for wire in busy:
+        wire.send(b'{"inputs": "a"}'.ljust(50))
+        assert wire.answer().status == 200
