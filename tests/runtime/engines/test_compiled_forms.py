@@ -179,7 +179,7 @@ def test_a_kernel_that_is_compiled_anew_for_every_batch_ends_the_start(
 
     def compile_form(block: int) -> None:
         activate.warmup(
-            *(values, values, values, 64, 8), GATED=False, HAS_BIAS=False, KIND=2, BLOCK=block, grid=(1,)
+            inner=values, out=values, total=64, width=8, GATED=False, KIND=2, BLOCK=block, grid=(1,)
         )
 
     with count_forms(max_forms=2) as counter:

@@ -20,11 +20,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
-from embedserve_runtime.engines.torch.fused.deferred_norm import (
-    DeferredLayerNorm,
-    add_norm_bias,
-    residual_arguments,
-)
+from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm, add_norm_bias
 from embedserve_runtime.engines.torch.fused.eight_bit_rows import QuantizedRows, in_eight_bit
 from embedserve_runtime.engines.torch.fused.encoder import FusedSelfAttention, SharedTables, embed_batch
 from embedserve_runtime.engines.torch.fused.hopper import Bounds, EightBitSides, HopperProduct, why_not_hopper
@@ -124,24 +120,35 @@ class EightBitProduct:
             self._hopper(values, out, residual=residual, eight=sides)
             return
         tile, bounds = self._tile(count), self._bounds
-        add, *norm = residual_arguments(residual, out)
+        deferred = residual if isinstance(residual, DeferredLayerNorm) else None
         # Also where there are fewer tiles: it is compiled in, and each number of programs would be compiled anew.
         programs = tile.together * self._multiprocessors
         kernel: Callable[..., object] = kernels.product[(programs,)]
         kernel(
-            TensorDescriptor.from_tensor(values, [tile.rows, 128]),
-            TensorDescriptor.from_tensor(self._weight, [tile.columns, 128]),
-            self._scales if scales is None else scales,
-            *(self._scales, out if self._bias is None else self._bias),
-            *(add, self._scales if lengths is None else lengths, *norm, out),
-            self._scales if out_scales is None else out_scales,
-            *(count, self._columns, depth),
-            *(bounds.weight, bounds.bias, bounds.up_weight, bounds.up_bias),
+            left=TensorDescriptor.from_tensor(values, [tile.rows, 128]),
+            right=TensorDescriptor.from_tensor(self._weight, [tile.columns, 128]),
+            left_scales=scales,
+            right_scales=self._scales,
+            bias=self._bias,
+            add=residual if deferred is None else deferred.sums,
+            lengths=None if out_scales is None else lengths,
+            factors=None if deferred is None else deferred.factors,
+            shifts=None if deferred is None else deferred.shifts,
+            norm_weight=None if deferred is None else deferred.norm.weight,
+            out=out,
+            out_scales=out_scales,
+            rows=count,
+            columns=self._columns,
+            depth=depth,
+            weight_bound=bounds.weight,
+            bias_bound=bounds.bias,
+            up_weight_bound=bounds.up_weight,
+            up_bias_bound=bounds.up_bias,
             GATED=self._gated,
             HAS_BIAS=self._bias is not None,
             KIND=self._activation,
             ADD=residual is not None,
-            DEFERRED=isinstance(residual, DeferredLayerNorm),
+            DEFERRED=deferred is not None,
             NARROW=out_scales is not None,
             INTEGER=self._kind is EightBit.INT8,
             SCALED_ROWS=scales is not None,

@@ -105,20 +105,29 @@ def _launch(
     # As many steps on their way at a time as there is room for: each waits for memory, and there are few.
     room = SHARED_BYTES // (2 * SPLIT_DEPTH * warps * (height + block))
     kernel: Callable[..., object] = skinny_kernels.product_of_few[(triton.cdiv(columns, block),)]
+    normed = given if isinstance(given, SkinnyDeferredNorm) else None
+    added = add if isinstance(add, SkinnyDeferredNorm) else None
     kernel(
-        *((given.values, given.moments) if isinstance(given, SkinnyDeferredNorm) else (given, out)),
-        *((out, out) if of_norm is None else (of_norm.norm.weight, of_norm.of_scale)),
-        *(weight, out if bias is None else bias),
-        *_added(add, out),
-        *(out, out if moments is None else moments),
-        *(count, columns, depth),
-        *(
-            0.0 if of_norm is None else of_norm.norm.eps,
-            add.norm.eps if isinstance(add, SkinnyDeferredNorm) else 0.0,
-        ),
+        values=given if isinstance(given, Tensor) else given.values,
+        moments=None if normed is None else normed.moments,
+        scale=None if of_norm is None else of_norm.norm.weight,
+        of_scale=None if of_norm is None else of_norm.of_scale,
+        weight=weight,
+        bias=bias,
+        add=add if added is None else added.values,
+        add_moments=None if added is None else added.moments,
+        add_scale=None if added is None else added.norm.weight,
+        add_shift=None if added is None else _shift(added.norm),
+        out=out,
+        out_moments=moments,
+        rows=count,
+        columns=columns,
+        depth=depth,
+        eps=0.0 if of_norm is None else of_norm.norm.eps,
+        add_eps=0.0 if added is None else added.norm.eps,
         NORMED=of_norm is not None,
         HAS_BIAS=bias is not None,
-        ADD=0 if add is None else 2 if isinstance(add, SkinnyDeferredNorm) else 1,
+        ADD=0 if add is None else 1 if added is None else 2,
         SUMS=moments is not None,
         KIND=kind,
         BLOCK_M=height,
@@ -130,15 +139,6 @@ def _launch(
         # One more than are on their way.
         num_stages=1 + max(1, min(triton.cdiv(depth, SPLIT_DEPTH * warps), room)),
     )
-
-
-def _added(
-    add: Tensor | SkinnyDeferredNorm | None, placeholder: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Values, moments, scale and shift; `placeholder` stands where there is none, and is not read."""
-    if isinstance(add, SkinnyDeferredNorm):
-        return add.values, add.moments, add.norm.weight, _shift(add.norm)
-    return placeholder if add is None else add, placeholder, placeholder, placeholder
 
 
 def _shift(norm: Normalization) -> Tensor:
