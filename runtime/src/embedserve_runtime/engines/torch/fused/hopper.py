@@ -110,7 +110,7 @@ class HopperProduct:
         bounds = Bounds() if eight is None else eight.bounds
         narrow = eight is not None and eight.out_scales is not None
         deferred = residual if isinstance(residual, DeferredLayerNorm) else None
-        add = residual if deferred is None else deferred.sums
+        add = residual.sums if isinstance(residual, DeferredLayerNorm) else residual
         kernel: Callable[..., object] = hopper.product[(self._programs,)]
         kernel(
             left=_described(rows, ROWS, STEP_BYTES // rows.element_size()),

@@ -17,6 +17,7 @@ from embedserve_runtime.engines.torch.fused.kernels import products, rows
 from embedserve_runtime.engines.torch.fused.kernels.vocabulary import pool_vocabulary
 from embedserve_runtime.engines.torch.fused.skinny_gemm import MAX_SKINNY_TOKENS, skinny_linear
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
+from embedserve_runtime.engines.torch.tables import EmbeddingTables
 from embedserve_runtime.model.architecture import Activation, NormKind
 from embedserve_runtime.model.pipeline import Pooling
 
@@ -76,6 +77,24 @@ def embed(
         num_warps=_warps(width),
     )
     return out
+
+
+def embed_batch(tables: EmbeddingTables, batch: DeviceBatch, dtype: torch.dtype) -> Tensor:
+    """Return the input of the first layer, (tokens, hidden)."""
+    rows = embed(
+        batch,
+        words=tables.words,
+        scale=tables.scale,
+        types=tables.types,
+        positions=tables.positions,
+        first_position=tables.first_position,
+        norm=tables.norm if tables.projection is None else None,
+        dtype=dtype if tables.projection is None else tables.words.dtype,
+    )
+    if tables.projection is None:
+        return rows
+    projected = tables.projection(rows)
+    return projected.to(dtype) if tables.norm is None else normed(projected, tables.norm, dtype=dtype)
 
 
 def normed(
