@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import (
-    Activation,
     Alibi,
     Attention,
     Convolution,

@@ -15,8 +15,9 @@ from typing import Literal
 from pydantic import Field
 
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.files import FileModel, read_json, read_json_if_there
-from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
+from embedserve_runtime.model.pipeline import DenseLayer, Pooling
 
 # sentence-transformers' names of pooling modes (modules/pooling.py) to ours.
 POOLING_MODES = {

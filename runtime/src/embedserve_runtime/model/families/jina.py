@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import (
-    Activation,
     Alibi,
     Embeddings,
     Encoder,

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from embedserve_runtime.engines.torch.fused.activations import ACTIVATION_KINDS, NO_ACTIVATION
 from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm, add_norm_bias
 from embedserve_runtime.engines.torch.fused.eight_bit_rows import QuantizedRows
 from embedserve_runtime.engines.torch.fused.hopper import Bounds, EightBitSides, HopperProduct, why_not_hopper
 from embedserve_runtime.engines.torch.fused.kernels import eight_bit as kernels
-from embedserve_runtime.engines.torch.fused.operations import ACTIVATION_KINDS
 from embedserve_runtime.engines.torch.fused.quantizing import DTYPES, quantized
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
-from embedserve_runtime.model.architecture import Activation
+from embedserve_runtime.model.activations import Activation
 
 # e4m3 rounds a number, and so a length, by up to a sixteenth; in a product two are rounded.
 ROUNDING = 1.13
@@ -50,7 +50,7 @@ class EightBitProduct:
         self._residual_norm = residual_norm
         self._bias = add_norm_bias(residual_norm, linear.bias)
         self._scales = scales
-        self._activation = -1 if activation is None else ACTIVATION_KINDS[activation]
+        self._activation = NO_ACTIVATION if activation is None else ACTIVATION_KINDS[activation]
         self._gated = gated
         self._columns = len(weight) // 2 if gated else len(weight)
         self._dtype = dtype

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from embedserve_runtime.engines.torch.fused.activations import NO_ACTIVATION
 from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm
 
 if TYPE_CHECKING:
@@ -84,8 +85,10 @@ class HopperProduct:
     """activation(x W^T + b) (+ residual), or activation(gate) * up with both in one product. The bias of a deferred
     residual's norm is part of b (`add_norm_bias`)."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, *, kind: int = -1, gated: bool = False) -> None:
-        """weight: of those that `why_not_hopper` has nothing against. kind: of the activation, -1 for none."""
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, *, kind: int = NO_ACTIVATION, gated: bool = False
+    ) -> None:
+        """weight: of those that `why_not_hopper` has nothing against. kind: of the activation."""
         self._weight = _described(
             weight, COLUMNS // 2 if gated else COLUMNS, STEP_BYTES // weight.element_size()
         )

@@ -12,16 +12,17 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from embedserve_runtime.engines.torch.attention import RotaryTable
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
+from embedserve_runtime.engines.torch.fused.activations import ACTIVATION_KINDS
 from embedserve_runtime.engines.torch.fused.hopper import HopperProduct, why_not_hopper
 from embedserve_runtime.engines.torch.fused.kernels import products, rows
 from embedserve_runtime.engines.torch.fused.kernels.vocabulary import pool_vocabulary
 from embedserve_runtime.engines.torch.fused.skinny_gemm import MAX_SKINNY_TOKENS, skinny_linear
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
 from embedserve_runtime.engines.torch.tables import EmbeddingTables
-from embedserve_runtime.model.architecture import Activation, NormKind
+from embedserve_runtime.model.activations import Activation
+from embedserve_runtime.model.architecture import NormKind
 from embedserve_runtime.model.pipeline import Pooling
 
-ACTIVATION_KINDS = {Activation.GELU: 0, Activation.GELU_TANH: 1, Activation.RELU: 2, Activation.SILU: 3}
 POOLING_KINDS = {
     Pooling.MEAN: 0,
     Pooling.MEAN_SQRT: 1,

@@ -9,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from embedserve_runtime.engines.torch.fused.activations import NO_ACTIVATION
 from embedserve_runtime.engines.torch.fused.kernels import skinny_gemm as skinny_kernels
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
 
@@ -54,19 +55,18 @@ class NormLinear:
         bias = wide @ _shift(norm)
         return cls(linear, norm, wide @ norm.weight, bias if linear.bias is None else bias + linear.bias)
 
-    def __call__(self, given: SkinnyDeferredNorm, kind: int = -1) -> Tensor:
-        """Return activation(linear(norm(x))), (tokens, columns). given: of this norm. kind: of the activation, -1 for
-        none."""
+    def __call__(self, given: SkinnyDeferredNorm, kind: int = NO_ACTIVATION) -> Tensor:
+        """Return activation(linear(norm(x))), (tokens, columns). given: of this norm. kind: of the activation."""
         out = given.values.new_empty((len(given), len(self.bias)))
         _launch(given, self.linear.weight, self.bias, out, of_norm=self, kind=kind)
         return out
 
 
 def skinny_linear(
-    given: Tensor, linear: Linear, *, bias: bool = True, kind: int = -1, add: Tensor | None = None
+    given: Tensor, linear: Linear, *, bias: bool = True, kind: int = NO_ACTIVATION, add: Tensor | None = None
 ) -> Tensor:
     """Return activation(x W^T + b) (+ add), (tokens, columns); `add` is overwritten and returned. bias: False leaves
-    out b. kind: of the activation, -1 for none. For at most `MAX_SKINNY_TOKENS` tokens."""
+    out b. kind: of the activation. For at most `MAX_SKINNY_TOKENS` tokens."""
     out = given.new_empty((len(given), len(linear.weight))) if add is None else add
     _launch(given, linear.weight, linear.bias if bias else None, out, kind=kind, add=add)
     return out
@@ -91,7 +91,7 @@ def _launch(
     out: Tensor,
     *,
     of_norm: NormLinear | None = None,
-    kind: int = -1,
+    kind: int = NO_ACTIVATION,
     add: Tensor | SkinnyDeferredNorm | None = None,
     moments: Tensor | None = None,
 ) -> None:
