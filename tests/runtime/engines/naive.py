@@ -10,14 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import (
-    Activation,
     Alibi,
     Attention,
     Convolution,
+    Disentangled,
     Encoder,
     Experts,
     Layer,
@@ -29,7 +33,6 @@ from embedserve_runtime.model.architecture import (
     RelativeBuckets,
     Rotary,
 )
-from embedserve_runtime.model.relative import bucket_of_distance, row_of_distance
 
 Float64 = NDArray[np.float64]
 
@@ -152,7 +155,7 @@ class Naive:
                     case Alibi(slopes):
                         added[i, j] = -slopes[head] * abs(i - j)
                     case RelativeBuckets() as scheme:
-                        row = bucket_of_distance(np.array(j - i), scheme)
+                        row = bucket_of(j - i, scheme)
                         added[i, j] = self.values["relative_bias.weight"][row, head]
                 too_far = attention.window is not None and abs(i - j) > attention.window
                 if too_far or (attention.causal and j > i):
@@ -168,7 +171,7 @@ class Naive:
         own = "" if scheme.shared_projections else "position_"
         shape = (len(table), attention.heads, attention.head_size)
         places = np.arange(len(query))
-        rows = row_of_distance(places[:, None] - places[None, :], scheme)
+        rows = rows_of(places[:, None] - places[None, :], scheme)
         scores = np.zeros(rows.shape)
         if scheme.content_to_position:
             position_key = self._linear(table, f"{name}.{own}key").reshape(shape)[:, head]
@@ -192,6 +195,23 @@ class Naive:
         centred = x - x.mean(-1, keepdims=True)
         normed: Float64 = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + norm.eps) * weight
         return normed + self.values[f"{name}.bias"] if norm.bias else normed
+
+
+def bucket_of(distance: int, scheme: RelativeBuckets) -> int:
+    """The row of a learned bias, by transformers. distance: key - query."""
+    bucket = MPNetEncoder.relative_position_bucket(
+        torch.tensor([distance]), num_buckets=scheme.buckets, max_distance=scheme.max_distance
+    )
+    return int(bucket[0])
+
+
+def rows_of(distances: NDArray[np.integer], scheme: Disentangled) -> NDArray[np.int64]:
+    """The rows of the relative embeddings, by transformers. distances: query - key."""
+    places = torch.from_numpy(distances)
+    if scheme.buckets:
+        places = make_log_bucket_position(places, scheme.buckets, scheme.max_distance)
+    rows: NDArray[np.int64] = torch.clamp(places + scheme.span, 0, 2 * scheme.span - 1).long().numpy()
+    return rows
 
 
 def rotated(heads: Float64, rotary: Rotary) -> Float64:

@@ -120,7 +120,6 @@ def forms(monkeypatch: pytest.MonkeyPatch) -> Forms:
 
 def run_of(folder: Path, kind: EightBit | None, form: str) -> Callable[[DeviceBatch], None]:
     """The forward pass of an encoder, and mean pooling."""
-    from embedserve_runtime.engines.torch.fused.eight_bit import EightBitEncoder
     from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
     from embedserve_runtime.engines.torch.fused.operations import pooled
 
@@ -136,7 +135,7 @@ def run_of(folder: Path, kind: EightBit | None, form: str) -> Callable[[DeviceBa
     encoder = replace(plain, hidden_size=64, layers=layers)
     save_file(dict(random_parameters(encoder)), folder / "model.safetensors")
     parameters = Parameters(Weights(encoder, Checkpoint.open(folder)), torch.device("cpu"), torch.bfloat16)
-    fused = FusedEncoder(encoder, parameters) if kind is None else EightBitEncoder(encoder, parameters, kind)
+    fused = FusedEncoder.build(encoder, parameters, eight_bit=kind)
 
     def run(batch: DeviceBatch) -> None:
         hidden = fused(batch)
@@ -179,7 +178,7 @@ def test_a_kernel_that_is_compiled_anew_for_every_batch_ends_the_start(
 
     def compile_form(block: int) -> None:
         activate.warmup(
-            *(values, values, values, 64, 8), GATED=False, HAS_BIAS=False, KIND=2, BLOCK=block, grid=(1,)
+            inner=values, out=values, total=64, width=8, GATED=False, KIND=2, BLOCK=block, grid=(1,)
         )
 
     with count_forms(max_forms=2) as counter:

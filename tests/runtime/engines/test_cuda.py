@@ -27,12 +27,13 @@ from embedserve_runtime.heads.dense import DenseHead
 from embedserve_runtime.heads.layers import LoadedLayer
 from embedserve_runtime.heads.token_heads import LoadedMultiVectorHead
 from embedserve_runtime.model import families
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import NormPlacement
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.folder import read_folder
 from embedserve_runtime.model.heads.description import HeadLayer, MultiVectorHead, SparseHead, SparsePooling
-from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
+from embedserve_runtime.model.pipeline import DenseLayer, Pooling
 from embedserve_runtime.runners.base import EncoderRunner, Heads
 from embedserve_runtime.runners.device import DeviceRunner, host_layers
 from tests.runtime.engines.case import Case

@@ -50,7 +50,7 @@ def graphs(tmp_path: Path) -> partial[Graphs]:
     from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
 
     with torch.inference_mode():
-        fused = FusedEncoder(encoder(), Parameters(saved(tmp_path, encoder()), CUDA, torch.bfloat16))
+        fused = FusedEncoder.build(encoder(), Parameters(saved(tmp_path, encoder()), CUDA, torch.bfloat16))
     head = PooledHead([Pooling.MEAN], [], CUDA)
     return partial(Graphs, fused, head, max_tokens=MAX_TOKENS)
 

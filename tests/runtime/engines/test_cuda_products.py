@@ -15,7 +15,8 @@ from embedserve_runtime.engines.torch.fused.deferred_norm import add_norm_bias
 from embedserve_runtime.engines.torch.fused.hopper import Bounds, EightBitSides, HopperProduct, why_not_hopper
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
-from embedserve_runtime.model.architecture import Activation, NormKind
+from embedserve_runtime.model.activations import Activation
+from embedserve_runtime.model.architecture import NormKind
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)

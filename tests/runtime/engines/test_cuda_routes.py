@@ -19,9 +19,10 @@ from embedserve_runtime.heads.dense import DenseHead, RoutedHead
 from embedserve_runtime.heads.layers import LoadedLayer, apply_layers
 from embedserve_runtime.heads.token_heads import LoadedMultiVectorHead
 from embedserve_runtime.loading.assembly import runners_of
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import HeadLayer, MultiVectorHead
-from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
+from embedserve_runtime.model.pipeline import DenseLayer, Pooling
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.runners.base import EncoderRunner, Heads, RoutedRunner, Runner
 from embedserve_runtime.runners.device import DeviceRunner, host_layers

@@ -15,9 +15,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import (
     AbsolutePositions,
-    Activation,
     Alibi,
     Attention,
     Convolution,

@@ -51,7 +51,7 @@ for form in sys.argv[1:]:
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         save_file(dict(parameters), Path(folder) / "model.safetensors")
         weights = Weights(encoder, Checkpoint.open(Path(folder)))
-        fused = FusedEncoder(encoder, Parameters(weights, torch.device("cpu"), torch.float32))
+        fused = FusedEncoder.build(encoder, Parameters(weights, torch.device("cpu"), torch.float32))
         storage = torch.empty(capacity.integers, dtype=torch.int32)
         copy_in(batch, capacity, storage)
         hidden = fused(DeviceBatch.over(storage, capacity))[: batch.tokens].numpy()
@@ -91,7 +91,9 @@ from safetensors.numpy import save_file
 from embedserve_runtime.engines.cosines import cosines
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import bring
-from embedserve_runtime.engines.torch.fused import eight_bit
+from embedserve_runtime.engines.torch.fused import eight_bit_layers
+from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
+from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.parameters import Parameters
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from tests.runtime.engines.naive import Naive
@@ -100,7 +102,7 @@ from tests.runtime.engines.test_forms import LAYERS, VOCABULARY, encoder_of, ran
 form, kind, minor = sys.argv[1:]
 torch.cuda.get_device_capability = lambda *_: (8, int(minor))
 torch.cuda.get_device_properties = lambda *_: SimpleNamespace(multi_processor_count=2)
-eight_bit.SAMPLE_LENGTH, eight_bit.SAMPLE_TOKENS = 16, 64
+eight_bit_layers.SAMPLE_LENGTH, eight_bit_layers.SAMPLE_TOKENS = 16, 64
 source = np.random.default_rng(1)
 batch = PackedBatch.pack([source.integers(0, VOCABULARY, n).astype(np.int32) for n in (9, 1, 16, 2)])
 plain = encoder_of(LAYERS[form])
@@ -113,7 +115,7 @@ with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
     save_file(dict(values), Path(folder) / "model.safetensors")
     weights = Weights(encoder, Checkpoint.open(Path(folder)))
     parameters = Parameters(weights, torch.device("cpu"), torch.float32)
-    fused = eight_bit.EightBitEncoder(encoder, parameters, eight_bit.EightBit(kind))
+    fused = FusedEncoder.build(encoder, parameters, eight_bit=EightBit(kind))
     hidden = fused(bring(batch, torch.device("cpu"))).numpy()
 wide = {name: value.astype(np.float64) for name, value in values.items()}
 print(cosines(hidden, Naive(encoder, wide).hidden_states(batch)).min())

@@ -9,8 +9,9 @@ from sentence_transformers.sentence_transformer.modules import Pooling as Refere
 from embedserve_runtime.engines.torch.heads import TokenLayers
 from embedserve_runtime.heads import dense
 from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.heads.description import HeadLayer
-from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
+from embedserve_runtime.model.pipeline import DenseLayer, Pooling
 from embedserve_runtime.runners.device import host_layers
 
 SIZE = 6

@@ -17,9 +17,10 @@ from embedserve_runtime.errors import (
     ModelInvalid,
     UnsupportedArchitecture,
 )
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.files import MAX_FILE_BYTES
-from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
+from embedserve_runtime.model.pipeline import DenseLayer, Pooling
 from embedserve_runtime.model.reading import read_card
 from tests.support.models import small_minilm
 

@@ -10,7 +10,8 @@ from transformers import CONFIG_MAPPING, AutoConfig
 
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model import families
-from embedserve_runtime.model.architecture import Activation, Encoder, Experts, Mlp
+from embedserve_runtime.model.activations import Activation
+from embedserve_runtime.model.architecture import Encoder, Experts, Mlp
 from embedserve_runtime.model.folder import read_folder
 
 Config = dict[str, object]

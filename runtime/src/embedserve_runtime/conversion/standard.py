@@ -22,6 +22,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.engines.onnx.activations import STANDARD_ACTIVATIONS
 from embedserve_runtime.engines.onnx.graph import OUTPUT, TYPES_INPUT
 from embedserve_runtime.engines.onnx.nodes import GraphWriter
 from embedserve_runtime.errors import ConfigError
@@ -33,7 +34,7 @@ from embedserve_runtime.heads.token_heads import LoadedLexicalHead
 from embedserve_runtime.model.architecture import NormKind
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.onnx_outputs import HIDDEN, ROWS, onnx_outputs
-from embedserve_runtime.model.pipeline import Activation, Pooling
+from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.runners.base import Heads
 
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
@@ -195,7 +196,7 @@ class _OutputTail:
         product = self._product(rows, loaded.weight)
         if loaded.bias is not None:
             product = graph.add("Add", product, self._array(loaded.bias))
-        made = self._activation(product, layer.activation)
+        made = STANDARD_ACTIVATIONS[layer.activation](graph, product)
         if layer.norm is not None and loaded.norm_weight is not None:
             bias = [] if loaded.norm_bias is None else [self._array(loaded.norm_bias)]
             plain = layer.norm.kind is NormKind.LAYER
@@ -211,17 +212,6 @@ class _OutputTail:
 
     def _product(self, rows: str, weight: FloatArray) -> str:
         return self.graph.add("MatMul", rows, self._array(weight.T))
-
-    def _activation(self, value: str, kind: Activation) -> str:
-        match kind:
-            case Activation.IDENTITY:
-                return value
-            case Activation.SILU:
-                return self.graph.add("Mul", value, self.graph.add("Sigmoid", value))
-            case Activation.GELU_TANH:
-                return self.graph.add("Gelu", value, approximate="tanh")
-            case _:
-                return self.graph.add(kind.capitalize(), value)
 
     def _number(self, name: str, value: float | np.float32) -> str:
         return self.graph.constant(f"{STEM}{name}", np.array(value, dtype=np.float32))

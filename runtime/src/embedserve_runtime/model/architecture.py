@@ -10,17 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from embedserve_runtime.model.activations import Activation
+
 Shape = tuple[int, ...]
-
-
-class Activation(StrEnum):
-    """Activation inside the MLP or after a convolution."""
-
-    GELU = "gelu"  # x * Phi(x), by erf: BERT's own form; the tanh approximation moves vectors by up to 5e-4
-    GELU_TANH = "gelu_tanh"
-    RELU = "relu"
-    SILU = "silu"
-    TANH = "tanh"
 
 
 class NormKind(StrEnum):

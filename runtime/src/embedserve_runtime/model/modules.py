@@ -15,8 +15,9 @@ from typing import Literal, TypeVar
 from pydantic import Field
 
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
-from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
+from embedserve_runtime.model.pipeline import DenseLayer, Pooling
 
 ConfigT = TypeVar("ConfigT")
 

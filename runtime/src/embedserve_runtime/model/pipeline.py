@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from embedserve_runtime.model.activations import Activation
+
 
 class Pooling(StrEnum):
     """How a sequence of hidden states becomes one vector."""
@@ -18,18 +20,6 @@ class Pooling(StrEnum):
     WEIGHTED_MEAN = "weighted_mean"  # token i of 1..n weighs i
     MAX = "max"
     LAST = "last"
-
-
-class Activation(StrEnum):
-    """Activation after a dense layer; names as the families write them."""
-
-    IDENTITY = "identity"
-    TANH = "tanh"
-    RELU = "relu"
-    SIGMOID = "sigmoid"
-    SILU = "silu"
-    GELU = "gelu"  # by erf
-    GELU_TANH = "gelu_tanh"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
-from embedserve_runtime.model.architecture import Activation, Norm, NormKind
+from embedserve_runtime.engines.onnx.activations import FUSED_ACTIVATIONS
+from embedserve_runtime.engines.onnx.nodes import GraphWriter
+from embedserve_runtime.model.activations import Activation
+from embedserve_runtime.model.architecture import Norm, NormKind
 from embedserve_runtime.model.checkpoint import Weights
 
 
@@ -52,17 +54,7 @@ class Parts:
         return self.norm(total, norm, name), total
 
     def activation(self, value: str, kind: Activation) -> str:
-        match kind:
-            case Activation.GELU:
-                return self.graph.add("Gelu", value, domain=FUSED)
-            case Activation.GELU_TANH:
-                return self.graph.add("FastGelu", value, domain=FUSED)
-            case Activation.RELU:
-                return self.graph.add("Relu", value)
-            case Activation.SILU:
-                return self.graph.add("QuickGelu", value, domain=FUSED, alpha=1.0)
-            case Activation.TANH:
-                return self.graph.add("Tanh", value)
+        return FUSED_ACTIVATIONS[kind](self.graph, value)
 
     def _norm_weight(self, norm: Norm, name: str) -> str:
         weight = self.weights.float32(f"{name}.weight")

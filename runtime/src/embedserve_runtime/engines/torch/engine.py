@@ -86,13 +86,9 @@ class TorchEngine:
                 self._flash_from = settled_flash_from(encoder, parameters, dtype, kernel)
                 flash = self._flash_from is not None
                 # Imported here: it needs Triton, which is there only beside CUDA.
-                from embedserve_runtime.engines.torch.fused.eight_bit import EightBitEncoder
                 from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
 
-                if eight_bit is None:
-                    self._fused = FusedEncoder(encoder, parameters, flash=flash)
-                else:
-                    self._fused = EightBitEncoder(encoder, parameters, eight_bit, flash=flash)
+                self._fused = FusedEncoder.build(encoder, parameters, eight_bit=eight_bit, flash=flash)
             else:
                 self._eager = PackedEncoder(encoder, parameters, self.kernel)
         # The widest form decides how sequences are grouped; nearly all encoders have one.

@@ -3,15 +3,14 @@ the convolution."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from embedserve_runtime.engines.torch.activations import ACTIVATIONS
 from embedserve_runtime.engines.torch.packing import PackedTokens
 from embedserve_runtime.engines.torch.parameters import Parameters
-from embedserve_runtime.model.architecture import Activation, Convolution, Experts, Mlp
+from embedserve_runtime.model.architecture import Convolution, Experts, Mlp
 
 
 class PackedMlp:
@@ -92,16 +91,3 @@ def packed_mlp(mlp: Mlp | Experts, parameters: Parameters, name: str) -> PackedM
     if isinstance(mlp, Experts):
         return PackedExperts(mlp, parameters, name)
     return PackedMlp(mlp, parameters, name)
-
-
-def _gelu_tanh(value: Tensor) -> Tensor:
-    return functional.gelu(value, approximate="tanh")
-
-
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    Activation.GELU: functional.gelu,
-    Activation.GELU_TANH: _gelu_tanh,
-    Activation.RELU: functional.relu,
-    Activation.SILU: functional.silu,
-    Activation.TANH: torch.tanh,
-}

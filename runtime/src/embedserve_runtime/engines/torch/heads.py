@@ -6,7 +6,7 @@ masked-LM head, whose product is the size of the encoder, in the encoder's dtype
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,11 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.engines.torch.activations import ACTIVATIONS
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.parameters import Normalization
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Norm
 from embedserve_runtime.model.heads.description import SparseHead, SparsePooling
-from embedserve_runtime.model.pipeline import Activation, Pooling
+from embedserve_runtime.model.pipeline import Pooling
 
 
 class RowHead(Protocol):
@@ -157,22 +159,3 @@ class VocabularyHead:
             return vocabulary_pooled(hidden, weight, bias, batch, logs=2 if self._head.log_twice else 1)
         rows = vocabulary_pooled(hidden, weight, bias, batch, logs=0).log1p_()
         return rows.log1p_() if self._head.log_twice else rows
-
-
-def _gelu_tanh(value: Tensor) -> Tensor:
-    return functional.gelu(value, approximate="tanh")
-
-
-def _identity(value: Tensor) -> Tensor:
-    return value
-
-
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    Activation.IDENTITY: _identity,
-    Activation.TANH: torch.tanh,
-    Activation.RELU: functional.relu,
-    Activation.SIGMOID: torch.sigmoid,
-    Activation.SILU: functional.silu,
-    Activation.GELU: functional.gelu,
-    Activation.GELU_TANH: _gelu_tanh,
-}

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import (
-    Activation,
     Attention,
     Embeddings,
     Encoder,

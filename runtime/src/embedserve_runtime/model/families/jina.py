@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import (
-    Activation,
     Alibi,
     Embeddings,
     Encoder,

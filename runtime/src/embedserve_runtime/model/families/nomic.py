@@ -11,15 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from embedserve_runtime.model.architecture import (
-    Activation,
-    Embeddings,
-    Encoder,
-    Experts,
-    Mlp,
-    ParameterNames,
-    Rotary,
-)
+from embedserve_runtime.model.activations import Activation
+from embedserve_runtime.model.architecture import Embeddings, Encoder, Experts, Mlp, ParameterNames, Rotary
 from embedserve_runtime.model.families.common import (
     activation,
     either,

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Norm, NormKind
 from embedserve_runtime.model.families.common import unsupported
 from embedserve_runtime.model.heads.config import HeadSource, layer
 from embedserve_runtime.model.heads.description import ClassifierHead, HeadLayer, ScoreFunction
-from embedserve_runtime.model.pipeline import Activation, Pooling
+from embedserve_runtime.model.pipeline import Pooling
 
 SUFFIX = "ForSequenceClassification"
 Shape = tuple[Pooling, tuple[HeadLayer, ...]]

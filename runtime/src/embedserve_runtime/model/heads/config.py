@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Encoder, Norm, NormKind
 from embedserve_runtime.model.families.common import activation as mlp_activation
 from embedserve_runtime.model.files import FileModel, ModelFiles
 from embedserve_runtime.model.heads.description import HeadLayer
-from embedserve_runtime.model.pipeline import Activation
 
 
 class SentenceTransformersConfig(FileModel):
@@ -74,7 +74,7 @@ class HeadSource:
 
     def activation(self, field: str) -> Activation:
         """The activation that `field` names. Raises UnsupportedArchitecture."""
-        return Activation(mlp_activation(self.path, field, getattr(self.config, field)).value)
+        return mlp_activation(self.path, field, getattr(self.config, field))
 
     def square(
         self,

@@ -9,8 +9,9 @@ import re
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Norm
-from embedserve_runtime.model.pipeline import Activation, DenseLayer, Pooling
+from embedserve_runtime.model.pipeline import DenseLayer, Pooling
 
 _PLACES = re.compile(r"\{(?:instruction|query|document)\}")
 

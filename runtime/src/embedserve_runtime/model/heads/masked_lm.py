@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Norm, NormKind
 from embedserve_runtime.model.heads.classifiers import modernbert_head
 from embedserve_runtime.model.heads.config import HeadSource, layer
 from embedserve_runtime.model.heads.description import HeadLayer
-from embedserve_runtime.model.pipeline import Activation
 
 SUFFIX = "ForMaskedLM"
 Layers = tuple[HeadLayer, ...]

@@ -20,16 +20,6 @@ class DeferredLayerNorm:
     norm: Normalization
 
 
-def residual_arguments(
-    residual: Tensor | DeferredLayerNorm | None, placeholder: Tensor
-) -> tuple[Tensor, ...]:
-    """Return what a kernel reads of a residual: itself or its sums, factors, shifts and the norm's weight.
-    `placeholder` stands where there is none, and is not read."""
-    if isinstance(residual, DeferredLayerNorm):
-        return residual.sums, residual.factors, residual.shifts, residual.norm.weight
-    return (placeholder if residual is None else residual, *(placeholder,) * 3)
-
-
 def add_norm_bias(norm: Normalization | None, bias: Tensor | None) -> Tensor | None:
     """Return the bias of a product whose residual is deferred: that of the residual's norm is the same for all rows,
     too."""

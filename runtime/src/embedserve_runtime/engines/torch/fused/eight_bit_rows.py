@@ -9,7 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm, residual_arguments
+from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm
 from embedserve_runtime.engines.torch.fused.kernels import eight_bit as kernels
 from embedserve_runtime.engines.torch.fused.quantizing import DTYPES
 from embedserve_runtime.engines.torch.fused.support import EightBit
@@ -35,7 +35,11 @@ class QuantizedRows:
         rows = cls.empty(values, kind)
         kernel: Callable[..., object] = kernels.quantize[(count,)]
         kernel(
-            *(values, rows.values, rows.scales, rows.lengths, width),
+            values=values,
+            out=rows.values,
+            scales=rows.scales,
+            lengths=rows.lengths,
+            width=width,
             EIGHT=KINDS[kind],
             BLOCK=triton.next_power_of_2(width),
             num_warps=4 if width <= 2048 else 8,
@@ -61,19 +65,32 @@ def in_eight_bit(
     (count, width), total = branch.shape, branch if keep is None else keep
     rows = QuantizedRows.empty(branch, kind)
     factors, shifts = (torch.empty_like(rows.scales) for _ in range(2))
-    add, *residual_norm = residual_arguments(residual, branch)
-    bias = residual.norm.bias if isinstance(residual, DeferredLayerNorm) else None
+    deferred = residual if isinstance(residual, DeferredLayerNorm) else None
+    residual_bias = None if deferred is None else deferred.norm.bias
     block = triton.next_power_of_2(width)
     programs = NORMS_TOGETHER * torch.cuda.get_device_properties(branch.device).multi_processor_count
     kernel: Callable[..., object] = kernels.add_norm[(min(count, programs),)]
     kernel(
-        *(branch, add, *residual_norm, branch if bias is None else bias),
-        *(norm.weight, norm.weight if norm.bias is None else norm.bias),
-        *(total, rows.values, rows.scales, rows.lengths, factors, shifts),
-        *(count, width, norm.eps),
+        branch=branch,
+        residual=residual if deferred is None else deferred.sums,
+        residual_factors=None if deferred is None else deferred.factors,
+        residual_shifts=None if deferred is None else deferred.shifts,
+        residual_weight=None if deferred is None else deferred.norm.weight,
+        residual_bias=residual_bias,
+        weight=norm.weight,
+        bias=norm.bias,
+        total=None if residual is None else total,
+        eight=rows.values,
+        scales=rows.scales,
+        lengths=rows.lengths,
+        factors=factors,
+        shifts=shifts,
+        rows=count,
+        width=width,
+        eps=norm.eps,
         ADD=residual is not None,
-        DEFERRED=isinstance(residual, DeferredLayerNorm),
-        DEFERRED_BIAS=bias is not None,
+        DEFERRED=deferred is not None,
+        DEFERRED_BIAS=residual_bias is not None,
         RMS=norm.kind is NormKind.RMS,
         BIAS=norm.bias is not None,
         EIGHT=KINDS[kind],

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm, residual_arguments
+from embedserve_runtime.engines.torch.fused.activations import NO_ACTIVATION
+from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm
 
 if TYPE_CHECKING:
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -84,8 +85,10 @@ class HopperProduct:
     """activation(x W^T + b) (+ residual), or activation(gate) * up with both in one product. The bias of a deferred
     residual's norm is part of b (`add_norm_bias`)."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, *, kind: int = -1, gated: bool = False) -> None:
-        """weight: of those that `why_not_hopper` has nothing against. kind: of the activation, -1 for none."""
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, *, kind: int = NO_ACTIVATION, gated: bool = False
+    ) -> None:
+        """weight: of those that `why_not_hopper` has nothing against. kind: of the activation."""
         self._weight = _described(
             weight, COLUMNS // 2 if gated else COLUMNS, STEP_BYTES // weight.element_size()
         )
@@ -109,23 +112,36 @@ class HopperProduct:
         part = (COLUMNS // 2 if self._gated else COLUMNS) // 2
         bounds = Bounds() if eight is None else eight.bounds
         narrow = eight is not None and eight.out_scales is not None
-        add, *norm = residual_arguments(residual, out)
+        deferred = residual if isinstance(residual, DeferredLayerNorm) else None
+        add = residual.sums if isinstance(residual, DeferredLayerNorm) else residual
         kernel: Callable[..., object] = hopper.product[(self._programs,)]
         kernel(
-            _described(rows, ROWS, STEP_BYTES // rows.element_size()),
-            self._weight,
-            *(_described(tensor, ROWS, part) for tensor in (out, add)),
-            rows if self._bias is None else self._bias,
-            *(*_scales(eight, rows), *norm),
-            *(len(rows), self.columns, rows.shape[1]),
-            *(bounds.weight, bounds.bias, bounds.up_weight, bounds.up_bias),
+            left=_described(rows, ROWS, STEP_BYTES // rows.element_size()),
+            right=self._weight,
+            out=_described(out, ROWS, part),
+            add=None if add is None else _described(add, ROWS, part),
+            bias=self._bias,
+            left_scales=None if eight is None else eight.rows,
+            right_scales=None if eight is None else eight.channels,
+            lengths=eight.lengths if eight is not None and narrow else None,
+            out_scales=None if eight is None else eight.out_scales,
+            factors=None if deferred is None else deferred.factors,
+            shifts=None if deferred is None else deferred.shifts,
+            norm_weight=None if deferred is None else deferred.norm.weight,
+            rows=len(rows),
+            columns=self.columns,
+            depth=rows.shape[1],
+            weight_bound=bounds.weight,
+            bias_bound=bounds.bias,
+            up_weight_bound=bounds.up_weight,
+            up_bias_bound=bounds.up_bias,
             GATED=self._gated,
             HAS_BIAS=self._bias is not None,
             KIND=self._kind,
             SCALED=eight is not None,
             SCALED_ROWS=eight is not None and eight.rows is not None,
             ADD=residual is not None,
-            DEFERRED=isinstance(residual, DeferredLayerNorm),
+            DEFERRED=deferred is not None,
             NARROW=narrow,
             PLACES=PLACES_OF_NARROW if narrow else PLACES,
             TOGETHER=TOGETHER,
@@ -133,14 +149,6 @@ class HopperProduct:
             maxnreg=168,
         )
         return out
-
-
-def _scales(eight: EightBitSides | None, placeholder: Tensor) -> tuple[Tensor, ...]:
-    """`placeholder` stands where there is none, and is not read."""
-    if eight is None:
-        return (placeholder,) * 4
-    vectors = (eight.rows, eight.channels, eight.lengths, eight.out_scales)
-    return tuple(placeholder if one is None else one for one in vectors)
 
 
 def _described(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:

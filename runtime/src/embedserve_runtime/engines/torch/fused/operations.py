@@ -12,15 +12,17 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from embedserve_runtime.engines.torch.attention import RotaryTable
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
+from embedserve_runtime.engines.torch.fused.activations import ACTIVATION_KINDS
 from embedserve_runtime.engines.torch.fused.hopper import HopperProduct, why_not_hopper
 from embedserve_runtime.engines.torch.fused.kernels import products, rows
 from embedserve_runtime.engines.torch.fused.kernels.vocabulary import pool_vocabulary
 from embedserve_runtime.engines.torch.fused.skinny_gemm import MAX_SKINNY_TOKENS, skinny_linear
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
-from embedserve_runtime.model.architecture import Activation, NormKind
+from embedserve_runtime.engines.torch.tables import EmbeddingTables
+from embedserve_runtime.model.activations import Activation
+from embedserve_runtime.model.architecture import NormKind
 from embedserve_runtime.model.pipeline import Pooling
 
-ACTIVATION_KINDS = {Activation.GELU: 0, Activation.GELU_TANH: 1, Activation.RELU: 2, Activation.SILU: 3}
 POOLING_KINDS = {
     Pooling.MEAN: 0,
     Pooling.MEAN_SQRT: 1,
@@ -54,19 +56,46 @@ def embed(
     out = words.new_empty((batch.tokens, width), dtype=dtype)
     kernel: Callable[..., object] = rows.embed[(batch.tokens,)]
     kernel(
-        *(batch.ids, batch.types, batch.starts, words),
-        words if types is None else types,
-        words if positions is None else positions,
-        *_weights(norm, words),
-        *(out, width, scale, first_position, 0.0 if norm is None else norm.eps),
+        ids=batch.ids,
+        types=batch.types,
+        starts=batch.starts,
+        words=words,
+        type_rows=types,
+        position_rows=positions,
+        weight=_weight(norm),
+        bias=_bias(norm),
+        out=out,
+        width=width,
+        scale=scale,
+        first_position=first_position,
+        eps=_eps(norm),
         TYPES=0 if types is None else 2,
         POSITIONS=positions is not None,
         NORM=norm is not None,
-        **_kind(norm),
+        RMS=_is_rms(norm),
+        BIAS=_bias(norm) is not None,
         BLOCK=triton.next_power_of_2(width),
         num_warps=_warps(width),
     )
     return out
+
+
+def embed_batch(tables: EmbeddingTables, batch: DeviceBatch, dtype: torch.dtype) -> Tensor:
+    """Return the input of the first layer, (tokens, hidden)."""
+    rows = embed(
+        batch,
+        words=tables.words,
+        scale=tables.scale,
+        types=tables.types,
+        positions=tables.positions,
+        first_position=tables.first_position,
+        norm=tables.norm if tables.projection is None else None,
+        dtype=dtype if tables.projection is None else tables.words.dtype,
+    )
+    if tables.projection is None:
+        return rows
+    projected = tables.projection(rows)
+    return projected.to(dtype) if tables.norm is None else normed(projected, tables.norm, dtype=dtype)
 
 
 def normed(
@@ -91,20 +120,25 @@ def normed(
     tile = 1 if count < SINGLE_ROW_TILES_BELOW else max(1, 4096 // int(triton.next_power_of_2(width)))
     kernel: Callable[..., object] = rows.add_norm[(triton.cdiv(count, tile),)]
     kernel(
-        branch,
-        branch if residual is None else residual,
-        branch if bias is None else bias,
-        *_weights(post, branch),
-        *_weights(norm, branch),
-        out if keep is None else keep,
-        out,
-        *(count, width, 0.0 if shape is None else shape.eps),
+        branch=branch,
+        residual=residual,
+        branch_bias=bias,
+        post_weight=_weight(post),
+        post_bias=_bias(post),
+        weight=_weight(norm),
+        bias=_bias(norm),
+        total=keep,
+        out=None if norm is None else out,
+        rows=count,
+        width=width,
+        eps=_eps(shape),
         ADD=residual is not None,
         BRANCH_BIAS=bias is not None,
         POST=post is not None,
         KEEP=keep is not None,
         NORM=norm is not None,
-        **_kind(shape),
+        RMS=_is_rms(shape),
+        BIAS=_bias(shape) is not None,
         ROWS=tile,
         BLOCK=triton.next_power_of_2(width),
         num_warps=_warps(width),
@@ -129,16 +163,23 @@ def apply_rotary(
     tile = 16
     kernel: Callable[..., object] = rows.turn_heads[(triton.cdiv(len(joint), tile), query_heads + key_heads)]
     kernel(
-        *(joint, batch.starts),
-        joint if rotary is None else rotary.cos,
-        joint if rotary is None else rotary.sin,
-        *_weights(query_norm, joint),
-        *_weights(key_norm, joint),
-        *(len(joint), joint.stride(0), query_heads, 0.0 if query_norm is None else query_norm.eps),
+        joint=joint,
+        starts=batch.starts,
+        cos=None if rotary is None else rotary.cos,
+        sin=None if rotary is None else rotary.sin,
+        query_weight=_weight(query_norm),
+        query_bias=_bias(query_norm),
+        key_weight=_weight(key_norm),
+        key_bias=_bias(key_norm),
+        tokens=len(joint),
+        step=joint.stride(0),
+        query_heads=query_heads,
+        eps=_eps(query_norm),
         HEAD_SIZE=size,
         HALF=half,
         NORM=query_norm is not None,
-        **_kind(query_norm),
+        RMS=_is_rms(query_norm),
+        BIAS=_bias(query_norm) is not None,
         ROWS=tile,
         BLOCK_D=max(16, int(triton.next_power_of_2(size))),
         num_warps=2,
@@ -150,7 +191,14 @@ def pooled(hidden: Tensor, batch: DeviceBatch, pooling: Pooling, into: Tensor, c
     width, block = hidden.shape[1], 32
     kernel: Callable[..., object] = rows.pool[(batch.sequences, triton.cdiv(width, block))]
     kernel(
-        *(hidden, batch.firsts, batch.lasts, batch.origins, into, width, into.stride(0), column),
+        hidden=hidden,
+        firsts=batch.firsts,
+        lasts=batch.lasts,
+        origins=batch.origins,
+        out=into,
+        width=width,
+        out_step=into.stride(0),
+        column=column,
         KIND=POOLING_KINDS[pooling],
         ROWS=64,
         BLOCK=block,
@@ -167,8 +215,15 @@ def vocabulary_pooled(
     out = hidden.new_zeros((batch.sequences, vocabulary), dtype=torch.float32)
     kernel: Callable[..., object] = pool_vocabulary[(triton.cdiv(tokens, 128), triton.cdiv(vocabulary, 128))]
     kernel(
-        *(hidden, weight, weight if bias is None else bias, batch.ends, batch.sequence_of, out),
-        *(tokens, vocabulary, depth),
+        hidden=hidden,
+        weight=weight,
+        bias=bias,
+        ends=batch.ends,
+        sequence_of=batch.sequence_of,
+        out=out,
+        tokens=tokens,
+        vocabulary=vocabulary,
+        depth=depth,
         HAS_BIAS=bias is not None,
         LOGS=logs,
         PRECISION="ieee",
@@ -216,9 +271,11 @@ class ActivatedProduct:
         block = 1024
         kernel: Callable[..., object] = rows.activate[(triton.cdiv(out.numel(), block),)]
         kernel(
-            *(inner, inner, out, out.numel(), width),
+            inner=inner,
+            out=out,
+            total=out.numel(),
+            width=width,
             GATED=self._gated,
-            HAS_BIAS=False,
             KIND=self.kind,
             BLOCK=block,
             num_warps=4,
@@ -231,10 +288,13 @@ class ActivatedProduct:
         out = value.new_empty((count, width))
         kernel: Callable[..., object] = products.product_activated[(self._programs,)]
         kernel(
-            TensorDescriptor.from_tensor(value, [128, 64]),
-            right,
-            out if bias is None else bias,
-            *(out, count, width, depth),
+            left=TensorDescriptor.from_tensor(value, [128, 64]),
+            right=right,
+            bias=bias,
+            out=out,
+            rows=count,
+            columns=width,
+            depth=depth,
             GATED=self._gated,
             HAS_BIAS=bias is not None,
             KIND=self.kind,
@@ -261,18 +321,20 @@ def can_be_fused(weight: Tensor, gated: bool) -> bool:
     return weight.element_size() == 2 and width % 8 == 0 and weight.shape[1] % 8 == 0
 
 
-def _weights(norm: Normalization | None, placeholder: Tensor) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a norm; `placeholder` stands where there is none, and is not read."""
-    if norm is None:
-        return placeholder, placeholder
-    return norm.weight, placeholder if norm.bias is None else norm.bias
+def _weight(norm: Normalization | None) -> Tensor | None:
+    return None if norm is None else norm.weight
 
 
-def _kind(norm: Normalization | None) -> dict[str, bool]:
-    return {
-        "RMS": norm is not None and norm.kind is NormKind.RMS,
-        "BIAS": norm is not None and norm.bias is not None,
-    }
+def _bias(norm: Normalization | None) -> Tensor | None:
+    return None if norm is None else norm.bias
+
+
+def _eps(norm: Normalization | None) -> float:
+    return 0.0 if norm is None else norm.eps
+
+
+def _is_rms(norm: Normalization | None) -> bool:
+    return norm is not None and norm.kind is NormKind.RMS
 
 
 def _warps(width: int) -> int:

@@ -9,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from embedserve_runtime.engines.torch.fused.activations import NO_ACTIVATION
 from embedserve_runtime.engines.torch.fused.kernels import skinny_gemm as skinny_kernels
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
 
@@ -54,19 +55,18 @@ class NormLinear:
         bias = wide @ _shift(norm)
         return cls(linear, norm, wide @ norm.weight, bias if linear.bias is None else bias + linear.bias)
 
-    def __call__(self, given: SkinnyDeferredNorm, kind: int = -1) -> Tensor:
-        """Return activation(linear(norm(x))), (tokens, columns). given: of this norm. kind: of the activation, -1 for
-        none."""
+    def __call__(self, given: SkinnyDeferredNorm, kind: int = NO_ACTIVATION) -> Tensor:
+        """Return activation(linear(norm(x))), (tokens, columns). given: of this norm. kind: of the activation."""
         out = given.values.new_empty((len(given), len(self.bias)))
         _launch(given, self.linear.weight, self.bias, out, of_norm=self, kind=kind)
         return out
 
 
 def skinny_linear(
-    given: Tensor, linear: Linear, *, bias: bool = True, kind: int = -1, add: Tensor | None = None
+    given: Tensor, linear: Linear, *, bias: bool = True, kind: int = NO_ACTIVATION, add: Tensor | None = None
 ) -> Tensor:
     """Return activation(x W^T + b) (+ add), (tokens, columns); `add` is overwritten and returned. bias: False leaves
-    out b. kind: of the activation, -1 for none. For at most `MAX_SKINNY_TOKENS` tokens."""
+    out b. kind: of the activation. For at most `MAX_SKINNY_TOKENS` tokens."""
     out = given.new_empty((len(given), len(linear.weight))) if add is None else add
     _launch(given, linear.weight, linear.bias if bias else None, out, kind=kind, add=add)
     return out
@@ -91,7 +91,7 @@ def _launch(
     out: Tensor,
     *,
     of_norm: NormLinear | None = None,
-    kind: int = -1,
+    kind: int = NO_ACTIVATION,
     add: Tensor | SkinnyDeferredNorm | None = None,
     moments: Tensor | None = None,
 ) -> None:
@@ -105,20 +105,29 @@ def _launch(
     # As many steps on their way at a time as there is room for: each waits for memory, and there are few.
     room = SHARED_BYTES // (2 * SPLIT_DEPTH * warps * (height + block))
     kernel: Callable[..., object] = skinny_kernels.product_of_few[(triton.cdiv(columns, block),)]
+    normed = given if isinstance(given, SkinnyDeferredNorm) else None
+    added = add if isinstance(add, SkinnyDeferredNorm) else None
     kernel(
-        *((given.values, given.moments) if isinstance(given, SkinnyDeferredNorm) else (given, out)),
-        *((out, out) if of_norm is None else (of_norm.norm.weight, of_norm.of_scale)),
-        *(weight, out if bias is None else bias),
-        *_added(add, out),
-        *(out, out if moments is None else moments),
-        *(count, columns, depth),
-        *(
-            0.0 if of_norm is None else of_norm.norm.eps,
-            add.norm.eps if isinstance(add, SkinnyDeferredNorm) else 0.0,
-        ),
+        values=given if isinstance(given, Tensor) else given.values,
+        moments=None if normed is None else normed.moments,
+        scale=None if of_norm is None else of_norm.norm.weight,
+        of_scale=None if of_norm is None else of_norm.of_scale,
+        weight=weight,
+        bias=bias,
+        add=add if added is None else added.values,
+        add_moments=None if added is None else added.moments,
+        add_scale=None if added is None else added.norm.weight,
+        add_shift=None if added is None else _shift(added.norm),
+        out=out,
+        out_moments=moments,
+        rows=count,
+        columns=columns,
+        depth=depth,
+        eps=0.0 if of_norm is None else of_norm.norm.eps,
+        add_eps=0.0 if added is None else added.norm.eps,
         NORMED=of_norm is not None,
         HAS_BIAS=bias is not None,
-        ADD=0 if add is None else 2 if isinstance(add, SkinnyDeferredNorm) else 1,
+        ADD=0 if add is None else 1 if added is None else 2,
         SUMS=moments is not None,
         KIND=kind,
         BLOCK_M=height,
@@ -130,15 +139,6 @@ def _launch(
         # One more than are on their way.
         num_stages=1 + max(1, min(triton.cdiv(depth, SPLIT_DEPTH * warps), room)),
     )
-
-
-def _added(
-    add: Tensor | SkinnyDeferredNorm | None, placeholder: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Values, moments, scale and shift; `placeholder` stands where there is none, and is not read."""
-    if isinstance(add, SkinnyDeferredNorm):
-        return add.values, add.moments, add.norm.weight, _shift(add.norm)
-    return placeholder if add is None else add, placeholder, placeholder, placeholder
 
 
 def _shift(norm: Normalization) -> Tensor:

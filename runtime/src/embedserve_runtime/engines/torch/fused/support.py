@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 import torch
 
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import (
-    Activation,
     Attention,
     Encoder,
     Experts,

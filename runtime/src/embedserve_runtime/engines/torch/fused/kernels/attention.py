@@ -25,7 +25,7 @@ def attend(
     table,  # float32 (heads, table_step), read where TABLE: added by key - query
     content_to_position,  # (heads, tokens, rows), read where TO_POSITION: query times the position's key
     position_to_content,  # (heads, tokens, rows), read where TO_CONTENT: key times the position's query
-    row_of,  # int32 by key - query + middle: which row a distance takes
+    row_of,  # int32 by key - query + middle: which row a distance takes; read where TO_POSITION or TO_CONTENT
     tokens,
     rows,
     query_step,
@@ -87,10 +87,14 @@ def attend(
     slope = 0.0
     if ALIBI:
         slope = tl.load(slopes + head) * log2e
-    table += head * table_step + middle
-    row_of += middle
-    content_to_position += head.to(tl.int64) * tokens * rows
-    position_to_content += head.to(tl.int64) * tokens * rows
+    if TABLE:
+        table += head * table_step + middle
+    if TO_POSITION or TO_CONTENT:
+        row_of += middle
+    if TO_POSITION:
+        content_to_position += head.to(tl.int64) * tokens * rows
+    if TO_CONTENT:
+        position_to_content += head.to(tl.int64) * tokens * rows
 
     maxima = tl.full([BLOCK_M], FLOOR, tl.float32)
     sums = tl.zeros([BLOCK_M], tl.float32)

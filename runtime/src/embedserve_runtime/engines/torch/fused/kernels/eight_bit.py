@@ -47,7 +47,7 @@ def add_norm(
     residual_weight,  # float32 (width,), likewise
     residual_bias,  # likewise, read where DEFERRED_BIAS
     weight,
-    bias,
+    bias,  # read where BIAS
     total,  # (rows, width), written where ADD; may be an input
     eight,  # (rows, width)
     scales,  # float32 (rows,)
@@ -117,14 +117,14 @@ def product(
     right,  # descriptor of (columns, depth); where GATED, gate rows before up rows: (2 * columns, depth)
     left_scales,  # float32 (rows,), read where SCALED_ROWS
     right_scales,  # float32 (columns,)
-    bias,
-    add,  # (rows, columns)
-    lengths,  # float32 (rows,), Euclidean, of the rows of `left`
+    bias,  # read where HAS_BIAS
+    add,  # (rows, columns), read where ADD
+    lengths,  # float32 (rows,), Euclidean, of the rows of `left`, read where NARROW
     factors,  # float32 (rows,), read where DEFERRED
     shifts,  # likewise
     norm_weight,  # float32 (columns,), likewise
     out,  # (rows, columns), may be `add`
-    out_scales,  # float32 (rows,)
+    out_scales,  # float32 (rows,), written where NARROW
     rows,
     columns,
     depth,

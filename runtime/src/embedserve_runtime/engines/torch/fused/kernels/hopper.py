@@ -303,7 +303,7 @@ def product(
     right,  # descriptor of (columns, depth); where GATED, gate rows before up rows: (2 * columns, depth)
     out,  # descriptor of (rows, columns)
     add,  # likewise, read where ADD
-    bias,
+    bias,  # read where HAS_BIAS
     left_scales,  # float32 (rows,), read where SCALED_ROWS
     right_scales,  # float32 (columns,), read where SCALED
     lengths,  # float32 (rows,), Euclidean, of the rows of `left`, read where NARROW

@@ -12,7 +12,7 @@ from embedserve_runtime.engines.torch.fused.kernels.rows import activated
 def product_activated(
     left,  # descriptor of (rows, depth)
     right,  # descriptor of (columns, depth); where GATED, gate rows before up rows: (2 * columns, depth)
-    bias,
+    bias,  # read where HAS_BIAS
     out,  # (rows, columns)
     rows,
     columns,

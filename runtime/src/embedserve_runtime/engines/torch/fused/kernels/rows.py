@@ -54,13 +54,13 @@ def to_eight_bit(values, EIGHT: tl.constexpr):
 @triton.jit
 def embed(
     ids,
-    types,
+    types,  # read where TYPES is 2
     starts,
     words,
-    type_rows,
-    position_rows,
-    weight,
-    bias,
+    type_rows,  # read where TYPES
+    position_rows,  # read where POSITIONS
+    weight,  # float32 (width,), read where NORM
+    bias,  # likewise, read where NORM and BIAS
     out,
     width,
     scale,
@@ -97,14 +97,14 @@ def embed(
 @triton.jit
 def add_norm(
     branch,
-    residual,
-    branch_bias,
-    post_weight,
-    post_bias,
-    weight,
-    bias,
-    total,
-    out,
+    residual,  # read where ADD
+    branch_bias,  # read where BRANCH_BIAS
+    post_weight,  # float32 (width,), read where POST
+    post_bias,  # likewise, read where POST and BIAS
+    weight,  # float32 (width,), read where NORM
+    bias,  # likewise, read where NORM and BIAS
+    total,  # written where KEEP
+    out,  # written where NORM
     rows,
     width,
     eps,
@@ -146,10 +146,10 @@ def add_norm(
 def turn_heads(
     joint,  # (tokens, heads, size), strides step a token and HEAD_SIZE a head; changed in place
     starts,
-    cos,  # float32 (positions, HALF)
+    cos,  # float32 (positions, HALF), read where HALF > 0
     sin,
-    query_weight,
-    query_bias,
+    query_weight,  # float32 (HEAD_SIZE,), read where NORM
+    query_bias,  # likewise, read where NORM and BIAS
     key_weight,
     key_bias,
     tokens,
@@ -175,7 +175,8 @@ def turn_heads(
     if NORM:
         is_key = head >= query_heads
         weight = key_weight if is_key else query_weight
-        bias = key_bias if is_key else query_bias
+        if BIAS:
+            bias = key_bias if is_key else query_bias
         mean = tl.zeros([ROWS], tl.float32)
         if not RMS:
             mean = tl.sum(values, 1) / HEAD_SIZE
@@ -245,16 +246,14 @@ def activated(x, KIND: tl.constexpr):
 @triton.jit
 def activate(
     inner,  # (tokens, width), gate before up where GATED
-    bias,
     out,  # (tokens, width) or, where GATED, (tokens, width / 2); may be `inner` where not
     total,
     width,
     GATED: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
     KIND: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """out = activation(inner + bias), or activation(gate) * up."""
+    """out = activation(inner), or activation(gate) * up."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     real = at < total
     row, column = at // width, at % width
@@ -263,14 +262,9 @@ def activate(
     else:
         first = at
     values = tl.load(inner + first, mask=real, other=0.0).to(tl.float32)
-    if HAS_BIAS:
-        values += tl.load(bias + column, mask=real, other=0.0).to(tl.float32)
     values = activated(values, KIND)
     if GATED:
-        ups = tl.load(inner + first + width, mask=real, other=0.0).to(tl.float32)
-        if HAS_BIAS:
-            ups += tl.load(bias + width + column, mask=real, other=0.0).to(tl.float32)
-        values *= ups
+        values *= tl.load(inner + first + width, mask=real, other=0.0).to(tl.float32)
     tl.store(out + at, values.to(out.dtype.element_ty), mask=real)
 
 

@@ -58,9 +58,9 @@ def product_of_few(
     scale,  # float32 (depth,), of the norm, read where NORMED
     of_scale,  # float32 (columns,), weight scale, read where NORMED
     weight,  # (columns, depth)
-    bias,  # (columns,); where NORMED with weight shift in it
+    bias,  # (columns,), read where HAS_BIAS; where NORMED with weight shift in it
     add,  # (rows, columns), read where ADD; 2: sums, of which the norm is meant
-    add_moments,  # as above, of `add`
+    add_moments,  # as above, of `add`; read where ADD is 2, like the next two
     add_scale,
     add_shift,
     out,  # (rows, columns); may be `add`

@@ -8,7 +8,7 @@ import triton.language as tl
 def pool_vocabulary(
     hidden,  # (tokens, depth)
     weight,  # (vocabulary, depth)
-    bias,
+    bias,  # read where HAS_BIAS
     ends,  # int32 (tokens,): one past the last token of the token's sequence
     sequence_of,  # int32 (tokens,)
     out,  # float32 (sequences, vocabulary), zeros

@@ -1,0 +1,338 @@
+"""Layers whose products run in 8 bit. All else is as in 16 bit.
+
+Norms give 8 bit alone: where they come after the branches, the kernel that adds to the residual computes its norm
+again. Where the device has e4m3 and a norm limits the values, attention writes e4m3 (`quantizing`); elsewhere its
+output product is in 16 bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
+from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm
+from embedserve_runtime.engines.torch.fused.eight_bit import EightBitProduct
+from embedserve_runtime.engines.torch.fused.eight_bit_rows import QuantizedRows, in_eight_bit
+from embedserve_runtime.engines.torch.fused.layer import FusedLayer, HiddenStates, LayerStack
+from embedserve_runtime.engines.torch.fused.operations import embed_batch, normed
+from embedserve_runtime.engines.torch.fused.quantizing import DTYPES, FoldedValues
+from embedserve_runtime.engines.torch.fused.self_attention import FusedSelfAttention, SharedTables
+from embedserve_runtime.engines.torch.fused.support import FIRST_OF_EIGHT_BIT, EightBit
+from embedserve_runtime.engines.torch.fused.weights import LayerWeights
+from embedserve_runtime.engines.torch.parameters import Linear, Normalization, Parameters
+from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
+from embedserve_runtime.model.architecture import Encoder, Layer, NormPlacement
+
+# Of the batch that shows the means of values: a length that attention usually sees.
+SAMPLE_LENGTH, SAMPLE_TOKENS = 128, 1024
+
+Hidden8 = HiddenStates[QuantizedRows, Tensor | DeferredLayerNorm]
+Layer8 = FusedLayer[Hidden8, QuantizedRows, Tensor, Hidden8]
+LastLayer8 = FusedLayer[Hidden8, QuantizedRows, Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EightBitProducts:
+    """Products in 8 bit; that of attention's result is in 16 bit where attention does not write e4m3.
+
+    inner_kind: of what the down product reads. adds_residual: 8-bit products that end a branch add the residual.
+    """
+
+    queries_keys_values: EightBitProduct
+    of_attended: Linear | EightBitProduct
+    up: EightBitProduct
+    of_inner: EightBitProduct
+    inner_kind: EightBit
+    adds_residual: bool
+
+    def joint(self, hidden: Hidden8) -> Tensor:
+        return self.queries_keys_values(hidden.rows)
+
+    def output(self, attended: Tensor, hidden: Hidden8) -> Tensor:
+        if self.adds_residual and isinstance(self.of_attended, EightBitProduct):
+            return self.of_attended.onto(attended, hidden.residual)
+        return self.of_attended(attended)
+
+    def inner(self, hidden: Hidden8) -> QuantizedRows:
+        return self.up.narrow(hidden.rows, self.inner_kind)
+
+    def down(self, inner: QuantizedRows, hidden: Hidden8) -> Tensor:
+        return self.of_inner.onto(inner, hidden.residual) if self.adds_residual else self.of_inner(inner)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EightBitPostNorms:
+    """Norms after the branches, in 8 bit and deferred. output_adds: the output product has added the residual."""
+
+    attention: Normalization
+    mlp: Normalization
+    kind: EightBit
+    output_adds: bool
+
+    def after_attention(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
+        residual = None if self.output_adds else hidden.residual
+        return HiddenStates(*in_eight_bit(branch, self.attention, self.kind, residual=residual))
+
+    def after_mlp(self, branch: Tensor, _: Hidden8) -> Hidden8:
+        return HiddenStates(*in_eight_bit(branch, self.mlp, self.kind))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LastPostNorms:
+    """Norms of the last layer, whose result is in 16 bit."""
+
+    norms: EightBitPostNorms
+
+    def after_attention(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
+        return self.norms.after_attention(branch, hidden)
+
+    def after_mlp(self, branch: Tensor, _: Hidden8) -> Tensor:
+        return normed(branch, self.norms.mlp)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EightBitPreNorms:
+    """Norms before the branches, in 8 bit; the residual is float32. following: the norm that the next layer begins
+    with."""
+
+    mlp: Normalization
+    following: Normalization
+    kind: EightBit
+
+    def after_attention(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
+        return add_and_norm(branch, hidden, self.mlp, self.kind)
+
+    def after_mlp(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
+        return add_and_norm(branch, hidden, self.following, self.kind)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LastPreNorms:
+    """Norms of the last layer, whose result is the residual."""
+
+    mlp: Normalization
+    kind: EightBit
+
+    def after_attention(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
+        return add_and_norm(branch, hidden, self.mlp, self.kind)
+
+    def after_mlp(self, branch: Tensor, hidden: Hidden8) -> Tensor:
+        residual = hidden.residual
+        assert isinstance(residual, Tensor)  # no norm is deferred
+        return normed(branch, None, residual=residual, keep=residual)
+
+
+def add_and_norm(branch: Tensor, hidden: Hidden8, norm: Normalization, kind: EightBit) -> Hidden8:
+    """Add the branch to the residual, in place; the rows are the norm of that."""
+    residual = hidden.residual
+    assert isinstance(residual, Tensor)  # no norm is deferred
+    rows, _ = in_eight_bit(branch, norm, kind, residual=residual, keep=residual)
+    return HiddenStates(rows, residual)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueCentering:
+    """Takes the mean of the values out of what attention writes as e4m3; the output product adds it back."""
+
+    folded: FoldedValues
+    joint: EightBitProduct
+    output: EightBitProduct
+
+    def calibrate(self, attended: Tensor) -> None:
+        """Shift the biases of both products. attended: results of attention for some text."""
+        of_joint, of_output = self.folded.shifts(attended)
+        self.joint.shift(of_joint)
+        self.output.shift(of_output)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedLayer8:
+    """A layer but for what its norms give, which depends on the layer behind it."""
+
+    norms: LayerNorms
+    products: EightBitProducts
+    attention: FusedSelfAttention
+    centering: ValueCentering | None
+
+    @classmethod
+    def load(
+        cls,
+        layer: Layer,
+        parameters: Parameters,
+        shared: SharedTables,
+        name: str,
+        kind: EightBit,
+        *,
+        before: Normalization | None,
+    ) -> LoadedLayer8:
+        """before: the norm of what the layer gets, if any; deferred where norms come after."""
+        weights, dtype = LayerWeights.load(layer, parameters, name), parameters.dtype
+        norms, mlp, after = weights.norms, weights.mlp, layer.placement is NormPlacement.POST
+        inner = inner_kind_of(kind, parameters.device)
+        folded, joint = None, weights.joint
+        output: Linear | EightBitProduct = weights.output
+        # Of what queries, keys and values are made of: it limits the values.
+        norm = before if after else norms.attention or before
+        if norm is not None and inner is EightBit.FP8:
+            folded = FoldedValues.of(joint, weights.output, layer.attention, norm, kind)
+            joint = folded.joint
+            output = EightBitProduct(
+                folded.output, dtype, kind=inner, residual_norm=before if after else None
+            )
+        products = EightBitProducts(
+            queries_keys_values=EightBitProduct(joint, dtype, kind=kind),
+            of_attended=output,
+            up=EightBitProduct(weights.up, dtype, kind=kind, activation=mlp.activation, gated=mlp.gated),
+            of_inner=EightBitProduct(
+                weights.down, dtype, kind=inner, residual_norm=norms.attention if after else None
+            ),
+            inner_kind=inner,
+            adds_residual=after,
+        )
+        centering = None
+        if folded is not None and isinstance(output, EightBitProduct):
+            centering = ValueCentering(folded, products.queries_keys_values, output)
+        attention = FusedSelfAttention(
+            layer.attention,
+            parameters,
+            shared,
+            f"{name}.attention",
+            dtype=None if centering is None else DTYPES[inner],
+        )
+        return cls(norms, products, attention, centering)
+
+    def post_norms(self, kind: EightBit) -> EightBitPostNorms:
+        assert self.norms.attention is not None  # `why_not_eight_bit` names the others
+        output_adds = isinstance(self.products.of_attended, EightBitProduct)
+        return EightBitPostNorms(self.norms.attention, self.norms.mlp, kind, output_adds)
+
+
+def inner_kind_of(kind: EightBit, device: torch.device) -> EightBit:
+    """Return the kind of the products whose input the kernel before writes: e4m3 where the device has it, which needs
+    no pass of its own."""
+    has_e4m3 = torch.cuda.get_device_capability(device) >= FIRST_OF_EIGHT_BIT[EightBit.FP8]
+    return EightBit.FP8 if has_e4m3 else kind
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PostNormStart:
+    """Embeddings whose norm, if they have one, is deferred."""
+
+    tables: EmbeddingTables
+    norm: Normalization | None
+    kind: EightBit
+
+    def __call__(self, batch: DeviceBatch) -> Hidden8:
+        sums = embed_batch(self.tables, batch, self.tables.words.dtype)
+        if self.norm is None:
+            return HiddenStates(QuantizedRows.of(sums, self.kind), sums)
+        return HiddenStates(*in_eight_bit(sums, self.norm, self.kind))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreNormStart:
+    """Embeddings in float32, and what the norm of the first layer makes of them."""
+
+    tables: EmbeddingTables
+    norm: Normalization | None
+    kind: EightBit
+
+    def __call__(self, batch: DeviceBatch) -> Hidden8:
+        hidden, norm = embed_batch(self.tables, batch, torch.float32), self.norm
+        rows = hidden if norm is None else normed(hidden, norm, dtype=self.tables.words.dtype)
+        return HiddenStates(QuantizedRows.of(rows, self.kind), hidden)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LastLayerEnd:
+    """The last layer and the final norm. dtype: of the result."""
+
+    layer: LastLayer8
+    final_norm: Normalization | None
+    dtype: torch.dtype
+
+    def __call__(self, hidden: Hidden8, batch: DeviceBatch) -> Tensor:
+        last = self.layer(hidden, batch)
+        return (
+            last.to(self.dtype)
+            if self.final_norm is None
+            else normed(last, self.final_norm, dtype=self.dtype)
+        )
+
+
+def build_eight_bit_stack(
+    encoder: Encoder, parameters: Parameters, tables: EmbeddingTables, shared: SharedTables, kind: EightBit
+) -> LayerStack[Hidden8]:
+    """Build the layers, whose values have no means on a sample of tokens."""
+    after = all(layer.placement is NormPlacement.POST for layer in encoder.layers)
+    loaded: list[LoadedLayer8] = []
+    before = tables.norm
+    for number, layer in enumerate(encoder.layers):
+        loaded.append(LoadedLayer8.load(layer, parameters, shared, f"layers.{number}", kind, before=before))
+        before = loaded[-1].norms.mlp if after else None
+    build = build_post_norm_layers if after else build_pre_norm_layers
+    embed, layers, last = build(tables, loaded, kind)
+    calibrate(embed, [*layers, last], [one.centering for one in loaded], sample(encoder, parameters.device))
+    final_norm = parameters.optional_norm(encoder.final_norm, "final_norm")
+    return LayerStack(embed, layers, LastLayerEnd(last, final_norm, tables.words.dtype))
+
+
+Embed8 = Callable[[DeviceBatch], Hidden8]
+
+
+def build_post_norm_layers(
+    tables: EmbeddingTables, loaded: Sequence[LoadedLayer8], kind: EightBit
+) -> tuple[Embed8, list[Layer8], LastLayer8]:
+    *others, last = loaded
+    return (
+        PostNormStart(replace(tables, norm=None), tables.norm, kind),
+        [FusedLayer(one.products, one.attention, one.post_norms(kind)) for one in others],
+        FusedLayer(last.products, last.attention, LastPostNorms(last.post_norms(kind))),
+    )
+
+
+def build_pre_norm_layers(
+    tables: EmbeddingTables, loaded: Sequence[LoadedLayer8], kind: EightBit
+) -> tuple[Embed8, list[Layer8], LastLayer8]:
+    """Build the layers, each of which ends with the norm that the next one begins with."""
+    *others, last = loaded
+    first, *following = [one.norms.attention for one in loaded]
+    layers: list[Layer8] = []
+    for one, norm in zip(others, following, strict=True):
+        assert norm is not None  # `why_not_eight_bit` names the others
+        layers.append(FusedLayer(one.products, one.attention, EightBitPreNorms(one.norms.mlp, norm, kind)))
+    return (
+        PreNormStart(tables, first, kind),
+        layers,
+        FusedLayer(last.products, last.attention, LastPreNorms(last.norms.mlp, kind)),
+    )
+
+
+def calibrate(
+    embed: Embed8,
+    layers: Sequence[Layer8 | LastLayer8],
+    centerings: Sequence[ValueCentering | None],
+    batch: DeviceBatch,
+) -> None:
+    """Take the means of the values of a batch out of every layer, one after another: each sees what the layers before
+    it, which have none any more, give it."""
+    hidden: Hidden8 | Tensor = embed(batch)
+    for layer, centering in zip(layers, centerings, strict=True):
+        assert isinstance(hidden, HiddenStates)  # only the last layer gives a tensor
+        if centering is not None:
+            centering.calibrate(layer.attend(hidden, batch))
+        hidden = layer(hidden, batch)
+
+
+def sample(encoder: Encoder, device: torch.device) -> DeviceBatch:
+    """Make a batch of random tokens."""
+    length = min(SAMPLE_LENGTH, encoder.max_tokens)
+    shape = SAMPLE_TOKENS // length, length
+    ids = np.random.default_rng(0).integers(0, encoder.embeddings.vocabulary, shape, np.int32)
+    return bring(PackedBatch.pack([*ids]), device)

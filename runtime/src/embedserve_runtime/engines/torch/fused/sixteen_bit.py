@@ -1,0 +1,182 @@
+"""Layers in 16 bit, each norm in the kernel that also adds the residual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch
+from embedserve_runtime.engines.torch.fused.layer import FusedLayer, HiddenStates, LayerStack
+from embedserve_runtime.engines.torch.fused.operations import ActivatedProduct, embed_batch, normed
+from embedserve_runtime.engines.torch.fused.self_attention import FusedSelfAttention, SharedTables
+from embedserve_runtime.engines.torch.fused.skinny_gemm import MAX_SKINNY_TOKENS, skinny_linear
+from embedserve_runtime.engines.torch.fused.weights import LayerWeights
+from embedserve_runtime.engines.torch.parameters import Linear, Normalization, Parameters
+from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
+from embedserve_runtime.model.architecture import Layer
+
+Hidden16 = HiddenStates[Tensor, Tensor]
+Layer16 = FusedLayer[Hidden16, Tensor, Tensor, Hidden16]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SixteenBitProducts:
+    """Products in the dtype of the model. adds_residual: the down product adds the residual, and leaves its own bias to
+    the norm behind it."""
+
+    weights: LayerWeights
+    up: ActivatedProduct
+    adds_residual: bool
+
+    def joint(self, hidden: Hidden16) -> Tensor:
+        return self.weights.joint(hidden.rows)
+
+    def output(self, attended: Tensor, hidden: Hidden16) -> Tensor:
+        return self.weights.output(attended)
+
+    def inner(self, hidden: Hidden16) -> Tensor:
+        return self.up(hidden.rows)
+
+    def down(self, inner: Tensor, hidden: Hidden16) -> Tensor:
+        down = self.weights.down
+        if not self.adds_residual:
+            return down(inner)
+        if len(inner) <= MAX_SKINNY_TOKENS:
+            return skinny_linear(inner, down, bias=False, add=hidden.residual)
+        return hidden.residual.addmm_(inner, down.weight.T)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PostNorms:
+    """Norms after the branches. Behind each norm the sum starts anew, so that 16 bit are enough for the residual."""
+
+    norms: LayerNorms
+    down: Linear
+
+    def after_attention(self, branch: Tensor, hidden: Hidden16) -> Hidden16:
+        norms = self.norms
+        if norms.attention_inner is not None:
+            branch = normed(branch, norms.attention_inner, residual=hidden.residual)
+        if norms.attention is None:
+            hidden.residual.add_(branch)
+            return hidden
+        attended = normed(branch, norms.attention, residual=hidden.residual)
+        return HiddenStates(attended, attended)
+
+    def after_mlp(self, branch: Tensor, hidden: Hidden16) -> Hidden16:
+        result = normed(branch, self.norms.mlp, bias=self.down.bias)
+        return HiddenStates(result, result)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreNorms:
+    """Norms before the branches, or around them. The residual is float32: nothing norms it, so its sum grows over all
+    layers, and in 16 bit each step would lose digits of all earlier ones. following: the norm that the next layer
+    begins with, or the final one."""
+
+    norms: LayerNorms
+    following: Normalization | None
+
+    def after_attention(self, branch: Tensor, hidden: Hidden16) -> Hidden16:
+        rows = add_and_norm(hidden.residual, branch, self.norms.attention_post, self.norms.mlp)
+        return HiddenStates(rows, hidden.residual)
+
+    def after_mlp(self, branch: Tensor, hidden: Hidden16) -> Hidden16:
+        rows = add_and_norm(hidden.residual, branch, self.norms.mlp_post, self.following)
+        return HiddenStates(rows, hidden.residual)
+
+
+def add_and_norm(
+    residual: Tensor, branch: Tensor, post: Normalization | None, norm: Normalization | None
+) -> Tensor:
+    """residual += post(branch), in place; gives norm(residual), or residual, in the dtype of the branch."""
+    if post is None or norm is None or post.form == norm.form:
+        result = normed(branch, norm, residual=residual, post=post, keep=residual)
+        return result.to(branch.dtype) if norm is None else result
+    normed(branch, None, residual=residual, post=post, keep=residual)
+    return normed(residual, norm, dtype=branch.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PostNormEnds:
+    """What is before the first layer and behind the last one where norms come after the branches."""
+
+    tables: EmbeddingTables
+    final_norm: Normalization | None
+
+    def embed(self, batch: DeviceBatch) -> Hidden16:
+        hidden = embed_batch(self.tables, batch, self.tables.words.dtype)
+        return HiddenStates(hidden, hidden)
+
+    def finish(self, hidden: Hidden16, _: DeviceBatch) -> Tensor:
+        return hidden.rows if self.final_norm is None else normed(hidden.rows, self.final_norm)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreNormEnds:
+    """What is before the first layer and behind the last one where norms come before the branches. first_norm: of the
+    first layer, or the final one where there is no layer."""
+
+    tables: EmbeddingTables
+    first_norm: Normalization | None
+
+    def embed(self, batch: DeviceBatch) -> Hidden16:
+        hidden, dtype = embed_batch(self.tables, batch, torch.float32), self.tables.words.dtype
+        norm = self.first_norm
+        return HiddenStates(hidden.to(dtype) if norm is None else normed(hidden, norm, dtype=dtype), hidden)
+
+    def finish(self, hidden: Hidden16, _: DeviceBatch) -> Tensor:
+        return hidden.rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedLayer:
+    """What the layers in 16 bit share, for many tokens and for few."""
+
+    weights: LayerWeights
+    attention: FusedSelfAttention
+    up: ActivatedProduct
+
+    @classmethod
+    def load(cls, layer: Layer, parameters: Parameters, shared: SharedTables, name: str) -> LoadedLayer:
+        weights = LayerWeights.load(layer, parameters, name)
+        return cls(
+            weights,
+            FusedSelfAttention(layer.attention, parameters, shared, f"{name}.attention"),
+            ActivatedProduct(weights.up, weights.mlp.activation, weights.mlp.gated),
+        )
+
+
+def build_post_norm_stack(
+    tables: EmbeddingTables, loaded: Sequence[LoadedLayer], final_norm: Normalization | None
+) -> LayerStack[Hidden16]:
+    layers: list[Layer16] = [
+        FusedLayer(
+            SixteenBitProducts(one.weights, one.up, adds_residual=True),
+            one.attention,
+            PostNorms(one.weights.norms, one.weights.down),
+        )
+        for one in loaded
+    ]
+    ends = PostNormEnds(tables, final_norm)
+    return LayerStack(ends.embed, layers, ends.finish)
+
+
+def build_pre_norm_stack(
+    tables: EmbeddingTables, loaded: Sequence[LoadedLayer], final_norm: Normalization | None
+) -> LayerStack[Hidden16]:
+    """Build the layers, each of which ends with the norm that the next one begins with."""
+    first, *following = [*(one.weights.norms.attention for one in loaded), final_norm]
+    layers: list[Layer16] = [
+        FusedLayer(
+            SixteenBitProducts(one.weights, one.up, adds_residual=False),
+            one.attention,
+            PreNorms(one.weights.norms, norm),
+        )
+        for one, norm in zip(loaded, following, strict=True)
+    ]
+    ends = PreNormEnds(tables, first)
+    return LayerStack(ends.embed, layers, ends.finish)

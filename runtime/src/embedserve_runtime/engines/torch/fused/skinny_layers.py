@@ -1,0 +1,103 @@
+"""Layers with norms after the branches, for few tokens: each norm is computed by the products that read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch
+from embedserve_runtime.engines.torch.fused.layer import FusedLayer, HiddenStates, LayerStack
+from embedserve_runtime.engines.torch.fused.operations import embed_batch, normed
+from embedserve_runtime.engines.torch.fused.sixteen_bit import LoadedLayer
+from embedserve_runtime.engines.torch.fused.skinny_gemm import (
+    NormLinear,
+    SkinnyDeferredNorm,
+    skinny_linear_add_norm,
+)
+from embedserve_runtime.engines.torch.fused.weights import LayerWeights
+from embedserve_runtime.engines.torch.parameters import Normalization
+from embedserve_runtime.engines.torch.tables import EmbeddingTables
+
+# The first layer gets a tensor, the embeddings; all others what is behind a norm.
+SkinnyRows = Tensor | SkinnyDeferredNorm
+SkinnyHidden = HiddenStates[SkinnyRows, SkinnyRows]
+SkinnyLayer = FusedLayer[SkinnyHidden, Tensor, SkinnyDeferredNorm, SkinnyHidden]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SkinnyProducts:
+    """Products that norm what they read, and end with the residual and the moments of the sums. normed_joint: queries,
+    keys and values of the norm before, None in the first layer. kind: of the activation."""
+
+    weights: LayerWeights
+    attention_norm: Normalization
+    normed_joint: NormLinear | None
+    normed_up: NormLinear
+    kind: int
+
+    @classmethod
+    def of(cls, loaded: LoadedLayer, before: Normalization | None) -> SkinnyProducts:
+        """Build those of a layer that `can_run_skinny` accepts. before: the norm that ends the layer before it."""
+        weights, attention_norm = loaded.weights, loaded.weights.norms.attention
+        assert attention_norm is not None  # `can_run_skinny` says so
+        return cls(
+            weights,
+            attention_norm,
+            None if before is None else NormLinear.of(weights.joint, before),
+            NormLinear.of(weights.up, attention_norm),
+            loaded.up.kind,
+        )
+
+    def joint(self, hidden: SkinnyHidden) -> Tensor:
+        if isinstance(hidden.rows, Tensor):
+            return self.weights.joint(hidden.rows)
+        assert self.normed_joint is not None  # it is not the first layer
+        return self.normed_joint(hidden.rows)
+
+    def output(self, attended: Tensor, hidden: SkinnyHidden) -> SkinnyDeferredNorm:
+        return skinny_linear_add_norm(attended, self.weights.output, hidden.residual, self.attention_norm)
+
+    def inner(self, hidden: SkinnyHidden) -> Tensor:
+        assert isinstance(hidden.rows, SkinnyDeferredNorm)  # attention came before
+        return self.normed_up(hidden.rows, self.kind)
+
+    def down(self, inner: Tensor, hidden: SkinnyHidden) -> SkinnyDeferredNorm:
+        return skinny_linear_add_norm(inner, self.weights.down, hidden.residual, self.weights.norms.mlp)
+
+
+class DeferredNorms:
+    """Norms that are left to whoever reads their result."""
+
+    def after_attention(self, branch: SkinnyDeferredNorm, _: SkinnyHidden) -> SkinnyHidden:
+        return HiddenStates(branch, branch)
+
+    def after_mlp(self, branch: SkinnyDeferredNorm, _: SkinnyHidden) -> SkinnyHidden:
+        return HiddenStates(branch, branch)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SkinnyEnds:
+    """What is before the first layer and behind the last one."""
+
+    tables: EmbeddingTables
+
+    def embed(self, batch: DeviceBatch) -> SkinnyHidden:
+        hidden = embed_batch(self.tables, batch, self.tables.words.dtype)
+        return HiddenStates(hidden, hidden)
+
+    def finish(self, hidden: SkinnyHidden, _: DeviceBatch) -> Tensor:
+        assert isinstance(hidden.rows, SkinnyDeferredNorm)  # there is a layer
+        return normed(hidden.rows.values, hidden.rows.norm)
+
+
+def build_skinny_stack(tables: EmbeddingTables, loaded: Sequence[LoadedLayer]) -> LayerStack[SkinnyHidden]:
+    """Build the layers, at least one, all of which `can_run_skinny` accepts."""
+    before = [None, *(one.weights.norms.mlp for one in loaded)]
+    layers: list[SkinnyLayer] = [
+        FusedLayer(SkinnyProducts.of(one, norm), one.attention, DeferredNorms())
+        for one, norm in zip(loaded, before, strict=False)
+    ]
+    ends = SkinnyEnds(tables)
+    return LayerStack(ends.embed, layers, ends.finish)

@@ -1,0 +1,36 @@
+"""What every form of a layer is made from: the weights of its products and its norms, as the checkpoint has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from embedserve_runtime.engines.torch.parameters import Linear, Parameters
+from embedserve_runtime.engines.torch.tables import LayerNorms
+from embedserve_runtime.model.architecture import Layer, Mlp
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerWeights:
+    """joint: queries, keys and values, side by side. up: gate before up where the MLP is gated."""
+
+    joint: Linear
+    output: Linear
+    up: Linear
+    down: Linear
+    norms: LayerNorms
+    mlp: Mlp
+
+    @classmethod
+    def load(cls, layer: Layer, parameters: Parameters, name: str) -> LayerWeights:
+        mlp = layer.mlp
+        assert isinstance(mlp, Mlp)  # `why_not_fused` names the others
+        joint = [f"{name}.attention.{part}" for part in ("query", "key", "value")]
+        up = [f"{name}.mlp.gate", f"{name}.mlp.up"] if mlp.gated else [f"{name}.mlp.up"]
+        return cls(
+            joint=parameters.linear(joint, layer.attention.qkv_bias),
+            output=parameters.linear([f"{name}.attention.output"], layer.attention.output_bias),
+            up=parameters.linear(up, mlp.up_bias),
+            down=parameters.linear([f"{name}.mlp.down"], mlp.down_bias),
+            norms=LayerNorms.of(layer, parameters, name),
+            mlp=mlp,
+        )
