@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from embedserve_operator.kube.objects import Manifest, dig, mappings
+from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.metadata import CLAIM_LABEL
 from tests.operator.builders import OTHER_REPO, Cluster, hub_spec
 from tests.operator.cache_builders import cached, claim, serving, started, succeeded, with_claim
@@ -103,9 +103,8 @@ def mounting(cluster: Cluster) -> list[Manifest]:
 def is_kept_together(template: Manifest) -> bool:
     """Whether a pod goes only where the other pods of its claim are."""
     mark = template["metadata"]["labels"][CLAIM_LABEL]
-    terms = mappings(
-        template, "spec", "affinity", "podAffinity", "requiredDuringSchedulingIgnoredDuringExecution"
-    )
+    affinity = template["spec"]["affinity"].get("podAffinity", {})
+    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", [])
     return {
         "labelSelector": {"matchLabels": {CLAIM_LABEL: mark}},
         "topologyKey": "kubernetes.io/hostname",
@@ -211,8 +210,8 @@ def test_a_fetch_runs_where_the_pods_may_run() -> None:
     cluster = started(with_claim(cached(hardware={"class": "hopper"}, pod={"nodeSelector": {"pool": "a"}})))
     template = mounting(cluster)[0]
     served = mounting(started(succeeded(cluster)))[-1]
-    for path in (("nodeSelector",), ("tolerations",), ("affinity",)):
-        assert dig(template, "spec", *path) == dig(served, "spec", *path)
+    for name in ("nodeSelector", "tolerations", "affinity"):
+        assert template["spec"][name] == served["spec"][name]
     assert "nvidia.com/gpu" not in str(template["spec"]["containers"]), "a device would be idle meanwhile"
     assert "runtimeClassName" not in template["spec"]
 

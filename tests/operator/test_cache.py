@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from embedserve_operator.api.status import ConversionStatus, FetchStatus
+from embedserve_operator.kube.views.workloads import Job
 from embedserve_operator.observe.pods import read_mounted_config_map
 from tests.operator.builders import OTHER_REPO, REPORT, Cluster, hub_spec, resource
 from tests.operator.cache_builders import (
@@ -294,7 +295,7 @@ class TestConversion:
         (config,) = [
             child["data"]["runtime.yaml"]
             for child in again.children
-            if child["metadata"]["name"] == read_mounted_config_map(job["spec"]["template"]["spec"])
+            if child["metadata"]["name"] == read_mounted_config_map(Job.parse(job).spec.template.spec)
         ]
         assert yaml.safe_load(config)["onnx"]["outputs"] == ["last_hidden_state"]
         assert again.names("Deployment") == cluster.names("Deployment")

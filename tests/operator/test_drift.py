@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from embedserve_operator.apply.drift import find_first_difference, find_reason_to_apply, parse_quantity
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.references import ChildRef
+from embedserve_operator.kube.views.children import parse_child
 from embedserve_operator.state.resource import Child
 from tests.operator.builders import Cluster, hub_spec, resource
 
@@ -29,7 +30,7 @@ def reason(kind: str, change: Callable[[Any], None]) -> str | None:
     change(live)
     mark = live["metadata"].get("annotations", {}).get("embedserve.dev/fingerprint", "")
     ref = ChildRef(kind, manifest["metadata"]["name"])
-    return find_reason_to_apply(manifest, Child(ref, "uid", mark, live))
+    return find_reason_to_apply(manifest, Child(ref, "uid", mark, parse_child(live), live))
 
 
 def _container(live: Any) -> Any:

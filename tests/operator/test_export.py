@@ -11,6 +11,7 @@ import yaml
 
 from embedserve_operator.commands.render import format_yaml
 from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.kube.views.workloads import Job
 from embedserve_operator.observe.pods import read_mounted_config_map
 from embedserve_operator.settings import RenderSettings, RuntimeImage
 from tests.operator.builders import REPORT, SETTINGS, Cluster, hub_spec, resource
@@ -70,7 +71,7 @@ def test_weights_that_only_torch_can_use_are_fetched_where_a_conversion_follows(
     spec: dict[str, Any], want: bool | None
 ) -> None:
     cluster = started(Cluster(resource(spec)))
-    name = read_mounted_config_map(running(cluster)["spec"]["template"]["spec"])
+    name = read_mounted_config_map(Job.parse(running(cluster)).spec.template.spec)
     (config,) = [child for child in cluster.children if child["metadata"]["name"] == name]
     assert yaml.safe_load(config["data"]["runtime.yaml"])["model"].get("export_elsewhere") is want
 

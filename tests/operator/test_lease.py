@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from embedserve_operator.kube.views.cluster import Lease
 from embedserve_operator.process.lease import (
     LeaseObservation,
     LeaseStep,
@@ -19,8 +18,8 @@ from tests.operator.moments import NOON
 SETTINGS = LeaseSettings(namespace="system")
 
 
-def lease(holder: str, *, version: str = "1", duration: int = 15) -> dict[str, Any]:
-    return {
+def lease(holder: str, *, version: str = "1", duration: int = 15) -> Lease:
+    content = {
         "metadata": {"name": SETTINGS.name, "resourceVersion": version},
         "spec": {
             "holderIdentity": holder,
@@ -30,6 +29,7 @@ def lease(holder: str, *, version: str = "1", duration: int = 15) -> dict[str, A
             "leaseTransitions": 4,
         },
     }
+    return Lease.parse(content)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from embedserve_operator.kube.views.pods import Pod
 from embedserve_operator.observe.pods import read_pod
 from embedserve_operator.state.failures import Failure
 from tests.operator.builders import failed, fetched, pod, ready
@@ -15,6 +16,10 @@ def with_status(**status: Any) -> dict[str, Any]:
     found = pod("rev", "template", "docs-config")
     found["status"] = status
     return found
+
+
+def failure_of(received: dict[str, Any]) -> Failure | None:
+    return read_pod(Pod.parse(received)).failure
 
 
 def waiting(container: str, reason: str, message: str) -> dict[str, Any]:
@@ -213,7 +218,7 @@ CASES = [
 
 @pytest.mark.parametrize(("received", "want"), CASES)
 def test_failure(received: dict[str, Any], want: Failure | None) -> None:
-    assert read_pod(received).failure == want
+    assert failure_of(received) == want
 
 
 @pytest.mark.parametrize(
@@ -221,14 +226,14 @@ def test_failure(received: dict[str, Any], want: Failure | None) -> None:
     ["", "not camel case", "lower", "With-Dash", "X" * 65, "Übel", '"; drop'],
 )
 def test_a_reason_that_is_none_is_not_passed_on(reason: str) -> None:
-    found = read_pod(with_status(initContainerStatuses=[failed(reason, "words", retryable=False)])).failure
+    found = failure_of(with_status(initContainerStatuses=[failed(reason, "words", retryable=False)]))
     assert found is not None
     assert found.reason == "ContainerFailed"
 
 
 def test_a_message_is_bounded() -> None:
     said = failed("ModelInvalid", "x" * 100_000, retryable=False)
-    found = read_pod(with_status(initContainerStatuses=[said])).failure
+    found = failure_of(with_status(initContainerStatuses=[said]))
     assert found is not None
     assert len(found.message) == 2000
 
@@ -236,7 +241,7 @@ def test_a_message_is_bounded() -> None:
 @pytest.mark.parametrize("message", ["", "null", "[]", "{}", '{"model": null}', "Traceback", '{"model": 1}'])
 def test_a_termination_message_of_another_form_is_no_report(message: str) -> None:
     status = {"name": "fetch", "state": {"terminated": {"exitCode": 0, "message": message}}}
-    report = read_pod(with_status(initContainerStatuses=[status])).report
+    report = read_pod(Pod.parse(with_status(initContainerStatuses=[status]))).report
     assert report is None or report.vector_space is None
 
 
@@ -258,11 +263,11 @@ def test_a_termination_message_of_another_form_is_no_report(message: str) -> Non
     ],
 )
 def test_phase(received: dict[str, Any], want: str) -> None:
-    assert read_pod(received).phase == want
+    assert read_pod(Pod.parse(received)).phase == want
 
 
 def test_a_pod_that_is_going_tells_of_no_failure() -> None:
     received = with_status(initContainerStatuses=[failed("ModelNotFound", "gone", retryable=False)])
     received["metadata"]["deletionTimestamp"] = "2026-01-02T12:00:00Z"
-    found = read_pod(received)
+    found = read_pod(Pod.parse(received))
     assert (found.phase, found.failure) == ("Ending", None)

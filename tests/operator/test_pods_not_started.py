@@ -10,6 +10,7 @@ import pytest
 from embedserve_operator.api.times import format_moment
 from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.kube.references import ObjectKey
+from embedserve_operator.kube.views.pods import Pod
 from embedserve_operator.observe.pods import find_failure
 from tests.operator.builders import NOW, Cluster, hub_spec, pod, resource
 from tests.operator.cache_builders import cached, started, with_claim
@@ -67,7 +68,7 @@ def test_what_is_kept_of_a_pod_says_as_much_as_the_pod() -> None:
     store.put("Pod", made)
     (kept,) = store.list_pods(ObjectKey("search", "docs"))
     found = find_failure(kept)
-    assert found == find_failure(made)
+    assert found == find_failure(Pod.parse(made))
     assert found is not None
     assert (found.reason, "node node-a" in found.message) == ("ImageVolumesMissing", True)
 
@@ -91,6 +92,6 @@ def test_a_container_runtime_that_knows_no_image_volumes_is_named(
     made["spec"]["volumes"].append({"name": "source", **volume})
     waiting = {"waiting": {"reason": "CreateContainerError", "message": words}}
     made["status"]["initContainerStatuses"] = [{"name": "fetch", "state": waiting}]
-    found = find_failure(made)
+    found = find_failure(Pod.parse(made))
     assert found is not None
     assert (found.reason, words in found.message) == (reason, True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.kube.references import ObjectKey
+from embedserve_operator.kube.views.pods import Pod
 from embedserve_operator.manifests.metadata import hash_claim_name
 
 KEY = ObjectKey("search", "docs")
@@ -111,35 +112,36 @@ def test_nothing_is_kept_of_a_resource_that_is_gone() -> None:
     assert (store.list_keys(), store.get_resource(KEY)) == ([], None)
 
 
-def test_items_of_a_list_get_what_they_lack_and_lose_what_nobody_reads() -> None:
+def test_of_a_pod_only_what_is_read_is_kept() -> None:
     store = ObjectCache()
-    secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+    token = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
     container = {
         "name": "runtime",
         "image": "x",
         "resources": {"limits": {"memory": "1Gi"}},
-        "env": [{"name": "HOME", "value": "/tmp"}, secret],
+        "env": [{"name": "HOME", "value": "/tmp"}, token],
     }
-    volumes = [{"name": "config", "configMap": {"name": "c"}}, {"name": "tmp", "emptyDir": {}}]
-    meta = {
-        "namespace": "search",
-        "name": "p",
-        "uid": "u",
-        "resourceVersion": "1",
-        "managedFields": [{"a": 1}],
-    }
+    volumes = [{"name": "config", "configMap": {"name": "c", "defaultMode": 420}}]
+    meta = {"namespace": "search", "name": "p", "uid": "u", "resourceVersion": "1"}
     labels = {"embedserve.dev/service": "docs"}
-    store.put(
-        "Pod",
-        {"metadata": {**meta, "labels": labels}, "spec": {"containers": [container], "volumes": volumes}},
-    )
+    received = {
+        "metadata": {**meta, "labels": labels, "managedFields": [{"a": 1}]},
+        "spec": {"containers": [container], "volumes": volumes},
+    }
+    store.put("Pod", received)
     (pod,) = store.list_pods(KEY)
-    assert (pod["apiVersion"], pod["kind"]) == ("v1", "Pod")
-    assert "managedFields" not in pod["metadata"]
-    assert pod["spec"]["volumes"] == volumes[:1]
-    assert pod["spec"]["containers"] == [
-        {"name": "runtime", "resources": container["resources"], "env": [secret]}
-    ]
+    assert pod == Pod.parse(received)
+    kept = pod.as_json().decode()
+    assert "hub" in kept
+    for unread in ("managedFields", "image", "HOME", "defaultMode"):
+        assert unread not in kept
+
+
+def test_of_a_child_all_but_the_managers_of_its_fields_is_kept() -> None:
+    store = ObjectCache()
+    received = deployment("1", spec={"strategy": {"type": "Recreate"}})
+    store.put("Deployment", {**received, "metadata": {**received["metadata"], "managedFields": [{"a": 1}]}})
+    assert list(store.list_children(KEY)) == [{**received, "apiVersion": "apps/v1", "kind": "Deployment"}]
 
 
 def test_a_version_that_is_known_needs_no_look_and_a_newer_one_does() -> None:

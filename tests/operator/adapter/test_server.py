@@ -37,6 +37,7 @@ from embedserve_operator.adapter.server import (
 )
 from embedserve_operator.cache.cluster import ClusterCache
 from embedserve_operator.kube.client import KubeClient
+from embedserve_operator.kube.views.cluster import APIService
 from embedserve_operator.settings import AdapterReference, AdapterSettings, RegistrationSettings
 from tests.operator.adapter.cluster import Authority, Objects, Pod, answering, client_context
 from tests.operator.api_server import ApiServer, serving
@@ -210,7 +211,7 @@ async def test_a_certificate_is_renewed_without_a_restart_and_served_once_it_is_
     assert isinstance(await adapter.registrar.run_once(), Registration)
     await adapter.rotator.check()
     assert adapter.ready()
-    first = read_bundle(adapter.objects.by_path[REGISTERED])
+    first = read_bundle(APIService.parse(adapter.objects.by_path[REGISTERED]))
     adapter.clock.at += timedelta(days=21)
     await adapter.rotator.check()
     await adapter.rotator.check()
