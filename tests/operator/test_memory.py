@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from embedserve_operator.commands.render import format_yaml
+from embedserve_operator.kube.objects import canonical
+from embedserve_operator.kube.views.resource import EmbeddingServiceObject
 from embedserve_operator.manifests.memory import compute_memory
-from embedserve_operator.plan import Plan
-from tests.operator.builders import OTHER_REPO, REPO, REPORT, Cluster, hub_spec, resource
+from embedserve_operator.observe.state import observe
+from embedserve_operator.plan import Plan, make_plan
+from tests.operator.builders import OTHER_REPO, REPO, REPORT, SETTINGS, Cluster, hub_spec, resource
 from tests.operator.cache_builders import cached, started, succeeded
-from tests.operator.expected import assert_golden
+from tests.operator.rendering.case import DEPLOYMENT, RUNTIME
+from tests.support.differences import find_differences
 
-HERE = Path(__file__).parent
 MIB = 2**20
 WANT = "448Mi"
 """For the model of `REPORT`, of 91 MB."""
@@ -62,7 +64,11 @@ def test_the_next_change_of_the_template_takes_the_size_up() -> None:
     assert requests(changed) == {"memory": WANT}
     after = changed.applied()
     assert requests(after.rolled_out().published()) == {"memory": WANT}
-    assert_golden(HERE / "golden" / "memory" / "sized.yaml", format_yaml([deployment(after.plan())]))
+    before = Cluster(resource(hub_spec(REPO, batching={"maxBatchTokens": 1024}))).applied().plan()
+    assert _changes(before, after.plan()) == {
+        f"{DEPLOYMENT}.metadata.labels.embedserve.dev/vector-space": REPORT["vectorSpace"],
+        f"{RUNTIME}.resources": {"requests": {"memory": WANT}},
+    }
 
 
 def test_another_size_of_the_same_revision_changes_nothing_by_itself() -> None:
@@ -103,11 +109,23 @@ def test_on_accelerators_the_size_says_nothing_of_the_memory_of_the_host() -> No
 def test_where_a_job_has_fetched_the_first_pods_are_made_for_the_size() -> None:
     cluster = succeeded(started(Cluster(resource(cached()))), {"model": REPORT})
     assert requests(cluster) == {"memory": WANT}
-    assert_golden(
-        HERE / "golden" / "memory" / "fetched-by-a-job.yaml", format_yaml([deployment(cluster.plan())])
-    )
+    # What is rendered without a cluster is what there will be once everything is fetched, as far as it is known.
+    rendered = make_plan(observe(EmbeddingServiceObject.parse(resource(cached())), (), ()), SETTINGS)
+    reported = {key: value for key, value in REPORT.items() if key != "onnxOutputs"}
+    assert _changes(rendered, cluster.plan()) == {
+        f"{DEPLOYMENT}.metadata.labels.embedserve.dev/vector-space": REPORT["vectorSpace"],
+        f"{DEPLOYMENT}.spec.template.metadata.annotations.embedserve.dev/model": canonical(reported),
+        f"{RUNTIME}.resources": {"requests": {"memory": WANT}},
+    }
 
 
 def test_a_new_model_starts_without_the_size_of_the_old_one() -> None:
     changed = serving().changed(hub_spec(OTHER_REPO))
     assert "memory" not in requests(changed)
+
+
+def _changes(before: Plan, after: Plan) -> dict[str, Any]:
+    """What is different in a Deployment that was made for the size, beside the annotation that says so."""
+    found = deployment(after)
+    assert found["metadata"]["annotations"].pop("embedserve.dev/model-bytes") == str(REPORT["sizeBytes"])
+    return find_differences(format_yaml([deployment(before)]), format_yaml([found]))
