@@ -80,11 +80,13 @@ def _walk(before: Any, after: Any, path: str) -> Iterable[tuple[str, Any]]:
 
 
 def _list_parts(value: Any) -> dict[str, Any] | None:
-    """The parts of a value: of a list by what tells its items apart, else by their numbers."""
+    """The parts of a value: of a list by what tells its items apart, of flags by themselves, else by their numbers."""
     if isinstance(value, Mapping):
         return {str(key): inner for key, inner in value.items()}
     if not isinstance(value, list):
         return None
+    if any(isinstance(item, str) and item.startswith("--") for item in value):
+        return {f"[{item}]": item for item in value}
     for field in _ITEM_NAMES:
         names = [item.get(field) if isinstance(item, Mapping) else None for item in value]
         if value and all(names) and len(set(names)) == len(names):
