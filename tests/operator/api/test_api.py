@@ -15,7 +15,7 @@ from embedserve_operator.api.types import EmbeddingServiceSpec
 from tests.operator.bad_specs import BAD, GOOD, Bad
 from tests.operator.builders import hub_spec
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FILE_NAME = "embedserve.dev_embeddingservices.yaml"
 REFUSED_BY_THE_API_SERVER = {"$ref", "$defs", "const", "title", "discriminator", "patternProperties"}
 

@@ -10,7 +10,7 @@ import yaml
 
 from embedserve_operator.commands.cli import kubectl_plugin, main
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "minilm.yaml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "minilm.yaml"
 
 
 def test_crds_prints_the_definition(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,7 +40,7 @@ def test_render_of_a_file_that_is_not_there_fails_and_names_it(capsys: pytest.Ca
 
 
 def test_explain_says_which_nodes_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    nodes = Path(__file__).parent / "nodes.yaml"
+    nodes = Path(__file__).parents[1] / "nodes.yaml"
     assert main(["explain", "-f", str(EXAMPLE), "--nodes", str(nodes)]) == 0
     assert "nodes that fit: plain, graviton, spark" in capsys.readouterr().out
 
@@ -54,7 +54,7 @@ def test_the_plugin_has_the_commands_that_need_no_cluster(capsys: pytest.Capture
 
 
 def test_kubectl_finds_the_plugin_by_its_name() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "operator" / "pyproject.toml").read_text())
+    project = tomllib.loads((Path(__file__).parents[3] / "operator" / "pyproject.toml").read_text())
     assert (
         project["project"]["scripts"]["kubectl-embedserve"]
         == f"{kubectl_plugin.__module__}:{kubectl_plugin.__name__}"

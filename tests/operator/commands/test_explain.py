@@ -15,7 +15,7 @@ from tests.operator.builders import SETTINGS, hub_spec, resource
 from tests.operator.expected import assert_golden
 from tests.operator.rendering.case import AUTOSCALED, CONVERTED, GOLDEN, HOPPER
 
-CLUSTER = read_cluster((Path(__file__).parent / "nodes.yaml").read_text(encoding="utf-8"))
+CLUSTER = read_cluster((Path(__file__).parents[1] / "nodes.yaml").read_text(encoding="utf-8"))
 
 
 def explain(spec: Mapping[str, Any]) -> list[str]:

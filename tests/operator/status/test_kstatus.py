@@ -10,7 +10,7 @@ from lupa import lua51  # Argo CD runs Lua 5.1
 
 from tests.operator.builders import OTHER_REPO, Cluster, failed, hub_spec, resource
 
-HEALTH_SCRIPT = Path(__file__).parents[2] / "examples/gitops/argocd-health.lua"
+HEALTH_SCRIPT = Path(__file__).parents[3] / "examples/gitops/argocd-health.lua"
 Verdict = Literal["InProgress", "Failed", "Current"]
 Health = Literal["Progressing", "Degraded", "Healthy", "Suspended"]
 

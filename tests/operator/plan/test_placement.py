@@ -15,7 +15,7 @@ from embedserve_operator.settings import RuntimeImage
 from embedserve_operator.state.nodes import ClusterState, Taint, match_nodes
 from tests.operator.builders import SETTINGS, Cluster, hub_spec, node, resource
 
-NODES = read_cluster((Path(__file__).parent / "nodes.yaml").read_text(encoding="utf-8"))
+NODES = read_cluster((Path(__file__).parents[1] / "nodes.yaml").read_text(encoding="utf-8"))
 FITTING = {
     "cpu": ["plain", "graviton", "spark"],
     "cpu-x86": ["plain"],

@@ -22,7 +22,7 @@ from tests.operator.rendering.case import GOLDEN, GOLDEN_SPECS, Case, render
 from tests.operator.rendering.cases import CASES, SPECS
 from tests.support.differences import find_differences
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
 DECLARATION = "Deployment docs.metadata.annotations.embedserve.dev/declaration"
 
 
