@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-
 import httpx
 
 from embedserve_operator.process.health import HeartbeatMonitor, serve_health
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+from tests.support.ports import find_free_port
 
 
 def test_a_loop_is_silent_when_its_last_sign_is_too_long_ago() -> None:
@@ -31,7 +23,7 @@ async def test_the_probe_fails_when_a_loop_is_silent() -> None:
     now = 0.0
     heartbeats = HeartbeatMonitor(lambda: now)
     heartbeats.expect("worker", 10.0)
-    port = free_port()
+    port = find_free_port()
     runner = await serve_health(heartbeats, port)
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
