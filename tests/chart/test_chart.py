@@ -55,8 +55,31 @@ def test_default_values_give_exactly_the_reviewed_objects(template: Template) ->
     assert_golden(HERE / "golden" / "default.yaml", template("--set", "crds.enabled=false"))
 
 
-def test_every_value_arrives_where_the_reviewed_objects_show_it(template: Template) -> None:
-    assert_golden(HERE / "golden" / "all-values.yaml", template("--values", str(ALL_VALUES)))
+def test_what_cleans_a_claim_is_exactly_the_reviewed_objects(template: Template) -> None:
+    claim = {
+        "namespace": "chat",
+        "claimName": "models",
+        "nodeSelector": {"pool": "gpu"},
+        "tolerations": [{"operator": "Exists"}],
+    }
+    given = {
+        "claims": [claim],
+        "schedule": "0 4 * * 0",
+        "olderThan": "30d",
+        "resources": {"limits": {"memory": "1Gi"}},
+    }
+    rendered = template(
+        "--set-json", f"storeGc={json.dumps(given)}", "--show-only", "templates/store-gc.yaml"
+    )
+    assert_golden(HERE / "golden" / "store-gc.yaml", rendered)
+
+
+def test_each_claim_is_cleaned_in_its_namespace(template: Template) -> None:
+    found = objects(template("--values", str(ALL_VALUES)), "CronJob")
+    assert [(one["metadata"]["namespace"], one["metadata"]["name"]) for one in found] == [
+        ("search", "vectors-gc-models"),
+        ("chat", "vectors-gc-docs-models"),
+    ]
 
 
 def test_the_definition_is_installed_as_it_is_and_kept_on_uninstall(template: Template) -> None:

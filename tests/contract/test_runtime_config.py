@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from embedserve_operator.commands.render import render_file
 from embedserve_operator.manifests.runtime_config import (
     ENDPOINT_DRAIN_SECONDS,
     GRPC_PORT,
@@ -16,14 +17,13 @@ from embedserve_operator.manifests.runtime_config import (
     SERVING_PORT,
 )
 from embedserve_runtime.config import RuntimeConfig, load_config
-from tests.operator.builders import SETTINGS
+from tests.operator.builders import REPO, hub_spec
+from tests.operator.rendering.case import CONVERTED, GOLDEN_SPECS, render
+from tests.operator.rendering.cases import SPECS
 
-MANIFEST_FOLDER = Path(__file__).parents[1] / "operator" / "manifests"
-MANIFESTS = sorted(MANIFEST_FOLDER.glob("*.yaml"))
 
-
-def configs(manifest: Path, folder: Path) -> list[RuntimeConfig]:
-    children = yaml.safe_load_all(render_file(manifest.read_text(encoding="utf-8"), SETTINGS))
+def configs(spec: Mapping[str, Any], folder: Path) -> list[RuntimeConfig]:
+    children = yaml.safe_load_all(render(spec))
     loaded = []
     for child in children:
         if child["kind"] == "ConfigMap":
@@ -33,9 +33,9 @@ def configs(manifest: Path, folder: Path) -> list[RuntimeConfig]:
     return loaded
 
 
-@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)
-def test_every_rendered_configuration_starts_the_runtime(manifest: Path, tmp_path: Path) -> None:
-    for config in configs(manifest, tmp_path):
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_every_rendered_configuration_starts_the_runtime(spec: Mapping[str, Any], tmp_path: Path) -> None:
+    for config in configs(spec, tmp_path):
         assert config.model.store == Path("/models")
         server = config.server
         if not server.model_fields_set:
@@ -46,7 +46,7 @@ def test_every_rendered_configuration_starts_the_runtime(manifest: Path, tmp_pat
 
 
 def test_pods_with_a_cache_ask_nobody_and_only_the_fetch_does(tmp_path: Path) -> None:
-    found = configs(MANIFEST_FOLDER / "cache-converted.yaml", tmp_path)
+    found = configs(CONVERTED, tmp_path)
     fetch, convert, serve = found
     assert [config.model.offline for config in found] == [False, True, True]
     assert convert.onnx == serve.onnx
@@ -57,14 +57,17 @@ def test_pods_with_a_cache_ask_nobody_and_only_the_fetch_does(tmp_path: Path) ->
 
 
 def test_nothing_that_others_have_converted_is_taken_unasked(tmp_path: Path) -> None:
-    _, serve = configs(MANIFEST_FOLDER / "cache-claim.yaml", tmp_path)
+    _, serve = configs(hub_spec(cache={"claimName": "models"}), tmp_path)
     assert serve.onnx.convert == "Never"
 
 
 def test_other_sources_arrive(tmp_path: Path) -> None:
-    (http,) = configs(MANIFEST_FOLDER / "source-http.yaml", tmp_path)
-    (s3,) = configs(MANIFEST_FOLDER / "source-s3.yaml", tmp_path)
-    (mirror,) = configs(MANIFEST_FOLDER / "source-mirror.yaml", tmp_path)
+    archive = {"url": "https://models.example:8443/minilm.tar.gz", "sha256": "0123456789abcdef" * 4}
+    bucket = {"uri": "s3://models/minilm", "endpoint": "http://minio.storage.svc:9000"}
+    hub = {"repo": REPO, "endpoint": "https://mirror.example"}
+    (http,) = configs({"model": {"source": {"http": archive}}}, tmp_path)
+    (s3,) = configs({"model": {"source": {"s3": bucket}, "refresh": "2026-11-28"}}, tmp_path)
+    (mirror,) = configs({"model": {"source": {"huggingFace": hub}, "onnxFile": "onnx/model.onnx"}}, tmp_path)
     assert http.model.source == "https://models.example:8443/minilm.tar.gz"
     assert http.model.sha256 == "0123456789abcdef" * 4
     assert (s3.model.source, s3.model.s3_endpoint) == ("s3://models/minilm", "http://minio.storage.svc:9000")
@@ -73,14 +76,14 @@ def test_other_sources_arrive(tmp_path: Path) -> None:
 
 
 def test_the_ports_for_grpc_arrive(tmp_path: Path) -> None:
-    (config,) = configs(MANIFEST_FOLDER / "service-grpc.yaml", tmp_path)
+    (config,) = configs(hub_spec(service={"grpcPort": 9090}), tmp_path)
     server = config.server
     assert (server.grpc_port, server.pinned_grpc_port) == (GRPC_PORT, PINNED_GRPC_PORT)
-    assert server.space_grpc == "docs-{space8}.default.svc:9090"
+    assert server.space_grpc == "docs-{space8}.search.svc:9090"
 
 
 def test_every_field_of_the_resource_arrives(tmp_path: Path) -> None:
-    (config,) = configs(MANIFEST_FOLDER / "every-field.yaml", tmp_path)
+    (config,) = configs(GOLDEN_SPECS["every-field"], tmp_path)
     model, batching = config.model, config.batching
     assert (model.source, model.revision) == (
         "acme/private-encoder",
@@ -97,8 +100,9 @@ def test_every_field_of_the_resource_arrives(tmp_path: Path) -> None:
 
 
 def test_a_volume_is_a_folder_for_the_runtime(tmp_path: Path) -> None:
-    (folder,) = configs(MANIFEST_FOLDER / "volume.yaml", tmp_path)
-    (root,) = configs(MANIFEST_FOLDER / "volume-root.yaml", tmp_path)
+    models = {"claimName": "models"}
+    (folder,) = configs({"model": {"source": {"volume": {**models, "path": "encoders/minilm/"}}}}, tmp_path)
+    (root,) = configs({"model": {"source": {"volume": models}}}, tmp_path)
     assert (folder.model.source, root.model.source) == ("/volume/encoders/minilm", "/volume")
     assert folder.server.served_model_name == "models:/encoders/minilm"
 
@@ -106,12 +110,11 @@ def test_a_volume_is_a_folder_for_the_runtime(tmp_path: Path) -> None:
 def test_the_token_comes_in_by_the_name_that_the_runtime_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = (MANIFEST_FOLDER / "every-field.yaml").read_text(encoding="utf-8")
-    children = list(yaml.safe_load_all(render_file(content, SETTINGS)))
+    children = list(yaml.safe_load_all(render(GOLDEN_SPECS["every-field"])))
     deployment = next(child for child in children if child["kind"] == "Deployment")
     fetch = deployment["spec"]["template"]["spec"]["initContainers"][0]
     variable = next(env["name"] for env in fetch["env"] if "valueFrom" in env)
     monkeypatch.setenv(variable, "hf_secret")
-    (config,) = configs(MANIFEST_FOLDER / "every-field.yaml", tmp_path)
+    (config,) = configs(GOLDEN_SPECS["every-field"], tmp_path)
     assert config.model.token is not None
     assert config.model.token.get_secret_value() == "hf_secret"

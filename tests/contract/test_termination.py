@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from e2e.hub.samples import model_folder
+from embedserve_operator.kube.views.pods import Pod
 from embedserve_operator.observe.pods import read_pod
 from embedserve_operator.state.failures import Failure
 from embedserve_runtime import errors
@@ -55,7 +56,7 @@ def test_every_error_that_ends_a_container_becomes_its_reason(
 ) -> None:
     write_termination_message(log, kind("tokenizer.json is missing in a/b"), Redactor())
     want = Failure(kind.reason, "tokenizer.json is missing in a/b", is_transient=kind.retryable)
-    assert read_pod(left_in(container, 1, log)).failure == want
+    assert read_pod(Pod.parse(left_in(container, 1, log))).failure == want
 
 
 def test_a_setting_from_a_secret_is_told_with_the_secret_and_its_key(
@@ -69,7 +70,7 @@ def test_a_setting_from_a_secret_is_told_with_the_secret_and_its_key(
     reference = {"secretKeyRef": {"name": "hub", "key": "token"}}
     container = {"name": "fetch", "env": [{"name": "EMBEDSERVE_MODEL__TOKEN", "valueFrom": reference}]}
     ended["spec"]["initContainers"] = [container]
-    failure = read_pod(ended).failure
+    failure = read_pod(Pod.parse(ended)).failure
     assert failure is not None
     assert (failure.reason, failure.is_transient) == ("ConfigInvalid", False)
     assert failure.message.startswith(
@@ -81,7 +82,7 @@ def test_a_setting_from_a_secret_is_told_with_the_secret_and_its_key(
 
 def test_an_error_with_endless_words_still_has_its_reason(log: Path) -> None:
     write_termination_message(log, errors.ModelInvalid("ü" * 100_000), Redactor())
-    failure = read_pod(left_in("fetch", 1, log)).failure
+    failure = read_pod(Pod.parse(left_in("fetch", 1, log))).failure
     assert failure is not None
     assert (failure.reason, failure.is_transient) == ("ModelInvalid", False)
 
@@ -94,13 +95,13 @@ def test_a_model_that_is_yet_to_be_exported_is_understood(
     monkeypatch.setenv("EMBEDSERVE_TERMINATION_LOG", str(log))
     words = ["fetch", "--model", str(folder), "--store", str(tmp_path / "store")]
     assert cli.main(words) == 1
-    failure = read_pod(left_in("fetch", 1, log)).failure
+    failure = read_pod(Pod.parse(left_in("fetch", 1, log))).failure
     assert failure is not None
     assert failure.reason == "UnsupportedArchitecture"
     assert "spec.cache and spec.onnx" in failure.message
     monkeypatch.setenv("EMBEDSERVE_MODEL__EXPORT_ELSEWHERE", "true")
     assert cli.main(words) == 0
-    report = read_pod(left_in("fetch", 0, log)).report
+    report = read_pod(Pod.parse(left_in("fetch", 0, log))).report
     assert report is not None
     assert (report.needs_export, report.vector_space, report.onnx_outputs) == (True, None, None)
     assert report.size_bytes is not None
@@ -109,7 +110,7 @@ def test_a_model_that_is_yet_to_be_exported_is_understood(
 def test_what_was_fetched_is_understood(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBEDSERVE_TERMINATION_LOG", str(log))
     assert cli.main(["fetch", "--model", str(model_folder()), "--store", str(tmp_path / "store")]) == 0
-    report = read_pod(left_in("fetch", 0, log)).report
+    report = read_pod(Pod.parse(left_in("fetch", 0, log))).report
     assert report is not None
     assert report.dimensions == 384
     assert report.size_bytes is not None

@@ -10,7 +10,11 @@ from typing import Any, Self
 
 from embedserve_operator.kube.kinds import CLAIM
 from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.kube.views.pods import Pod
+from embedserve_operator.kube.views.resource import EmbeddingServiceObject
+from embedserve_operator.kube.views.workloads import Job, PersistentVolumeClaim
 from embedserve_operator.manifests.metadata import REVISION_LABEL, SPACE_LABEL
+from embedserve_operator.observe.resource import read_resource
 from embedserve_operator.observe.state import VolumeObjects, observe
 from embedserve_operator.plan import Plan, PlannedCondition, make_plan
 from embedserve_operator.plan.revision import compute_revision
@@ -137,18 +141,25 @@ class Cluster:
 
     def observed(self) -> ObservedState:
         """Pods that are ready have proved their vectors."""
-        before = observe(self.resource, self.children, self.pods)
+        service = EmbeddingServiceObject.parse(self.resource)
+        pods = [Pod.parse(pod) for pod in self.pods]
+        before = observe(service, self.children, pods)
         replies = {
             pod.run_id: PodReplies(SelfCheckResult(pod.report.vector_space, pod.report.dimensions, ""))
             for pod in before.pods
             if pod.phase == "Ready" and pod.report is not None
         }
+        volume = VolumeObjects(
+            jobs=[Job.parse(job) for job in self.jobs],
+            pods=[Pod.parse(pod) for pod in self.job_pods],
+            claims=[PersistentVolumeClaim.parse(claim) for claim in self.claims],
+        )
         return observe(
-            self.resource,
+            service,
             (*self.children, *self.claims),
-            self.pods,
+            pods,
             self.facts,
-            VolumeObjects(self.jobs, self.job_pods, self.claims),
+            volume,
             replies={**replies, **self.replies},
             now=self.now,
         )
@@ -242,7 +253,8 @@ class Cluster:
 
     def revision(self, spec: Mapping[str, Any] | None = None) -> str:
         """The revision that a spec declares."""
-        found = observe({**self.resource, "spec": dict(spec or self.resource["spec"])}, (), ()).resource.spec
+        declared = {**self.resource, "spec": dict(spec or self.resource["spec"])}
+        found = read_resource(EmbeddingServiceObject.parse(declared)).spec
         assert found is not None
         return compute_revision(found)
 

@@ -19,6 +19,7 @@ from embedserve_operator.adapter.registration import (
     find_providers,
     read_bundle,
 )
+from embedserve_operator.kube.views.cluster import APIService
 from embedserve_operator.settings import AdapterReference, RegistrationSettings
 
 PLACE = AdapterReference("system", "embedserve-metrics-adapter")
@@ -45,10 +46,14 @@ def api_service(
     }
 
 
+def registered(**differences: Any) -> APIService:
+    return APIService.parse(api_service(**differences))
+
+
 def test_it_is_registered_once_a_replica_is_ready_and_goes_with_the_release() -> None:
     decision, _ = decide_registration(READY, RegistrationMemory(), SETTINGS, 0)
     assert isinstance(decision, Registration)
-    assert read_bundle(decision.manifest) == "PEM"
+    assert read_bundle(APIService.parse(decision.manifest)) == "PEM"
     assert decision.manifest["metadata"]["ownerReferences"][0]["uid"] == "owner"
     assert decision.manifest["spec"]["service"] == {"namespace": "system", "name": PLACE.name, "port": 443}
 
@@ -71,7 +76,7 @@ def test_otherwise_it_is_not_and_why_is_said(seen: RegistrationState, words: str
 
 
 def test_what_works_is_left_alone_and_new_certificates_are_put_in() -> None:
-    seen = replace(READY, registered=api_service())
+    seen = replace(READY, registered=registered())
     assert decide_registration(seen, RegistrationMemory(), SETTINGS, 0) == (NoChange(), RegistrationMemory())
     renewed, _ = decide_registration(replace(seen, bundle="PEM NEW"), RegistrationMemory(), SETTINGS, 0)
     assert isinstance(renewed, Registration)
@@ -80,7 +85,7 @@ def test_what_works_is_left_alone_and_new_certificates_are_put_in() -> None:
 
 
 def test_it_is_withdrawn_only_after_nobody_has_been_ready_for_the_time_of_grace() -> None:
-    down = replace(READY, is_ready=False, registered=api_service())
+    down = replace(READY, is_ready=False, registered=registered())
     decision, memory = decide_registration(down, RegistrationMemory(), SETTINGS, 100)
     assert isinstance(decision, NoChange)
     decision, memory = decide_registration(down, memory, SETTINGS, 129)
@@ -95,7 +100,7 @@ def test_it_is_withdrawn_only_after_nobody_has_been_ready_for_the_time_of_grace(
 
 def test_an_adapter_that_is_ready_but_cannot_be_reached_is_tried_again_ever_more_rarely() -> None:
     memory, now, pauses = RegistrationMemory(), 0.0, []
-    unreachable = replace(READY, registered=api_service(available="False"))
+    unreachable = replace(READY, registered=registered(available="False"))
     for _ in range(4):
         _, memory = decide_registration(unreachable, memory, SETTINGS, now)
         now += 30
@@ -111,7 +116,7 @@ def test_an_adapter_that_is_ready_but_cannot_be_reached_is_tried_again_ever_more
 
 
 def test_ours_goes_at_once_when_somebody_else_registers_any_version() -> None:
-    seen = replace(READY, registered=api_service(), foreign=("Service m/p",))
+    seen = replace(READY, registered=registered(), foreign=("Service m/p",))
     assert decide_registration(seen, RegistrationMemory(), SETTINGS, 0)[0] == Withdrawal(
         "custom.metrics.k8s.io is served by Service m/p"
     )
@@ -123,5 +128,5 @@ def test_others_are_told_from_us_by_where_their_api_service_leads() -> None:
     unrelated = {"metadata": {"name": "v1beta1.metrics.k8s.io"}, "spec": {"group": "metrics.k8s.io"}}
     found = [api_service(), other, unrelated]
     want = ("Service monitoring/prometheus-adapter (APIService v1beta1.custom.metrics.k8s.io)",)
-    assert find_providers(found, PLACE) == want
-    assert len(find_providers(found, None)) == 2
+    assert find_providers(map(APIService.parse, found), PLACE) == want
+    assert len(find_providers(map(APIService.parse, found), None)) == 2

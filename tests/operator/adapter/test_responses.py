@@ -17,6 +17,7 @@ from embedserve_operator.errors import (
     PodsUnresponsiveError,
     UnknownMetricError,
 )
+from embedserve_operator.kube.views.pods import Pod
 
 NOW = "2030-01-01T00:00:00Z"
 PAGE = """# HELP embedserve_queue_depth Inputs waiting.
@@ -178,8 +179,8 @@ def pod(**status: Any) -> dict[str, Any]:
 
 def test_a_pod_is_asked_at_its_management_port() -> None:
     ready = pod(conditions=[{"type": "Ready", "status": "True"}])
-    assert read_target(ready) == ScrapeTarget("u", "p", "http://10.0.0.7:8081/metrics", True)
-    six = read_target(pod(podIP="fd00::7"))
+    assert read_target(Pod.parse(ready)) == ScrapeTarget("u", "p", "http://10.0.0.7:8081/metrics", True)
+    six = read_target(Pod.parse(pod(podIP="fd00::7")))
     assert six is not None
     assert six.url == "http://[fd00::7]:8081/metrics"
 
@@ -195,7 +196,7 @@ def test_a_pod_is_asked_at_its_management_port() -> None:
     ],
 )
 def test_a_pod_that_cannot_be_asked_is_left_out(one: dict[str, Any]) -> None:
-    assert read_target(one) is None
+    assert read_target(Pod.parse(one)) is None
 
 
 def test_the_discovery_document_names_what_can_be_asked() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -37,9 +36,11 @@ from embedserve_operator.adapter.server import (
 )
 from embedserve_operator.cache.cluster import ClusterCache
 from embedserve_operator.kube.client import KubeClient
+from embedserve_operator.kube.views.cluster import APIService
 from embedserve_operator.settings import AdapterReference, AdapterSettings, RegistrationSettings
 from tests.operator.adapter.cluster import Authority, Objects, Pod, answering, client_context
 from tests.operator.api_server import ApiServer, serving
+from tests.support.ports import find_free_port
 
 PLACE = AdapterReference("system", "embedserve-metrics-adapter")
 AUTHENTICATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
@@ -113,9 +114,7 @@ async def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     objects.by_path[OWNER] = {"kind": "ClusterRole", "metadata": {"uid": "owner"}}
     server = ApiServer()
     server.answer = objects.answer
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
+    port = find_free_port()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(serving(server, tmp_path, monkeypatch))
         kube = await stack.enter_async_context(KubeClient(request_timeout=5))
@@ -210,7 +209,7 @@ async def test_a_certificate_is_renewed_without_a_restart_and_served_once_it_is_
     assert isinstance(await adapter.registrar.run_once(), Registration)
     await adapter.rotator.check()
     assert adapter.ready()
-    first = read_bundle(adapter.objects.by_path[REGISTERED])
+    first = read_bundle(APIService.parse(adapter.objects.by_path[REGISTERED]))
     adapter.clock.at += timedelta(days=21)
     await adapter.rotator.check()
     await adapter.rotator.check()

@@ -17,6 +17,7 @@ from embedserve_operator.adapter.trust import (
     read_client_rules,
     read_common_name,
 )
+from embedserve_operator.kube.views.objects import ConfigMap
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -24,16 +25,18 @@ DAY = timedelta(days=1)
 
 def test_who_speaks_for_the_api_server_is_what_its_config_map_says() -> None:
     data = {"requestheader-client-ca-file": "PEM", "requestheader-allowed-names": json.dumps(["proxy"])}
-    rules = read_client_rules({"data": data})
+    rules = read_client_rules(ConfigMap.parse({"data": data}))
     assert rules is not None
     assert rules.admits("proxy")
     assert not rules.admits("somebody")
     assert not rules.admits(None)
-    anyone = read_client_rules({"data": {**data, "requestheader-allowed-names": "[]"}})
+    anyone = read_client_rules(ConfigMap.parse({"data": {**data, "requestheader-allowed-names": "[]"}}))
     assert anyone is not None
     assert anyone.admits("somebody")
-    assert read_client_rules(None) is None
-    assert read_client_rules({"data": {**data, "requestheader-allowed-names": "proxy"}}) is None
+    assert read_client_rules(ConfigMap.parse(None)) is None
+    assert (
+        read_client_rules(ConfigMap.parse({"data": {**data, "requestheader-allowed-names": "proxy"}})) is None
+    )
 
 
 def test_the_common_name_is_found_among_the_parts_of_a_subject() -> None:
@@ -62,10 +65,10 @@ def test_a_replica_is_ready_before_anything_is_registered_and_else_when_it_is_tr
 def test_publishing_keeps_what_is_valid_of_others_and_writes_nothing_twice() -> None:
     living = create_serving_certificate("x.y.svc", NOW, 30 * DAY).certificate
     expired = create_serving_certificate("x.y.svc", NOW - 40 * DAY, 30 * DAY).certificate
-    found = {"metadata": {"name": "x"}, "data": {"one": living, "gone": expired, "odd": "no certificate"}}
-    others = select_freshest(found["data"], NOW)
-    wanted = build_published_certificates(found, "two", "mine", others)
-    assert wanted == {"metadata": {"name": "x"}, "data": {"one": living, "two": "mine"}}
+    published = {"one": living, "gone": expired, "odd": "no certificate"}
+    others = select_freshest(published, NOW)
+    wanted = build_published_certificates(published, "two", "mine", others)
+    assert wanted == {"one": living, "two": "mine"}
     assert build_published_certificates(wanted, "two", "mine", others) is None
 
 

@@ -25,8 +25,9 @@ from embedserve_operator.adapter.trust import (
 )
 from embedserve_operator.errors import ApiError
 from embedserve_operator.kube.client import KubeClient
-from embedserve_operator.kube.objects import dig
 from embedserve_operator.kube.references import ChildRef
+from embedserve_operator.kube.views.cluster import APIService
+from embedserve_operator.kube.views.objects import ConfigMap
 from embedserve_operator.settings import AdapterSettings
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,8 @@ class CertificateRotator:
 
     async def _read_client_rules(self) -> None:
         namespace, name = AUTHENTICATION
-        rules = read_client_rules(await self._kube.get(namespace, ChildRef("ConfigMap", name)))
+        found = await self._kube.get(namespace, ChildRef("ConfigMap", name))
+        rules = read_client_rules(ConfigMap.parse(found))
         if rules is None:
             log.warning("ConfigMap %s/%s does not say how the API server presents itself", namespace, name)
             return
@@ -97,16 +99,17 @@ class CertificateRotator:
         if found is None:
             raise ApiError(f"ConfigMap {place.namespace}/{place.name} does not exist; the chart makes it")
         mine = [self._current.certificate, *([self._next.certificate] if self._next is not None else [])]
-        others = select_freshest(dig(found, "data") or {}, self._now())
-        wanted = build_published_certificates(found, self._settings.identity, "".join(mine), others)
+        published = ConfigMap.parse(found).data
+        others = select_freshest(published, self._now())
+        wanted = build_published_certificates(published, self._settings.identity, "".join(mine), others)
         if wanted is not None:
             # This replaces the version that was read, since another replica may be publishing at the same time.
-            await self._kube.replace("ConfigMap", wanted)
+            await self._kube.replace("ConfigMap", {**found, "data": wanted})
 
     async def _read_trusted(self) -> frozenset[str] | None:
         """Return the certificates that the API server accepts; None while our APIService is not registered."""
-        found = await self._kube.get("", ChildRef("APIService", API_SERVICE))
-        if found is None or not is_ours(found, self._settings.place):
+        found = APIService.parse(await self._kube.get("", ChildRef("APIService", API_SERVICE)))
+        if not is_ours(found, self._settings.place):
             return None
         return frozenset(find_valid_certificates([read_bundle(found)], self._now()))
 

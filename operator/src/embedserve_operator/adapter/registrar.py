@@ -22,8 +22,10 @@ from embedserve_operator.adapter.registration import (
 )
 from embedserve_operator.errors import ApiError, ConflictError
 from embedserve_operator.kube.client import KubeClient
-from embedserve_operator.kube.objects import dig, number, text
 from embedserve_operator.kube.references import ChildRef
+from embedserve_operator.kube.views.cluster import APIService
+from embedserve_operator.kube.views.objects import ConfigMap, Object
+from embedserve_operator.kube.views.workloads import Deployment
 from embedserve_operator.settings import RegistrationSettings
 
 log = logging.getLogger(__name__)
@@ -72,28 +74,23 @@ class Registrar:
             except ConflictError as error:
                 log.warning("the metrics API is not registered, somebody else writes it: %s", error)
         elif isinstance(decision, Withdrawal) and seen.registered is not None:
-            uid = text(seen.registered, "metadata", "uid")
-            await self._kube.delete("", ChildRef("APIService", API_SERVICE), uid)
+            await self._kube.delete("", ChildRef("APIService", API_SERVICE), seen.registered.metadata.uid)
         return decision
 
     async def _observe(self) -> RegistrationState:
         place = self._settings.place
-        registered = await self._kube.list_labelled("APIService", "")
-        ours = [
-            found
-            for found in registered
-            if text(found, "metadata", "name") == API_SERVICE and is_ours(found, place)
-        ]
+        api_services = [APIService.parse(one) for one in await self._kube.list_labelled("APIService", "")]
+        ours = [one for one in api_services if one.metadata.name == API_SERVICE and is_ours(one, place)]
         deployment = await self._kube.get(place.namespace, ChildRef("Deployment", place.name))
         certificates = await self._kube.get(place.namespace, ChildRef("ConfigMap", place.name))
         owner = await self._kube.get("", ChildRef("ClusterRole", place.name))
-        texts = [one for one in (dig(certificates, "data") or {}).values() if isinstance(one, str)]
+        published = ConfigMap.parse(certificates).data.values()
         return RegistrationState(
-            is_ready=number(deployment, "status", "readyReplicas") > 0,
-            bundle=join_bundle(find_valid_certificates(texts, self._now())),
-            owner_uid=text(owner, "metadata", "uid"),
+            is_ready=Deployment.parse(deployment).status.ready_replicas > 0,
+            bundle=join_bundle(find_valid_certificates(published, self._now())),
+            owner_uid=Object.parse(owner).metadata.uid,
             registered=ours[0] if ours else None,
-            foreign=find_providers(registered, place),
+            foreign=find_providers(api_services, place),
         )
 
     def _log_decision(self, decision: Decision) -> None:

@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from embedserve_operator.adapter.queries import METRICS_GROUP, METRICS_VERSION
-from embedserve_operator.kube.objects import Manifest, Received, mappings, text
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.kube.views.cluster import APIService
+from embedserve_operator.kube.views.objects import find_condition
 from embedserve_operator.settings import AdapterReference, RegistrationSettings
 
 API_SERVICE = f"{METRICS_VERSION}.{METRICS_GROUP}"
@@ -33,7 +35,7 @@ class RegistrationState:
     """PEM of all certificates that replicas serve with, or are about to."""
     owner_uid: str
     """UID of the ClusterRole that belongs to the release; empty when it does not exist."""
-    registered: Received | None
+    registered: APIService | None
     """Our APIService, if it exists."""
     foreign: tuple[str, ...]
     """Who else serves versions of the group, described for people."""
@@ -103,27 +105,27 @@ def decide_registration(
     return NoChange(trouble or ""), memory
 
 
-def find_providers(api_services: Iterable[Received], place: AdapterReference | None) -> tuple[str, ...]:
+def find_providers(api_services: Iterable[APIService], place: AdapterReference | None) -> tuple[str, ...]:
     """Return who else serves versions of the group: each APIService that does not lead to our adapter,
     described for people.
     """
     return tuple(
         _describe_provider(found)
-        for found in sorted(api_services, key=lambda one: text(one, "metadata", "name"))
-        if text(found, "spec", "group") == METRICS_GROUP and (place is None or not is_ours(found, place))
+        for found in sorted(api_services, key=lambda one: one.metadata.name)
+        if found.spec.group == METRICS_GROUP and (place is None or not is_ours(found, place))
     )
 
 
-def is_ours(found: Received, place: AdapterReference) -> bool:
+def is_ours(found: APIService, place: AdapterReference) -> bool:
     """Return whether an APIService leads to our adapter."""
-    service = (text(found, "spec", "service", "namespace"), text(found, "spec", "service", "name"))
-    return service == (place.namespace, place.name)
+    service = found.spec.service
+    return (service.namespace, service.name) == (place.namespace, place.name)
 
 
-def read_bundle(found: Received) -> str:
+def read_bundle(found: APIService) -> str:
     """Return the certificates in an APIService, as PEM; empty when there are none."""
     try:
-        return base64.b64decode(text(found, "spec", "caBundle")).decode()
+        return base64.b64decode(found.spec.ca_bundle).decode()
     except (binascii.Error, UnicodeDecodeError):
         return ""
 
@@ -149,9 +151,10 @@ def _find_trouble(seen: RegistrationState) -> str | None:
     """Return why the registered API does not work; None when it does."""
     if not seen.is_ready:
         return "no replica of the adapter is ready"
-    for condition in mappings(seen.registered, "status", "conditions"):
-        if condition.get("type") == "Available" and condition.get("status") == "False":
-            return f"the API server cannot use the adapter: {text(condition, 'message')}"
+    conditions = seen.registered.status.conditions if seen.registered is not None else ()
+    available = find_condition(conditions, "Available")
+    if available is not None and available.status == "False":
+        return f"the API server cannot use the adapter: {available.message}"
     return None
 
 
@@ -187,15 +190,15 @@ def _build_api_service(seen: RegistrationState, place: AdapterReference) -> Mani
     }
 
 
-def _is_outdated(wanted: Manifest, found: Received) -> bool:
-    owners = [text(owner, "uid") for owner in mappings(found, "metadata", "ownerReferences")]
+def _is_outdated(wanted: Manifest, found: APIService) -> bool:
+    owners = [owner.uid for owner in found.metadata.owner_references]
     return (
-        text(found, "spec", "caBundle") != wanted["spec"]["caBundle"]
+        found.spec.ca_bundle != wanted["spec"]["caBundle"]
         or wanted["metadata"]["ownerReferences"][0]["uid"] not in owners
     )
 
 
-def _describe_provider(found: Received) -> str:
-    namespace, name = text(found, "spec", "service", "namespace"), text(found, "spec", "service", "name")
-    served = f"Service {namespace}/{name}" if name else "the API server itself"
-    return f"{served} (APIService {text(found, 'metadata', 'name')})"
+def _describe_provider(found: APIService) -> str:
+    service = found.spec.service
+    served = f"Service {service.namespace}/{service.name}" if service.name else "the API server itself"
+    return f"{served} (APIService {found.metadata.name})"

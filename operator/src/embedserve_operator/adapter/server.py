@@ -25,6 +25,7 @@ from embedserve_operator.errors import (
     UnknownMetricError,
 )
 from embedserve_operator.kube.objects import Manifest, Received
+from embedserve_operator.kube.views.pods import Pod
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class PodLister(Protocol):
     """Lists the pods that exist."""
 
-    def list_pod_pages(self, namespace: str, selector: str) -> AsyncIterator[list[Received]]:
+    def list_pod_pages(self, namespace: str, selector: str) -> AsyncIterator[tuple[Received, ...]]:
         """Yield the pods of a namespace that a label selector admits, as they are now, some at a time."""
 
 
@@ -60,7 +61,7 @@ class MetricsApi:
         targets: list[ScrapeTarget] = []
         async for page in self._pods.list_pod_pages(question.namespace, question.pod_selector):
             # Pods are large, so only a little of each one is kept.
-            targets += [target for pod in page if (target := read_target(pod)) is not None]
+            targets += [target for pod in page if (target := read_target(Pod.parse(pod))) is not None]
         if question.pod_name is not None:
             targets = [target for target in targets if target.name == question.pod_name]
         pages: dict[str, MetricsPage] = await self._scraper.scrape(targets)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from embedserve_operator.kube.objects import Received, dig, mappings, number, text
+from embedserve_operator.kube.views.pods import Pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,27 +17,20 @@ class ScrapeTarget:
     is_ready: bool
 
 
-def read_target(pod: Received) -> ScrapeTarget | None:
+def read_target(pod: Pod) -> ScrapeTarget | None:
     """Return where to ask a pod; None for one that is ending, has ended or has not started."""
-    address, port = text(pod, "status", "podIP"), _find_management_port(pod)
-    ending = dig(pod, "metadata", "deletionTimestamp") is not None
-    if ending or text(pod, "status", "phase") != "Running" or not address or not port:
+    address, port = pod.status.pod_ip, _find_management_port(pod)
+    if pod.metadata.is_being_deleted or pod.status.phase != "Running" or not address or not port:
         return None
     host = f"[{address}]" if ":" in address else address
     return ScrapeTarget(
-        uid=text(pod, "metadata", "uid"),
-        name=text(pod, "metadata", "name"),
+        uid=pod.metadata.uid,
+        name=pod.metadata.name,
         url=f"http://{host}:{port}/metrics",
-        is_ready=any(
-            condition.get("type") == "Ready" and condition.get("status") == "True"
-            for condition in mappings(pod, "status", "conditions")
-        ),
+        is_ready=pod.is_ready,
     )
 
 
-def _find_management_port(pod: Received) -> int:
-    for container in mappings(pod, "spec", "containers"):
-        for port in mappings(container, "ports"):
-            if text(port, "name") == "management":
-                return number(port, "containerPort")
-    return 0
+def _find_management_port(pod: Pod) -> int:
+    ports = (port for container in pod.spec.containers for port in container.ports)
+    return next((port.container_port for port in ports if port.name == "management"), 0)

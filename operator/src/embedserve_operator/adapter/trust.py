@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from embedserve_operator.kube.objects import Received, text
+from embedserve_operator.kube.views.objects import ConfigMap
 
 AUTHENTICATION = ("kube-system", "extension-apiserver-authentication")
 """Namespace and name of the ConfigMap in which the API server says how it authenticates itself."""
@@ -32,13 +32,13 @@ class ClientRules:
         return not self.names or common_name in self.names
 
 
-def read_client_rules(authentication: Received | None) -> ClientRules | None:
+def read_client_rules(authentication: ConfigMap) -> ClientRules | None:
     """Return the rules from the API server's ConfigMap; None while it does not say how to recognize the API
     server.
     """
-    authority = text(authentication, "data", "requestheader-client-ca-file")
+    authority = authentication.data.get("requestheader-client-ca-file", "")
     try:
-        names = json.loads(text(authentication, "data", "requestheader-allowed-names") or "[]")
+        names = json.loads(authentication.data.get("requestheader-allowed-names") or "[]")
     except ValueError:
         return None
     if not authority or not isinstance(names, list):
@@ -81,11 +81,9 @@ def is_trusted(certificate: str, *, published: bool, trusted: frozenset[str] | N
 
 
 def build_published_certificates(
-    found: Received, name: str, pem: str, others: Mapping[str, str]
-) -> Received | None:
-    """Return the ConfigMap with this replica's certificates and the `others` that are worth keeping; None when
-    nothing changes for this replica.
+    published: Mapping[str, str], name: str, pem: str, others: Mapping[str, str]
+) -> Mapping[str, str] | None:
+    """Return the data of the ConfigMap with this replica's certificates and the `others` that are worth keeping;
+    None when nothing changes for this replica.
     """
-    if text(found, "data", name) == pem:
-        return None
-    return {**found, "data": {**others, name: pem}}
+    return None if published.get(name) == pem else {**others, name: pem}

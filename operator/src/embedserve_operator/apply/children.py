@@ -8,7 +8,6 @@ import asyncio
 import logging
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from embedserve_operator.apply.conflicts import ConflictHistory, find_applying_managers
 from embedserve_operator.apply.drift import find_reason_to_apply
@@ -16,9 +15,11 @@ from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.errors import ConflictError, NotFoundError, RefusedError
 from embedserve_operator.kube.client import FIELD_MANAGER, SCALE_MANAGER, KubeClient
 from embedserve_operator.kube.kinds import JOB, POD
-from embedserve_operator.kube.objects import Manifest, Received, dig, mappings, text
+from embedserve_operator.kube.objects import Manifest, Received
 from embedserve_operator.kube.references import ChildRef
-from embedserve_operator.manifests.metadata import SPACE_LABEL, read_controller_uid, read_ref
+from embedserve_operator.kube.views.objects import Object
+from embedserve_operator.kube.views.workloads import Workload
+from embedserve_operator.manifests.metadata import SPACE_LABEL, read_ref
 from embedserve_operator.plan import Plan, PodLabel, ReplicasHandOver
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.resource import Resource
@@ -55,9 +56,8 @@ def _build_image_volumes_failure(said: str) -> ApplyFailure:
     )
 
 
-def _list_image_volumes(manifest: Any) -> list[str]:
-    volumes = mappings(dig(manifest, "spec", "template", "spec"), "volumes")
-    return [text(volume, "name") for volume in volumes if "image" in volume]
+def _list_image_volumes(workload: Received) -> tuple[str, ...]:
+    return Workload.parse(workload).spec.template.spec.image_volumes
 
 
 class ChildApplier:
@@ -146,10 +146,9 @@ class ChildApplier:
         if not exists:
             # The caches hold only labelled objects; an unlabelled one of that name would be taken over unasked.
             existing = await self._kube.get(key.namespace, ref)
-            if existing is not None and read_controller_uid(existing) != observed.resource.uid:
-                return ApplyFailure(
-                    "NameTaken", _describe_owner(ref.kind, ref.name, existing, observed.resource)
-                )
+            owner = Object.parse(existing).metadata.controller_uid
+            if existing is not None and owner != observed.resource.uid:
+                return ApplyFailure("NameTaken", _describe_owner(ref, owner, observed.resource))
         log.info("%s: apply %s: %s", key, ref, why)
         claims = hand_over is not None and ref == ChildRef("Deployment", hand_over.deployment)
         try:
@@ -209,9 +208,9 @@ class ChildApplier:
         return None
 
 
-def _describe_owner(kind: str, name: str, existing: Received, resource: Resource) -> str:
-    owned = "belongs to another owner" if read_controller_uid(existing) else "was not made by this operator"
+def _describe_owner(ref: ChildRef, owner: str, resource: Resource) -> str:
+    owned = "belongs to another owner" if owner else "was not made by this operator"
     return (
-        f"{kind} {name} exists already and {owned}; delete it, or give EmbeddingService {resource.key.name} "
+        f"{ref} exists already and {owned}; delete it, or give EmbeddingService {resource.key.name} "
         "another name"
     )

@@ -8,7 +8,6 @@ operator knows nothing and sends everything again, which changes nothing where i
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -16,9 +15,10 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import aiohttp
+from pydantic import Field, StrictInt
 
-from embedserve_operator.kube.objects import dig, number, text
 from embedserve_operator.kube.references import ObjectKey
+from embedserve_operator.kube.views.base import Count, Items, Maybe, Text, View
 from embedserve_operator.manifests.runtime_config import MANAGEMENT_PORT
 from embedserve_operator.plan import PodMessage, SelfCheckRequest
 from embedserve_operator.state.pods import FetchingPod, FetchProgress, PodReplies, PodState, SelfCheckResult
@@ -141,37 +141,47 @@ class PodClient:
             return 0, str(error) or "no answer in time"
 
 
+class _ProgressAnswer(View):
+    """Holds what a pod answers about the progress of its fetch."""
+
+    phase: Text
+    bytes_done: Count
+    bytes_total: Count
+    bytes_per_second: Count
+    seconds_remaining: Maybe[StrictInt]
+
+
 def _parse_progress(status: int, answer: str) -> FetchProgress | None:
-    content = _parse_json(answer)
-    if status != HTTPStatus.OK or not text(content, "phase"):
+    found = _ProgressAnswer.parse_json(answer)
+    if status != HTTPStatus.OK or not found.phase:
         return None
-    left = dig(content, "secondsRemaining")
     return FetchProgress(
-        phase=text(content, "phase")[:_MAX_PROBLEM_LENGTH],
-        bytes_done=number(content, "bytesDone"),
-        bytes_total=number(content, "bytesTotal"),
-        bytes_per_second=number(content, "bytesPerSecond"),
-        seconds_remaining=left if isinstance(left, int) else None,
+        phase=found.phase[:_MAX_PROBLEM_LENGTH],
+        bytes_done=found.bytes_done,
+        bytes_total=found.bytes_total,
+        bytes_per_second=found.bytes_per_second,
+        seconds_remaining=found.seconds_remaining,
     )
 
 
-def _parse_json(answer: str) -> Any:
-    try:
-        return json.loads(answer)
-    except ValueError:
-        return None
+class _SelfCheckAnswer(View):
+    """Holds what a pod answers when it proves its vectors."""
+
+    vector_space: Text = Field(alias="vector_space")
+    dimensions: Count
+    problems: Items[Any]
+    error: Text
 
 
 def _parse_self_check(status: int, answer: str) -> SelfCheckResult:
-    content = _parse_json(answer)
-    space = text(content, "vector_space") or None
-    problems = dig(content, "problems")
+    found = _SelfCheckAnswer.parse_json(answer)
+    space, dimensions = found.vector_space or None, found.dimensions or None
     if status == HTTPStatus.OK and space is not None:
-        return SelfCheckResult(space, number(content, "dimensions") or None, "")
-    if isinstance(problems, list) and problems:
-        replies = "; ".join(map(str, problems))
+        return SelfCheckResult(space, dimensions, "")
+    if found.problems:
+        problem = "; ".join(map(str, found.problems))
     elif status == 0:
-        replies = f"its management port cannot be reached: {answer}"
+        problem = f"its management port cannot be reached: {answer}"
     else:
-        replies = f"its self-check answered {status}: {text(content, 'error') or answer}"
-    return SelfCheckResult(space, number(content, "dimensions") or None, replies[:_MAX_PROBLEM_LENGTH])
+        problem = f"its self-check answered {status}: {found.error or answer}"
+    return SelfCheckResult(space, dimensions, problem[:_MAX_PROBLEM_LENGTH])

@@ -17,8 +17,8 @@ from embedserve_operator.cache.objects import KINDS, ObjectCache
 from embedserve_operator.errors import ApiError, RefusedError
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.kinds import CLUSTER_KINDS, OPTIONAL_KINDS
-from embedserve_operator.kube.objects import text
 from embedserve_operator.kube.references import ObjectKey
+from embedserve_operator.kube.views.objects import Object
 from embedserve_operator.manifests.metadata import SERVICE_LABEL
 from embedserve_operator.queue.work_queue import WorkQueue
 
@@ -87,7 +87,7 @@ class Audit:
         await self.refresh_unwatched()
         for kind in self._cluster_kinds:
             found = await self._kube.list_labelled(kind, "")
-            self._cluster.keep_only(kind, frozenset(text(one, "metadata", "name") for one in found))
+            self._cluster.keep_only(kind, frozenset(Object.parse(one).metadata.name for one in found))
         self._enqueue_all()
 
     async def refresh_unwatched(self) -> None:
@@ -111,7 +111,7 @@ class Audit:
         known = self._objects.list_uids(kind)
         for one in found:
             self._objects.put(kind, one)
-        existing = frozenset(text(one, "metadata", "uid") for one in found)
+        existing = frozenset(Object.parse(one).metadata.uid for one in found)
         self._objects.forget_missing(kind, existing, known)
         return there
 

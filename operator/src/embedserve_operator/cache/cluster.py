@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from embedserve_operator.kube.kinds import NODE
-from embedserve_operator.kube.objects import Received, text
+from embedserve_operator.kube.objects import Received
+from embedserve_operator.kube.views.cluster import Node
+from embedserve_operator.kube.views.objects import Object
 from embedserve_operator.observe.nodes import read_node
 from embedserve_operator.state.nodes import ClusterState, NodeState
 
@@ -24,19 +26,22 @@ class ClusterCache:
 
     def put(self, kind: str, received: Received) -> bool:
         """Record that a node or RuntimeClass exists."""
-        name = text(received, "metadata", "name")
-        if kind != NODE:
-            new = name not in self._runtime_classes
-            self._runtime_classes.add(name)
-            return new
-        facts = read_node(received)
-        changed = self._nodes.get(name) != facts
-        self._nodes[name] = facts
+        if kind == NODE:
+            return self._put_node(Node.parse(received))
+        name = Object.parse(received).metadata.name
+        new = name not in self._runtime_classes
+        self._runtime_classes.add(name)
+        return new
+
+    def _put_node(self, node: Node) -> bool:
+        state = read_node(node)
+        changed = self._nodes.get(state.name) != state
+        self._nodes[state.name] = state
         return changed
 
     def drop(self, kind: str, received: Received) -> bool:
         """Record that a node or RuntimeClass is gone."""
-        return self._forget(kind, text(received, "metadata", "name"))
+        return self._forget(kind, Object.parse(received).metadata.name)
 
     def keep_only(self, kind: str, names: frozenset[str]) -> bool:
         """Forget everything that is not among the existing names."""

@@ -1,7 +1,8 @@
 """This module keeps what the watches have seen, by resource.
 
-Objects are kept as the text that they arrived as: as dictionaries, thousands of them would take five times
-the memory, and each one is read only in the passes over its own resource.
+Objects are kept as JSON text: as dictionaries or views, thousands of them would take five times the memory,
+and each one is read only in the passes over its own resource. Of pods and Jobs the text has only what their
+views read. Children are kept whole, since they are compared with what they should be.
 
 The cache is fed by watch events and by the answers to our own writes, so that a pass right after a write
 does not work with old objects. `forget_missing` repairs what an interrupted watch has missed: a deletion
@@ -14,13 +15,16 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from embedserve_operator.kube.kinds import API_KINDS, CHILD_KINDS, CLAIM, CLAIM_KINDS, JOB, POD, RESOURCE
-from embedserve_operator.kube.objects import Received, dig, mappings, text
+from embedserve_operator.kube.objects import Received
 from embedserve_operator.kube.references import ObjectKey
+from embedserve_operator.kube.views.objects import Metadata, Object
+from embedserve_operator.kube.views.pods import Pod
+from embedserve_operator.kube.views.resource import EmbeddingServiceObject
+from embedserve_operator.kube.views.workloads import Job, PersistentVolumeClaim
 from embedserve_operator.manifests.metadata import CLAIM_LABEL, JOB_NAME, SERVICE_LABEL, hash_claim_name
-from embedserve_operator.observe.resource import read_claim_name, read_key
+from embedserve_operator.observe.resource import read_claim_name
 from embedserve_operator.observe.state import VolumeObjects
 
 KINDS = (RESOURCE, *CHILD_KINDS, *CLAIM_KINDS, POD)
@@ -40,26 +44,26 @@ class ObjectCache:
         """Remember an object unless a newer version of it is known; return the key of the resource that it
         belongs to.
         """
-        key = _build_index_key(kind, received)
-        uid = text(received, "metadata", "uid")
-        known = self._objects[kind][key].get(uid)
-        if known is None or not _is_older_version(_read_version(received), known.version):
-            self._objects[kind][key][uid] = _trim(kind, received)
+        metadata = Object.parse(received).metadata
+        key = _build_index_key(kind, metadata)
+        known = self._objects[kind][key].get(metadata.uid)
+        if known is None or not _is_older_version(metadata.resource_version, known.version):
+            self._objects[kind][key][metadata.uid] = _build_cached_object(
+                kind, received, metadata.resource_version
+            )
         return key
 
     def knows(self, kind: str, received: Received) -> bool:
         """Return whether this version of an object is known, or a newer one."""
-        known = (
-            self._objects[kind]
-            .get(_build_index_key(kind, received), {})
-            .get(text(received, "metadata", "uid"))
-        )
-        return known is not None and not _is_older_version(known.version, _read_version(received))
+        metadata = Object.parse(received).metadata
+        known = self._objects[kind].get(_build_index_key(kind, metadata), {}).get(metadata.uid)
+        return known is not None and not _is_older_version(known.version, metadata.resource_version)
 
     def drop(self, kind: str, received: Received) -> ObjectKey:
         """Forget an object; return the key of the resource that it belonged to."""
-        key = _build_index_key(kind, received)
-        self._forget(kind, key, text(received, "metadata", "uid"))
+        metadata = Object.parse(received).metadata
+        key = _build_index_key(kind, metadata)
+        self._forget(kind, key, metadata.uid)
         return key
 
     def drop_uid(self, kind: str, uid: str) -> None:
@@ -102,28 +106,39 @@ class ObjectCache:
         """Return the keys of all resources."""
         return list(self._objects[RESOURCE])
 
-    def get_resource(self, key: ObjectKey) -> Received | None:
+    def get_resource(self, key: ObjectKey) -> EmbeddingServiceObject | None:
         """Return the user's resource; the youngest one if two are known under the same name."""
-        found = self._read(RESOURCE, key)
-        return max(found, key=lambda r: text(r, "metadata", "creationTimestamp"), default=None)
+        found = [EmbeddingServiceObject.parse_json(one) for one in self._read(RESOURCE, key)]
+        return max(found, key=lambda resource: resource.metadata.creation_timestamp, default=None)
 
     def list_children(self, key: ObjectKey) -> Iterable[Received]:
-        """Return the child objects that carry the name of a resource, and the claim that the resource uses."""
-        found = [found for kind in CHILD_KINDS for found in self._read(kind, key)]
-        return [*found, *self.get_volume_objects(key).claims]
+        """Return the child objects that carry the name of a resource, and the claim that the resource uses, each
+        as it was received.
+        """
+        found = [one for kind in CHILD_KINDS for one in self._read(kind, key)]
+        place = self._find_claim_key(key)
+        claims = [] if place is None else self._read(CLAIM, place)
+        return [json.loads(one) for one in (*found, *claims)]
 
     def get_volume_objects(self, key: ObjectKey) -> VolumeObjects:
         """Return the objects around the claim that a resource uses."""
-        resource = self.get_resource(key)
-        place = _read_claim_key(resource) if resource is not None else None
+        place = self._find_claim_key(key)
         if place is None:
             return VolumeObjects()
-        jobs, pods, claims = (self._read(kind, place) for kind in (JOB, POD, CLAIM))
-        return VolumeObjects(jobs, pods, claims)
+        return VolumeObjects(
+            jobs=[Job.parse_json(one) for one in self._read(JOB, place)],
+            pods=self.list_pods(place),
+            claims=[PersistentVolumeClaim.parse_json(one) for one in self._read(CLAIM, place)],
+        )
+
+    def _find_claim_key(self, key: ObjectKey) -> ObjectKey | None:
+        """Return the key of the objects around the claim that a resource uses."""
+        resource = self.get_resource(key)
+        return None if resource is None else _read_claim_key(resource)
 
     def find_concerned(self, kind: str, received: Received) -> list[ObjectKey]:
         """Return the keys of the resources that an object may concern."""
-        place = _build_index_key(kind, received)
+        place = _build_index_key(kind, Object.parse(received).metadata)
         if not place.name.startswith(_CLAIM_PREFIX):
             return [place]
         return [
@@ -132,12 +147,12 @@ class ObjectCache:
             if key.namespace == place.namespace and any(kept.claim == place for kept in found.values())
         ]
 
-    def list_pods(self, key: ObjectKey) -> Iterable[Received]:
+    def list_pods(self, key: ObjectKey) -> list[Pod]:
         """Return the pods that carry the name of a resource."""
-        return self._read(POD, key)
+        return [Pod.parse_json(one) for one in self._read(POD, key)]
 
-    def _read(self, kind: str, key: ObjectKey) -> list[Received]:
-        return [json.loads(kept.content) for kept in self._objects[kind].get(key, {}).values()]
+    def _read(self, kind: str, key: ObjectKey) -> list[bytes]:
+        return [kept.content for kept in self._objects[kind].get(key, {}).values()]
 
     def _forget(self, kind: str, key: ObjectKey, uid: str) -> None:
         found = self._objects[kind].get(key, {})
@@ -155,68 +170,50 @@ class _CachedObject:
     """For a resource, the key of the objects around the claim that it uses."""
 
 
-def _trim(kind: str, received: Received) -> _CachedObject:
-    """Return the object in the form that is cached.
+def _build_cached_object(kind: str, received: Received, version: str) -> _CachedObject:
+    """Return an object in the form that is cached."""
+    claim = _read_claim_key(EmbeddingServiceObject.parse(received)) if kind == RESOURCE else None
+    view = _VIEWS.get(kind)
+    content = view.parse(received).as_json() if view is not None else _dump_whole(kind, received)
+    return _CachedObject(version, content, claim)
+
+
+_VIEWS: Mapping[str, type[Object]] = {POD: Pod, JOB: Job}
+"""The kinds of which only what is read is kept."""
+
+
+def _dump_whole(kind: str, received: Received) -> bytes:
+    """Return the whole object as JSON.
 
     Kind and API version are added, which items of a list lack. The managers of fields are dropped, often
-    the larger half, and so is everything in the spec of a pod that nobody reads.
+    the larger half.
     """
     metadata = {name: value for name, value in received["metadata"].items() if name != "managedFields"}
     found = {**received, "apiVersion": API_KINDS[kind].api_version, "kind": kind, "metadata": metadata}
-    if kind == POD:
-        found["spec"] = _trim_pod_spec(dig(received, "spec"))
-    content = json.dumps(found, separators=(",", ":")).encode()
-    return _CachedObject(
-        _read_version(received), content, _read_claim_key(received) if kind == RESOURCE else None
-    )
+    return json.dumps(found, separators=(",", ":")).encode()
 
 
-def _read_claim_key(resource: Received) -> ObjectKey | None:
+def _read_claim_key(resource: EmbeddingServiceObject) -> ObjectKey | None:
     name = read_claim_name(resource)
-    return (
-        None
-        if name is None
-        else _build_claim_key(text(resource, "metadata", "namespace"), hash_claim_name(name))
-    )
-
-
-def _trim_pod_spec(spec: Any) -> dict[str, Any]:
-    containers = {
-        group: [_trim_container(one) for one in mappings(spec, group)]
-        for group in ("initContainers", "containers")
-    }
-    volumes = [one for one in mappings(spec, "volumes") if one.keys() & {"configMap", "image"}]
-    return {"nodeName": text(spec, "nodeName"), "volumes": volumes, **containers}
-
-
-def _trim_container(container: Received) -> dict[str, Any]:
-    """Return the container with only those environment variables that come from a Secret, since messages about
-    them name it.
-    """
-    secret = [one for one in mappings(container, "env") if dig(one, "valueFrom", "secretKeyRef") is not None]
-    return {"name": container.get("name"), "resources": container.get("resources"), "env": secret}
-
-
-def _read_version(received: Received) -> str:
-    return text(received, "metadata", "resourceVersion")
+    return None if name is None else _build_claim_key(resource.metadata.namespace, hash_claim_name(name))
 
 
 _CLAIM_PREFIX = "claim:"
 """Prefix of the names under which the objects around a claim are kept; no resource has such a name."""
 
 
-def _build_index_key(kind: str, received: Received) -> ObjectKey:
+def _build_index_key(kind: str, metadata: Metadata) -> ObjectKey:
     """Return the key under which an object is kept: that of the resource itself, of the one that its label
     names, or of the claim.
     """
-    namespace, labels = text(received, "metadata", "namespace"), dig(received, "metadata", "labels")
+    namespace, labels = metadata.namespace, metadata.labels
     if kind == RESOURCE:
-        return read_key(received)
+        return metadata.key
     if kind == CLAIM:
-        return _build_claim_key(namespace, hash_claim_name(text(received, "metadata", "name")))
-    if kind == JOB or text(labels, JOB_NAME):
-        return _build_claim_key(namespace, text(labels, CLAIM_LABEL))
-    return ObjectKey(namespace, text(labels, SERVICE_LABEL))
+        return _build_claim_key(namespace, hash_claim_name(metadata.name))
+    if kind == JOB or labels.get(JOB_NAME):
+        return _build_claim_key(namespace, labels.get(CLAIM_LABEL, ""))
+    return ObjectKey(namespace, labels.get(SERVICE_LABEL, ""))
 
 
 def _build_claim_key(namespace: str, mark: str) -> ObjectKey:

@@ -37,6 +37,7 @@ from embedserve_operator.commands.spaces import format_table
 from embedserve_operator.errors import ApiError, ManifestError, SettingsError
 from embedserve_operator.kube.kinds import RESOURCE
 from embedserve_operator.kube.references import ChildRef, ObjectKey
+from embedserve_operator.kube.views.resource import EmbeddingServiceObject
 from embedserve_operator.observe.resource import read_resource
 from embedserve_operator.state.nodes import UNKNOWN_CLUSTER
 
@@ -172,7 +173,7 @@ async def _fetch_status(options: argparse.Namespace) -> EmbeddingServiceStatus:
         found = await kube.get(key.namespace, ChildRef(RESOURCE, key.name))
     if found is None:
         raise ManifestError(f"there is no EmbeddingService {key}")
-    return read_resource(found).status
+    return read_resource(EmbeddingServiceObject.parse(found)).status
 
 
 def _run_preflight(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.kinds import SERVICE_MONITOR
-from embedserve_operator.kube.objects import Manifest, dig, number
+from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.metadata import read_ref
 from embedserve_operator.manifests.placement import (
     build_node_requirements,
@@ -114,8 +114,8 @@ def _explain_revision(spec: EmbeddingServiceSpec, plan: Plan) -> Iterator[str]:
 def _describe_child(child: Manifest) -> str:
     if child["kind"] != "Deployment":
         return ""
-    replicas = dig(child, "spec", "replicas")
-    grace = number(child, "spec", "template", "spec", "terminationGracePeriodSeconds")
+    replicas = child["spec"].get("replicas")
+    grace = child["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     pods = "as many pods as the autoscaler says" if replicas is None else f"{replicas} pods"
     return f" ({pods}, {grace} s to stop)"
 

@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from embedserve_operator.errors import ManifestError
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.kinds import RESOURCE
-from embedserve_operator.kube.objects import Received, dig, text
+from embedserve_operator.kube.views.resource import EmbeddingServiceObject
+from embedserve_operator.kube.views.workloads import Deployment
 from embedserve_operator.manifests.metadata import CLAIM_LABEL, SERVICE_LABEL, hash_claim_name
 from embedserve_operator.manifests.runtime_config import format_source_path
 from embedserve_operator.observe.pods import read_annotated_report
 from embedserve_operator.observe.resource import read_claim_name, read_resource
-
-_PUBLISHED = (("fetch", "digest"), ("model", "digest"), ("conversion", "artifact"))
 
 
 async def list_in_use(namespace: str, claim: str, request_timeout: float) -> tuple[str, ...]:
@@ -27,11 +26,15 @@ async def list_in_use(namespace: str, claim: str, request_timeout: float) -> tup
     async with KubeClient(request_timeout=request_timeout, namespaces=(namespace,)) as kube:
         resources = await kube.list_labelled(RESOURCE, "")
         deployments = await kube.list_labelled("Deployment", SERVICE_LABEL)
-    return find_names_in_use(resources, deployments, claim)
+    return find_names_in_use(
+        [EmbeddingServiceObject.parse(one) for one in resources],
+        [Deployment.parse(one) for one in deployments],
+        claim,
+    )
 
 
 def find_names_in_use(
-    resources: Iterable[Received], deployments: Iterable[Received], claim: str
+    resources: Iterable[EmbeddingServiceObject], deployments: Iterable[Deployment], claim: str
 ) -> tuple[str, ...]:
     """Return what resources say that they use, and what Deployments mount, including those of earlier models.
 
@@ -40,17 +43,18 @@ def find_names_in_use(
     found = []
     for resource in resources:
         if read_claim_name(resource) == claim:
-            found += [text(resource, "status", *path) for path in _PUBLISHED]
+            published = resource.status_outline
+            found += [published.fetch.digest, published.model.digest, published.conversion.artifact]
             found.append(_find_awaited_source(resource))
     for deployment in deployments:
-        template = dig(deployment, "spec", "template")
-        if text(template, "metadata", "labels", CLAIM_LABEL) == hash_claim_name(claim):
+        template = deployment.spec.template.metadata
+        if template.labels.get(CLAIM_LABEL) == hash_claim_name(claim):
             report = read_annotated_report(template)
             found.append(report.digest or "" if report is not None else "")
     return tuple(sorted({name for name in found if name}))
 
 
-def _find_awaited_source(resource: Received) -> str:
+def _find_awaited_source(resource: EmbeddingServiceObject) -> str:
     """Return the source of a spec about which nothing is known yet; empty afterwards."""
     found = read_resource(resource)
     if found.spec is None:

@@ -15,8 +15,11 @@ from embedserve_operator.api.base import describe_problems
 from embedserve_operator.api.types import API_VERSION, KIND, NAME_RULE, EmbeddingServiceSpec
 from embedserve_operator.commands.explain import explain
 from embedserve_operator.errors import ManifestError
-from embedserve_operator.kube.kinds import OPTIONAL_KINDS, crd_name
-from embedserve_operator.kube.objects import Manifest, mappings, text
+from embedserve_operator.kube.kinds import NODE, OPTIONAL_KINDS, RUNTIME_CLASS, crd_name
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.kube.views.cluster import Node
+from embedserve_operator.kube.views.objects import Object, ObjectList
+from embedserve_operator.kube.views.resource import EmbeddingServiceObject
 from embedserve_operator.observe.nodes import read_node
 from embedserve_operator.observe.state import observe
 from embedserve_operator.plan import make_plan
@@ -74,16 +77,17 @@ def read_cluster(content: str) -> ClusterState:
     """Return the state of the cluster from a file with nodes, RuntimeClasses and definitions, as `kubectl get
     ... -o yaml` prints them.
     """
-    objects = [item for found in _parse_documents(content) for item in (mappings(found, "items") or [found])]
-    nodes = [read_node(found) for found in objects if found.get("kind") == "Node"]
+    objects = [
+        one for found in _parse_documents(content) for one in (ObjectList.parse(found).items or (found,))
+    ]
+    nodes = [read_node(Node.parse(found)) for found in objects if found.get("kind") == NODE]
     if not nodes:
         raise ManifestError("there is no Node in the file")
-    names = {text(found, "metadata", "name") for found in objects}
+    refs = {Object.parse(found).ref for found in objects}
+    names = {ref.name for ref in refs}
     return ClusterState(
         nodes=tuple(nodes),
-        runtime_classes=frozenset(
-            text(found, "metadata", "name") for found in objects if found.get("kind") == "RuntimeClass"
-        ),
+        runtime_classes=frozenset(ref.name for ref in refs if ref.kind == RUNTIME_CLASS),
         optional_kinds=frozenset(kind for kind in OPTIONAL_KINDS if crd_name(kind) in names),
     )
 
@@ -105,18 +109,18 @@ def format_yaml(manifests: Iterable[Manifest]) -> str:
 def _observe_resource(
     resource: Mapping[str, Any], settings: RenderSettings, cluster: ClusterState
 ) -> ObservedState:
-    name = text(resource, "metadata", "name")
-    _validate(resource, name, settings)
+    given = Object.parse(resource).metadata
+    _validate(resource, given.name, settings)
     as_stored = {
         **resource,
         "metadata": {
-            "name": name,
-            "namespace": text(resource, "metadata", "namespace") or "default",
+            "name": given.name,
+            "namespace": given.namespace or "default",
             "uid": _UNKNOWN_UID,
             "generation": 1,
         },
     }
-    return observe(as_stored, (), (), cluster)
+    return observe(EmbeddingServiceObject.parse(as_stored), (), (), cluster)
 
 
 def _validate(resource: Mapping[str, Any], name: str, settings: RenderSettings) -> None:

@@ -2,7 +2,8 @@
 
 Every request has a time limit, and every failure becomes one of this package's errors. Only the connection
 of the library is used (credentials, TLS, one session): its classes for the individual APIs cost more memory
-than all the rest of the operator, and do not handle plain objects any better.
+than all the rest of the operator. Objects are returned as they were received; whoever asked for them parses the
+view of their kind (`kube.views`), or passes them on whole.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from kubernetes.aio import client, config
 from embedserve_operator.api.types import API_VERSION, KIND
 from embedserve_operator.errors import ApiError, ConflictError, NotFoundError, RefusedError, UnavailableError
 from embedserve_operator.kube.kinds import API_KINDS, CLAIM, POD, RESOURCE, ApiKind
-from embedserve_operator.kube.objects import Manifest, Received, dig, mappings, text
+from embedserve_operator.kube.objects import Manifest, Received
 from embedserve_operator.kube.references import ChildRef, ObjectKey
+from embedserve_operator.kube.views.base import Part, Text, View
+from embedserve_operator.kube.views.cluster import Discovery, ErrorStatus, Lease, ServerVersion
+from embedserve_operator.kube.views.objects import Object, ObjectList
 
 FIELD_MANAGER = "embedserve-operator"
 SCALE_MANAGER = "embedserve-operator-scale"
@@ -147,9 +151,9 @@ class KubeClient:
     async def list_versions(self, kind: str, label: str) -> dict[str, str]:
         """Return the resource versions of all watched objects of a kind, by UID."""
         return {
-            text(item, "metadata", "uid"): text(item, "metadata", "resourceVersion")
+            metadata.uid: metadata.resource_version
             async for page in self.list_pages(kind, label, _METADATA_ONLY)
-            for item in page
+            for metadata in (Object.parse(item).metadata for item in page)
         }
 
     async def list_labelled(self, kind: str, label: str) -> list[Received]:
@@ -158,7 +162,7 @@ class KubeClient:
 
     async def list_pages(
         self, kind: str, label: str, accept: str = "application/json"
-    ) -> AsyncIterator[list[Received]]:
+    ) -> AsyncIterator[tuple[Received, ...]]:
         """Yield all watched objects of a kind, about a hundred at a time.
 
         Kinds that are watched by their label are listed by it.
@@ -169,7 +173,7 @@ class KubeClient:
             async for page in self._list_pages(path, query, accept):
                 yield page
 
-    async def list_pod_pages(self, namespace: str, selector: str) -> AsyncIterator[list[Received]]:
+    async def list_pod_pages(self, namespace: str, selector: str) -> AsyncIterator[tuple[Received, ...]]:
         """Yield the pods of a namespace that a label selector admits, as they are now, about a hundred at a
         time.
         """
@@ -181,56 +185,55 @@ class KubeClient:
 
         ConflictError is raised when somebody else was quicker.
         """
-        path = API_KINDS[kind].path(
-            text(received, "metadata", "namespace"), text(received, "metadata", "name")
-        )
-        return await self._call("PUT", path, body=received)
+        key = Object.parse(received).metadata.key
+        return await self._call("PUT", API_KINDS[kind].path(key.namespace, key.name), body=received)
 
     async def serves(self, kind: str) -> bool:
         """Return whether the definition of a kind is installed and served."""
         api = API_KINDS[kind]
         try:
-            found = await self._call("GET", f"/apis/{api.group}/{api.version}")
+            found = Discovery.parse(await self._call("GET", f"/apis/{api.group}/{api.version}"))
         except NotFoundError:
             return False
-        return any(item.get("name") == api.plural for item in mappings(found, "resources"))
+        return any(resource.name == api.plural for resource in found.resources)
 
     async def has_group(self, group: str) -> bool:
         """Return whether anybody answers for an API group."""
-        found = await self._call("GET", "/apis")
-        return any(item.get("name") == group for item in mappings(found, "groups"))
+        found = Discovery.parse(await self._call("GET", "/apis"))
+        return any(served.name == group for served in found.groups)
 
-    async def get_version(self) -> Received:
+    async def get_version(self) -> ServerVersion:
         """Return what the API server says about its version."""
-        return await self._call("GET", "/version")
+        return ServerVersion.parse(await self._call("GET", "/version"))
 
-    async def get_lease(self, namespace: str, name: str) -> Received | None:
+    async def get_lease(self, namespace: str, name: str) -> Lease | None:
         """Return a Lease, or None when it does not exist."""
-        return await self.get(namespace, ChildRef("Lease", name))
+        found = await self.get(namespace, ChildRef("Lease", name))
+        return None if found is None else Lease.parse(found)
 
-    async def create_lease(self, namespace: str, lease: Manifest) -> Received:
+    async def create_lease(self, namespace: str, lease: Manifest) -> Lease:
         """Create a Lease. ConflictError is raised when somebody else was quicker."""
-        return await self._call("POST", API_KINDS["Lease"].path(namespace), body=lease, always=True)
+        path = API_KINDS["Lease"].path(namespace)
+        return Lease.parse(await self._call("POST", path, body=lease, always=True))
 
-    async def replace_lease(self, namespace: str, lease: Manifest) -> Received:
+    async def replace_lease(self, namespace: str, lease: Manifest) -> Lease:
         """Replace a Lease at the version that was read.
 
         ConflictError is raised when somebody else was quicker.
         """
         path = API_KINDS["Lease"].path(namespace, lease["metadata"]["name"])
-        return await self._call("PUT", path, body=lease, always=True)
+        return Lease.parse(await self._call("PUT", path, body=lease, always=True))
 
     async def _list_pages(
         self, path: str, query: Mapping[str, str], accept: str = "application/json"
-    ) -> AsyncIterator[list[Received]]:
+    ) -> AsyncIterator[tuple[Received, ...]]:
         asked = {**query, "limit": str(_PAGE)}
         while True:
-            found = await self._call("GET", path, query=asked, accept=accept)
-            yield mappings(found, "items")
-            more = text(found, "metadata", "continue")
-            if not more:
+            found = ObjectList.parse(await self._call("GET", path, query=asked, accept=accept))
+            yield found.items
+            if not found.metadata.continue_:
                 return
-            asked["continue"] = more
+            asked["continue"] = found.metadata.continue_
 
     def _build_list_paths(self, api: ApiKind) -> list[str]:
         """Return the paths that have to be listed to see everything that is watched."""
@@ -281,16 +284,29 @@ def _parse_response(status: int, body: bytes) -> Received:
         found = None
     if status < HTTPStatus.MULTIPLE_CHOICES and isinstance(found, Mapping):
         return found
-    message = text(found, "message") or f"answer {status} from the API server"
+    error = ErrorStatus.parse(found)
+    message = error.message or f"answer {status} from the API server"
     if status == HTTPStatus.NOT_FOUND:
         raise NotFoundError(message, status=status)
     if status == HTTPStatus.CONFLICT:
         raise ConflictError(message, status=status)
     if status in _REFUSALS:
         raise RefusedError(message, status=status)
-    if status >= HTTPStatus.TOO_MANY_REQUESTS or dig(found, "kind") is None:
+    if status >= HTTPStatus.TOO_MANY_REQUESTS or not error.kind:
         raise UnavailableError(message, status=status)
     raise ApiError(message, status=status)
+
+
+class _ContextDetails(View):
+    """Holds what is read of a context of a kubeconfig."""
+
+    namespace: Text
+
+
+class _CurrentContext(View):
+    """Holds the current context of a kubeconfig, as the client library returns it."""
+
+    context: Part[_ContextDetails]
 
 
 def read_current_namespace() -> str:
@@ -299,7 +315,7 @@ def read_current_namespace() -> str:
         _, current = config.list_kube_config_contexts()
     except config.ConfigException:
         return "default"
-    return text(current, "context", "namespace") or "default"
+    return _CurrentContext.parse(current).context.namespace or "default"
 
 
 _load_kube_config: Callable[..., Awaitable[Any]] = config.load_kube_config

@@ -1,6 +1,6 @@
-"""This module takes apart objects as the Kubernetes API sends them.
+"""This module names objects that are passed on whole, and spells values in the one form that can be compared.
 
-Dictionaries of unknown shape live only here, in `observe`, in `kube` and in what `manifests` returns.
+What is read of a received object is read by a view of its kind (`kube.views`).
 """
 
 from __future__ import annotations
@@ -16,44 +16,6 @@ Manifest: TypeAlias = dict[str, Any]
 
 Received: TypeAlias = Mapping[str, Any]
 """An object that came from the API server."""
-
-
-def dig(value: Any, *path: str | int) -> Any:
-    """Return the value at a path, or None where any step of the path is missing."""
-    for step in path:
-        if isinstance(step, int):
-            if not isinstance(value, list) or len(value) <= step:
-                return None
-            value = value[step]
-        elif isinstance(value, Mapping):
-            value = value.get(step)
-        else:
-            return None
-    return value
-
-
-def text(value: Any, *path: str | int) -> str:
-    """Return the string at a path; it is empty when the path is missing."""
-    found = dig(value, *path)
-    return found if isinstance(found, str) else ""
-
-
-def number(value: Any, *path: str | int) -> int:
-    """Return the integer at a path; it is 0 when the path is missing, since the API leaves out counts of zero."""
-    found = dig(value, *path)
-    return found if isinstance(found, int) else 0
-
-
-def mappings(value: Any, *path: str | int) -> list[Received]:
-    """Return the list of objects at a path; it is empty when the path is missing."""
-    found = dig(value, *path)
-    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
-
-
-def strings(value: Any, *path: str | int) -> tuple[str, ...]:
-    """Return the list of strings at a path; it is empty when the path is missing."""
-    found = dig(value, *path)
-    return tuple(item for item in found if isinstance(item, str)) if isinstance(found, list) else ()
 
 
 def canonical(value: Any) -> str:

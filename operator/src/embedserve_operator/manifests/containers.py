@@ -9,6 +9,7 @@ from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.pin import build_pin_variable, is_movable
 from embedserve_operator.manifests.placement import find_accelerators, find_hardware_class, find_image
+from embedserve_operator.manifests.pod_inputs import PodInputs
 from embedserve_operator.manifests.runtime_config import (
     GRPC_PORT,
     MANAGEMENT_PORT,
@@ -21,7 +22,6 @@ from embedserve_operator.manifests.runtime_config import (
 from embedserve_operator.manifests.volume import VOLUME
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.jobs import JobTask
-from embedserve_operator.state.resource import Resource
 
 CONFIG_VOLUME = "config"
 CONFIG_PATH = "/etc/embedserve"
@@ -38,24 +38,17 @@ Loading a model does not count, however large it is, since the port opens before
 """
 
 
-def build_task_container(
-    resource: Resource,
-    spec: EmbeddingServiceSpec,
-    settings: RenderSettings,
-    *,
-    task: JobTask,
-    revision: str,
-    read_only: bool = False,
-) -> Manifest:
+def build_task_container(pods: PodInputs, task: JobTask, *, read_only: bool = False) -> Manifest:
     """Return the container that fills a volume with the model, or adds its converted form.
 
     With `read_only` it only looks for what is there.
     """
+    spec, settings = pods.spec, pods.settings
     container = _build_container(task, task, spec, settings, read_only=read_only)
     if task == FETCH and not read_only:
         container["env"] += _build_credentials(spec)
         if is_movable(spec):
-            container["env"].append(build_pin_variable(resource, revision))
+            container["env"].append(build_pin_variable(pods.resource, pods.revision))
     return {**container, **_build_resources(spec, settings, accelerated=False)}
 
 

@@ -33,6 +33,7 @@ from embedserve_operator.manifests.metadata import (
     build_selector,
 )
 from embedserve_operator.manifests.placement import build_placement, find_hardware_class
+from embedserve_operator.manifests.pod_inputs import PodInputs
 from embedserve_operator.manifests.runtime_config import ENDPOINT_DRAIN_SECONDS, compute_grace_seconds
 from embedserve_operator.manifests.volume import (
     ModelVolume,
@@ -41,9 +42,7 @@ from embedserve_operator.manifests.volume import (
     build_pod_volume,
     build_volume_labels,
 )
-from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.models import ModelReport
-from embedserve_operator.state.nodes import ClusterState
 from embedserve_operator.state.resource import Resource
 
 _USER = 65532
@@ -66,24 +65,15 @@ def fixed_replicas(spec: EmbeddingServiceSpec) -> int | None:
 
 
 def build_deployment(
-    resource: Resource,
-    spec: EmbeddingServiceSpec,
-    settings: RenderSettings,
-    cluster: ClusterState,
-    *,
-    revision: str,
-    config: str,
-    space: str | None,
-    volume: ModelVolume | None = None,
-    report: ModelReport | None = None,
-    model_bytes: int | None = None,
+    pods: PodInputs, *, space: str | None, report: ModelReport | None = None, model_bytes: int | None = None
 ) -> Manifest:
-    """Return the Deployment of a revision, which mounts the ConfigMap named `config` and the volume of models.
+    """Return the Deployment of a revision.
 
     `space` is its vector space, when that is known; only the Deployment gets the label, since a label in
     the template would restart the pods. `report` is what a Job has found out about the model on the volume.
     `model_bytes` is the size of the model's files, if the pods are to be made for it.
     """
+    resource, spec, revision = pods.resource, pods.spec, pods.revision
     meta = build_metadata(resource, deployment_name(resource, revision), revision)
     replicas = fixed_replicas(spec)
     meta["annotations"] = {
@@ -102,18 +92,8 @@ def build_deployment(
                 # An older ReplicaSet is useless for a rollback, since its ConfigMap goes with its last pod.
                 "revisionHistoryLimit": 0,
                 "selector": {"matchLabels": build_selector(resource, revision)},
-                "strategy": _build_strategy(find_hardware_class(spec, settings), volume),
-                "template": build_pod_template(
-                    resource,
-                    spec,
-                    settings,
-                    cluster,
-                    revision=revision,
-                    config=config,
-                    volume=volume,
-                    report=report,
-                    model_bytes=model_bytes,
-                ),
+                "strategy": _build_strategy(find_hardware_class(spec, pods.settings), pods.volume),
+                "template": build_pod_template(pods, report=report, model_bytes=model_bytes),
             },
         }
     )
@@ -138,37 +118,18 @@ def build_declaration(spec: EmbeddingServiceSpec) -> str:
     return canonical({key: value for key, value in spec.as_wire().items() if key in MODEL_FIELDS})
 
 
-def build_pod_template(
-    resource: Resource,
-    spec: EmbeddingServiceSpec,
-    settings: RenderSettings,
-    cluster: ClusterState,
-    *,
-    revision: str,
-    config: str,
-    volume: ModelVolume | None,
-    report: ModelReport | None,
-    model_bytes: int | None,
-) -> Manifest:
+def build_pod_template(pods: PodInputs, *, report: ModelReport | None, model_bytes: int | None) -> Manifest:
     """Return the pod template with its own hash, which tells pods of an older template apart."""
+    spec = pods.spec
     template: Manifest = {
         "metadata": {
             "labels": {
                 **(spec.pod.labels or {}),
-                **build_labels(resource, revision),
-                **build_volume_labels(volume),
+                **build_labels(pods.resource, pods.revision),
+                **build_volume_labels(pods.volume),
             }
         },
-        "spec": _build_pod_spec(
-            resource,
-            spec,
-            settings,
-            cluster,
-            revision=revision,
-            config=config,
-            volume=volume,
-            memory=choose_memory_request(spec, settings, model_bytes),
-        ),
+        "spec": _build_pod_spec(pods, memory=choose_memory_request(spec, pods.settings, model_bytes)),
     }
     given: Manifest = {**(spec.pod.annotations or {})}
     if report is not None:
@@ -187,18 +148,9 @@ def read_template_hash(manifest: Manifest) -> str:
     return str(manifest["spec"]["template"]["metadata"]["annotations"][TEMPLATE_HASH])
 
 
-def _build_pod_spec(
-    resource: Resource,
-    spec: EmbeddingServiceSpec,
-    settings: RenderSettings,
-    cluster: ClusterState,
-    *,
-    revision: str,
-    config: str,
-    volume: ModelVolume | None,
-    memory: str | None,
-) -> Manifest:
-    place = build_placement(spec, settings, cluster, build_selector(resource, revision))
+def _build_pod_spec(pods: PodInputs, *, memory: str | None) -> Manifest:
+    spec, settings, volume = pods.spec, pods.settings, pods.volume
+    place = build_placement(spec, settings, pods.cluster, build_selector(pods.resource, pods.revision))
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -209,7 +161,7 @@ def _build_pod_spec(
         + compute_grace_seconds(spec)
         + _STOP_MARGIN_SECONDS,
         "securityContext": build_security_context(volume),
-        **_build_init_containers(resource, spec, settings, revision, volume),
+        **_build_init_containers(pods),
         "containers": [
             build_runtime_container(
                 spec,
@@ -219,26 +171,18 @@ def _build_pod_spec(
                 memory=memory,
             )
         ],
-        "volumes": build_pod_volumes(spec, config, volume),
+        "volumes": build_pod_volumes(spec, pods.config, volume),
     }
 
 
-def _build_init_containers(
-    resource: Resource,
-    spec: EmbeddingServiceSpec,
-    settings: RenderSettings,
-    revision: str,
-    volume: ModelVolume | None,
-) -> Manifest:
+def _build_init_containers(pods: PodInputs) -> Manifest:
     """Return the containers that fetch before the start.
 
     On a filled volume they find out what is there; where a Job has fetched there are none.
     """
-    if volume is not None and not volume.is_filled:
+    if pods.volume is not None and not pods.volume.is_filled:
         return {}
-    read_only = volume is not None
-    fetch = build_task_container(resource, spec, settings, task=FETCH, revision=revision, read_only=read_only)
-    return {"initContainers": [fetch]}
+    return {"initContainers": [build_task_container(pods, FETCH, read_only=pods.volume is not None)]}
 
 
 def format_report(report: ModelReport) -> Manifest:

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest, short_hash
 from embedserve_operator.manifests.containers import build_task_container
 from embedserve_operator.manifests.deployment import build_accounts, build_pod_volumes, build_security_context
 from embedserve_operator.manifests.metadata import TASK_LABEL, TEMPLATE_HASH, build_labels, build_metadata
 from embedserve_operator.manifests.placement import build_placement
+from embedserve_operator.manifests.pod_inputs import PodInputs
 from embedserve_operator.manifests.volume import ModelVolume, add_colocation, build_volume_labels
-from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.jobs import JobTask
-from embedserve_operator.state.nodes import ClusterState
 from embedserve_operator.state.resource import Resource
 
 BACKOFF_LIMITS: Mapping[JobTask, int] = {"fetch": 8, "convert": 2}
@@ -43,32 +41,21 @@ def job_name(resource: Resource, volume: ModelVolume, task: JobTask, inputs: obj
     return f"{owner}-{task}-{short_hash(inputs)}"
 
 
-def build_job(
-    resource: Resource,
-    spec: EmbeddingServiceSpec,
-    settings: RenderSettings,
-    cluster: ClusterState,
-    *,
-    task: JobTask,
-    name: str,
-    revision: str,
-    config: str,
-    volume: ModelVolume,
-) -> Manifest:
+def build_job(pods: PodInputs, task: JobTask, name: str) -> Manifest:
     """Return a Job. It is created and never changed: another pod template is another Job of the same name."""
-    own = {TASK_LABEL: task, **build_volume_labels(volume)}
-    pods = _build_pod_spec(
-        resource, spec, settings, cluster, task=task, revision=revision, config=config, volume=volume
-    )
+    resource, spec = pods.resource, pods.spec
+    own = {TASK_LABEL: task, **build_volume_labels(pods.volume)}
     meta = build_metadata(resource, name)
     meta["labels"] = {**meta["labels"], **own}
     # The hash leaves out which service the Job is for, since services that share a claim want the same Job.
-    nobody = replace(resource, key=resource.key._replace(name=""))
-    content = config.removeprefix(resource.key.name)
-    tried = _build_pod_spec(
-        nobody, spec, settings, cluster, task=task, revision=revision, config=content, volume=volume
+    shared = replace(
+        pods,
+        resource=replace(resource, key=resource.key._replace(name="")),
+        config=pods.config.removeprefix(resource.key.name),
     )
-    meta["annotations"] = {TEMPLATE_HASH: short_hash([tried, spec.pod.annotations or {}])}
+    meta["annotations"] = {
+        TEMPLATE_HASH: short_hash([_build_pod_spec(shared, task), spec.pod.annotations or {}])
+    }
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -95,7 +82,7 @@ def build_job(
                     "labels": {**(spec.pod.labels or {}), **build_labels(resource), **own},
                     "annotations": dict(spec.pod.annotations or {}),
                 },
-                "spec": pods,
+                "spec": _build_pod_spec(pods, task),
             },
         },
     }
@@ -106,38 +93,26 @@ def read_job_template_hash(manifest: Manifest) -> str:
     return str(manifest["metadata"]["annotations"][TEMPLATE_HASH])
 
 
-def _build_pod_spec(
-    resource: Resource,
-    spec: EmbeddingServiceSpec,
-    settings: RenderSettings,
-    cluster: ClusterState,
-    *,
-    task: JobTask,
-    revision: str,
-    config: str,
-    volume: ModelVolume,
-) -> Manifest:
+def _build_pod_spec(pods: PodInputs, task: JobTask) -> Manifest:
     return {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        **_build_placement(spec, settings, cluster, volume),
-        **build_accounts(spec),
-        "securityContext": build_security_context(volume),
-        "containers": [build_task_container(resource, spec, settings, task=task, revision=revision)],
-        "volumes": build_pod_volumes(spec, config, volume),
+        **_build_placement(pods),
+        **build_accounts(pods.spec),
+        "securityContext": build_security_context(pods.volume),
+        "containers": [build_task_container(pods, task)],
+        "volumes": build_pod_volumes(pods.spec, pods.config, pods.volume),
     }
 
 
-def _build_placement(
-    spec: EmbeddingServiceSpec, settings: RenderSettings, cluster: ClusterState, volume: ModelVolume
-) -> Manifest:
+def _build_placement(pods: PodInputs) -> Manifest:
     """Return where the service's pods may run.
 
     A Job uses no accelerator, so it gets no RuntimeClass that would give it all of them.
     """
-    fields = build_placement(spec, settings, cluster, {})
+    fields = build_placement(pods.spec, pods.settings, pods.cluster, {})
     del fields["topologySpreadConstraints"]
-    if spec.pod.runtime_class_name is None:
+    if pods.spec.pod.runtime_class_name is None:
         fields.pop("runtimeClassName", None)
-    return {**fields, "affinity": add_colocation(fields["affinity"], volume)}
+    return {**fields, "affinity": add_colocation(fields["affinity"], pods.volume)}

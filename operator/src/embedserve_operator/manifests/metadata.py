@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embedserve_operator.api.types import API_VERSION, KIND
-from embedserve_operator.kube.objects import Manifest, Received, mappings, short_hash, text
+from embedserve_operator.kube.objects import Manifest, short_hash
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.state.resource import Resource
 
@@ -113,11 +113,3 @@ def read_fingerprint(manifest: Manifest) -> str:
 def read_ref(manifest: Manifest) -> ChildRef:
     """Return the kind and name of a manifest."""
     return ChildRef(manifest["kind"], manifest["metadata"]["name"])
-
-
-def read_controller_uid(received: Received) -> str:
-    """Return the UID of the object that controls another one; empty when there is none."""
-    for reference in mappings(received, "metadata", "ownerReferences"):
-        if reference.get("controller") is True:
-            return text(reference, "uid")
-    return ""

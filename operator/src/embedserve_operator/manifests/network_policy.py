@@ -4,6 +4,7 @@ port, and the pods reach only each other and the source of their model.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
@@ -45,10 +46,8 @@ def build_network_policy(
         *_build_forwarding_egress(resource, spec),
         *(_build_fetch_egress(spec, settings) if fetches else ()),
     ]
-    ingress = _build_ingress(resource, spec, settings)
-    return _build_policy(
-        resource, spec, name=resource.key.name, selector=selector, ingress=ingress, egress=egress
-    )
+    rules = _PolicyRules(selector, _build_ingress(resource, spec, settings), egress)
+    return _build_policy(resource, spec, resource.key.name, rules)
 
 
 def build_fetch_policy(
@@ -59,26 +58,23 @@ def build_fetch_policy(
     """
     # Names of resources contain no dot, so no other resource has a policy of this name.
     name = f"{resource.key.name}.{FETCH}"
-    selector = {"matchLabels": {SERVICE_LABEL: resource.key.name, TASK_LABEL: FETCH}}
+    selector: Manifest = {"matchLabels": {SERVICE_LABEL: resource.key.name, TASK_LABEL: FETCH}}
     egress = [_DNS, *_build_fetch_egress(spec, settings)] if spec.model.source.is_remote else []
-    return _build_policy(
-        resource,
-        spec,
-        name=name,
-        selector=selector,
-        ingress=_build_management_ingress(settings),
-        egress=egress,
-    )
+    rules = _PolicyRules(selector, _build_management_ingress(settings), egress)
+    return _build_policy(resource, spec, name, rules)
+
+
+@dataclass(frozen=True, slots=True)
+class _PolicyRules:
+    """Says over which pods a policy is, who may reach them, and what they may reach."""
+
+    selector: Manifest
+    ingress: list[Manifest]
+    egress: list[Manifest]
 
 
 def _build_policy(
-    resource: Resource,
-    spec: EmbeddingServiceSpec,
-    *,
-    name: str,
-    selector: Manifest,
-    ingress: list[Manifest],
-    egress: list[Manifest],
+    resource: Resource, spec: EmbeddingServiceSpec, name: str, rules: _PolicyRules
 ) -> Manifest | None:
     wanted = spec.network_policy
     if wanted.mode == "Disabled":
@@ -89,10 +85,10 @@ def _build_policy(
             "kind": "NetworkPolicy",
             "metadata": build_metadata(resource, name),
             "spec": {
-                "podSelector": selector,
+                "podSelector": rules.selector,
                 "policyTypes": ["Ingress", "Egress"],
-                "ingress": ingress,
-                "egress": [*egress, *(wanted.egress or ())],
+                "ingress": rules.ingress,
+                "egress": [*rules.egress, *(wanted.egress or ())],
             },
         }
     )

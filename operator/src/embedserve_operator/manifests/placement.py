@@ -8,7 +8,7 @@ from typing import Any
 
 from embedserve_operator.api.hardware import ARCHITECTURE, COMPUTE_MAJOR, COMPUTE_MINOR, SYSTEM, HardwareClass
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.kube.objects import Manifest, mappings
+from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.settings import RenderSettings, RuntimeImage
 from embedserve_operator.state.nodes import ClusterState, NodeRequirements
 
@@ -107,14 +107,22 @@ def _build_affinity(wanted: NodeRequirements, hardware: HardwareClass, given: Ma
     """
     node = given.get("nodeAffinity") or {}
     required = node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    theirs = mappings(required, "nodeSelectorTerms") or [{}]
+    theirs = list_terms(required, "nodeSelectorTerms") or [{}]
     terms = [
-        {**their, "matchExpressions": [*mappings(their, "matchExpressions"), *ours]}
+        {**their, "matchExpressions": [*list_terms(their, "matchExpressions"), *ours]}
         for their in theirs
         for ours in _build_node_terms(wanted, hardware)
     ]
     selection = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     return {**given, "nodeAffinity": {**node, **selection}}
+
+
+def list_terms(given: Any, name: str) -> list[Manifest]:
+    """Return the terms of a list in the user's affinity, which the API server checks only in the child; what
+    cannot be a term is left out.
+    """
+    found = given.get(name) if isinstance(given, dict) else None
+    return [term for term in found if isinstance(term, dict)] if isinstance(found, list) else []
 
 
 def _build_node_terms(wanted: NodeRequirements, hardware: HardwareClass) -> list[list[Manifest]]:

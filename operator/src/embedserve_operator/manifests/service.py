@@ -33,9 +33,8 @@ def build_service(
     fields = settings.as_wire()
     annotations = fields.pop("annotations", None)
     ports = _build_ports(fields.pop("grpcPort", None), http="http", grpc="grpc")
-    made = _build_service(
-        resource, resource.key.name, space, fields, build_selector(resource, revision), ports=ports
-    )
+    spec = {**fields, "selector": build_selector(resource, revision), "ports": ports}
+    made = _build_service(resource, resource.key.name, space, spec)
     made["metadata"]["labels"][SCRAPE_LABEL] = "true"
     if annotations:
         made["metadata"]["annotations"] = annotations
@@ -66,30 +65,18 @@ def build_space_service(
     fields = {key: value for key, value in settings.as_wire().items() if key in _SHARED_FIELDS}
     pods = {SERVICE_LABEL: resource.key.name, SPACE_LABEL: space}
     ports = _build_ports(settings.grpc_port, http="pinned", grpc="pinned-grpc")
-    made = _build_service(resource, space_name(resource, space), space, fields, pods, ports=ports)
+    spec = {**fields, "selector": pods, "ports": ports}
+    made = _build_service(resource, space_name(resource, space), space, spec)
     if not is_current:
         made["metadata"]["labels"][SCRAPE_LABEL] = "true"
     return add_fingerprint(made)
 
 
-def _build_service(
-    resource: Resource,
-    name: str,
-    space: str | None,
-    fields: Manifest,
-    pods: dict[str, str],
-    *,
-    ports: list[Manifest],
-) -> Manifest:
+def _build_service(resource: Resource, name: str, space: str | None, spec: Manifest) -> Manifest:
     meta = build_metadata(resource, name)
     if space is not None:
         meta["labels"][SPACE_LABEL] = space
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": meta,
-        "spec": {**fields, "selector": pods, "ports": ports},
-    }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
 
 
 def format_url(resource: Resource, space: str | None = None) -> str:

@@ -7,14 +7,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from embedserve_operator.api.cache import CacheVolume
-from embedserve_operator.kube.objects import Manifest, mappings
+from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.metadata import (
     CLAIM_LABEL,
     add_fingerprint,
     build_metadata,
     hash_claim_name,
 )
-from embedserve_operator.manifests.placement import HOSTNAME
+from embedserve_operator.manifests.placement import HOSTNAME, list_terms
 from embedserve_operator.state.resource import Resource
 
 VOLUME = "models"
@@ -77,7 +77,7 @@ def add_colocation(affinity: Manifest, volume: ModelVolume | None) -> Manifest:
     term = {"labelSelector": {"matchLabels": build_volume_labels(volume)}, "topologyKey": HOSTNAME}
     pods = affinity.get("podAffinity") or {}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
-    return {**affinity, "podAffinity": {**pods, required: [*mappings(pods, required), term]}}
+    return {**affinity, "podAffinity": {**pods, required: [*list_terms(pods, required), term]}}
 
 
 def build_claim(resource: Resource, wanted: CacheVolume, volume: ModelVolume) -> Manifest:

@@ -3,114 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from embedserve_operator.kube.objects import Received, dig, mappings, number, strings, text
-from embedserve_operator.manifests.metadata import JOB_NAME, TASK_LABEL, TEMPLATE_HASH, read_controller_uid
+from embedserve_operator.kube.views.pods import Pod
+from embedserve_operator.kube.views.workloads import Job, PersistentVolumeClaim
+from embedserve_operator.manifests.metadata import JOB_NAME, TASK_LABEL, TEMPLATE_HASH
 from embedserve_operator.observe.pods import (
     find_failure,
-    parse_model_report,
     read_fetching_pod,
     read_mounted_config_map,
     read_result,
 )
+from embedserve_operator.observe.reports import read_conversion_report, read_model_report
 from embedserve_operator.state.failures import Failure
-from embedserve_operator.state.jobs import (
-    ClaimState,
-    ConversionReport,
-    JobPhase,
-    JobState,
-    JobTask,
-    VariantReport,
-)
+from embedserve_operator.state.jobs import ClaimState, JobPhase, JobState, JobTask
 
 
-def read_jobs(jobs: Iterable[Received], pods: Iterable[Received]) -> tuple[JobState, ...]:
+def read_jobs(jobs: Iterable[Job], pods: Iterable[Pod]) -> tuple[JobState, ...]:
     """Return the state of the Jobs, ordered by name. `pods` are the pods of all of them."""
-    by_job: dict[str, list[Received]] = {}
+    by_job: dict[str, list[Pod]] = {}
     for pod in pods:
-        by_job.setdefault(text(pod, "metadata", "labels", JOB_NAME), []).append(pod)
+        by_job.setdefault(pod.metadata.labels.get(JOB_NAME, ""), []).append(pod)
     # A Job that is being deleted no longer counts.
-    there = [job for job in jobs if dig(job, "metadata", "deletionTimestamp") is None]
-    found = [_read_job(job, by_job.get(text(job, "metadata", "name"), [])) for job in there]
+    there = [job for job in jobs if not job.metadata.is_being_deleted]
+    found = [_read_job(job, by_job.get(job.metadata.name, [])) for job in there]
     return tuple(sorted(found, key=lambda job: job.name))
 
 
-def read_claim(claim: Received) -> ClaimState:
+def read_claim(claim: PersistentVolumeClaim) -> ClaimState:
     """Return the state of a PersistentVolumeClaim."""
-    modes = dig(claim, "spec", "accessModes")
     return ClaimState(
-        name=text(claim, "metadata", "name"),
-        uid=text(claim, "metadata", "uid"),
-        access_modes=tuple(str(mode) for mode in modes) if isinstance(modes, list) else (),
-        storage_class=text(claim, "spec", "storageClassName") or None,
+        name=claim.metadata.name,
+        uid=claim.metadata.uid,
+        access_modes=claim.spec.access_modes,
+        storage_class=claim.spec.storage_class_name or None,
     )
 
 
-def _read_job(job: Received, pods: Sequence[Received]) -> JobState:
-    task: JobTask = "convert" if text(job, "metadata", "labels", TASK_LABEL) == "convert" else "fetch"
-    youngest = max(pods, key=lambda pod: text(pod, "metadata", "creationTimestamp"), default=None)
-    state, why = _read_phase(job)
-    failure = find_failure(youngest) if youngest is not None and state != "Succeeded" else None
-    results = [found for pod in pods if (found := read_result(pod, task)) is not None]
+def _read_job(job: Job, pods: Sequence[Pod]) -> JobState:
+    metadata = job.metadata
+    task: JobTask = "convert" if metadata.labels.get(TASK_LABEL) == "convert" else "fetch"
+    youngest = max(pods, key=lambda pod: pod.metadata.creation_timestamp, default=None)
+    phase, why = _read_phase(job)
+    failure = find_failure(youngest) if youngest is not None and phase != "Succeeded" else None
+    results = [read_result(pod, task) for pod in pods]
+    model = next((result.model for result in results if result.model is not None), None)
+    conversion = next((result.conversion for result in results if result.conversion is not None), None)
     return JobState(
-        name=text(job, "metadata", "name"),
-        uid=text(job, "metadata", "uid"),
+        name=metadata.name,
+        uid=metadata.uid,
         task=task,
-        owner=read_controller_uid(job),
-        template_hash=text(job, "metadata", "annotations", TEMPLATE_HASH),
-        config_map=read_mounted_config_map(dig(job, "spec", "template", "spec")),
-        phase=state,
+        owner=metadata.controller_uid,
+        template_hash=metadata.annotations.get(TEMPLATE_HASH, ""),
+        config_map=read_mounted_config_map(job.spec.template.spec),
+        phase=phase,
         failure=failure or why,
-        finished_at=text(job, "status", "completionTime"),
-        report=next((found for one in results if (found := parse_model_report(one)) is not None), None),
-        conversion=next(
-            (found for one in results if (found := parse_conversion_report(one)) is not None), None
-        ),
+        finished_at=job.status.completion_time,
+        report=None if model is None else read_model_report(model),
+        conversion=None if conversion is None else read_conversion_report(conversion),
         fetching_pod=next((found for pod in pods if (found := read_fetching_pod(pod)) is not None), None),
     )
 
 
-def _read_phase(job: Received) -> tuple[JobPhase, Failure | None]:
-    for condition in mappings(job, "status", "conditions"):
-        if condition.get("status") != "True":
-            continue
-        if condition.get("type") == "Complete":
+def _read_phase(job: Job) -> tuple[JobPhase, Failure | None]:
+    for condition in job.status.conditions:
+        if condition.is_true and condition.type == "Complete":
             return "Succeeded", None
-        if condition.get("type") == "Failed":
-            message = f"Job {text(job, 'metadata', 'name')}: {text(condition, 'message')}"
+        if condition.is_true and condition.type == "Failed":
+            message = f"Job {job.metadata.name}: {condition.message}"
             return "Failed", Failure("JobFailed", message, is_transient=False)
     return "Running", None
-
-
-def parse_conversion_report(result: Any) -> ConversionReport | None:
-    """Return what a conversion reported at its end, or None when it reported nothing of the kind."""
-    found = dig(result, "conversion")
-    if found is None:
-        return None
-    return ConversionReport(
-        artifact=text(found, "artifact") or None,
-        vector_space=text(found, "vectorSpace") or None,
-        chosen=text(found, "chosen") or None,
-        variants=tuple(_parse_variant(variant) for variant in mappings(found, "variants")),
-        dimensions=number(found, "dimensions") or None,
-        outputs=strings(found, "outputs"),
-    )
-
-
-def _parse_variant(found: Received) -> VariantReport:
-    return VariantReport(
-        precision=text(found, "precision"),
-        published=found.get("published") is True,
-        reason=text(found, "reason") or None,
-        mean_cosine=_parse_float(found, "meanCosine"),
-        min_cosine=_parse_float(found, "minCosine"),
-        max_difference=_parse_float(found, "maxDifference"),
-        rank_agreement=_parse_float(found, "rankAgreement"),
-        tokens_per_second=_parse_float(found, "tokensPerSecond"),
-    )
-
-
-def _parse_float(found: Received, name: str) -> float | None:
-    value = found.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

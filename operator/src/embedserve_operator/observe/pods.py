@@ -1,26 +1,31 @@
 """This module reads a pod: its progress, why it does not serve, and what it reported about its model.
 
-Pods speak through the termination messages of their containers (JSON, written by the runtime): `fetch`
-reports the model when it succeeds, and any container reports a reason and a message when it fails.
+Pods speak through the termination messages of their containers (`observe.reports`): `fetch` reports the model
+when it succeeds, and any container reports a reason and a message when it fails.
 """
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from embedserve_operator.api.times import parse_moment
-from embedserve_operator.kube.objects import Received, dig, mappings, number, strings, text
+from embedserve_operator.kube.views.objects import Metadata, find_condition
+from embedserve_operator.kube.views.pods import ContainerStatus, Pod, PodSpec
 from embedserve_operator.manifests.containers import CONFIG_VOLUME, FETCH, RUNTIME
 from embedserve_operator.manifests.memory import compute_memory, format_mib
 from embedserve_operator.manifests.metadata import FETCHED, REVISION_LABEL, SPACE_LABEL, TEMPLATE_HASH
+from embedserve_operator.observe.reports import (
+    ReportedModel,
+    TerminationMessage,
+    is_reason,
+    read_model_report,
+)
 from embedserve_operator.state.failures import Failure
 from embedserve_operator.state.models import ModelReport
 from embedserve_operator.state.pods import FetchingPod, PodPhase, PodState
 
-_REASON = re.compile(r"^[A-Z][A-Za-z0-9]{0,63}$")
 _MAX_MESSAGE_LENGTH = 2000
 _IMAGE_REASONS = {
     "ErrImagePull": True,
@@ -54,104 +59,91 @@ _IMAGE_ADVICE = (
 _CREATION_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 
 
-def read_pod(pod: Received) -> PodState:
+def read_pod(pod: Pod) -> PodState:
     """Return the state of a pod."""
     phase = _read_phase(pod)
+    metadata = pod.metadata
     return PodState(
-        name=text(pod, "metadata", "name"),
-        revision=text(pod, "metadata", "labels", REVISION_LABEL),
-        template_hash=text(pod, "metadata", "annotations", TEMPLATE_HASH),
-        config_map=read_mounted_config_map(dig(pod, "spec")),
+        name=metadata.name,
+        revision=metadata.labels.get(REVISION_LABEL, ""),
+        template_hash=metadata.annotations.get(TEMPLATE_HASH, ""),
+        config_map=read_mounted_config_map(pod.spec),
         phase=phase,
         failure=None if phase in ("Ready", "Ending") else find_failure(pod),
-        report=parse_model_report(read_result(pod, FETCH)) or read_annotated_report(pod),
-        uid=text(pod, "metadata", "uid"),
-        address=text(pod, "status", "podIP"),
+        report=_find_model_report(pod),
+        uid=metadata.uid,
+        address=pod.status.pod_ip,
         run_id=_read_run_id(pod),
-        space_label=text(pod, "metadata", "labels", SPACE_LABEL),
+        space_label=metadata.labels.get(SPACE_LABEL, ""),
         fetching_pod=read_fetching_pod(pod) if phase == "Fetching" else None,
     )
 
 
-def read_fetching_pod(pod: Received) -> FetchingPod | None:
+def read_fetching_pod(pod: Pod) -> FetchingPod | None:
     """Return the pod as one that is fetching, for itself or for a Job; None when it is not, or has no address
     yet.
     """
-    address = text(pod, "status", "podIP")
-    groups = ("containerStatuses", "initContainerStatuses")
-    if not address or not any(_is_running(pod, group, FETCH) for group in groups):
+    if not pod.status.pod_ip or not _is_running(pod.status.all_container_statuses, FETCH):
         return None
-    return FetchingPod(name=text(pod, "metadata", "name"), address=address, run_id=_read_run_id(pod))
+    return FetchingPod(name=pod.metadata.name, address=pod.status.pod_ip, run_id=_read_run_id(pod))
 
 
-def read_annotated_report(pod: Any) -> ModelReport | None:
+def read_annotated_report(metadata: Metadata) -> ModelReport | None:
     """Return what the Job that filled the cache reported, from the annotation of a pod or of a pod template."""
-    said = text(pod, "metadata", "annotations", FETCHED)
-    return parse_model_report({"model": _parse_json(said)}) if said else None
+    reported = ReportedModel.parse_json(metadata.annotations.get(FETCHED, ""))
+    return read_model_report(reported) if reported.source else None
 
 
-def _read_run_id(pod: Received) -> str:
+def _read_run_id(pod: Pod) -> str:
     """Return an identifier of one run of the serving container."""
-    statuses = mappings(pod, "status", "containerStatuses")
-    restarts = next((number(one, "restartCount") for one in statuses if one.get("name") == RUNTIME), 0)
-    return f"{text(pod, 'metadata', 'uid')}/{restarts}"
+    statuses = pod.status.container_statuses
+    restarts = next((status.restart_count for status in statuses if status.name == RUNTIME), 0)
+    return f"{pod.metadata.uid}/{restarts}"
 
 
-def read_mounted_config_map(pod_spec: Any) -> str:
+def read_mounted_config_map(pod_spec: PodSpec) -> str:
     """Return the name of the ConfigMap that a pod spec mounts."""
-    for volume in mappings(pod_spec, "volumes"):
-        if volume.get("name") == CONFIG_VOLUME:
-            return text(volume, "configMap", "name")
-    return ""
+    found = next((volume for volume in pod_spec.volumes if volume.name == CONFIG_VOLUME), None)
+    return found.config_map.name if found is not None and found.config_map is not None else ""
 
 
-def _read_phase(pod: Received) -> PodPhase:
-    if dig(pod, "metadata", "deletionTimestamp") is not None:
+def _read_phase(pod: Pod) -> PodPhase:
+    if pod.metadata.is_being_deleted:
         return "Ending"
-    if any(
-        c.get("type") == "Ready" and c.get("status") == "True" for c in mappings(pod, "status", "conditions")
-    ):
+    if pod.is_ready:
         return "Ready"
-    if _is_running(pod, "containerStatuses", RUNTIME):
+    if _is_running(pod.status.container_statuses, RUNTIME):
         return "Loading"
-    if _is_running(pod, "initContainerStatuses", FETCH):
+    if _is_running(pod.status.init_container_statuses, FETCH):
         return "Fetching"
     return "Pending"
 
 
-def _is_running(pod: Received, group: str, name: str) -> bool:
-    return any(
-        status.get("name") == name and dig(status, "state", "running") is not None
-        for status in mappings(pod, "status", group)
-    )
+def _is_running(statuses: Iterable[ContainerStatus], name: str) -> bool:
+    return any(status.name == name and status.is_running for status in statuses)
 
 
-def find_failure(pod: Received) -> Failure | None:
+def find_failure(pod: Pod) -> Failure | None:
     """Return what keeps a pod from being ready; None when no reason is known."""
-    statuses = [
-        *mappings(pod, "status", "initContainerStatuses"),
-        *mappings(pod, "status", "containerStatuses"),
-    ]
-    for status in statuses:
+    for status in pod.status.all_container_statuses:
         found = _find_creation_failure(pod, status) or _find_run_failure(pod, status)
         if found is not None:
             return found
     return _find_placement_failure(pod) or _find_pod_end(pod) or _find_start_failure(pod)
 
 
-def _find_creation_failure(pod: Received, status: Received) -> Failure | None:
+def _find_creation_failure(pod: Pod, status: ContainerStatus) -> Failure | None:
     """Return why the container could not be started at all."""
-    reason = text(status, "state", "waiting", "reason")
-    where = f"container {text(status, 'name')} of pod {text(pod, 'metadata', 'name')}"
-    message = text(status, "state", "waiting", "message")
+    reason, message = status.state.waiting.reason, status.state.waiting.message
+    where = _describe_container(pod, status)
     if reason in _IMAGE_REASONS:
         # The kubelet alternates between trying and pausing; in both, the message of the last attempt is what matters.
         steady = "ImagePullBackOff" if reason == "ErrImagePull" else reason
         cause = message.rpartition("ErrImagePull: ")[2] or "the image cannot be pulled"
         return _build_failure(steady, f"{where}: {cause}", is_transient=_IMAGE_REASONS[reason])
-    if reason in _CREATION_REASONS and _mounts_image(pod) and _NO_HOST_PATH.search(message):
+    if reason in _CREATION_REASONS and pod.spec.image_volumes and _NO_HOST_PATH.search(message):
         advice = (
-            f"the container runtime of node {text(pod, 'spec', 'nodeName')} knows no image volumes: take nodes with "
+            f"the container runtime of node {pod.spec.node_name} knows no image volumes: take nodes with "
             "containerd 2.1 or CRI-O 1.31, or newer, or the model from another source"
         )
         return _build_failure(
@@ -164,6 +156,10 @@ def _find_creation_failure(pod: Received, status: Received) -> Failure | None:
     return None
 
 
+def _describe_container(pod: Pod, status: ContainerStatus) -> str:
+    return f"container {status.name} of pod {pod.metadata.name}"
+
+
 def _find_creation_reason(message: str) -> str | None:
     """Return the reason for what the kubelet's message says is missing; None when it does not say."""
     if _MISSING_KEY.search(message):
@@ -173,37 +169,34 @@ def _find_creation_reason(message: str) -> str | None:
     return None
 
 
-def _find_run_failure(pod: Received, status: Received) -> Failure | None:
+def _find_run_failure(pod: Pod, status: ContainerStatus) -> Failure | None:
     """Return how the container failed.
 
     A later run that is still going on does not make the failure untrue.
     """
-    ended = dig(status, "state", "terminated")
-    if ended is None:
-        ended = dig(status, "lastState", "terminated")
-    if ended is None or number(ended, "exitCode") == 0:
+    ended = status.state.terminated or status.last_state.terminated
+    if ended is None or ended.exit_code == 0:
         return None
-    name = text(status, "name")
-    where = f"container {name} of pod {text(pod, 'metadata', 'name')}"
-    if text(ended, "reason") == "OOMKilled":
-        loops = text(status, "state", "waiting", "reason") == "CrashLoopBackOff"
-        return _build_failure("OOMKilled", f"{where} {_describe_memory(pod, name)}", is_transient=not loops)
-    reported = _parse_reported_failure(text(ended, "message"))
+    where = _describe_container(pod, status)
+    if ended.reason == "OOMKilled":
+        loops = status.state.waiting.reason == "CrashLoopBackOff"
+        return _build_failure(
+            "OOMKilled", f"{where} {_describe_memory(pod, status.name)}", is_transient=not loops
+        )
+    reported = _parse_reported_failure(ended.message)
     if reported is not None:
-        origin = _describe_named_secrets(pod, name, reported.message)
-        return replace(reported, message=reported.message + origin, ended_at=text(ended, "finishedAt"))
-    restarts = number(status, "restartCount")
-    message = (
-        f"{where} ended with exit code {number(ended, 'exitCode')} ({restarts} restarts so far); see its log"
-    )
+        origin = _describe_named_secrets(pod, status.name, reported.message)
+        return replace(reported, message=reported.message + origin, ended_at=ended.finished_at)
+    message = f"{where} ended with exit code {ended.exit_code} ({status.restart_count} restarts so far); see its log"
     return _build_failure("ContainerFailed", message, is_transient=True)
 
 
-def _describe_memory(pod: Received, container: str) -> str:
+def _describe_memory(pod: Pod, name: str) -> str:
     """Describe the limit that was too low, and what the model needs."""
-    limit = text(_read_resources(pod, container), "limits", "memory")
+    container = pod.spec.find_container(name)
+    limit = container.resources.limits.get("memory") if container is not None else None
     bound = f"its limit of {limit}" if limit else "the node's memory"
-    report = parse_model_report(read_result(pod, FETCH)) or read_annotated_report(pod)
+    report = _find_model_report(pod)
     size = report.size_bytes if report is not None else None
     if size is None:
         return f"needed more memory than {bound}; raise spec.resources.limits.memory"
@@ -213,86 +206,76 @@ def _describe_memory(pod: Received, container: str) -> str:
     )
 
 
-def _describe_named_secrets(pod: Received, container: str, message: str) -> str:
+def _describe_named_secrets(pod: Pod, name: str, message: str) -> str:
     """Describe the Secrets and keys behind the environment variables that a message of the runtime names,
     since the runtime cannot know them.
     """
-    found = []
-    for variable in mappings(_find_container(pod, container), "env"):
-        ref = dig(variable, "valueFrom", "secretKeyRef")
-        if ref is not None and re.search(rf"\b{re.escape(text(variable, 'name'))}\b", message):
-            found.append(f"{text(variable, 'name')} is key {text(ref, 'key')} of Secret {text(ref, 'name')}")
+    container = pod.spec.find_container(name)
+    found = [
+        f"{variable.name} is key {ref.key} of Secret {ref.name}"
+        for variable in (container.env if container is not None else ())
+        if re.search(rf"\b{re.escape(variable.name)}\b", message)
+        for ref in (variable.value_from.secret_key_ref,)
+    ]
     return f" ({'; '.join(found)})" if found else ""
-
-
-def _find_container(pod: Received, name: str) -> Received | None:
-    containers = [*mappings(pod, "spec", "initContainers"), *mappings(pod, "spec", "containers")]
-    return next((found for found in containers if found.get("name") == name), None)
-
-
-def _read_resources(pod: Received, container: str) -> Any:
-    return dig(_find_container(pod, container), "resources")
 
 
 def _parse_reported_failure(message: str) -> Failure | None:
     """Return what the runtime wrote about its own end; None when it is not in the agreed form."""
-    content = _parse_json(message)
-    reason = text(content, "reason")
-    if not _REASON.match(reason):
+    reported = TerminationMessage.parse_json(message)
+    if not is_reason(reported.reason):
         return None
-    return _build_failure(reason, text(content, "message"), is_transient=dig(content, "retryable") is True)
+    return _build_failure(reported.reason, reported.message, is_transient=reported.retryable)
 
 
-def _find_placement_failure(pod: Received) -> Failure | None:
-    for condition in mappings(pod, "status", "conditions"):
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            reason = text(condition, "reason")
-            said = text(condition, "message")
-            message = f"pod {text(pod, 'metadata', 'name')}: {said}{_describe_requests(pod, said)}"
-            for pattern, missing in _VOLUME_REASONS:
-                if pattern.search(said):
-                    return _build_failure(missing, message, is_transient=True)
-            placed = reason if _REASON.match(reason) else "Unschedulable"
-            return replace(_build_failure(placed, message, is_transient=True), is_unscheduled=True)
-    return None
+def _find_placement_failure(pod: Pod) -> Failure | None:
+    condition = find_condition(pod.status.conditions, "PodScheduled")
+    if condition is None or condition.status != "False":
+        return None
+    said = condition.message
+    message = f"pod {pod.metadata.name}: {said}{_describe_requests(pod, said)}"
+    for pattern, missing in _VOLUME_REASONS:
+        if pattern.search(said):
+            return _build_failure(missing, message, is_transient=True)
+    placed = condition.reason if is_reason(condition.reason) else "Unschedulable"
+    return replace(_build_failure(placed, message, is_transient=True), is_unscheduled=True)
 
 
-def _describe_requests(pod: Received, said: str) -> str:
+def _describe_requests(pod: Pod, said: str) -> str:
     """Describe how much the pod requests of the resources that the scheduler found too little of."""
-    requests = dig(_read_resources(pod, RUNTIME), "requests") or {}
+    container = pod.spec.find_container(RUNTIME)
+    requests = container.resources.requests if container is not None else {}
     asked = [f"{name} {requests[name]}" for name in _INSUFFICIENT.findall(said) if name in requests]
     return f" The pod asks for {' and '.join(dict.fromkeys(asked))}" if asked else ""
 
 
-def _find_start_failure(pod: Received) -> Failure | None:
+def _find_start_failure(pod: Pod) -> Failure | None:
     """Return that a node has the pod but runs none of its containers.
 
     Kubernetes gives the reason in events only.
     """
-    conditions = {text(one, "type"): one for one in mappings(pod, "status", "conditions")}
-    since = parse_moment(text(conditions.get("PodScheduled"), "lastTransitionTime"))
-    if since is None or text(conditions.get("PodReadyToStartContainers"), "status") != "False":
+    scheduled = find_condition(pod.status.conditions, "PodScheduled")
+    sandbox = find_condition(pod.status.conditions, "PodReadyToStartContainers")
+    since = parse_moment(scheduled.last_transition_time) if scheduled is not None else None
+    if since is None or sandbox is None or sandbox.status != "False":
         return None
-    name, node = text(pod, "metadata", "name"), text(pod, "spec", "nodeName")
+    name, node, has_image = pod.metadata.name, pod.spec.node_name, bool(pod.spec.image_volumes)
     message = (
         f"pod {name}: node {node} has not got its volumes and its network ready for {_MAX_START_SECONDS} seconds and "
-        f"more{_IMAGE_ADVICE if _mounts_image(pod) else ''}; `kubectl describe pod {name}` says why"
+        f"more{_IMAGE_ADVICE if has_image else ''}; `kubectl describe pod {name}` says why"
     )
-    found = _build_failure(_NO_IMAGES if _mounts_image(pod) else _NOT_STARTED, message, is_transient=True)
+    found = _build_failure(_NO_IMAGES if has_image else _NOT_STARTED, message, is_transient=True)
     return replace(found, effective_from=since + _MAX_START_SECONDS)
 
 
-def _mounts_image(pod: Received) -> bool:
-    return any(dig(volume, "image") is not None for volume in mappings(pod, "spec", "volumes"))
-
-
-def _find_pod_end(pod: Received) -> Failure | None:
+def _find_pod_end(pod: Pod) -> Failure | None:
     """Return why the pod as a whole was ended, for example evicted; its Deployment makes another one."""
-    if text(pod, "status", "phase") != "Failed":
+    status = pod.status
+    if status.phase != "Failed":
         return None
-    reason = text(pod, "status", "reason")
-    message = f"pod {text(pod, 'metadata', 'name')}: {text(pod, 'status', 'message') or 'failed'}"
-    return _build_failure(reason if _REASON.match(reason) else "PodFailed", message, is_transient=True)
+    message = f"pod {pod.metadata.name}: {status.message or 'failed'}"
+    reason = status.reason if is_reason(status.reason) else "PodFailed"
+    return _build_failure(reason, message, is_transient=True)
 
 
 def _build_failure(reason: str, message: str, *, is_transient: bool) -> Failure:
@@ -301,37 +284,16 @@ def _build_failure(reason: str, message: str, *, is_transient: bool) -> Failure:
     return Failure(reason=reason, message=message, is_transient=is_transient)
 
 
-def read_result(pod: Received, container: str) -> Any:
-    """Return what a container reported when it ended successfully; None as long as there is nothing."""
-    for group in ("initContainerStatuses", "containerStatuses"):
-        for status in mappings(pod, "status", group):
-            ended = dig(status, "state", "terminated")
-            if status.get("name") == container and ended is not None and number(ended, "exitCode") == 0:
-                return _parse_json(text(ended, "message"))
-    return None
+def read_result(pod: Pod, name: str) -> TerminationMessage:
+    """Return what a container reported when it ended successfully; it is empty as long as there is nothing."""
+    for status in pod.status.all_container_statuses:
+        ended = status.state.terminated
+        if status.name == name and ended is not None and ended.exit_code == 0:
+            return TerminationMessage.parse_json(ended.message)
+    return TerminationMessage.parse({})
 
 
-def parse_model_report(result: Any) -> ModelReport | None:
-    """Return what a fetch reported at its end, or None when it reported nothing of the kind."""
-    model = dig(result, "model")
-    if model is None:
-        return None
-    return ModelReport(
-        source=text(model, "source"),
-        revision=text(model, "revision") or None,
-        digest=text(model, "digest") or None,
-        size_bytes=number(model, "sizeBytes") or None,
-        dimensions=number(model, "dimensions") or None,
-        vector_space=text(model, "vectorSpace") or None,
-        licence=text(model, "licence") or None,
-        outputs=strings(model, "outputs"),
-        needs_export=dig(model, "foreign") is True,
-        onnx_outputs=strings(model, "onnxOutputs") if dig(model, "onnxOutputs") is not None else None,
-    )
-
-
-def _parse_json(message: str) -> Any:
-    try:
-        return json.loads(message)
-    except ValueError:
-        return None
+def _find_model_report(pod: Pod) -> ModelReport | None:
+    """Return what is known about the model of a pod, from its own fetch or from that of a Job."""
+    reported = read_result(pod, FETCH).model
+    return read_annotated_report(pod.metadata) if reported is None else read_model_report(reported)

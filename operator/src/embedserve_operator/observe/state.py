@@ -8,15 +8,24 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from embedserve_operator.kube.kinds import CLAIM, SCALED_OBJECT
-from embedserve_operator.kube.objects import Received, dig, text
+from embedserve_operator.kube.objects import Received
 from embedserve_operator.kube.references import ChildRef
+from embedserve_operator.kube.views.children import parse_child
+from embedserve_operator.kube.views.objects import Object, Service
+from embedserve_operator.kube.views.pods import Pod
+from embedserve_operator.kube.views.resource import EmbeddingServiceObject
+from embedserve_operator.kube.views.workloads import (
+    Deployment,
+    HorizontalPodAutoscaler,
+    Job,
+    PersistentVolumeClaim,
+)
 from embedserve_operator.manifests.metadata import (
     FINGERPRINT,
     MANAGED_BY,
     MANAGER,
     REVISION_LABEL,
     SERVICE_LABEL,
-    read_controller_uid,
 )
 from embedserve_operator.observe.jobs import read_claim, read_jobs
 from embedserve_operator.observe.pods import read_pod
@@ -28,22 +37,23 @@ from embedserve_operator.state.nodes import UNKNOWN_CLUSTER, ClusterState
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.pods import FetchingPod, PodReplies, PodState
 from embedserve_operator.state.resource import Child, Resource
+from embedserve_operator.state.workloads import AutoscalerState
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeObjects:
     """Holds what the watches have seen of the claim of a resource, with the Jobs that fill it."""
 
-    jobs: Iterable[Received] = ()
-    pods: Iterable[Received] = ()
+    jobs: Iterable[Job] = ()
+    pods: Iterable[Pod] = ()
     """The pods of those Jobs."""
-    claims: Iterable[Received] = ()
+    claims: Iterable[PersistentVolumeClaim] = ()
 
 
 def observe(
-    resource: Received,
+    resource: EmbeddingServiceObject,
     children: Iterable[Received],
-    pods: Iterable[Received],
+    pods: Iterable[Pod],
     cluster: ClusterState = UNKNOWN_CLUSTER,
     volume: VolumeObjects | None = None,
     *,
@@ -52,27 +62,22 @@ def observe(
 ) -> ObservedState:
     """Return the observed state of a resource.
 
-    Children that belong to somebody else are left out. `volume` is None where nothing is known about
+    Children come as they were received, since they are compared whole with what they should be; those that
+    belong to somebody else are left out. `volume` is None where nothing is known about
     volumes. `replies` holds what has passed with each run of a pod.
     """
     read = read_resource(resource)
-    everything = list(children)
-    own = sorted(
-        (_read_child(child) for child in everything if _is_own(child, read)),
-        key=lambda child: child.ref,
-    )
+    everything = [_read_child(child) for child in children]
+    own = sorted((child for child in everything if _is_own(child.view, read)), key=lambda child: child.ref)
     scaled = [child.uid for child in own if child.ref.kind == SCALED_OBJECT]
     found = tuple(sorted((_read_pod(pod, replies or {}) for pod in pods), key=lambda pod: pod.name))
     jobs = _read_jobs(volume, replies or {}) if volume is not None else ()
-    deployments = tuple(read_deployment(child.received) for child in own if child.ref.kind == "Deployment")
-    service = next((c for c in own if c.ref == ChildRef("Service", read.key.name)), None)
+    service = next((c.view for c in own if c.ref == ChildRef("Service", read.key.name)), None)
     return ObservedState(
         resource=read,
         children=tuple(own),
-        deployments=deployments,
-        autoscalers=tuple(
-            read_autoscaler(found) for found in everything if _is_autoscaler_of(found, {read.uid, *scaled})
-        ),
+        deployments=tuple(read_deployment(c.view) for c in own if isinstance(c.view, Deployment)),
+        autoscalers=_read_autoscalers(everything, {read.uid, *scaled}),
         serving_revision=_find_serving_revision(read, service),
         pods=tuple(replace(pod, failure=_drop_early_failure(pod.failure, now)) for pod in found),
         cluster=cluster,
@@ -96,8 +101,8 @@ def _find_next_failure_time(failures: Iterable[Failure | None], now: int) -> int
     )
 
 
-def _read_pod(received: Received, replies: Mapping[str, PodReplies]) -> PodState:
-    facts = read_pod(received)
+def _read_pod(pod: Pod, replies: Mapping[str, PodReplies]) -> PodState:
+    facts = read_pod(pod)
     check, told, _ = replies.get(facts.run_id, PodReplies())
     return replace(
         facts, self_check=check, announced_space=told, fetching_pod=_add_progress(facts.fetching_pod, replies)
@@ -117,33 +122,34 @@ def _add_progress(fetching_pod: FetchingPod | None, replies: Mapping[str, PodRep
     )
 
 
-def _is_own(child: Received, resource: Resource) -> bool:
+def _is_own(child: Object, resource: Resource) -> bool:
     """Return whether a child belongs to the resource.
 
     A claim that outlives its resource has no owner and is found by its labels.
     """
-    if read_controller_uid(child) == resource.uid:
+    owner, labels = child.metadata.controller_uid, child.metadata.labels
+    if owner == resource.uid:
         return True
-    labels = dig(child, "metadata", "labels") or {}
     kept = {name: labels.get(name) for name in (MANAGED_BY, SERVICE_LABEL)}
     return (
-        child.get("kind") == CLAIM
-        and not read_controller_uid(child)
-        and kept == {MANAGED_BY: MANAGER, SERVICE_LABEL: resource.key.name}
+        child.kind == CLAIM and not owner and kept == {MANAGED_BY: MANAGER, SERVICE_LABEL: resource.key.name}
     )
 
 
-def _is_autoscaler_of(found: Received, makers: Collection[str]) -> bool:
-    """Return whether an object is an autoscaler that the resource made, or that KEDA made of one of its
-    ScaledObjects.
-    """
-    return text(found, "kind") == "HorizontalPodAutoscaler" and read_controller_uid(found) in makers
+def _read_autoscalers(children: Iterable[Child], makers: Collection[str]) -> tuple[AutoscalerState, ...]:
+    """Return the states of the autoscalers that the resource made, or that KEDA made of its ScaledObjects."""
+    views = [child.view for child in children]
+    return tuple(
+        read_autoscaler(view)
+        for view in views
+        if isinstance(view, HorizontalPodAutoscaler) and view.metadata.controller_uid in makers
+    )
 
 
-def _find_serving_revision(resource: Resource, service: Child | None) -> str | None:
+def _find_serving_revision(resource: Resource, service: Object | None) -> str | None:
     """Return the revision that the Service selects, or the last published one while the Service is deleted."""
-    if service is not None:
-        return text(service.received, "spec", "selector", REVISION_LABEL) or None
+    if isinstance(service, Service):
+        return service.spec.selector.get(REVISION_LABEL) or None
     for requirement in (resource.status.selector or "").split(","):
         label, _, value = requirement.partition("=")
         if label == REVISION_LABEL:
@@ -152,9 +158,11 @@ def _find_serving_revision(resource: Resource, service: Child | None) -> str | N
 
 
 def _read_child(received: Received) -> Child:
+    view = parse_child(received)
     return Child(
-        ref=ChildRef(text(received, "kind"), text(received, "metadata", "name")),
-        uid=text(received, "metadata", "uid"),
-        fingerprint=text(received, "metadata", "annotations", FINGERPRINT),
+        ref=view.ref,
+        uid=view.metadata.uid,
+        fingerprint=view.metadata.annotations.get(FINGERPRINT, ""),
+        view=view,
         received=received,
     )

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from embedserve_operator.kube.objects import Received, dig, mappings, number, text
+from embedserve_operator.kube.views.objects import find_condition
+from embedserve_operator.kube.views.workloads import (
+    AutoscalerStatus,
+    Deployment,
+    DeploymentStatus,
+    HorizontalPodAutoscaler,
+)
 from embedserve_operator.manifests.metadata import (
     DECLARATION,
     FINGERPRINT,
@@ -16,52 +22,55 @@ from embedserve_operator.observe.pods import read_mounted_config_map
 from embedserve_operator.state.workloads import AutoscalerState, DeploymentState
 
 
-def read_deployment(received: Received) -> DeploymentState:
-    status = dig(received, "status")
-    creation_problem = ""
-    size = text(received, "metadata", "annotations", MODEL_BYTES)
-    for condition in mappings(status, "conditions"):
-        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            creation_problem = text(condition, "message")
+def read_deployment(deployment: Deployment) -> DeploymentState:
+    """Return the state of a Deployment."""
+    metadata, template, status = deployment.metadata, deployment.spec.template, deployment.status
+    size = metadata.annotations.get(MODEL_BYTES, "")
     return DeploymentState(
-        name=text(received, "metadata", "name"),
-        revision=text(received, "metadata", "labels", REVISION_LABEL),
-        fingerprint=text(received, "metadata", "annotations", FINGERPRINT),
-        config_map=read_mounted_config_map(dig(received, "spec", "template", "spec")),
-        is_settled=number(status, "observedGeneration") >= number(received, "metadata", "generation"),
-        desired_replicas=number(received, "spec", "replicas"),
-        replicas=number(status, "replicas"),
-        updated=number(status, "updatedReplicas"),
-        ready=number(status, "readyReplicas"),
-        available=number(status, "availableReplicas"),
-        is_autoscaled=bool(text(received, "metadata", "annotations", SCALED_BY)),
-        space=text(received, "metadata", "labels", SPACE_LABEL),
-        creation_problem=creation_problem,
-        template_hash=text(received, "spec", "template", "metadata", "annotations", TEMPLATE_HASH),
-        declaration=text(received, "metadata", "annotations", DECLARATION),
+        name=metadata.name,
+        revision=metadata.labels.get(REVISION_LABEL, ""),
+        fingerprint=metadata.annotations.get(FINGERPRINT, ""),
+        config_map=read_mounted_config_map(template.spec),
+        is_settled=status.observed_generation >= metadata.generation,
+        desired_replicas=deployment.spec.replicas,
+        replicas=status.replicas,
+        updated=status.updated_replicas,
+        ready=status.ready_replicas,
+        available=status.available_replicas,
+        is_autoscaled=bool(metadata.annotations.get(SCALED_BY)),
+        space=metadata.labels.get(SPACE_LABEL, ""),
+        creation_problem=_find_creation_problem(status),
+        template_hash=template.metadata.annotations.get(TEMPLATE_HASH, ""),
+        declaration=metadata.annotations.get(DECLARATION, ""),
         model_bytes=int(size) if size.isdecimal() else None,
     )
 
 
-def read_autoscaler(received: Received) -> AutoscalerState:
-    status = dig(received, "status")
-    conditions = {text(one, "type"): one for one in mappings(status, "conditions")}
-    active, limited = conditions.get("ScalingActive"), conditions.get("ScalingLimited")
-    metric = dig(status, "currentMetrics", 0)
+def _find_creation_problem(status: DeploymentStatus) -> str:
+    failure = find_condition(status.conditions, "ReplicaFailure")
+    return failure.message if failure is not None and failure.is_true else ""
+
+
+def read_autoscaler(autoscaler: HorizontalPodAutoscaler) -> AutoscalerState:
+    """Return the state of an autoscaler."""
+    status = autoscaler.status
+    active = find_condition(status.conditions, "ScalingActive")
+    limited = find_condition(status.conditions, "ScalingLimited")
     return AutoscalerState(
-        target=text(received, "spec", "scaleTargetRef", "name"),
-        current=number(status, "currentReplicas"),
-        desired=number(status, "desiredReplicas"),
-        value=next(
-            (
-                found
-                for kind in ("pods", "external")
-                if (found := text(metric, kind, "current", "averageValue"))
-            ),
-            None,
-        ),
-        is_active=None if active is None else active.get("status") == "True",
-        reason=text(active, "reason"),
-        message=text(active, "message"),
-        is_at_maximum=text(limited, "status") == "True" and text(limited, "reason") == "TooManyReplicas",
+        target=autoscaler.spec.scale_target_ref.name,
+        current=status.current_replicas,
+        desired=status.desired_replicas,
+        value=_find_value(status),
+        is_active=None if active is None else active.is_true,
+        reason="" if active is None else active.reason,
+        message="" if active is None else active.message,
+        is_at_maximum=limited is not None and limited.is_true and limited.reason == "TooManyReplicas",
     )
+
+
+def _find_value(status: AutoscalerStatus) -> str | None:
+    """Return the average value of the first metric; None when it is not known yet."""
+    if not status.current_metrics:
+        return None
+    metric = status.current_metrics[0]
+    return metric.pods.current.average_value or metric.external.current.average_value or None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.manifests.deployment import fixed_replicas
-from embedserve_operator.manifests.metadata import own_claim_name, read_controller_uid
+from embedserve_operator.manifests.metadata import own_claim_name
 from embedserve_operator.manifests.placement import find_hardware_class
 from embedserve_operator.manifests.volume import ModelVolume
 from embedserve_operator.settings import RenderSettings
@@ -163,7 +163,7 @@ def find_outputs_refusal(spec: EmbeddingServiceSpec, report: ModelReport | None)
 
 def is_retained_claim(child: Child) -> bool:
     """Return whether a child is a claim that is to outlive its use."""
-    return child.ref.kind == "PersistentVolumeClaim" and not read_controller_uid(child.received)
+    return child.ref.kind == "PersistentVolumeClaim" and not child.view.metadata.controller_uid
 
 
 def _refuse(reason: str, message: str) -> Failure:

@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.kube.objects import Manifest, text
+from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.references import ChildRef
+from embedserve_operator.kube.views.objects import ConfigMap
 from embedserve_operator.manifests.metadata import build_selector
 from embedserve_operator.manifests.pin import KEY, build_pin, is_commit, is_movable, pin_name
 from embedserve_operator.plan.vector_spaces import find_model_report
@@ -25,8 +26,8 @@ def plan_pin(observed: ObservedState, spec: EmbeddingServiceSpec, revision: str)
 def _find_known_commit(observed: ObservedState, revision: str) -> str:
     """Return the commit of the existing pin, or that of the status if somebody has deleted the pin."""
     there = observed.find_child(ChildRef("ConfigMap", pin_name(observed.resource, revision)))
-    if there is not None:
-        return text(there.received, "data", KEY)
+    if there is not None and isinstance(there.view, ConfigMap):
+        return there.view.data.get(KEY, "")
     selection = ",".join(
         f"{key}={value}" for key, value in build_selector(observed.resource, revision).items()
     )

@@ -13,6 +13,7 @@ from embedserve_operator.manifests.configmap import build_file_config_map
 from embedserve_operator.manifests.job import build_job, job_name
 from embedserve_operator.manifests.network_policy import build_fetch_policy
 from embedserve_operator.manifests.placement import find_image
+from embedserve_operator.manifests.pod_inputs import PodInputs
 from embedserve_operator.manifests.runtime_config import build_convert_yaml, build_fetch_yaml
 from embedserve_operator.manifests.volume import ModelVolume, build_claim
 from embedserve_operator.plan.export import choose_conversion_settings, find_export_refusal, needs_export
@@ -222,17 +223,16 @@ def _plan_job(
     observed, spec, volume = inputs.observed, inputs.spec, inputs.volume
     resource, status = observed.resource, observed.resource.status
     config = build_file_config_map(resource, content)
-    manifest = build_job(
-        resource,
-        spec,
-        inputs.settings,
-        observed.cluster,
-        task=task,
-        name=job_name(resource, volume, task, identity),
+    pods = PodInputs(
+        resource=resource,
+        spec=spec,
+        settings=inputs.settings,
+        cluster=observed.cluster,
         revision=compute_revision(spec),
         config=config["metadata"]["name"],
         volume=volume,
     )
+    manifest = build_job(pods, task, job_name(resource, volume, task, identity))
     before = status.fetch if task == "fetch" else status.conversion
     job = observed.find_job(manifest["metadata"]["name"])
     found = plan_job_step(manifest, task, job, before, resource, stale_since=stale_since)

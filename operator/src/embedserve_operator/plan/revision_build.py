@@ -11,6 +11,7 @@ from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.configmap import build_config_map
 from embedserve_operator.manifests.deployment import build_deployment, read_template_hash
 from embedserve_operator.manifests.metadata import read_fingerprint
+from embedserve_operator.manifests.pod_inputs import PodInputs
 from embedserve_operator.manifests.volume import ModelVolume
 from embedserve_operator.plan.model_size import build_deployment_for_size
 from embedserve_operator.plan.model_volume import choose_model_volume
@@ -51,25 +52,23 @@ def build_revision(
     revision = compute_revision(spec)
     config = build_config_map(observed.resource, spec, settings)
 
-    def pods_for(model_bytes: int | None) -> Manifest:
-        return build_deployment(
-            observed.resource,
-            spec,
-            settings,
-            observed.cluster,
-            revision=revision,
-            config=config["metadata"]["name"],
-            space=find_vector_space(observed, revision)
-            or (report.vector_space if report is not None else None),
-            volume=volume,
-            report=report,
-            model_bytes=model_bytes,
-        )
-
-    pods = build_deployment_for_size(observed, revision, report, pods_for)
-    # What is not prepared cannot be complete.
-    fingerprint = read_fingerprint(pods) if preparation.is_ready else ""
-    desired = DesiredRevision(
-        revision, fingerprint, read_template_hash(pods), choose_replicas(observed, spec, revision)
+    space = find_vector_space(observed, revision) or (report.vector_space if report is not None else None)
+    pods = PodInputs(
+        resource=observed.resource,
+        spec=spec,
+        settings=settings,
+        cluster=observed.cluster,
+        revision=revision,
+        config=config["metadata"]["name"],
+        volume=volume,
     )
-    return RevisionBuild(config, pods, desired, volume, preparation)
+
+    def build_for_size(model_bytes: int | None) -> Manifest:
+        return build_deployment(pods, space=space, report=report, model_bytes=model_bytes)
+
+    deployment = build_deployment_for_size(observed, revision, report, build_for_size)
+    # What is not prepared cannot be complete.
+    fingerprint = read_fingerprint(deployment) if preparation.is_ready else ""
+    replicas = choose_replicas(observed, spec, revision)
+    desired = DesiredRevision(revision, fingerprint, read_template_hash(deployment), replicas)
+    return RevisionBuild(config, deployment, desired, volume, preparation)

@@ -15,7 +15,6 @@ from embedserve_operator.cache.cluster import ClusterCache
 from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.errors import ApiError
 from embedserve_operator.kube.client import KubeClient
-from embedserve_operator.kube.objects import dig
 from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.observe.state import observe
 from embedserve_operator.plan import Plan, make_plan
@@ -75,7 +74,7 @@ class Controller:
         Return False when it should be repeated after a pause.
         """
         received = self._objects.get_resource(key)
-        if received is None or dig(received, "metadata", "deletionTimestamp") is not None:
+        if received is None or received.metadata.is_being_deleted:
             self._pod_client.forget(key)
             self._progress_throttle.forget(key)
             self._status_throttle.forget(key)

@@ -18,7 +18,8 @@ from typing import Literal
 
 from embedserve_operator.errors import ApiError, ConflictError, LeaseLostError, NotFoundError
 from embedserve_operator.kube.client import KubeClient
-from embedserve_operator.kube.objects import Manifest, Received, number, text
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.kube.views.cluster import Lease, LeaseSpec
 from embedserve_operator.settings import LeaseSettings
 
 log = logging.getLogger(__name__)
@@ -33,24 +34,33 @@ LeaseStep = Literal["create", "take", "renew", "wait"]
 class LeaseObservation:
     """Holds the Lease as it was last read, and when this process first saw it like that."""
 
-    lease: Received | None
+    lease: Lease | None
     since: float
+
+    @property
+    def holder(self) -> str:
+        """Who holds the Lease; empty when nobody does."""
+        return self.lease.spec.holder_identity if self.lease is not None else ""
+
+    @property
+    def duration(self) -> int:
+        """How long the Lease lasts, in seconds; 0 when there is none."""
+        return self.lease.spec.lease_duration_seconds if self.lease is not None else 0
 
 
 def choose_step(seen: LeaseObservation, me: str, now: float) -> LeaseStep:
     """Return what a candidate should do about the Lease that it sees."""
     if seen.lease is None:
         return "create"
-    holder = text(seen.lease, "spec", "holderIdentity")
-    if holder == me:
+    if seen.holder == me:
         return "renew"
     # The holder's clock is not ours: a Lease has run out when it has not changed for its duration while we
     # looked.
-    ran_out = now - seen.since >= number(seen.lease, "spec", "leaseDurationSeconds")
-    return "take" if not holder or ran_out else "wait"
+    ran_out = now - seen.since >= seen.duration
+    return "take" if not seen.holder or ran_out else "wait"
 
 
-def observe_lease(before: LeaseObservation | None, lease: Received | None, now: float) -> LeaseObservation:
+def observe_lease(before: LeaseObservation | None, lease: Lease | None, now: float) -> LeaseObservation:
     """Return a new observation. One without a change keeps the time at which the change was first seen."""
     if before is not None and _read_version(before.lease) == _read_version(lease):
         return LeaseObservation(lease, before.since)
@@ -58,14 +68,14 @@ def observe_lease(before: LeaseObservation | None, lease: Received | None, now: 
 
 
 def build_lease(
-    lease: Received | None, settings: LeaseSettings, me: str, when: datetime, step: LeaseStep
+    lease: Lease | None, settings: LeaseSettings, me: str, when: datetime, step: LeaseStep
 ) -> Manifest:
     """Return the Lease as this process writes it in order to create, take or renew it."""
     stamp = when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    transitions = number(lease, "spec", "leaseTransitions")
     metadata: Manifest = {"name": settings.name, "namespace": settings.namespace}
     if lease is not None:
-        metadata["resourceVersion"] = text(lease, "metadata", "resourceVersion")
+        metadata["resourceVersion"] = lease.metadata.resource_version
+    before = lease.spec if lease is not None else LeaseSpec.parse({})
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -73,15 +83,15 @@ def build_lease(
         "spec": {
             "holderIdentity": me,
             "leaseDurationSeconds": int(settings.duration),
-            "acquireTime": text(lease, "spec", "acquireTime") if step == "renew" else stamp,
+            "acquireTime": before.acquire_time if step == "renew" else stamp,
             "renewTime": stamp,
-            "leaseTransitions": transitions + (step == "take"),
+            "leaseTransitions": before.lease_transitions + (step == "take"),
         },
     }
 
 
-def _read_version(lease: Received | None) -> str | None:
-    return None if lease is None else text(lease, "metadata", "resourceVersion")
+def _read_version(lease: Lease | None) -> str | None:
+    return None if lease is None else lease.metadata.resource_version
 
 
 class LeaderElector:
@@ -121,7 +131,7 @@ class LeaderElector:
             if await self._try_to_hold(self._settings.retry):
                 log.info("leading as %s", self._me)
                 return
-            holder = text(self._seen.lease, "spec", "holderIdentity") if self._seen is not None else ""
+            holder = self._seen.holder if self._seen is not None else ""
             if holder != said:
                 log.info("%s leads; waiting", holder or "nobody known")
                 said = holder
@@ -133,7 +143,7 @@ class LeaderElector:
         """
         if self._seen is None:
             return self._settings.poll_interval
-        left = self._seen.since + number(self._seen.lease, "spec", "leaseDurationSeconds") - self._clock()
+        left = self._seen.since + self._seen.duration - self._clock()
         return min(max(left, _MIN_PAUSE), self._settings.poll_interval)
 
     def is_leader(self) -> bool:
@@ -155,9 +165,7 @@ class LeaderElector:
             else:
                 log.error("the Lease is not renewed: the operator hangs")
             if self._seen is not None and self._seen.lease is not None and not self._is_holder(self._seen):
-                raise LeaseLostError(
-                    f"{text(self._seen.lease, 'spec', 'holderIdentity')} has taken the Lease"
-                )
+                raise LeaseLostError(f"{self._seen.holder} has taken the Lease")
 
     async def release(self) -> None:
         """Let the next candidate take over at once. Call this only when all work has stopped."""
@@ -172,7 +180,7 @@ class LeaderElector:
             log.info("the Lease was not given back and runs out by itself: %s", error)
 
     def _is_holder(self, seen: LeaseObservation) -> bool:
-        return text(seen.lease, "spec", "holderIdentity") == self._me
+        return seen.holder == self._me
 
     async def _try_to_hold(self, limit: float) -> bool:
         """Try once to hold the Lease; whatever fails, the next attempt reads it again."""

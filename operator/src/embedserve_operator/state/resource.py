@@ -8,6 +8,7 @@ from embedserve_operator.api.status import Condition, EmbeddingServiceStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Received
 from embedserve_operator.kube.references import ChildRef, ObjectKey
+from embedserve_operator.kube.views.objects import Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,13 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """Holds a child object that exists, as it was received."""
+    """Holds a child object that exists."""
 
     ref: ChildRef
     uid: str
     fingerprint: str
     """Fingerprint of the manifest that the child was last applied from."""
+    view: Object
+    """The fields of the child that are read."""
     received: Received
+    """The whole child, to be compared with what it should be."""

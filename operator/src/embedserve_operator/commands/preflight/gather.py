@@ -6,7 +6,7 @@ Nothing is written: the pod that tries image volumes is a dry run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -21,12 +21,16 @@ from embedserve_operator.commands.preflight.facts import (
 from embedserve_operator.errors import ApiError, RefusedError
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.kinds import RESOURCE, SCALED_OBJECT, SERVICE_MONITOR, STORAGE_CLASS
-from embedserve_operator.kube.objects import Manifest, Received, dig, mappings, number, text
+from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.permissions import CLUSTER_PERMISSIONS, SERVICE_PERMISSIONS, Permission
+from embedserve_operator.kube.views.cluster import AccessReview, APIService, Lease, ServerVersion
+from embedserve_operator.kube.views.objects import Object
+from embedserve_operator.kube.views.pods import Pod
+from embedserve_operator.kube.views.resource import EmbeddingServiceObject
+from embedserve_operator.manifests.metadata import MANAGED_BY, MANAGER
 
 T = TypeVar("T")
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-_MANAGER = "embedserve-operator"
 _MAX_CONCURRENT = 16
 
 
@@ -37,25 +41,27 @@ async def gather_facts(kube: KubeClient, place: OperatorTarget, now: datetime) -
     lease = await _read_if_allowed(_wrap_optional(kube.get_lease(place.namespace, place.lease)))
     classes = await _read_if_allowed(kube.list_labelled(STORAGE_CLASS, ""))
     services = await _read_if_allowed(kube.list_labelled(RESOURCE, ""))
-    default = None if classes is None else _find_default_class(classes)
+    default = None if classes is None else _find_default_class(map(Object.parse, classes))
     return ClusterFacts(
         version=_parse_version(version),
         has_crd=await kube.serves(RESOURCE),
         missing_permissions=await _find_missing_permissions(kube, place),
         leader=_read_leader(lease[0], now) if lease else None,
         has_lease=None if lease is None else bool(lease),
-        apis=None if apis is None else tuple(map(_read_api_service, apis)),
+        apis=None if apis is None else tuple(_read_api_service(APIService.parse(one)) for one in apis),
         has_metrics_group=await kube.has_group(METRICS_GROUP),
         has_keda=await kube.serves(SCALED_OBJECT),
         has_monitoring=await kube.serves(SERVICE_MONITOR),
         has_image_volumes=await _has_image_volumes(kube),
         default_storage=default,
         has_storage=None if classes is None else default is not None,
-        feature_use=None if services is None else _count_feature_use(services),
+        feature_use=None
+        if services is None
+        else _count_feature_use([EmbeddingServiceObject.parse(one) for one in services]),
     )
 
 
-async def _wrap_optional(asked: Awaitable[Received | None]) -> list[Received]:
+async def _wrap_optional(asked: Awaitable[T | None]) -> list[T]:
     found = await asked
     return [] if found is None else [found]
 
@@ -70,60 +76,52 @@ async def _read_if_allowed(asked: Awaitable[T]) -> T | None:
         raise
 
 
-def _parse_version(found: Received) -> tuple[int, int] | None:
+def _parse_version(found: ServerVersion) -> tuple[int, int] | None:
     try:
         # Some clouds write "33+".
-        return int(text(found, "major")), int(text(found, "minor").rstrip("+"))
+        return int(found.major), int(found.minor.rstrip("+"))
     except ValueError:
         return None
 
 
-def _read_api_service(found: Received) -> ApiService:
-    namespace, name = text(found, "spec", "service", "namespace"), text(found, "spec", "service", "name")
+def _read_api_service(found: APIService) -> ApiService:
+    service = found.spec.service
     refusals = [
-        text(one, "message")
-        for one in mappings(found, "status", "conditions")
-        if one.get("type") == "Available" and one.get("status") != "True"
+        condition.message
+        for condition in found.status.conditions
+        if condition.type == "Available" and not condition.is_true
     ]
     return ApiService(
-        name=text(found, "metadata", "name"),
-        group=text(found, "spec", "group"),
-        service=f"{namespace}/{name}" if name else "",
-        is_ours=text(found, "metadata", "labels", "app.kubernetes.io/managed-by") == _MANAGER,
+        name=found.metadata.name,
+        group=found.spec.group,
+        service=f"{service.namespace}/{service.name}" if service.name else "",
+        is_ours=found.metadata.labels.get(MANAGED_BY) == MANAGER,
         is_available=not refusals,
         message="; ".join(refusals),
     )
 
 
-def _read_leader(lease: Received, now: datetime) -> Leader | None:
+def _read_leader(lease: Lease, now: datetime) -> Leader | None:
     try:
-        renewed = datetime.fromisoformat(text(lease, "spec", "renewTime"))
+        renewed = datetime.fromisoformat(lease.spec.renew_time)
     except ValueError:
         return None
     age = (now - renewed).total_seconds()
-    lasts = number(lease, "spec", "leaseDurationSeconds")
-    return Leader(text(lease, "spec", "holderIdentity"), age, age > lasts)
+    return Leader(lease.spec.holder_identity, age, age > lease.spec.lease_duration_seconds)
 
 
-def _find_default_class(classes: Sequence[Received]) -> str | None:
-    return next(
-        (
-            text(one, "metadata", "name")
-            for one in classes
-            if (dig(one, "metadata", "annotations") or {}).get(_DEFAULT_CLASS) == "true"
-        ),
-        None,
-    )
+def _find_default_class(classes: Iterable[Object]) -> str | None:
+    found = (one.metadata for one in classes)
+    return next((one.name for one in found if one.annotations.get(_DEFAULT_CLASS) == "true"), None)
 
 
-def _count_feature_use(services: Sequence[Received]) -> FeatureUse:
-    volumes = [dig(one, "spec", "cache", "volume") for one in services]
+def _count_feature_use(services: Sequence[EmbeddingServiceObject]) -> FeatureUse:
+    specs = [service.spec_outline for service in services]
+    volumes = [spec.cache.volume for spec in specs]
     return FeatureUse(
-        autoscaling=sum(dig(one, "spec", "autoscaling") is not None for one in services),
-        images=sum(dig(one, "spec", "model", "source", "image") is not None for one in services),
-        default_storage=sum(
-            volume is not None and dig(volume, "storageClassName") is None for volume in volumes
-        ),
+        autoscaling=sum(spec.autoscaling is not None for spec in specs),
+        images=sum(spec.model.source.image is not None for spec in specs),
+        default_storage=sum(volume is not None and volume.storage_class_name is None for volume in volumes),
     )
 
 
@@ -144,7 +142,7 @@ async def _has_image_volumes(kube: KubeClient) -> bool | None:
         return False if error.status == 422 else None
     except ApiError:
         return None
-    return any(dig(one, "image") is not None for one in mappings(created, "spec", "volumes"))
+    return bool(Pod.parse(created).spec.image_volumes)
 
 
 _UNPRIVILEGED_POD: Manifest = {
@@ -177,11 +175,8 @@ async def _find_missing_permissions(kube: KubeClient, place: OperatorTarget) -> 
 
     async def is_allowed(permission: Permission, namespace: str) -> bool:
         async with places:
-            return bool(
-                dig(
-                    await kube.create(_build_access_review(permission, namespace, place)), "status", "allowed"
-                )
-            )
+            answered = await kube.create(_build_access_review(permission, namespace, place))
+            return AccessReview.parse(answered).status.allowed
 
     allowed = await asyncio.gather(*(is_allowed(permission, namespace) for permission, namespace in wanted))
     refused = [permission for (permission, _), is_it in zip(wanted, allowed, strict=True) if not is_it]

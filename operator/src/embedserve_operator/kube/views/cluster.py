@@ -1,0 +1,119 @@
+"""This module defines the views of objects that belong to the cluster as a whole, and of what the API server says
+about itself.
+"""
+
+from __future__ import annotations
+
+from embedserve_operator.kube.views.base import Count, Flag, Items, Part, Text, TextMap, View
+from embedserve_operator.kube.views.objects import Object, ObjectCondition
+
+
+class NodeTaint(View):
+    """Holds a taint of a node."""
+
+    key: Text
+    value: Text
+    effect: Text
+
+
+class NodeSpec(View):
+    """Holds what is read of the spec of a node."""
+
+    taints: Items[NodeTaint]
+    unschedulable: Flag
+
+
+class NodeStatus(View):
+    """Holds what is read of the status of a node."""
+
+    allocatable: TextMap
+
+
+class Node(Object):
+    """Holds what is read of a node."""
+
+    spec: Part[NodeSpec]
+    status: Part[NodeStatus]
+
+
+class LeaseSpec(View):
+    """Holds the spec of a Lease."""
+
+    holder_identity: Text
+    lease_duration_seconds: Count
+    lease_transitions: Count
+    acquire_time: Text
+    renew_time: Text
+
+
+class Lease(Object):
+    """Holds what is read of a Lease."""
+
+    spec: Part[LeaseSpec]
+
+
+class ServiceReference(View):
+    """Names the Service that answers for an API."""
+
+    namespace: Text
+    name: Text
+
+
+class APIServiceSpec(View):
+    """Holds what is read of the spec of an APIService."""
+
+    group: Text
+    service: Part[ServiceReference]
+    ca_bundle: Text
+
+
+class APIServiceStatus(View):
+    """Holds what is read of the status of an APIService."""
+
+    conditions: Items[ObjectCondition]
+
+
+class APIService(Object):
+    """Holds what is read of an APIService: who answers for a version of an API group."""
+
+    spec: Part[APIServiceSpec]
+    status: Part[APIServiceStatus]
+
+
+class ReviewStatus(View):
+    """Holds the outcome of an access review."""
+
+    allowed: Flag
+
+
+class AccessReview(Object):
+    """Holds what is read of an access review that the API server has answered."""
+
+    status: Part[ReviewStatus]
+
+
+class ServerVersion(View):
+    """Holds what the API server says about its version."""
+
+    major: Text
+    minor: Text
+
+
+class DiscoveredName(View):
+    """Names a resource or a group that the API server serves."""
+
+    name: Text
+
+
+class Discovery(View):
+    """Holds the resources of an API version, or the groups of the API server."""
+
+    resources: Items[DiscoveredName]
+    groups: Items[DiscoveredName]
+
+
+class ErrorStatus(View):
+    """Holds what the API server says about a request that failed."""
+
+    kind: Text
+    message: Text

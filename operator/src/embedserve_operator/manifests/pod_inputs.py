@@ -1,0 +1,26 @@
+"""This module holds what pods are built from: those that serve, and those of Jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.manifests.volume import ModelVolume
+from embedserve_operator.settings import RenderSettings
+from embedserve_operator.state.nodes import ClusterState
+from embedserve_operator.state.resource import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class PodInputs:
+    """Holds everything that decides what the pods of one revision of a resource are."""
+
+    resource: Resource
+    spec: EmbeddingServiceSpec
+    settings: RenderSettings
+    cluster: ClusterState
+    revision: str
+    config: str
+    """Name of the ConfigMap that the pods mount."""
+    volume: ModelVolume | None = None
+    """The volume of models; None where each pod has its own."""

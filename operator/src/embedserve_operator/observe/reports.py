@@ -1,0 +1,114 @@
+"""This module reads what the runtime writes at the end of a container: JSON in the termination message.
+
+`fetch` and `convert` report what they found when they succeed, and any container reports a reason and a
+message when it fails.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import StrictStr
+
+from embedserve_operator.kube.views.base import Count, Flag, Items, Maybe, Number, Text, View
+from embedserve_operator.state.jobs import ConversionReport, VariantReport
+from embedserve_operator.state.models import ModelReport
+
+_REASON = re.compile(r"^[A-Z][A-Za-z0-9]{0,63}$")
+
+
+def is_reason(word: str) -> bool:
+    """Return whether a word has the form of a reason."""
+    return _REASON.match(word) is not None
+
+
+class ReportedModel(View):
+    """Holds what a fetch says about the model that it found."""
+
+    source: Text
+    revision: Text
+    digest: Text
+    size_bytes: Count
+    dimensions: Count
+    vector_space: Text
+    licence: Text
+    outputs: Items[StrictStr]
+    foreign: Flag
+    onnx_outputs: Maybe[Items[StrictStr]]
+
+
+class ReportedVariant(View):
+    """Holds what a conversion says about one precision."""
+
+    precision: Text
+    published: Flag
+    reason: Text
+    mean_cosine: Number
+    min_cosine: Number
+    max_difference: Number
+    rank_agreement: Number
+    tokens_per_second: Number
+
+
+class ReportedConversion(View):
+    """Holds what a conversion says about its outcome."""
+
+    artifact: Text
+    vector_space: Text
+    chosen: Text
+    variants: Items[ReportedVariant]
+    dimensions: Count
+    outputs: Items[StrictStr]
+
+
+class TerminationMessage(View):
+    """Holds the message that a container of the runtime ends with: a reason and a message where it fails, a
+    report where it succeeds.
+    """
+
+    reason: Text
+    message: Text
+    retryable: Flag
+    model: Maybe[ReportedModel]
+    conversion: Maybe[ReportedConversion]
+
+
+def read_model_report(reported: ReportedModel) -> ModelReport:
+    """Return what a fetch reported at its end."""
+    return ModelReport(
+        source=reported.source,
+        revision=reported.revision or None,
+        digest=reported.digest or None,
+        size_bytes=reported.size_bytes or None,
+        dimensions=reported.dimensions or None,
+        vector_space=reported.vector_space or None,
+        licence=reported.licence or None,
+        outputs=reported.outputs,
+        needs_export=reported.foreign,
+        onnx_outputs=reported.onnx_outputs,
+    )
+
+
+def read_conversion_report(reported: ReportedConversion) -> ConversionReport:
+    """Return what a conversion reported at its end."""
+    return ConversionReport(
+        artifact=reported.artifact or None,
+        vector_space=reported.vector_space or None,
+        chosen=reported.chosen or None,
+        variants=tuple(_read_variant(variant) for variant in reported.variants),
+        dimensions=reported.dimensions or None,
+        outputs=reported.outputs,
+    )
+
+
+def _read_variant(reported: ReportedVariant) -> VariantReport:
+    return VariantReport(
+        precision=reported.precision,
+        published=reported.published,
+        reason=reported.reason or None,
+        mean_cosine=reported.mean_cosine,
+        min_cosine=reported.min_cosine,
+        max_difference=reported.max_difference,
+        rank_agreement=reported.rank_agreement,
+        tokens_per_second=reported.tokens_per_second,
+    )

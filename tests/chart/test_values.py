@@ -1,0 +1,302 @@
+"""What each value of the chart changes in the objects that it renders."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.chart.conftest import CHART
+from tests.support.differences import GONE, find_differences
+
+Template = Callable[..., str]
+
+DEPLOYMENT = "Deployment embedserve-operator"
+POD = f"{DEPLOYMENT}.spec.template.spec"
+OPERATOR = f"{POD}.containers[operator]"
+PREFLIGHT = "Pod embedserve-preflight.spec"
+HARDWARE = {
+    "hopper": {"maxSurge": 1},
+    "l40s-pool": {
+        "description": "Our L40S nodes",
+        "computeCapabilities": ["8.9"],
+        "nodeLabels": {"pool": "l40s"},
+        "resourceName": "nvidia.com/gpu",
+        "image": "cuda",
+    },
+}
+TOLERATION = {"operator": "Exists"}
+ELSEWHERE = frozenset({"crds", "fullnameOverride", "keda", "metricsAdapter", "prometheusAdapter", "storeGc"})
+"""Values that other tests are about."""
+
+
+def flags(place: str, *given: str) -> dict[str, Any]:
+    """Flags that a container gets."""
+    return {f"{place}.args[{flag}]": flag for flag in given}
+
+
+def no_flags(place: str, *usual: str) -> dict[str, Any]:
+    """Flags that a container has by default and gets no longer."""
+    return {f"{place}.args[{flag}]": GONE for flag in usual}
+
+
+def subjects(account: str) -> dict[str, Any]:
+    """Another account that the rights are given to."""
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": "system"}
+    bindings = ("ClusterRoleBinding embedserve-operator", "ClusterRoleBinding embedserve-operator-nodes")
+    return {
+        f"{binding}.subjects[{name}]": value
+        for binding in (*bindings, "RoleBinding embedserve-operator")
+        for name, value in (("embedserve-operator", GONE), (account, subject))
+    }
+
+
+CASES = [
+    pytest.param(
+        {"image": {"repository": "registry.example/operator", "tag": "1.2.3", "pullPolicy": "Always"}},
+        {
+            f"{OPERATOR}.image": "registry.example/operator:1.2.3",
+            f"{OPERATOR}.imagePullPolicy": "Always",
+            f"{PREFLIGHT}.containers[preflight].image": "registry.example/operator:1.2.3",
+            f"{PREFLIGHT}.containers[preflight].imagePullPolicy": "Always",
+        },
+        id="the operator and the preflight run the image",
+    ),
+    pytest.param(
+        {"imagePullSecrets": [{"name": "registry"}]},
+        {
+            f"{POD}.imagePullSecrets": [{"name": "registry"}],
+            f"{PREFLIGHT}.imagePullSecrets": [{"name": "registry"}],
+        },
+        id="the operator and the preflight pull their image with the Secret",
+    ),
+    pytest.param(
+        {
+            "runtime": {
+                "image": {
+                    "repository": "runtime",
+                    "tag": "1-cpu",
+                    "pullPolicy": "Always",
+                    "architectures": ["amd64"],
+                }
+            }
+        },
+        no_flags(
+            OPERATOR,
+            "--runtime-image=embedserve-runtime:0.1.0-cpu",
+            "--runtime-image-pull-policy=IfNotPresent",
+            "--runtime-image-architectures=amd64,arm64",
+        )
+        | flags(
+            OPERATOR,
+            "--runtime-image=runtime:1-cpu",
+            "--runtime-image-pull-policy=Always",
+            "--runtime-image-architectures=amd64",
+        ),
+        id="services run the image for CPUs",
+    ),
+    pytest.param(
+        {
+            "runtime": {
+                "cudaImage": {
+                    "repository": "runtime",
+                    "tag": "1-cuda",
+                    "pullPolicy": "Always",
+                    "architectures": ["arm64"],
+                }
+            }
+        },
+        no_flags(
+            OPERATOR,
+            "--cuda-image=embedserve-runtime:0.1.0-cuda",
+            "--cuda-image-pull-policy=IfNotPresent",
+            "--cuda-image-architectures=amd64,arm64",
+        )
+        | flags(
+            OPERATOR,
+            "--cuda-image=runtime:1-cuda",
+            "--cuda-image-pull-policy=Always",
+            "--cuda-image-architectures=arm64",
+        ),
+        id="services run the image for accelerators",
+    ),
+    pytest.param(
+        {"runtime": {"hfEndpoint": "https://hub.example"}},
+        flags(OPERATOR, "--hf-endpoint=https://hub.example"),
+        id="models come from the hub",
+    ),
+    pytest.param(
+        {"hardwareClasses": HARDWARE},
+        {
+            "ConfigMap of Deployment embedserve-operator": {"data": {"hardware-classes.yaml": HARDWARE}},
+            f"{POD}.volumes[hardware]": {
+                "name": "hardware",
+                "configMap": {"name": "embedserve-operator-hardware"},
+            },
+            f"{OPERATOR}.volumeMounts[/etc/embedserve]": {
+                "name": "hardware",
+                "mountPath": "/etc/embedserve",
+                "readOnly": True,
+            },
+            **flags(OPERATOR, "--hardware-classes=/etc/embedserve/hardware-classes.yaml"),
+        },
+        id="hardware classes are mounted where the operator is told to look",
+    ),
+    pytest.param(
+        {"watch": {"nodes": False}},
+        {
+            "ClusterRole embedserve-operator-nodes": GONE,
+            "ClusterRoleBinding embedserve-operator-nodes": GONE,
+            **flags(OPERATOR, "--no-nodes"),
+            **flags(f"{PREFLIGHT}.containers[preflight]", "--no-nodes"),
+        },
+        id="nobody may read nodes where nobody is to watch them",
+    ),
+    pytest.param(
+        {"monitoring": {"namespaces": ["observability"]}},
+        no_flags(OPERATOR, "--management-client=monitoring")
+        | flags(OPERATOR, "--management-client=observability"),
+        id="the monitoring comes from its namespaces",
+    ),
+    pytest.param({"replicas": 3}, {f"{DEPLOYMENT}.spec.replicas": 3}, id="there are as many operators"),
+    pytest.param(
+        {"logLevel": "debug"},
+        no_flags(OPERATOR, "--log-level=info") | flags(OPERATOR, "--log-level=debug"),
+        id="the operator logs at the level",
+    ),
+    pytest.param(
+        {"serviceAccount": {"name": "embedder"}},
+        {
+            "ServiceAccount embedserve-operator": GONE,
+            "ServiceAccount embedder": {},
+            f"{POD}.serviceAccountName": "embedder",
+            f"{PREFLIGHT}.serviceAccountName": "embedder",
+            **subjects("embedder"),
+        },
+        id="the rights are those of the named account",
+    ),
+    pytest.param(
+        {"serviceAccount": {"create": False, "name": "embedder"}},
+        {
+            "ServiceAccount embedserve-operator": GONE,
+            f"{POD}.serviceAccountName": "embedder",
+            f"{PREFLIGHT}.serviceAccountName": "embedder",
+            **subjects("embedder"),
+        },
+        id="an account of somebody else is not made",
+    ),
+    pytest.param(
+        {"serviceAccount": {"annotations": {"example.com/role": "embedder"}}},
+        {"ServiceAccount embedserve-operator.metadata.annotations": {"example.com/role": "embedder"}},
+        id="the account has the annotations",
+    ),
+    pytest.param(
+        {"resources": {"limits": {"memory": "512Mi"}}},
+        {f"{OPERATOR}.resources.limits.memory": "512Mi"},
+        id="the operator has the resources",
+    ),
+    pytest.param(
+        {"nodeSelector": {"pool": "a"}, "tolerations": [TOLERATION], "affinity": {"nodeAffinity": {}}},
+        {
+            f"{POD}.nodeSelector.pool": "a",
+            f"{POD}.tolerations": [TOLERATION],
+            f"{POD}.affinity": {"nodeAffinity": {}},
+        },
+        id="the operator is placed where it is to be",
+    ),
+    pytest.param(
+        {"podAnnotations": {"example.com/note": "here"}, "podLabels": {"example.com/team": "search"}},
+        {
+            f"{DEPLOYMENT}.spec.template.metadata.annotations": {"example.com/note": "here"},
+            f"{DEPLOYMENT}.spec.template.metadata.labels.example.com/team": "search",
+        },
+        id="the pods of the operator have the labels and annotations",
+    ),
+]
+
+
+def rendered(template: Template, values: Mapping[str, Any]) -> str:
+    given = [word for name, value in values.items() for word in ("--set-json", f"{name}={json.dumps(value)}")]
+    return template("--set", "crds.enabled=false", *given)
+
+
+@pytest.mark.parametrize(("values", "changes"), CASES)
+def test_a_value_changes_what_is_said_of_it_and_nothing_else(
+    template: Template, values: Mapping[str, Any], changes: Mapping[str, Any]
+) -> None:
+    found = find_differences(rendered(template, {}), rendered(template, values))
+    checksum = f"{DEPLOYMENT}.spec.template.metadata.annotations"
+    if "hardwareClasses" in values:
+        assert found.pop(checksum).keys() == {"checksum/hardware-classes"}, (
+            "another file restarts the operator"
+        )
+    assert found == changes
+
+
+def test_every_value_is_in_a_case_or_has_a_test_of_its_own() -> None:
+    known = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")).keys()
+    tried = {name for case in CASES for name in case.values[0]}  # type: ignore[union-attr]
+    assert known - tried == ELSEWHERE - {"fullnameOverride"}
+
+
+def test_the_release_can_have_another_name_everywhere(template: Template) -> None:
+    # An image of that name, which a tag follows, is not an object.
+    usual = re.sub(r"\bembedserve-(?=(operator|preflight)\b(?!:))", "vectors-", rendered(template, {}))
+    assert find_differences(usual, rendered(template, {"fullnameOverride": "vectors"})) == {}
+
+
+def test_named_namespaces_are_watched_and_looked_at_by_the_preflight(template: Template) -> None:
+    found = find_differences(
+        rendered(template, {}), rendered(template, {"watch": {"namespaces": ["search", "chat"]}})
+    )
+    named = ("--watch-namespace=search", "--watch-namespace=chat")
+    pods = {path: value for path, value in found.items() if not path.startswith(("ClusterRole", "Role"))}
+    assert pods == flags(OPERATOR, *named) | flags(f"{PREFLIGHT}.containers[preflight]", *named)
+
+
+def test_the_dashboard_is_the_file_with_the_labels(template: Template) -> None:
+    labels = {"grafana_dashboard": "yes"}
+    found = rendered(template, {"monitoring": {"dashboard": {"enabled": True, "labels": labels}}})
+    (made,) = [
+        one for one in yaml.safe_load_all(found) if one and one["metadata"]["name"] == "embedserve-dashboard"
+    ]
+    assert labels.items() <= made["metadata"]["labels"].items()
+    file = (CHART / "dashboards" / "embedserve.json").read_text(encoding="utf-8")
+    assert json.loads(made["data"]["embedserve.json"]) == json.loads(file)
+
+
+def test_alerts_wait_a_while_and_name_the_namespace(template: Template) -> None:
+    labels = {"release": "prometheus"}
+    found = rendered(template, {"monitoring": {"prometheusRule": {"enabled": True, "labels": labels}}})
+    (made,) = [one for one in yaml.safe_load_all(found) if one and one["kind"] == "PrometheusRule"]
+    assert labels.items() <= made["metadata"]["labels"].items()
+    (group,) = made["spec"]["groups"]
+    assert {one["alert"]: (one["expr"], one["for"], one["labels"]["severity"]) for one in group["rules"]} == {
+        "EmbeddingServiceNotReady": ("min by (namespace, pod) (embedserve_ready) == 0", "15m", "warning"),
+        "EmbeddingServiceQueueIsLong": (
+            "max by (namespace, pod) (embedserve_queue_seconds) > 10",
+            "5m",
+            "warning",
+        ),
+        "EmbeddingServiceRefusesWork": (
+            'sum by (namespace, pod) (rate(embedserve_requests_total{status="429"}[5m])) > 0',
+            "10m",
+            "warning",
+        ),
+        "EmbeddingServiceEngineFails": (
+            "sum by (namespace, pod) (rate(embedserve_engine_failures_total[5m])) > 0",
+            "5m",
+            "critical",
+        ),
+        "EmbeddingServiceReplicasDiffer": (
+            "count by (namespace, model) (count by (namespace, model, vector_space) (embedserve_model_info)) > 1",
+            "30m",
+            "warning",
+        ),
+    }
+    for rule in group["rules"]:
+        assert "{{ $labels.namespace }}" in rule["annotations"]["summary"]

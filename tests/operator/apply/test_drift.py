@@ -1,0 +1,149 @@
+"""What counts as a change of a child, and what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embedserve_operator.apply.drift import find_first_difference, find_reason_to_apply, parse_quantity
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.kube.references import ChildRef
+from embedserve_operator.kube.views.children import parse_child
+from embedserve_operator.state.resource import Child
+from tests.operator.builders import Cluster, hub_spec, resource
+
+SPEC = hub_spec(resources={"limits": {"cpu": 1, "memory": "1024Mi"}})
+
+
+def wanted(kind: str) -> Manifest:
+    return next(c for c in Cluster(resource(SPEC)).plan().children if c["kind"] == kind)
+
+
+def reason(kind: str, change: Callable[[Any], None]) -> str | None:
+    manifest = wanted(kind)
+    live = deepcopy(manifest)
+    change(live)
+    mark = live["metadata"].get("annotations", {}).get("embedserve.dev/fingerprint", "")
+    ref = ChildRef(kind, manifest["metadata"]["name"])
+    return find_reason_to_apply(manifest, Child(ref, "uid", mark, parse_child(live), live))
+
+
+def _container(live: Any) -> Any:
+    return live["spec"]["template"]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        pytest.param("Deployment", lambda live: live.update(status={"replicas": 1}), id="status"),
+        pytest.param(
+            "Deployment", lambda live: live["metadata"]["labels"].update(mesh="on"), id="a label of somebody"
+        ),
+        pytest.param(
+            "Deployment",
+            lambda live: live["spec"]["template"]["spec"]["containers"].append({"name": "sidecar"}),
+            id="an injected container",
+        ),
+        pytest.param(
+            "Deployment", lambda live: live["spec"].update(progressDeadlineSeconds=600), id="a default"
+        ),
+        pytest.param(
+            "Deployment",
+            lambda live: _container(live)["resources"]["limits"].update(cpu="1", memory="1Gi"),
+            id="another spelling of a quantity",
+        ),
+        pytest.param("Service", lambda live: live["spec"].update(clusterIP="10.0.0.1"), id="the cluster IP"),
+        pytest.param(
+            "Service", lambda live: live["spec"]["ports"][0].update(nodePort=30000), id="a node port"
+        ),
+        pytest.param(
+            "Deployment",
+            lambda live: live["spec"].pop("revisionHistoryLimit"),
+            id="a zero that the API leaves out",
+        ),
+    ],
+)
+def test_an_addition_of_others_is_left_alone(kind: str, change: Callable[[Any], None]) -> None:
+    assert reason(kind, change) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "want"),
+    [
+        pytest.param(
+            "Deployment",
+            lambda live: live["spec"].update(replicas=5),
+            "spec.replicas is not as it should be",
+            id="scaled",
+        ),
+        pytest.param(
+            "Deployment", lambda live: _container(live).update(image="evil"), "[runtime].image", id="image"
+        ),
+        pytest.param(
+            "Deployment",
+            lambda live: _container(live)["resources"]["limits"].update(memory="2Gi"),
+            "limits.memory",
+            id="a limit",
+        ),
+        pytest.param("Deployment", lambda live: _container(live).pop("env"), "env", id="environment removed"),
+        pytest.param(
+            "Deployment",
+            lambda live: live["spec"]["template"]["spec"]["initContainers"].clear(),
+            "initContainers[fetch]",
+            id="a container removed",
+        ),
+        pytest.param(
+            "Service",
+            lambda live: live["spec"]["selector"].update(app="other"),
+            "spec.selector",
+            id="a selector made narrower",
+        ),
+        pytest.param(
+            "ConfigMap",
+            lambda live: live["data"].update({"runtime.yaml": ""}),
+            "data.runtime.yaml",
+            id="data",
+        ),
+        pytest.param("Service", lambda live: live["metadata"].pop("labels"), "metadata.labels", id="labels"),
+        pytest.param(
+            "Service",
+            lambda live: live["metadata"]["annotations"].clear(),
+            "should be different",
+            id="fingerprint removed",
+        ),
+    ],
+)
+def test_a_change_of_ours_is_seen_and_named(kind: str, change: Callable[[Any], None], want: str) -> None:
+    found = reason(kind, change)
+    assert found is not None
+    assert want in found
+
+
+def test_a_child_that_does_not_exist_has_to_be_made() -> None:
+    assert find_reason_to_apply(wanted("Service"), None) == "it does not exist"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("1000m", "1"), (1, "1"), ("1Gi", "1024Mi"), ("0.5", "500m"), ("1e3", "1k"), ("2E", "2000P")],
+)
+def test_equal_quantities(one: Any, other: Any) -> None:
+    assert parse_quantity(one) == parse_quantity(other) is not None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=40)
+@given(JSON)
+def test_nothing_differs_from_itself(value: Any) -> None:
+    assert find_first_difference(value, value) is None

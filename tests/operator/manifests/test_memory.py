@@ -1,0 +1,131 @@
+"""Memory from the size of a model: what is asked for, and when pods are made for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from embedserve_operator.commands.render import format_yaml
+from embedserve_operator.kube.objects import canonical
+from embedserve_operator.kube.views.resource import EmbeddingServiceObject
+from embedserve_operator.manifests.memory import compute_memory
+from embedserve_operator.observe.state import observe
+from embedserve_operator.plan import Plan, make_plan
+from tests.operator.builders import OTHER_REPO, REPO, REPORT, SETTINGS, Cluster, hub_spec, resource
+from tests.operator.cache_builders import cached, started, succeeded
+from tests.operator.rendering.case import DEPLOYMENT, RUNTIME
+from tests.support.differences import find_differences
+
+MIB = 2**20
+WANT = "448Mi"
+"""For the model of `REPORT`, of 91 MB."""
+
+
+def deployment(plan: Plan) -> dict[str, Any]:
+    (found,) = [child for child in plan.children if child["kind"] == "Deployment"]
+    return found
+
+
+def template(cluster: Cluster) -> dict[str, Any]:
+    found: dict[str, Any] = deployment(cluster.plan())["spec"]["template"]
+    return found
+
+
+def requests(cluster: Cluster) -> dict[str, Any]:
+    resources = template(cluster)["spec"]["containers"][0].get("resources", {})
+    found: dict[str, Any] = resources.get("requests", {})
+    return found
+
+
+def serving(**more: Any) -> Cluster:
+    return Cluster(resource(hub_spec(REPO, **more))).applied().rolled_out().applied().published()
+
+
+@pytest.mark.parametrize(
+    ("size", "want"),
+    [(1, 320), (91_000_000, 448), (440 * MIB, 960), (2200 * MIB, 3584)],
+    ids=["a tiny one", "MiniLM", "a base model", "a large model"],
+)
+def test_memory_grows_with_the_files_in_steps(size: int, want: int) -> None:
+    assert compute_memory(size) == want * MIB
+
+
+def test_pods_are_not_restarted_when_the_size_becomes_known() -> None:
+    before = Cluster().applied()
+    assert "memory" not in requests(before)
+    cluster = serving()
+    assert cluster.plan().status.model is not None
+    assert template(cluster) == template(before)
+
+
+def test_the_next_change_of_the_template_takes_the_size_up() -> None:
+    changed = serving().changed(hub_spec(REPO, batching={"maxBatchTokens": 1024}))
+    assert requests(changed) == {"memory": WANT}
+    after = changed.applied()
+    assert requests(after.rolled_out().published()) == {"memory": WANT}
+    before = Cluster(resource(hub_spec(REPO, batching={"maxBatchTokens": 1024}))).applied().plan()
+    assert _changes(before, after.plan()) == {
+        f"{DEPLOYMENT}.metadata.labels.embedserve.dev/vector-space": REPORT["vectorSpace"],
+        f"{RUNTIME}.resources": {"requests": {"memory": WANT}},
+    }
+
+
+def test_another_size_of_the_same_revision_changes_nothing_by_itself() -> None:
+    sized = serving().changed(hub_spec(REPO, batching={"maxBatchTokens": 1024})).applied().rolled_out()
+    moved = sized.rolled_out(report={**REPORT, "sizeBytes": 10**10})
+    assert template(moved) == template(sized)
+
+
+def test_the_size_is_kept_while_no_pod_tells_it() -> None:
+    sized = serving().changed(hub_spec(REPO, batching={"maxBatchTokens": 1024})).applied().rolled_out()
+    gone = sized.published().started().changed(hub_spec(REPO, batching={"maxBatchTokens": 2048}))
+    assert requests(gone) == {"memory": WANT}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"requests": {"memory": "8Gi"}}, {"limits": {"memory": "8Gi"}}],
+    ids=["a request", "a limit"],
+)
+def test_what_the_user_says_of_memory_counts(given: dict[str, Any]) -> None:
+    changed = serving().changed(hub_spec(REPO, resources=given))
+    assert template(changed)["spec"]["containers"][0]["resources"] == given
+
+
+def test_cpus_of_the_user_and_memory_of_the_model_go_together() -> None:
+    changed = serving().changed(hub_spec(REPO, resources={"requests": {"cpu": 2}}))
+    assert requests(changed) == {"cpu": 2, "memory": WANT}
+
+
+def test_on_accelerators_the_size_says_nothing_of_the_memory_of_the_host() -> None:
+    changed = serving(hardware={"class": "hopper"}).changed(
+        hub_spec(REPO, hardware={"class": "hopper"}, batching={"maxBatchTokens": 1024})
+    )
+    # CPUs are the class's.
+    assert requests(changed) == {"nvidia.com/gpu": 1, "cpu": 8}
+
+
+def test_where_a_job_has_fetched_the_first_pods_are_made_for_the_size() -> None:
+    cluster = succeeded(started(Cluster(resource(cached()))), {"model": REPORT})
+    assert requests(cluster) == {"memory": WANT}
+    # What is rendered without a cluster is what there will be once everything is fetched, as far as it is known.
+    rendered = make_plan(observe(EmbeddingServiceObject.parse(resource(cached())), (), ()), SETTINGS)
+    reported = {key: value for key, value in REPORT.items() if key != "onnxOutputs"}
+    assert _changes(rendered, cluster.plan()) == {
+        f"{DEPLOYMENT}.metadata.labels.embedserve.dev/vector-space": REPORT["vectorSpace"],
+        f"{DEPLOYMENT}.spec.template.metadata.annotations.embedserve.dev/model": canonical(reported),
+        f"{RUNTIME}.resources": {"requests": {"memory": WANT}},
+    }
+
+
+def test_a_new_model_starts_without_the_size_of_the_old_one() -> None:
+    changed = serving().changed(hub_spec(OTHER_REPO))
+    assert "memory" not in requests(changed)
+
+
+def _changes(before: Plan, after: Plan) -> dict[str, Any]:
+    """What is different in a Deployment that was made for the size, beside the annotation that says so."""
+    found = deployment(after)
+    assert found["metadata"]["annotations"].pop("embedserve.dev/model-bytes") == str(REPORT["sizeBytes"])
+    return find_differences(format_yaml([deployment(before)]), format_yaml([found]))

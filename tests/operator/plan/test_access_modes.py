@@ -1,0 +1,225 @@
+"""No pod ever waits for a volume that another pod holds, whatever its access modes, all through a service's life."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.manifests.metadata import CLAIM_LABEL
+from tests.operator.builders import OTHER_REPO, Cluster, hub_spec
+from tests.operator.cache_builders import cached, claim, serving, started, succeeded, with_claim
+
+ONCE, ONE_POD, MANY, READ = "ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany", "ReadOnlyMany"
+
+
+def own(*modes: str) -> dict[str, Any]:
+    return {"volume": {"size": "1Gi", "accessModes": list(modes)}}
+
+
+SHARED = {"claimName": "models"}
+FILLED = {**SHARED, "readOnly": True}
+CASES: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, Any], str]] = {
+    "one node": (own(ONCE), (), {}, "node"),
+    "one node, several pods": (own(ONCE), (), {"replicas": 4}, "node"),
+    "one node, an autoscaler": (own(ONCE), (), {"autoscaling": {"maxReplicas": 8}}, "node"),
+    "one node, accelerators": (own(ONCE), (), {"replicas": 2, "hardware": {"class": "hopper"}}, "node"),
+    "one node, an affinity of the user's": (
+        own(ONCE),
+        (),
+        {
+            "pod": {
+                "affinity": {
+                    "podAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]
+                    }
+                }
+            }
+        },
+        "node",
+    ),
+    "one pod": (own(ONE_POD), (), {}, "pod"),
+    "one pod, converted": (own(ONE_POD), (), {"onnx": {}}, "pod"),
+    "one pod, suspended": (own(ONE_POD), (), {"suspend": True}, "pod"),
+    "many nodes": (own(MANY), (), {"replicas": 4}, "free"),
+    "many nodes or one": (own(ONCE, MANY), (), {"replicas": 4}, "free"),
+    "a shared claim of one node": (SHARED, (ONCE,), {"replicas": 2}, "node"),
+    "a shared claim of one pod": (SHARED, (ONE_POD,), {}, "pod"),
+    "a shared claim of many nodes": (SHARED, (MANY,), {"replicas": 2}, "free"),
+    "a shared claim for readers as well": (SHARED, (ONCE, READ), {"replicas": 2}, "node"),
+    "a filled claim of one node": (FILLED, (ONCE,), {"replicas": 2}, "node"),
+    "a filled claim for readers": (FILLED, (READ,), {"replicas": 2}, "free"),
+}
+"""Cache, modes of a claim that is there before, other fields, how the pods are kept."""
+
+
+def life(spec: dict[str, Any], *claims: Manifest) -> Iterator[Cluster]:
+    """A service at all its points: made, fetching, serving, with another model, updated."""
+    new = with_claim(spec, *claims)
+    yield new
+    cluster = started(new)
+    yield cluster
+    while any("status" not in job for job in cluster.jobs):
+        cluster = started(succeeded(cluster))
+        yield cluster
+    cluster = cluster.rolled_out().applied().published()
+    yield cluster
+    updated = started(cluster.changed({**spec, "servedModelName": "other"}))
+    yield updated
+    for change in (
+        {**spec, "model": {**spec["model"], "refresh": "again"}},
+        {**hub_spec(OTHER_REPO), "cache": spec["cache"]},
+    ):
+        cluster = cluster.changed(change)
+        for _ in range(4):
+            cluster = cluster.applied()
+            yield cluster
+            cluster = cluster.published()
+        gone = replace(cluster, pods=tuple(p for p in cluster.pods if _has_deployment(cluster, p)))
+        yield (cluster := started(gone))
+        while any("status" not in job for job in cluster.jobs):
+            cluster = started(succeeded(cluster))
+            yield cluster
+        cluster = cluster.rolled_out().applied().published()
+        yield cluster
+
+
+def _has_deployment(cluster: Cluster, pod: Manifest) -> bool:
+    revision = pod["metadata"]["labels"]["embedserve.dev/revision"]
+    return any(revision in name for name in cluster.names("Deployment"))
+
+
+def mounting(cluster: Cluster) -> list[Manifest]:
+    """Templates of the pods that may be there: of Deployments, and of Jobs that have not ended."""
+    found = [child for child in cluster.children if child["kind"] == "Deployment"]
+    return [
+        one["spec"]["template"] for one in (*found, *(job for job in cluster.jobs if "status" not in job))
+    ]
+
+
+def is_kept_together(template: Manifest) -> bool:
+    """Whether a pod goes only where the other pods of its claim are."""
+    mark = template["metadata"]["labels"][CLAIM_LABEL]
+    affinity = template["spec"]["affinity"].get("podAffinity", {})
+    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", [])
+    return {
+        "labelSelector": {"matchLabels": {CLAIM_LABEL: mark}},
+        "topologyKey": "kubernetes.io/hostname",
+    } in terms
+
+
+def most_pods(cluster: Cluster) -> int:
+    """Pods that may mount the volume at the same time."""
+    count = len([job for job in cluster.jobs if "status" not in job])
+    count += len([pod for pod in cluster.pods if not _has_deployment(cluster, pod)])
+    for child in cluster.children:
+        if child["kind"] == "Deployment":
+            surge = child["spec"]["strategy"]["rollingUpdate"]["maxSurge"]
+            replicas = child["spec"].get("replicas", 1)
+            count += replicas + (surge if replicas else 0)
+    return count
+
+
+@pytest.mark.parametrize(("cache", "modes", "fields", "kept"), CASES.values(), ids=list(CASES))
+def test_pods_never_wait_for_each_other(
+    cache: dict[str, Any], modes: tuple[str, ...], fields: dict[str, Any], kept: str
+) -> None:
+    claims = (claim(*modes),) if modes else ()
+    served = 0
+    for cluster in life(cached(cache, **fields), *claims):
+        assert "Stalled" not in cluster.conditions()
+        templates = mounting(cluster)
+        served += len(cluster.names("Deployment"))
+        assert all(is_kept_together(one) == (kept != "free") for one in templates)
+        budgets = cluster.names("PodDisruptionBudget")
+        if kept != "free":
+            assert budgets == [], "a drain would wait for a pod that can come up nowhere else"
+        if kept == "pod":
+            assert most_pods(cluster) <= 1
+    assert served, "the service comes up"
+
+
+@pytest.mark.parametrize(
+    ("spec", "modes", "reason", "advice"),
+    [
+        pytest.param(
+            cached(own(ONE_POD), replicas=2), (), "VolumeForOnePod", "or one replica", id="two pods"
+        ),
+        pytest.param(
+            cached(own(ONE_POD), autoscaling={"maxReplicas": 2}),
+            (),
+            "VolumeForOnePod",
+            "ReadWriteMany",
+            id="an autoscaler",
+        ),
+        pytest.param(
+            cached(SHARED, replicas=2),
+            (ONE_POD,),
+            "VolumeForOnePod",
+            "ReadWriteOnce",
+            id="a claim for one pod",
+        ),
+        pytest.param(
+            cached(SHARED), (READ,), "VolumeNotWritable", "set spec.cache.readOnly", id="a claim for readers"
+        ),
+        pytest.param(
+            cached(SHARED, onnx={"convert": "Always"}, engine="torch"),
+            (MANY,),
+            "ConversionNotUsed",
+            "engine: onnx",
+            id="conversion for another engine",
+        ),
+        pytest.param(
+            cached(SHARED, onnx={"outputs": ["logits"]}, hardware={"class": "hopper"}),
+            (MANY,),
+            "ConversionNotUsed",
+            "convert: Always, or outputs",
+            id="ONNX files of another engine",
+        ),
+    ],
+)
+def test_what_no_pods_could_work_with_is_refused(
+    spec: dict[str, Any], modes: tuple[str, ...], reason: str, advice: str
+) -> None:
+    cluster = with_claim(spec, *((claim(*modes),) if modes else ()))
+    stalled = cluster.conditions()["Stalled"]
+    assert stalled.reason == reason
+    assert advice in stalled.message
+    assert cluster.plan().children == ()
+
+
+@pytest.mark.parametrize(
+    ("volume", "words"),
+    [
+        ({"accessModes": [MANY]}, "exists with accessModes ReadWriteOnce, not ReadWriteMany"),
+        ({"storageClassName": "fast"}, "exists with storageClassName None, not fast"),
+    ],
+)
+def test_a_claim_is_never_replaced_and_what_serves_goes_on(volume: dict[str, Any], words: str) -> None:
+    changed = serving(cached(own(ONCE))).changed(cached({"volume": {"size": "1Gi", **volume}}))
+    conditions = changed.conditions()
+    assert (conditions["Stalled"].reason, conditions["Ready"].status) == ("VolumeClaimConflict", "True")
+    assert words in conditions["Stalled"].message
+    assert changed.plan().prune == ()
+
+
+def test_a_fetch_runs_where_the_pods_may_run() -> None:
+    cluster = started(with_claim(cached(hardware={"class": "hopper"}, pod={"nodeSelector": {"pool": "a"}})))
+    template = mounting(cluster)[0]
+    served = mounting(started(succeeded(cluster)))[-1]
+    for name in ("nodeSelector", "tolerations", "affinity"):
+        assert template["spec"][name] == served["spec"][name]
+    assert "nvidia.com/gpu" not in str(template["spec"]["containers"]), "a device would be idle meanwhile"
+    assert "runtimeClassName" not in template["spec"]
+
+
+def test_the_jobs_pods_are_none_of_the_services() -> None:
+    cluster = serving(cached(replicas=2))
+    templates = [job["spec"]["template"] for job in cluster.jobs]
+    selectors = [child["spec"]["selector"] for child in cluster.children if child["kind"] == "Service"]
+    for template in templates:
+        for selector in selectors:
+            assert not selector.items() <= template["metadata"]["labels"].items()

@@ -1,0 +1,173 @@
+"""Where pods may run: each class on the right nodes, and words for every node that is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedserve_operator.api.hardware import CLASSES
+from embedserve_operator.commands.render import read_cluster
+from embedserve_operator.manifests.placement import build_node_requirements
+from embedserve_operator.settings import RuntimeImage
+from embedserve_operator.state.nodes import ClusterState, Taint, match_nodes
+from tests.operator.builders import SETTINGS, Cluster, hub_spec, node, resource
+
+NODES = read_cluster((Path(__file__).parents[1] / "nodes.yaml").read_text(encoding="utf-8"))
+FITTING = {
+    "cpu": ["plain", "graviton", "spark"],
+    "cpu-x86": ["plain"],
+    "cpu-arm64": ["graviton", "spark"],
+    "turing": ["t4"],
+    "ampere": ["a100"],
+    "ada": ["l4"],
+    "hopper": ["h100", "gh200"],
+    "blackwell": ["b200"],
+    "blackwell-rtx": [],
+    "dgx-spark": ["spark"],
+}
+
+
+def cluster(spec: dict[str, Any], facts: ClusterState = NODES) -> Cluster:
+    return Cluster(resource(spec), facts=facts)
+
+
+def fitting(spec: dict[str, Any], facts: ClusterState = NODES) -> list[str]:
+    parsed = cluster(spec).observed().resource.spec
+    assert parsed is not None
+    assert facts.nodes is not None
+    return list(match_nodes(build_node_requirements(parsed, SETTINGS), facts.nodes).fitting)
+
+
+@pytest.mark.parametrize("name", list(CLASSES))
+def test_a_class_fits_exactly_its_nodes(name: str) -> None:
+    assert fitting(hub_spec(hardware={"class": name})) == FITTING[name]
+
+
+def test_a_slice_is_found_where_it_is_offered() -> None:
+    mig = {"class": "ampere", "resourceName": "nvidia.com/mig-1g.10gb"}
+    assert fitting(hub_spec(hardware=mig)) == ["a100-mig"]
+
+
+def test_more_accelerators_than_a_node_has_do_not_fit_it() -> None:
+    assert fitting(hub_spec(hardware={"class": "hopper", "count": 2})) == ["h100"]
+
+
+def test_the_users_selector_and_tolerations_count_as_well() -> None:
+    tolerant = {"tolerations": [{"key": "team", "operator": "Equal", "value": "graphics"}]}
+    assert fitting(hub_spec(hardware={"class": "blackwell-rtx"}, pod=tolerant)) == ["rtx-pro"]
+    assert fitting(hub_spec(pod={"nodeSelector": {"kubernetes.io/hostname": "plain"}})) == ["plain"]
+
+
+def test_pods_are_placed_on_architectures_of_their_image_only() -> None:
+    images = {**SETTINGS.images, "cpu": RuntimeImage("mine:1", architectures=("amd64",))}
+    spec = cluster(hub_spec()).observed().resource.spec
+    assert spec is not None
+    assert build_node_requirements(spec, replace(SETTINGS, images=images)).architectures == ("amd64",)
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes", "reason", "words"),
+    [
+        pytest.param(
+            hub_spec(hardware={"class": "hopper"}),
+            (node("plain"), node("old", capability="7.5", gpu=1)),
+            "NoMatchingNode",
+            (
+                "class hopper (architecture amd64 or arm64, compute capability 9.0",
+                "1 node (amd64)",
+                "1 node (amd64, compute capability 7.5, 1 nvidia.com/gpu)",
+            ),
+            id="no node of the capability",
+        ),
+        pytest.param(
+            hub_spec(hardware={"class": "hopper", "count": 4}),
+            (node("h100", capability="9.0", gpu=2),),
+            "InsufficientAccelerators",
+            ("no node of class hopper has 4 nvidia.com/gpu", "h100 (2)"),
+            id="too few accelerators",
+        ),
+        pytest.param(
+            hub_spec(hardware={"class": "cpu-arm64"}),
+            (node("plain"),),
+            "NoMatchingNode",
+            ("architecture arm64", "1 node (amd64)"),
+            id="no node of the architecture",
+        ),
+        pytest.param(
+            hub_spec(),
+            (node("away", cordoned=True), node("own", taints=(Taint("team", "x", "NoExecute"),))),
+            "NoMatchingNode",
+            ("but for a taint or cordon", "away (cordoned)", "own (taint team=x:NoExecute)"),
+            id="all nodes are cordoned or tainted",
+        ),
+        pytest.param(hub_spec(), (), "NoMatchingNode", ("the cluster has no nodes",), id="no nodes"),
+    ],
+)
+def test_a_service_that_fits_no_node_says_what_was_looked_for_and_what_there_is(
+    spec: dict[str, Any], nodes: tuple[Any, ...], reason: str, words: tuple[str, ...]
+) -> None:
+    conditions = cluster(spec, ClusterState(nodes=nodes)).applied().conditions()
+    assert (conditions["Ready"].reason, conditions["Reconciling"].reason) == (reason, reason)
+    for want in words:
+        assert want in conditions["Ready"].message
+
+
+def waiting(spec: dict[str, Any], facts: ClusterState) -> Cluster:
+    """After the scheduler has found no node."""
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    said = {**unscheduled, "message": "0/2 nodes are available: 2 Insufficient cpu."}
+    return cluster(spec, facts).applied().started(conditions=[said])
+
+
+def test_the_schedulers_words_are_passed_on() -> None:
+    none = waiting(hub_spec(hardware={"class": "ada"}), ClusterState(nodes=(node("plain"),)))
+    assert "The scheduler says: pod docs-" in none.conditions()["Ready"].message
+    full = waiting(hub_spec(), ClusterState(nodes=(node("plain"),)))
+    assert full.conditions()["Ready"].reason == "Unschedulable"
+    assert "Insufficient cpu" in full.conditions()["Ready"].message
+
+
+def test_without_nodes_only_the_scheduler_is_asked() -> None:
+    unknown = waiting(hub_spec(hardware={"class": "ada"}), ClusterState())
+    assert unknown.conditions()["Ready"].reason == "Unschedulable"
+    hardware = unknown.plan().status.hardware
+    assert hardware is not None
+    assert hardware.matching_nodes is None
+
+
+def test_a_service_that_serves_is_not_disturbed_by_what_becomes_of_the_nodes() -> None:
+    serving = (
+        cluster(hub_spec(), ClusterState(nodes=(node("plain"),))).applied().rolled_out().applied().published()
+    )
+    emptied = replace(serving, facts=ClusterState(nodes=()))
+    assert set(emptied.conditions()) == {"Ready"}
+    assert emptied.conditions()["Ready"].status == "True"
+    assert emptied.applied().children == serving.children
+
+
+def template(found: Cluster) -> Any:
+    deployment = next(c for c in found.plan().children if c["kind"] == "Deployment")
+    return deployment["spec"]["template"]["spec"]
+
+
+def test_a_runtime_class_is_set_only_where_it_exists() -> None:
+    spec = hub_spec(hardware={"class": "ada"})
+    assert template(cluster(spec))["runtimeClassName"] == "nvidia"
+    assert "runtimeClassName" not in template(cluster(spec, ClusterState(nodes=NODES.nodes)))
+
+
+def test_the_users_terms_are_each_narrowed_to_the_class() -> None:
+    theirs = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+    named = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [theirs, named]}}
+    spec = hub_spec(hardware={"class": "blackwell"}, pod={"affinity": {"nodeAffinity": required}})
+    affinity = template(cluster(spec))["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert len(terms) == 2
+    for term in terms:
+        keys = {expression["key"] for expression in term["matchExpressions"]}
+        assert {"kubernetes.io/arch", "nvidia.com/gpu.compute.major"} <= keys
+    assert [set(term) for term in terms] == [{"matchExpressions"}, {"matchExpressions", "matchFields"}]

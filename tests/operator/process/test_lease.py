@@ -1,0 +1,81 @@
+"""Who may lead: decisions about a Lease, by the local clock alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from embedserve_operator.kube.views.cluster import Lease
+from embedserve_operator.process.lease import (
+    LeaseObservation,
+    LeaseStep,
+    build_lease,
+    choose_step,
+    observe_lease,
+)
+from embedserve_operator.settings import LeaseSettings
+from tests.operator.moments import NOON
+
+SETTINGS = LeaseSettings(namespace="system")
+
+
+def lease(holder: str, *, version: str = "1", duration: int = 15) -> Lease:
+    content = {
+        "metadata": {"name": SETTINGS.name, "resourceVersion": version},
+        "spec": {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": duration,
+            "acquireTime": "2020-01-01T00:00:00.000000Z",
+            "renewTime": "2020-01-01T00:00:00.000000Z",
+            "leaseTransitions": 4,
+        },
+    }
+    return Lease.parse(content)
+
+
+@pytest.mark.parametrize(
+    ("seen", "now", "want"),
+    [
+        pytest.param(LeaseObservation(None, 0.0), 0.0, "create", id="there is none"),
+        pytest.param(LeaseObservation(lease("me"), 0.0), 100.0, "renew", id="it is ours"),
+        pytest.param(LeaseObservation(lease("other"), 0.0), 0.0, "wait", id="another holds it, just seen"),
+        pytest.param(LeaseObservation(lease("other"), 0.0), 14.9, "wait", id="another holds it, not run out"),
+        pytest.param(
+            LeaseObservation(lease("other"), 0.0), 15.0, "take", id="it did not change for its duration"
+        ),
+        pytest.param(LeaseObservation(lease(""), 0.0), 0.0, "take", id="it was given back"),
+        pytest.param(
+            LeaseObservation(lease("other"), 1000.0),
+            1001.0,
+            "wait",
+            id="its own times are years old, our clock counts",
+        ),
+    ],
+)
+def test_next_step(seen: LeaseObservation, now: float, want: LeaseStep) -> None:
+    assert choose_step(seen, "me", now) == want
+
+
+def test_a_renewal_by_its_holder_starts_the_wait_anew() -> None:
+    first = observe_lease(None, lease("other", version="1"), 0.0)
+    same = observe_lease(first, lease("other", version="1"), 10.0)
+    renewed = observe_lease(same, lease("other", version="2"), 12.0)
+    assert (same.since, renewed.since) == (0.0, 12.0)
+
+
+def test_taking_over_counts_and_renewing_does_not() -> None:
+    taken = build_lease(lease("other"), SETTINGS, "me", NOON, "take")["spec"]
+    renewed = build_lease(lease("me"), SETTINGS, "me", NOON, "renew")["spec"]
+    assert (taken["leaseTransitions"], renewed["leaseTransitions"]) == (5, 4)
+    assert taken["acquireTime"] == taken["renewTime"] == "2026-01-02T12:00:00.000000Z"
+    assert renewed["acquireTime"] == "2020-01-01T00:00:00.000000Z"
+
+
+def test_a_write_names_the_version_that_was_read_so_that_two_cannot_both_succeed() -> None:
+    assert build_lease(lease("other", version="77"), SETTINGS, "me", NOON, "take")["metadata"][
+        "resourceVersion"
+    ] == ("77")
+    assert "resourceVersion" not in build_lease(None, SETTINGS, "me", NOON, "create")["metadata"]
+
+
+def test_a_leader_stops_before_others_may_take_over() -> None:
+    assert SETTINGS.deadline + 2 * SETTINGS.retry < SETTINGS.duration

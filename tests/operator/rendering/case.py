@@ -1,0 +1,62 @@
+"""What one case of rendering is made of: a spec, another one to compare it with, and what is different."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from embedserve_operator.commands.render import render_file
+from tests.operator.builders import SETTINGS, resource
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+"""Folders with a resource and the children that it gets, as reviewed files."""
+GOLDEN_SPECS: Mapping[str, Mapping[str, Any]] = {
+    file.parent.name: yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]
+    for file in sorted(GOLDEN.glob("*/resource.yaml"))
+}
+HOPPER = GOLDEN_SPECS["class-hopper"]
+AUTOSCALED = GOLDEN_SPECS["autoscaled"]
+CONVERTED = GOLDEN_SPECS["cache-converted"]
+
+DEPLOYMENT = "Deployment docs"
+POD = f"{DEPLOYMENT}.spec.template.spec"
+RUNTIME = f"{POD}.containers[runtime]"
+FETCH = f"{POD}.initContainers[fetch]"
+FETCH_JOB_POD = "Job fetch.spec.template.spec"
+CONVERT_JOB_POD = "Job convert.spec.template.spec"
+_NODE_TERMS = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+NODE_TERMS = f"{POD}.{_NODE_TERMS}"
+FETCH_JOB_NODE_TERMS = f"{FETCH_JOB_POD}.{_NODE_TERMS}"
+CONFIG = "ConfigMap of Deployment docs.data.runtime.yaml"
+FETCH_CONFIG = "ConfigMap of Job fetch.data.runtime.yaml"
+CONVERT_CONFIG = "ConfigMap of Job convert.data.runtime.yaml"
+POLICY = "NetworkPolicy docs.spec"
+SERVICE = "Service docs.spec"
+BUDGET = {
+    "spec": {
+        "maxUnavailable": 1,
+        "selector": {"matchLabels": {"embedserve.dev/service": "docs", "embedserve.dev/revision": "HASH"}},
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Says of a spec what its children have different from those of another one, whose children are a golden file or
+    another case."""
+
+    says: str
+    spec: Mapping[str, Any]
+    changes: Mapping[str, Any]
+    """New values by their paths, as `find_differences` gives them."""
+    base: Mapping[str, Any] = field(default_factory=lambda: GOLDEN_SPECS["minimal"])
+
+
+def render(spec: Mapping[str, Any]) -> str:
+    """The children of a service with that spec, as a file."""
+    return render_file(yaml.safe_dump(resource(spec)), SETTINGS)

@@ -1,0 +1,206 @@
+"""Hardware classes."""
+
+from __future__ import annotations
+
+from tests.operator.builders import hub_spec
+from tests.operator.rendering.case import (
+    BUDGET,
+    CONFIG,
+    DEPLOYMENT,
+    FETCH,
+    HOPPER,
+    NODE_TERMS,
+    POD,
+    RUNTIME,
+    Case,
+)
+from tests.support.differences import GONE
+
+CASES = (
+    Case(
+        "pods of the x86 class ask for its CPUs on its architecture",
+        hub_spec(hardware={"class": "cpu-x86"}),
+        {
+            f"{NODE_TERMS}[0].matchExpressions[kubernetes.io/arch].values[1]": GONE,
+            f"{FETCH}.resources": {"requests": {"cpu": 2}},
+            f"{RUNTIME}.resources": {"requests": {"cpu": 2}},
+        },
+    ),
+    Case(
+        "pods of the ARM64 class ask for its CPUs on its architecture",
+        hub_spec(hardware={"class": "cpu-arm64"}),
+        {
+            f"{NODE_TERMS}[0].matchExpressions[kubernetes.io/arch].values[0]": "arm64",
+            f"{NODE_TERMS}[0].matchExpressions[kubernetes.io/arch].values[1]": GONE,
+            f"{FETCH}.resources": {"requests": {"cpu": 2}},
+            f"{RUNTIME}.resources": {"requests": {"cpu": 2}},
+        },
+    ),
+    Case(
+        "the user's resources take the place of the class's CPUs",
+        hub_spec(
+            hardware={"class": "cpu-x86"},
+            resources={"requests": {"cpu": 8, "memory": "4Gi"}, "limits": {"memory": "4Gi"}},
+        ),
+        {
+            f"{FETCH}.resources.requests.cpu": 8,
+            f"{FETCH}.resources.requests.memory": "4Gi",
+            f"{FETCH}.resources.limits": {"memory": "4Gi"},
+            f"{RUNTIME}.resources.requests.cpu": 8,
+            f"{RUNTIME}.resources.requests.memory": "4Gi",
+            f"{RUNTIME}.resources.limits": {"memory": "4Gi"},
+        },
+        base=hub_spec(hardware={"class": "cpu-x86"}),
+    ),
+    Case(
+        "pods of class turing go to their capability and load in its precision",
+        hub_spec(hardware={"class": "turing"}),
+        {
+            f"{CONFIG}.engine.precision": "float16",
+            f"{NODE_TERMS}[0].matchExpressions[kubernetes.io/arch].values[1]": GONE,
+            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.major].values[0]": "7",
+            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.minor].values[0]": "5",
+            f"{RUNTIME}.resources.requests.cpu": 2,
+        },
+        base=HOPPER,
+    ),
+    Case(
+        "pods of class ampere go to any of their capabilities",
+        hub_spec(hardware={"class": "ampere"}),
+        {
+            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.major].values[0]": "8",
+            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.minor].values[1]": "6",
+            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.minor].values[2]": "7",
+            f"{RUNTIME}.resources.requests.cpu": 3,
+        },
+        base=HOPPER,
+    ),
+    Case(
+        "pods of class ada go to their capability",
+        hub_spec(hardware={"class": "ada"}),
+        {
+            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.major].values[0]": "8",
+            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.minor].values[0]": "9",
+            f"{RUNTIME}.resources.requests.cpu": 3,
+        },
+        base=HOPPER,
+    ),
+    Case(
+        "pods of class blackwell go to any of their capabilities",
+        hub_spec(hardware={"class": "blackwell"}),
+        {
+            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.major].values[0]": "10",
+            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.minor].values[1]": "3",
+        },
+        base=HOPPER,
+    ),
+    Case(
+        "pods of class blackwell-rtx go to their capability",
+        hub_spec(hardware={"class": "blackwell-rtx"}),
+        {
+            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.major].values[0]": "12",
+            f"{RUNTIME}.resources.requests.cpu": 3,
+        },
+        base=HOPPER,
+    ),
+    Case(
+        "pods of class dgx-spark go to their capability on ARM64",
+        hub_spec(hardware={"class": "dgx-spark"}),
+        {
+            f"{NODE_TERMS}[0].matchExpressions[kubernetes.io/arch].values[0]": "arm64",
+            f"{NODE_TERMS}[0].matchExpressions[kubernetes.io/arch].values[1]": GONE,
+            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.major].values[0]": "12",
+            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.minor].values[0]": "1",
+        },
+        base=HOPPER,
+    ),
+    Case(
+        "fp8 is used where it is named",
+        hub_spec(model={"precision": "fp8"}, hardware={"class": "hopper"}),
+        {f"{CONFIG}.engine.precision": "fp8"},
+        base=HOPPER,
+    ),
+    Case(
+        "pods with two accelerators ask for the CPUs of two",
+        hub_spec(hardware={"class": "hopper", "count": 2}, replicas=2),
+        {
+            f"{DEPLOYMENT}.spec.replicas": 2,
+            f"{RUNTIME}.resources.limits.nvidia.com/gpu": 2,
+            f"{RUNTIME}.resources.requests.cpu": 16,
+            f"{RUNTIME}.resources.requests.nvidia.com/gpu": 2,
+            "PodDisruptionBudget docs": BUDGET,
+        },
+        base=HOPPER,
+    ),
+    Case(
+        "pods on a slice ask for it by its name, and for no CPUs of a whole accelerator",
+        hub_spec(hardware={"class": "ampere", "resourceName": "nvidia.com/mig-1g.10gb"}),
+        {
+            f"{RUNTIME}.resources.limits.nvidia.com/gpu": GONE,
+            f"{RUNTIME}.resources.limits.nvidia.com/mig-1g.10gb": 1,
+            f"{RUNTIME}.resources.requests.cpu": GONE,
+            f"{RUNTIME}.resources.requests.nvidia.com/gpu": GONE,
+            f"{RUNTIME}.resources.requests.nvidia.com/mig-1g.10gb": 1,
+        },
+        base=hub_spec(hardware={"class": "ampere"}),
+    ),
+    Case(
+        "the user's engine and precision take the place of the class's",
+        hub_spec(model={"precision": "float32"}, hardware={"class": "ada"}, engine="torch"),
+        {f"{CONFIG}.engine.precision": "float32"},
+        base=hub_spec(hardware={"class": "ada"}),
+    ),
+    Case(
+        "each of the user's node terms is narrowed to the class, and his other affinity is kept",
+        hub_spec(
+            hardware={"class": "ampere"},
+            pod={
+                "affinity": {
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {
+                            "nodeSelectorTerms": [
+                                {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]},
+                                {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]},
+                            ]
+                        }
+                    },
+                    "podAntiAffinity": {
+                        "preferredDuringSchedulingIgnoredDuringExecution": [
+                            {
+                                "weight": 1,
+                                "podAffinityTerm": {
+                                    "topologyKey": "kubernetes.io/hostname",
+                                    "labelSelector": {"matchLabels": {"noisy": "true"}},
+                                },
+                            }
+                        ]
+                    },
+                }
+            },
+        ),
+        {
+            f"{NODE_TERMS}[0].matchExpressions[zone]": {"key": "zone", "operator": "In", "values": ["a"]},
+            f"{NODE_TERMS}[1]": {
+                "matchExpressions": [
+                    {"key": "zone", "operator": "In", "values": ["b"]},
+                    {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
+                    {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64", "arm64"]},
+                    {"key": "nvidia.com/gpu.compute.major", "operator": "In", "values": ["8"]},
+                    {"key": "nvidia.com/gpu.compute.minor", "operator": "In", "values": ["0", "6", "7"]},
+                ]
+            },
+            f"{POD}.affinity.podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "weight": 1,
+                        "podAffinityTerm": {
+                            "topologyKey": "kubernetes.io/hostname",
+                            "labelSelector": {"matchLabels": {"noisy": "true"}},
+                        },
+                    }
+                ]
+            },
+        },
+        base=hub_spec(hardware={"class": "ampere"}),
+    ),
+)
