@@ -69,6 +69,18 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     return code, capsys.readouterr().out
 
 
+def test_the_store_is_the_one_of_the_environment_where_no_flag_names_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDSERVE_MODEL__STORE", str(tmp_path / "served"))
+    assert run(capsys, "verify") == (0, f"0 damaged, 0 models and artifacts in {tmp_path / 'served'}\n")
+    where = ("--store", str(tmp_path / "other"))
+    assert run(capsys, "verify", *where) == (
+        0,
+        f"0 damaged, 0 models and artifacts in {tmp_path / 'other'}\n",
+    )
+
+
 def test_the_store_is_listed_checked_and_cleaned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def fill(folder: Path) -> None:
         (folder / "model.onnx").write_bytes(b"graph")

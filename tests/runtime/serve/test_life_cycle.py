@@ -94,11 +94,13 @@ async def until(client: httpx.AsyncClient, metric: str, holds: object) -> None:
             return
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGHUP, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)]
+)
 async def test_a_signal_under_load_fails_no_accepted_request(
     minilm: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """SIGTERM drains first, SIGINT does not; in both cases what was accepted is answered, and the exit code is 0."""
+    """SIGTERM and SIGHUP drain first, SIGINT does not; what was accepted is answered, and the exit code is 0."""
     with live(minilm, tmp_path, {"server": {"endpoint_drain_seconds": 0.3}}) as server:
         server.wait_until_ready()
         statuses = await statuses_under_signal(server, number)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from embedserve_runtime import __version__
-from embedserve_runtime.config import ModelSettings
+from embedserve_runtime.config.model import DEFAULT_STORE
 
 N = TypeVar("N", int, float)
 
@@ -155,7 +155,6 @@ def _positive_number(kind: Callable[[str], N]) -> Callable[[str], N]:
 
 
 def _add_store_actions(parser: argparse.ArgumentParser) -> None:
-    default = ModelSettings.model_fields["store"].default
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, summary in (
         ("list", "print the models and artifacts of the store"),
@@ -164,7 +163,10 @@ def _add_store_actions(parser: argparse.ArgumentParser) -> None:
     ):
         action = actions.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         action.add_argument(
-            "--store", type=Path, default=default, help=f"folder of the store (default: {default})"
+            "--store",
+            type=Path,
+            default=None,
+            help=f"folder of the store (default: EMBEDSERVE_MODEL__STORE, else {DEFAULT_STORE})",
         )
         match name:
             case "list":

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from embedserve_runtime.config import StoreLocation
 from embedserve_runtime.errors import ConfigError
 from embedserve_runtime.model.store.checking import find_damage, remove_damaged
 from embedserve_runtime.model.store.garbage_collector import (
@@ -24,7 +25,7 @@ from embedserve_runtime.model.store.staging import ABANDONED_AFTER_S
 
 def run(arguments: Mapping[str, Any], out: TextIO) -> int:
     """Run one action by its arguments from the command line; return the exit code. Raises ConfigError, VolumeError."""
-    root: Path = arguments["store"].expanduser()
+    root = (arguments["store"] or StoreLocation().store).expanduser()
     match arguments["action"]:
         case "list":
             return _list(root, out, as_json=arguments["json"])

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from embedserve_runtime.config.engine import EngineSettings, OnnxSettings, ParitySettings
 from embedserve_runtime.config.loader import RuntimeConfig, load_config
-from embedserve_runtime.config.model import ModelSettings
+from embedserve_runtime.config.model import ModelSettings, StoreLocation
 from embedserve_runtime.config.server import BatchingSettings, ServerSettings, TelemetrySettings
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "ParitySettings",
     "RuntimeConfig",
     "ServerSettings",
+    "StoreLocation",
     "TelemetrySettings",
     "load_config",
 ]

@@ -7,9 +7,20 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from embedserve_runtime.config.base import SettingsGroup
 from embedserve_runtime.config.secrets import OptionalHeaderSecret
+
+DEFAULT_STORE = Path("~/.cache/embedserve")
+
+
+class StoreLocation(BaseSettings):
+    """The folder of the model store, for commands that need no other setting."""
+
+    model_config = SettingsConfigDict(env_prefix="EMBEDSERVE_MODEL__", extra="ignore", frozen=True)
+
+    store: Path = DEFAULT_STORE
 
 
 class ModelSettings(SettingsGroup):
@@ -42,9 +53,7 @@ class ModelSettings(SettingsGroup):
         description="Base URL of an S3-compatible server; None takes AWS_ENDPOINT_URL, else AWS itself. Keys come from "
         "AWS_ACCESS_KEY_ID and its companions, or from the pod's role.",
     )
-    store: Path = Field(
-        default=Path("~/.cache/embedserve"), description="Folder of the content-addressed model store."
-    )
+    store: Path = Field(default=DEFAULT_STORE, description="Folder of the content-addressed model store.")
     offline: bool = Field(
         default=False, description="Take models from the store only; HF_HUB_OFFLINE=1 says the same."
     )

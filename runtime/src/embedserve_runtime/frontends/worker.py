@@ -190,7 +190,7 @@ async def _run(address: str, identity: str, memory: int, serving: int, pinned: i
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     tune_interpreter()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

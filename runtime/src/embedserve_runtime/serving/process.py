@@ -4,8 +4,8 @@
     -> exit
 
 The ports are open from the beginning, so that probes can report the phase; requests get 503 until the model is ready.
-After SIGTERM the process reports that it is not ready, but goes on serving until load balancers have moved away; then
-it accepts no more requests and finishes those that it has accepted.
+After SIGTERM or SIGHUP the process reports that it is not ready, but goes on serving until load balancers have moved
+away; then it accepts no more requests and finishes those that it has accepted.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ class _ServerProcess:
     async def run(self) -> None:
         """Serve until a stop. Raises EmbedserveError when the model cannot be served."""
         self._loop = loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._handle_signal, False)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._handle_signal, False)
         loop.add_signal_handler(signal.SIGINT, self._handle_signal, True)
         context = build_server_context(
             self._settings, self._readiness, self._metrics.requests, self._render_metrics
