@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -415,11 +417,21 @@ async def test_a_batch_under_way_when_the_queue_closes_is_waited_for() -> None:
     assert [batch.token_ids.tolist() for batch in gate.batches] == [[3], [2]]
 
 
-async def test_deadlines_of_many_answered_requests_are_not_kept() -> None:
+async def test_nothing_is_kept_of_an_answered_request_until_its_deadline() -> None:
+    def submit(built: Dispatcher) -> tuple[weakref.ref[object], asyncio.Future[object]]:
+        answered = asyncio.get_running_loop().create_future()
+
+        def settle(outcome: object) -> None:
+            answered.set_result(outcome)
+
+        built.start(dense_of([ids(1)]), deadline(), settle)
+        return weakref.ref(settle), answered
+
     async with dispatcher(mean_of_ids()) as built:
-        for _ in range(5_000):
-            await built.submit(dense_of([ids(1)]), deadline())
-        assert len(built._deadlines._heap) < 2_000
+        request, answered = submit(built)
+        await answered
+        gc.collect()
+        assert request() is None
 
 
 async def test_an_engine_that_is_given_twice_runs_two_batches_at_once_and_no_third() -> None:

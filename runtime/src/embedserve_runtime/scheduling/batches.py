@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,10 @@ class RequestDispatcher(Protocol):
 
 
 class Job:
-    """A request that has been admitted, until it is answered. `settle` gets its outcome."""
+    """A request that has been admitted, until it is answered.
+
+    settle: gets its outcome. timer: ends the request at its deadline.
+    """
 
     __slots__ = (
         "_bytes",
@@ -85,12 +89,14 @@ class Job:
         "remaining",
         "request",
         "settle",
+        "timer",
     )
 
     def __init__(self, number: int, request: BatchRequest, settle: OutcomeCallback, now: float) -> None:
         self.number = number
         self.request = request
         self.settle = settle
+        self.timer: asyncio.TimerHandle | None = None
         self.admitted = now
         self.remaining = len(request.sequences)
         self._parts: list[tuple[Sequence[int], Results]] = []

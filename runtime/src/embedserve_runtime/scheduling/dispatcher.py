@@ -30,7 +30,6 @@ from embedserve_runtime.scheduling.batches import (
     OutcomeCallback,
     ScheduledBatch,
 )
-from embedserve_runtime.scheduling.deadlines import Deadlines
 from embedserve_runtime.scheduling.executors import SerialExecutor, start_executor
 from embedserve_runtime.scheduling.outcomes import wait_for_outcome
 from embedserve_runtime.scheduling.policy import Limits, Policy, QueueDepth
@@ -62,7 +61,6 @@ class Dispatcher:
         self._observer = observer
         self._policy = Policy(limits)
         self._jobs: dict[int, Job] = {}
-        self._deadlines = Deadlines(clock, self._expire)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
@@ -133,7 +131,7 @@ class Dispatcher:
             # At the end of this iteration of the loop: what else has come in by then shares the batch.
             self._wake_is_due = True
             self._loop.call_soon(self._wake_an_executor)
-        self._deadlines.add(job.number, deadline)
+        job.timer = self._loop.call_later(max(0.0, deadline - self._clock()), self._expire, job)
         return job.number
 
     def withdraw(self, number: int) -> None:
@@ -151,7 +149,6 @@ class Dispatcher:
             self._wake.notify_all()
         for job in [*self._jobs.values()]:
             self._settle(job, NotReady(message))
-        self._deadlines.close()
 
     def join(self, seconds: float) -> None:
         """After `close`: wait until the engines have ended their last batches, for at most `seconds`."""
@@ -159,8 +156,7 @@ class Dispatcher:
         for executor in self._executors:
             executor.join(max(0.0, deadline - self._clock()))
 
-    def _expire(self, number: int) -> None:
-        job = self._jobs[number]
+    def _expire(self, job: Job) -> None:
         waited = self._clock() - job.admitted
         self._settle(
             job,
@@ -172,7 +168,8 @@ class Dispatcher:
         job.settle(outcome)
 
     def _forget(self, job: Job) -> None:
-        self._deadlines.discard(job.number)
+        if job.timer:
+            job.timer.cancel()
         with self._lock:
             del self._jobs[job.number]
             if job.remaining:  # not answered, so that some of it may still wait
