@@ -26,7 +26,7 @@ QUEUE_LIMIT = 4096.0
 PERIOD = 15
 """Seconds between two looks of the autoscaler."""
 TOLERANCE = 0.1
-LEAST, MOST = 1, 20
+MIN_PODS, MAX_PODS = 1, 20
 HOUR = 3600
 Series = NDArray[np.float64]
 
@@ -121,8 +121,8 @@ class Autoscaler:
     def decide(self, now: int, pods: Sequence[Pod]) -> int:
         """The number of pods from now on."""
         speed, current = self._speed, len(pods)
-        raw = min(max(self._proposals(pods), default=current), MOST)
-        raw = max(raw, LEAST)
+        raw = min(max(self._proposals(pods), default=current), MAX_PODS)
+        raw = max(raw, MIN_PODS)
         self._wanted.append((now, raw))
         while self._wanted[0][0] <= now - max(speed.window, 1):
             self._wanted.popleft()
@@ -136,7 +136,7 @@ class Autoscaler:
         stable = max(count for _, count in self._wanted)
         before = max(count for at, count in self._history if at > now - speed.down_period)
         bound = math.floor(before * (1 - speed.down_percent / 100))
-        return min(current, max(stable, bound, LEAST))
+        return min(current, max(stable, bound, MIN_PODS))
 
     def _proposals(self, pods: Sequence[Pod]) -> list[int]:
         found = []
@@ -160,7 +160,7 @@ def _average(metric: str, pods: Sequence[Pod]) -> float:
 
 def replay(arrivals: Series, policy: Policy, start: int) -> Outcome:
     """Let traffic through, second by second."""
-    pods = [Pod(0) for _ in range(policy.fixed or LEAST)]
+    pods = [Pod(0) for _ in range(policy.fixed or MIN_PODS)]
     autoscaler, outside = Autoscaler(policy), 0.0
     waits, sizes = np.zeros_like(arrivals), np.zeros_like(arrivals)
     for now, coming in enumerate(arrivals):

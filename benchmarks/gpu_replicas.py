@@ -1,6 +1,6 @@
 """Several processes on one GPU, each with an engine of its own, against one alone: whether the host is in the way.
 
-    python -m benchmarks.gpu_replicas [--seconds 2] [--most 3]
+    python -m benchmarks.gpu_replicas [--seconds 2] [--max-processes 3]
 
 BERT-base shape with random weights, bfloat16. Prints what one process, then two of them and so on reach together while
 the others rest: tokens a second, batches in flight in each as in `benchmarks.gpu`, under load for so long. That several
@@ -43,9 +43,9 @@ Found = tuple[str, int, float]
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the processes have in common. most: of them. seconds: of each round. found: where their rates go."""
+    """What the processes have in common: how many there are, seconds of each round, where their rates go."""
 
-    most: int
+    max_processes: int
     seconds: float
     together: Barrier
     found: Queue[Found]
@@ -58,7 +58,7 @@ def replica(number: int, folder: Path, shared: Shared) -> None:
     for name, lengths in WORK.items():
         batch = random_batch(lengths)
         loaded.run(batch)
-        for count in range(1, shared.most + 1):
+        for count in range(1, shared.max_processes + 1):
             shared.together.wait(MAX_SECONDS)
             if number < count:
                 rate = tokens_within(loaded, batch, shared.seconds) / shared.seconds
@@ -76,21 +76,24 @@ def tokens_within(loaded: Loaded, batch: PackedBatch, seconds: float) -> int:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=2.0, help="of load for each line")
-    parser.add_argument("--most", type=int, default=3, help="processes")
+    parser.add_argument("--max-processes", type=int, default=3)
     options = parser.parse_args()
     spawned = multiprocessing.get_context("spawn")
-    shared = Shared(options.most, options.seconds, spawned.Barrier(options.most), spawned.Queue())
+    shared = Shared(
+        options.max_processes, options.seconds, spawned.Barrier(options.max_processes), spawned.Queue()
+    )
     print(torch.cuda.get_device_name(), flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         BERT_BASE.save(folder)
         processes = [
-            spawned.Process(target=replica, args=(number, folder, shared)) for number in range(options.most)
+            spawned.Process(target=replica, args=(number, folder, shared))
+            for number in range(options.max_processes)
         ]
         for process in processes:
             process.start()
         rates: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
-        for _ in range(len(WORK) * options.most * (options.most + 1) // 2):
+        for _ in range(len(WORK) * options.max_processes * (options.max_processes + 1) // 2):
             work, count, rate = shared.found.get(timeout=MAX_SECONDS)
             rates[work, count].append(rate)
             if len(rates[work, count]) == count:

@@ -22,7 +22,7 @@ from typing import TextIO
 
 from benchmarks.command_line import add_selection, parser_of
 
-LEAST_SECONDS = 20
+MIN_SECONDS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def left_to_do(steps: Sequence[Step], ended: Mapping[str, End], only: str) -> li
 
 def seconds_for(step: Step, remaining: float) -> float | None:
     """What the step may take, None where it no longer fits."""
-    return min(step.limit, remaining) if remaining >= LEAST_SECONDS else None
+    return min(step.limit, remaining) if remaining >= MIN_SECONDS else None
 
 
 def run(step: Step, results: Path, limit: float) -> End:

@@ -115,11 +115,11 @@ async def connected(place: Place, number: int = 0, receive_buffer: int | None = 
 
 @asynccontextmanager
 async def idle(place: Place, chosen: Chosen) -> AsyncIterator[int]:
-    most = min(chosen.idle, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OTHER_FILES)
+    max_sockets = min(chosen.idle, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OTHER_FILES)
     opened: list[socket.socket] = []
     try:
-        for start in range(0, most, AT_ONCE):
-            several = (connected(place, number) for number in range(start, min(start + AT_ONCE, most)))
+        for start in range(0, max_sockets, AT_ONCE):
+            several = (connected(place, number) for number in range(start, min(start + AT_ONCE, max_sockets)))
             found = await asyncio.gather(*several, return_exceptions=True)
             opened += [one for one in found if isinstance(one, socket.socket)]
         yield len(opened)

@@ -76,13 +76,13 @@ def servers(model: Path) -> list[Peer]:
 
 
 def rounds_of(
-    found: Sequence[Running], case: Case, seconds: float, most: int, until: float
+    found: Sequence[Running], case: Case, seconds: float, max_rounds: int, until: float
 ) -> Mapping[str, list[Round]]:
     """At least one round, and none that begins after `until`. Raises RuntimeError where answers are too few."""
     rounds: dict[str, list[Round]] = {server.peer.name: [] for server in found}
     for server in found:
         server.run(case, min(seconds, WARM_UP_SECONDS))
-    for number in range(most):
+    for number in range(max_rounds):
         if number and time.perf_counter() > until:
             break
         for server in found:

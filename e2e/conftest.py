@@ -22,14 +22,14 @@ from e2e.scaled import scaled_spec
 from e2e.services import OPERATOR, PATIENCE_S, Service, operator_pods
 
 # The first run builds Kubernetes, inside the first test that wants a cluster.
-LONGEST_TEST_S = 3600
+MAX_TEST_SECONDS = 3600
 
 MakeService = Callable[[str], Service]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        item.add_marker(pytest.mark.timeout(LONGEST_TEST_S))
+        item.add_marker(pytest.mark.timeout(MAX_TEST_SECONDS))
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from e2e.server import served
 
 # Far more than a client says that asks for one file.
-_LONGEST_BODY = 2**20
+_MAX_BODY_BYTES = 2**20
 _SECONDS = 60
 
 
@@ -27,7 +27,7 @@ def serving(root: Path, address: str) -> Iterator[str]:
 
         def do_POST(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
-            if length > _LONGEST_BODY:
+            if length > _MAX_BODY_BYTES:
                 self.send_error(413)
                 return
             self._answer(self.rfile.read(length))

@@ -30,7 +30,7 @@ MINILM_SPACE = "vs1-0978181612db7ef023ab"
 WEIGHTS = "model.safetensors"
 SIZE = 90_868_376
 KILLS = 30
-MOST_BETWEEN = 1_000_000
+MAX_BYTES_BETWEEN = 1_000_000
 """Bytes from the start of one that is killed to its end."""
 HARD_KILLS = 3
 """Of those; after each the Job waits twice as long before its next try."""
@@ -144,7 +144,7 @@ def test_a_job_that_is_killed_again_and_again_leaves_one_good_model(
     found = service("killed-often")
     found.apply(spec(hub, volume))
     for number in range(KILLS):
-        wait_for_bytes(volume, bytes_in(volume.folder) + points.randrange(1, MOST_BETWEEN), found)
+        wait_for_bytes(volume, bytes_in(volume.folder) + points.randrange(1, MAX_BYTES_BETWEEN), found)
         if number % (KILLS // HARD_KILLS) == 1:
             kill_processes()
         else:

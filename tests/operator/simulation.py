@@ -300,14 +300,14 @@ class Operator:
     simulation: Simulation
     pod_port: int
 
-    async def run(self, *, settles: bool = True, most_passes: int = 60) -> None:
+    async def run(self, *, settles: bool = True, max_passes: int = 60) -> None:
         """A process, until nothing changes any more. Raises Killed when it ends before."""
         self.simulation.died = asyncio.Event()
         async with (
             KubeClient(request_timeout=20) as kube,
             PodClient(tell_timeout=5, check_timeout=5, port=self.pod_port) as pod_client,
         ):
-            for _ in range(most_passes):
+            for _ in range(max_passes):
                 before = self.simulation.writes
                 if settles:
                     self.simulation.settle()
@@ -315,7 +315,7 @@ class Operator:
                 again = await self._pass(kube, pod_client)
                 if self.simulation.writes == before and not again and self.simulation.version == version:
                     return
-        raise AssertionError(f"no end after {most_passes} passes")
+        raise AssertionError(f"no end after {max_passes} passes")
 
     async def _pass(self, kube: KubeClient, pod_client: PodClient) -> bool:
         """Whether another pass is due at once."""

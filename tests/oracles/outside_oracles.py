@@ -20,14 +20,14 @@ def m3(ask: Mapping[str, Any]) -> Any:
         use_fp16=False,
         devices="cpu",
         colbert_dim=ask["columns"],
-        passage_max_length=ask["longest"],
+        passage_max_length=ask["max_length"],
     )
-    lengths = {"max_query_length": ask["longest"], "max_passage_length": ask["longest"]}
+    lengths = {"max_query_length": ask["max_length"], "max_passage_length": ask["max_length"]}
     # Batches of two: sequences are padded in them.
     made = model.encode(
         ask["texts"],
         batch_size=2,
-        max_length=ask["longest"],
+        max_length=ask["max_length"],
         return_dense=True,
         return_sparse=True,
         return_colbert_vecs=True,
@@ -55,8 +55,8 @@ def dense(ask: Mapping[str, Any]) -> Any:
         devices="cpu",
         query_instruction_for_retrieval=ask["instruction"],
         pooling_method=ask["pooling"],
-        query_max_length=ask["longest"],
-        passage_max_length=ask["longest"],
+        query_max_length=ask["max_length"],
+        passage_max_length=ask["max_length"],
     )
     return {
         "queries": model.encode_queries(ask["queries"]).tolist(),
@@ -68,7 +68,7 @@ def reranker(ask: Mapping[str, Any]) -> Any:
     """Scores of pairs, as the model gives them and as probabilities."""
     from FlagEmbedding import FlagReranker
 
-    model = FlagReranker(ask["folder"], use_fp16=False, devices="cpu", max_length=ask["longest"])
+    model = FlagReranker(ask["folder"], use_fp16=False, devices="cpu", max_length=ask["max_length"])
     return [model.compute_score(ask["pairs"], normalize=normalize) for normalize in (False, True)]
 
 

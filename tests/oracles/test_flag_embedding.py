@@ -37,7 +37,7 @@ from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
 pytestmark = needs_oracles
 
-LONGEST = 40
+MAX_LENGTH = 40
 ASK = "find what answers: "
 # Of dense, sparse and ColBERT.
 WEIGHTS = (None, (0.4, 0.2, 0.4), (1.0, 0.3, 2.0), (0.0, 1.0, 0.0))
@@ -112,13 +112,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, An
         asks[pooling] = dense_ask(home / pooling, pooling)
     for family in ("bert", "xlm-roberta"):
         asks[family] = reranker_ask(home / family, family)
-    said = answers([{"folder": str(home / name), "longest": LONGEST} | ask for name, ask in asks.items()])
+    said = answers(
+        [{"folder": str(home / name), "max_length": MAX_LENGTH} | ask for name, ask in asks.items()]
+    )
     return {name: (home / name, answer) for name, answer in zip(asks, said, strict=True)}
 
 
 def served(folder: Path, engine: str) -> Runner:
     # A model's own length is what FlagEmbedding is told.
-    model = {"source": str(folder), "max_length": LONGEST}
+    model = {"source": str(folder), "max_length": MAX_LENGTH}
     return load_runner(load_config(flags={"model": model, "engine": {"kind": engine, "threads": 1}}))
 
 

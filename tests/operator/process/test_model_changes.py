@@ -266,7 +266,7 @@ async def change_with(
     for step in earlier:
         simulation.user_applies(step)
         with suppress(Killed, AssertionError):
-            await operator.run(most_passes=2)
+            await operator.run(max_passes=2)
     simulation.user_applies(last)
     await to_the_end(running)
     assert client.problems == []
@@ -347,7 +347,7 @@ async def test_whatever_is_changed_in_whatever_order_the_end_is_what_the_last_ma
                 simulation.user_applies(wanted)
                 # A part of the way only, so that the next change comes in the middle of this one.
                 with suppress(Killed, AssertionError):
-                    await operator.run(most_passes=3)
+                    await operator.run(max_passes=3)
             simulation.fails_at = frozenset()
             await to_the_end(running)
             assert client.problems == []

@@ -38,11 +38,11 @@ pytestmark = [
 ]
 
 # Of all kernels together. A form takes the compiler up to some seconds.
-MOST_AT_START = 30
+MAX_AT_START = 30
 # Batches that no graph is for may have any number of tokens: a multiple of 16 or not, or one.
-MOST_LATER = 15
+MAX_LATER = 15
 # Bytes of a thread: four of its 240 registers.
-MOST_ON_STACK = 16
+MAX_ON_STACK = 16
 
 
 class Forms:
@@ -158,13 +158,13 @@ def test_a_start_compiles_few_forms_of_kernels_and_batches_without_a_graph_add_f
         ]:
             run(DeviceBatch.over(torch.zeros(capacity.integers, dtype=torch.int32), capacity))
         at_start = forms.by_kernel.total()
-        assert 5 < at_start <= MOST_AT_START, forms.by_kernel
+        assert 5 < at_start <= MAX_AT_START, forms.by_kernel
         source = np.random.default_rng(1)
         for sequences in range(1, 60):
             lengths = source.integers(1, 40, sequences)
             batch = PackedBatch.pack([source.integers(0, VOCABULARY, n).astype(np.int32) for n in lengths])
             run(bring(batch, torch.device("cpu")))
-    assert forms.by_kernel.total() - at_start <= MOST_LATER, forms.by_kernel
+    assert forms.by_kernel.total() - at_start <= MAX_LATER, forms.by_kernel
 
 
 @pytest.mark.usefixtures("_hopper")
@@ -240,4 +240,4 @@ def test_the_product_for_hopper_fits_and_keeps_its_sums_in_registers(
     # What registers have no room for is on the stack: the sums would be 512 bytes of a thread.
     on_stack = re.search(r"STACK:(\d+)", usage)
     assert on_stack is not None
-    assert int(on_stack[1]) <= MOST_ON_STACK
+    assert int(on_stack[1]) <= MAX_ON_STACK

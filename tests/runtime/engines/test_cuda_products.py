@@ -28,7 +28,7 @@ if why_not_hopper(torch.empty(128, 64, dtype=torch.bfloat16, device=CUDA)) is no
 from embedserve_runtime.engines.torch.fused.eight_bit_rows import in_eight_bit  # noqa: E402  needs Triton
 
 E4M3, INT8 = torch.float8_e4m3fn, torch.int8
-LARGEST = {E4M3: 448.0, INT8: 127.0}
+MAX_VALUES = {E4M3: 448.0, INT8: 127.0}
 ACTIVATIONS: dict[int, Callable[[Tensor], Tensor]] = {
     -1: lambda x: x,
     0: functional.gelu,
@@ -37,7 +37,7 @@ ACTIVATIONS: dict[int, Callable[[Tensor], Tensor]] = {
     3: functional.silu,
 }
 # Of the result to its length: what rounding the result to 16 bit or to e4m3 makes of it.
-MOST_ERROR_16, MOST_ERROR_E4M3 = 0.004, 0.04
+MAX_ERROR_16, MAX_ERROR_E4M3 = 0.004, 0.04
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class Operand:
     def random(cls, rows: int, depth: int, dtype: torch.dtype, seed: int) -> Operand:
         source = torch.Generator(CUDA).manual_seed(seed)
         wide = torch.randn((rows, depth), device=CUDA, generator=source) / depth**0.25
-        if dtype not in LARGEST:
+        if dtype not in MAX_VALUES:
             values = wide.to(dtype)
             return cls(values, values.float())
-        scales = wide.abs().amax(1) / LARGEST[dtype]
+        scales = wide.abs().amax(1) / MAX_VALUES[dtype]
         scaled = wide / scales[:, None]
         values = (scaled.round() if dtype == INT8 else scaled).to(dtype)
         return cls(values, values.float() * scales[:, None], scales)
@@ -94,7 +94,7 @@ def test_any_number_of_rows_gives_the_product_in_float32(dtype: torch.dtype, row
     # The rows below are not the product's to write.
     out = torch.full((rows + 1, product.columns), 7.0, device=CUDA, dtype=wide)
     product(left.values, out[:rows], eight=sides(left, right))
-    assert error(out[:rows], result(left, right, bias, 0, gated)) < MOST_ERROR_16
+    assert error(out[:rows], result(left, right, bias, 0, gated)) < MAX_ERROR_16
     assert bool((out[rows] == 7.0).all())
 
 
@@ -105,7 +105,7 @@ def test_every_activation_is_that_of_torch(kind: int, has_bias: bool) -> None:
     bias = 3 * torch.randn(128, device=CUDA).to(torch.bfloat16) if has_bias else None
     out = torch.empty((300, 128), device=CUDA, dtype=torch.bfloat16)
     HopperProduct(right.values, bias, kind=kind)(left.values, out)
-    assert error(out, result(left, right, bias, kind, False)) < MOST_ERROR_16
+    assert error(out, result(left, right, bias, kind, False)) < MAX_ERROR_16
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, E4M3, INT8], ids=str)
@@ -114,7 +114,7 @@ def test_a_residual_is_added_also_where_the_result_overwrites_it(dtype: torch.dt
     residual = torch.randn((5000, 256), device=CUDA).to(torch.bfloat16)
     want = result(left, right, None, -1, False) + residual.float()
     HopperProduct(right.values, None)(left.values, residual, residual=residual, eight=sides(left, right))
-    assert error(residual, want) < MOST_ERROR_16
+    assert error(residual, want) < MAX_ERROR_16
 
 
 @pytest.mark.parametrize("rows", [1000, 5000], ids=["few rows", "many rows"])
@@ -131,10 +131,10 @@ def test_rows_without_scales_are_the_numbers_that_they_say(rows: int, adds: bool
     want = narrow.float() @ (values.float() * scales[:, None]).T + bias
     product = EightBitProduct(Linear(weight, bias), torch.bfloat16, kind=EightBit.FP8)
     if residual is None:
-        assert error(product(narrow), want) < MOST_ERROR_16
+        assert error(product(narrow), want) < MAX_ERROR_16
     else:
         want += residual.float()
-        assert error(product.onto(narrow, residual), want) < MOST_ERROR_16
+        assert error(product.onto(narrow, residual), want) < MAX_ERROR_16
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, E4M3, INT8], ids=str)
@@ -152,7 +152,7 @@ def test_a_deferred_residual_is_normed_where_it_is_added(
     assert residual.sums is sums
     product = HopperProduct(right.values, add_norm_bias(norm, bias))
     product(left.values, sums, residual=residual, eight=sides(left, right))
-    assert error(sums, want) < MOST_ERROR_16
+    assert error(sums, want) < MAX_ERROR_16
 
 
 @pytest.mark.parametrize("dtype", [E4M3, INT8], ids=str)
@@ -171,11 +171,11 @@ def test_a_result_in_e4m3_has_the_scale_of_its_bound_and_stays_within(
     eight = EightBitSides(left.scales, right.scales, lengths, scales, Bounds(longest, 0.0, longest, 0.0))
     product(left.values, out, eight=eight)
     bound = (lengths * longest) ** (2 if gated else 1)
-    torch.testing.assert_close(scales, bound / LARGEST[E4M3])
+    torch.testing.assert_close(scales, bound / MAX_VALUES[E4M3])
     want = result(left, right, None, 0, gated)
     assert bool((want.abs() <= bound[:, None]).all())
     # Numbers so far below the bound that e4m3 has few digits for them are most of what is lost.
-    assert error(out.float() * scales[:, None], want) < MOST_ERROR_E4M3
+    assert error(out.float() * scales[:, None], want) < MAX_ERROR_E4M3
 
 
 @pytest.mark.parametrize("dtype", [E4M3, INT8], ids=str)
@@ -195,9 +195,9 @@ def test_a_row_whose_bound_float16_has_no_room_for_is_no_number_and_a_tiny_one_i
     HopperProduct(right.values, None, kind=0)(left.values, out, eight=eight)
     got, want = out.float() * scales[:, None], result(left, right, None, 0, False)
     assert bool(got[7].isnan().all())
-    assert error(got[9], want[9]) < MOST_ERROR_E4M3
+    assert error(got[9], want[9]) < MAX_ERROR_E4M3
     others = torch.arange(300, device=CUDA) != 7
-    assert error(got[others], want[others]) < MOST_ERROR_E4M3
+    assert error(got[others], want[others]) < MAX_ERROR_E4M3
 
 
 @pytest.mark.parametrize("more", [-1, 0, 5])
@@ -210,4 +210,4 @@ def test_few_rows_and_many_give_the_same_product(more: int, gated: bool) -> None
     left = Operand.random(operations.MIN_TOKENS_ON_HOPPER + more, 96, torch.bfloat16, 1)
     got = operations.ActivatedProduct(linear, Activation.GELU, gated)(left.values)
     # The library rounds once more before its activation.
-    assert error(got, result(left, right, linear.bias, 0, gated)) < 2 * MOST_ERROR_16
+    assert error(got, result(left, right, linear.bias, 0, gated)) < 2 * MAX_ERROR_16

@@ -37,7 +37,7 @@ flags = {"model": {"source": folder}, "engine": {"kind": engine, "precision": pr
 runner = runners.load_runner(load_config(flags=flags))
 print((kilobytes("VmHWM") - before) * 1024)
 """
-MOST = 1.3  # of the model's size in the precision in which it runs
+MAX_PEAK = 1.3  # of the model's size in the precision in which it runs
 
 
 @pytest.fixture(scope="module")
@@ -72,4 +72,4 @@ def test_loading_takes_at_most_a_third_more_than_the_model(
         capture_output=True,
         text=True,
     ).stdout
-    assert int(peak) <= MOST * parameters * bytes_each
+    assert int(peak) <= MAX_PEAK * parameters * bytes_each

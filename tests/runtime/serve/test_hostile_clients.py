@@ -21,7 +21,7 @@ from tests.runtime.serve.wire import request as request_of
 from tests.support.models import small_minilm
 
 MIB = 2**20
-MOST_BODY = MIB
+MAX_BODY_BYTES = MIB
 FLOOD = 16 * MIB
 GROWTH = 20 * MIB
 IDLE = 2_000
@@ -41,7 +41,9 @@ def running(model: Path) -> Iterator[Target]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the server's too, which is its child
     try:
-        with target(model, model.parent / "hostile", {"server": {"max_body_bytes": MOST_BODY}}) as started:
+        with target(
+            model, model.parent / "hostile", {"server": {"max_body_bytes": MAX_BODY_BYTES}}
+        ) as started:
             yield started
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -19,7 +19,7 @@ else:
     from backports import zstd
 
 MIB = 2**20
-MOST_BODY = MIB
+MAX_BODY_BYTES = MIB
 BOMB = 256 * MIB
 BODY = json.dumps({"inputs": ["some text", "and another"]}).encode()
 JSON = "content-type: application/json"
@@ -28,7 +28,9 @@ JSON = "content-type: application/json"
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("encodings")
-    with target(small_minilm(folder / "model"), folder, {"server": {"max_body_bytes": MOST_BODY}}) as started:
+    with target(
+        small_minilm(folder / "model"), folder, {"server": {"max_body_bytes": MAX_BODY_BYTES}}
+    ) as started:
         yield started
 
 
@@ -88,7 +90,7 @@ def test_gzip_of_several_members_is_their_texts_one_after_the_other(server: Targ
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
 def test_what_unpacks_beyond_the_limit_is_413_before_it_is_unpacked(server: Target, encoding: str) -> None:
     bomb = gzip_bomb() if encoding == "gzip" else zstd_bomb()
-    assert len(bomb) < MOST_BODY
+    assert len(bomb) < MAX_BODY_BYTES
     server.check_good()
     with server.growth() as growth, server.counts_one(413, "/embed"):
         answer = server.ask(request("POST", "/embed", JSON, f"content-encoding: {encoding}", body=bomb))
@@ -97,7 +99,7 @@ def test_what_unpacks_beyond_the_limit_is_413_before_it_is_unpacked(server: Targ
 
 
 def test_a_packed_body_beyond_the_limit_is_413(server: Target) -> None:
-    packed = b"\x1f\x8b" + b"a" * MOST_BODY
+    packed = b"\x1f\x8b" + b"a" * MAX_BODY_BYTES
     answer = server.ask(request("POST", "/embed", JSON, "content-encoding: gzip", body=packed))
     assert answer.status == 413, answer
 

@@ -25,7 +25,7 @@ limits.HEAD_SECONDS = limits.BODY_SECONDS = limits.WRITE_SECONDS = limits.IDLE_S
 """
 # A byte in so many seconds is well within any limit of silence, and all of it well beyond the whole limit.
 PACE_SECONDS = 0.1
-MOST_BYTES = 300
+MAX_BYTES = 300
 INPUTS = 5_000
 """Their vectors are 23 MB, several times what the kernel holds for a connection."""
 LARGE = {"inputs": ["a"] * INPUTS}
@@ -53,11 +53,11 @@ def server(running: Target) -> Iterator[Target]:
 
 def drip(wire: Wire, piece: bytes) -> int:
     """Send the same at a pace until the server says something; how often it was sent."""
-    for sent in range(MOST_BYTES):
+    for sent in range(MAX_BYTES):
         if wire.is_readable(PACE_SECONDS):
             return sent
         wire.send_or_be_cut(piece)
-    raise AssertionError(f"{MOST_BYTES} times {piece!r} were taken without an answer")
+    raise AssertionError(f"{MAX_BYTES} times {piece!r} were taken without an answer")
 
 
 UNENDING = {

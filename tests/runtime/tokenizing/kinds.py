@@ -155,7 +155,10 @@ def ours(kind: str, max_length: int, *, pair_types: bool = True) -> TextTokenize
 
 @cache
 def transformers_of(kind: str, side: Side) -> PreTrainedTokenizerFast:
-    """The oracle: transformers' fast tokenizer around the same file."""
+    """Return the oracle of what is done with ids: special tokens, token types, pairs, prompts and truncation.
+
+    The ids of a text come from the library that the runtime uses too; `independent.py` is their oracle.
+    """
     names = {"unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
     if kind == "minilm":
         names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}

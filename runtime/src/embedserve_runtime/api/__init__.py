@@ -1,4 +1,4 @@
-"""Serves the HTTP API on top of `service`, with a router for each dialect.
+"""Serves the HTTP API, with a router for each dialect.
 
 app                    the FastAPI applications of the serving ports and of the management port
 routers                the routes, one module for each dialect

@@ -1,4 +1,4 @@
-"""Measures how fast a model runs on this machine, for `embedserve bench`.
+"""Measures a model without HTTP for `embedserve bench`.
 
 bench            one run: loads the model, measures, suggests settings
 texts            the texts that are embedded: a file of the user's, or a built-in mix of lengths

@@ -1,4 +1,4 @@
-"""Implements the `embedserve` command line.
+"""Implements the command line.
 
 cli            the entry point: reads the settings, runs a command, reports its error
 arguments      the arguments of all commands

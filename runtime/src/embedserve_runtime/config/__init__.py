@@ -1,7 +1,8 @@
-"""Defines every setting of the runtime in one model, which is the contract with the operator.
+"""Reads every setting into one model.
 
-Later sources win: defaults, the YAML file (`--config`), environment (`EMBEDSERVE_BATCHING__MAX_BATCH_TOKENS`),
-command-line flags. Unknown keys stop the start. No other room reads environment variables.
+That model is the contract with the operator. Later sources win: defaults, the YAML file (`--config`), environment
+(`EMBEDSERVE_BATCHING__MAX_BATCH_TOKENS`), command-line flags. Unknown keys stop the start. No other room reads
+environment variables.
 
     base     the base class of all groups of settings
     model    which model is served, and where it comes from

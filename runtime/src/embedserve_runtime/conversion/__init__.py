@@ -1,4 +1,6 @@
-"""The conversion of a model to a stored ONNX artifact in several precisions, each compared with float32.
+"""Converts a model to a stored ONNX artifact.
+
+The artifact has the model in several precisions, each compared with float32.
 
     converting     the whole conversion; called by `embedserve convert`
     exporting      models of unsupported families, exported by torch and compared with it

@@ -1,4 +1,4 @@
-"""The machine's CPUs: their features, their quota, their split between the engine's threads.
+"""Fits the process to the machine's CPUs.
 
 features      which arithmetic the processor has
 quota         how many CPUs the process may use

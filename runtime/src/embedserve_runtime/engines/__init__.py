@@ -1,1 +1,1 @@
-"""How an encoder runs: packed token ids in, packed hidden states out."""
+"""Runs packed token ids through an encoder to packed hidden states."""

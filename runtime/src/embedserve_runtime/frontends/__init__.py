@@ -1,4 +1,6 @@
-"""Front-end processes: N of them speak HTTP and tokenise, one process schedules and runs the engine.
+"""Runs front ends in this process or in several.
+
+Where there are several, each of them speaks HTTP and tokenizes, and one process schedules and runs the engine.
 
     front_end          the interface of whatever answers clients, and the values it is given
     in_process         the engine's process answers itself

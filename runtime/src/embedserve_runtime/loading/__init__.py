@@ -1,1 +1,1 @@
-"""The stages from settings to the runners of a model."""
+"""Builds the runners of a model from the settings."""

@@ -1,4 +1,6 @@
-"""Holds single-pass loops that numba compiles; docs/loops.md has the rules.
+"""Holds single-pass loops that numba compiles.
+
+docs/loops.md has the rules.
 
     targets       the processors that code is compiled for, and the folder where it is cached
     jit           the decorator `loop`

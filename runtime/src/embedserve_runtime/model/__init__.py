@@ -1,1 +1,1 @@
-"""What a model is: its files, its description, its identity."""
+"""Describes a model from its files."""

@@ -1,4 +1,4 @@
-"""Whether reduced precision gives the vectors of the full one: on which texts, by which numbers.
+"""Measures how near vectors are to those of float32.
 
     corpus      the texts, and which of them are enough for a model of some size
     measures    numbers of two sets of vectors, and the judgement: pure functions on arrays

@@ -1,4 +1,6 @@
-"""Serves the gRPC API on top of `service`; docs/grpc.md says what calls mean.
+"""Serves the gRPC API as one more front end.
+
+docs/grpc.md says what calls mean.
 
 server           the ports, with all services
 front_end        the ports as a front end of the process

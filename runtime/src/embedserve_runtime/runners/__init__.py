@@ -1,1 +1,1 @@
-"""A loaded model behind one call: its engine with its heads."""
+"""Runs a loaded model, its engine with its heads, behind one call."""

@@ -1,4 +1,4 @@
-"""The scheduler: it decides which inputs run together.
+"""Forms token-budget batches from queued requests.
 
     policy        the rules, one synchronous class without clock or thread
     batches       requests, scheduled batches and their outcomes

@@ -1,4 +1,6 @@
-"""The HTTP server: uvicorn with httptools, run inside the event loop of the process. Knows no route and no model.
+"""Runs uvicorn in the process's event loop.
+
+It parses with httptools, and knows no route and no model.
 
 limits       bounds on bytes, connections and time
 sockets      listening sockets, alone on a port or sharing it

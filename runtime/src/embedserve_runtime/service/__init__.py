@@ -1,4 +1,6 @@
-"""Answers requests: prompt -> tokens -> batches -> results -> truncation, scores, normalisation.
+"""Decides what a request means, in no dialect.
+
+Prompt -> tokens -> batches -> results -> truncation, scores, normalization.
 
 Every dialect of the API comes through here, so what a request means is decided once. This room knows no HTTP.
 

@@ -1,4 +1,4 @@
-"""Reports what the runtime does.
+"""Reports what the process does.
 
 logs         JSON lines on standard error
 redaction    keeps secrets out of them

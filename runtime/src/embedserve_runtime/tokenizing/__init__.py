@@ -1,4 +1,6 @@
-"""Tokenizes inputs into the token ids that the model reads; docs/tokenizing.md has the rules of truncation.
+"""Tokenizes inputs into the ids that the model reads.
+
+docs/tokenizing.md has the rules of truncation.
 
     input_encoders      queries and documents to sequences
     texts               single texts with their prompt, and id arrays

@@ -1,0 +1,52 @@
+"""The rooms of the package: few files at its top, one job each, told in one sentence in the code and on the page."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import embedserve_operator
+import embedserve_runtime
+
+PACKAGE = Path(embedserve_runtime.__file__).parent
+OPERATOR = Path(embedserve_operator.__file__).parent
+PAGE = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
+ROOMS = sorted(path.parent for path in PACKAGE.glob("*/__init__.py"))
+
+
+def test_only_what_every_room_may_know_stands_at_the_top() -> None:
+    assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "errors.py"}
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_a_room_has_one_job_and_the_page_says_the_same(room: Path) -> None:
+    docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) or ""
+    job = docstring.partition("\n")[0].removesuffix(".")
+    assert job
+    assert " and " not in job
+    assert f"| `{room.name}/` | {job}" in PAGE
+
+
+def test_the_diagrams_of_a_request_and_of_an_event_name_modules_that_exist() -> None:
+    diagrams = re.findall(r"```mermaid\n(.*?)```", PAGE, re.DOTALL)
+    for package, diagram in zip((PACKAGE, OPERATOR), diagrams, strict=True):
+        nodes = re.findall(r"\[\(?([a-z_]+/[^\])]+)", diagram)
+        modules = [module for node in nodes for module in node.split(", ")]
+        assert len(modules) > 5
+        assert [module for module in modules if not any(package.glob(f"{module}.py"))] == []
+
+
+def test_where_to_change_what_names_files_that_exist() -> None:
+    section = PAGE.partition("## Where would I change X?")[2].partition("\n## ")[0]
+    rows = [line.split("|")[2:4] for line in section.splitlines() if line.startswith("|")][2:]
+    assert len(rows) == 10
+    for row in rows:
+        named = [
+            (package, re.findall(r"`([^`]+)`", cell))
+            for package, cell in zip((PACKAGE, OPERATOR), row, strict=True)
+        ]
+        assert any(paths for _, paths in named)
+        assert [path for package, paths in named for path in paths if not (package / path).exists()] == []
