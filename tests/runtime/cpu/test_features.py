@@ -71,5 +71,10 @@ def test_products_in_bfloat16_are_those_of_arm(
     assert has_bfloat16_products() is want
 
 
-def test_this_machine_has_a_name_that_does_not_change() -> None:
-    assert instruction_set() == instruction_set()
+def test_the_name_is_that_of_the_machine_that_the_process_runs_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(X86)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(features, "CPU_INFO", tmp_path / "cpuinfo")
+    assert instruction_set() == "x86-64/avx512-vnni"

@@ -1,8 +1,11 @@
-"""Rows of JinaBERT. transformers has no such model, so the reference is written here, from the public description.
+"""Rows of JinaBERT, version 2. The reference is a forward pass in plain torch, written here from public descriptions.
 
-Plain torch on one sequence at a time: no engine's code, no family's code. It says how the public repositories
-jinaai/jina-bert-implementation and jinaai/jina-bert-v2-qk-post-norm compute, as read from descriptions of them; it
-was not run against their code, which these tests cannot load.
+It runs one sequence at a time and shares no code with the engines or the families. It is not upstream's own code:
+jinaai/jina-bert-implementation and jinaai/jina-bert-v2-qk-post-norm are code on a hub, and no package was found that
+has it and could be pinned (transformers has version 3 only, which is another architecture; vLLM has a port, and takes
+gigabytes). By reading, the rows of `code` agree with the port of the second repository that was proposed to
+transformers (JinaBertSelfAttention, JinaBertLayer, rebuild_alibi_tensor), and the others with the gated MLP of
+MosaicBERT, on which the first is built. Neither was run.
 """
 
 from __future__ import annotations
