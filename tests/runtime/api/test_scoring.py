@@ -16,6 +16,7 @@ from tests.runtime.serve_kit import (
     SEP,
     SPACE,
     VOCABULARY,
+    Run,
     bench,
     card_of,
     classifier_of,
@@ -64,6 +65,51 @@ async def test_rerank_gives_the_models_scores_of_the_pairs(raw: bool) -> None:
     for item in content:
         assert item["score"] == pytest.approx(want_scores[item["index"]], rel=1e-5)
         assert item["text"] == DOCUMENTS[item["index"]]
+
+
+# Documents of 1 to 6 words, the shortest first, make pairs of 6 to 11 tokens.
+GROWING = [" ".join(["hello"] * words) for words in range(1, 7)]
+STEEP = {
+    "above 17, where the sigmoid of float32 is 1": 3.0,
+    "below -17": -3.0,
+    "above 37, as that of float64": 10.0,
+}
+
+
+def logits_by_length(step: float) -> Run:
+    return lambda batch: np.asarray(step * batch.lengths[:, None], dtype=np.float32)
+
+
+@pytest.mark.parametrize("step", STEEP.values(), ids=STEEP)
+async def test_documents_are_ranked_by_logit_where_their_scores_are_the_same(step: float) -> None:
+    want = [*range(len(GROWING))][:: -1 if step > 0 else 1]
+    async with bench(logits_by_length(step), card=RERANKER) as server:
+        tei = await server.client.post("/rerank", json={"query": QUERY, "texts": GROWING})
+        best = {"query": QUERY, "documents": GROWING, "top_n": 3}
+        cohere = [await server.client.post(f"/v{version}/rerank", json=best) for version in (1, 2)]
+    assert [item["index"] for item in tei.json()] == want
+    for answer in cohere:
+        assert [item["index"] for item in answer.json()["results"]] == want[:3]
+
+
+async def test_scores_near_0_and_1_differ_as_their_logits_do() -> None:
+    async with bench(logits_by_length(3), card=RERANKER) as server:
+        near_1 = (await server.client.post("/rerank", json={"query": QUERY, "texts": GROWING})).json()
+    async with bench(logits_by_length(-3), card=RERANKER) as server:
+        near_0 = (await server.client.post("/rerank", json={"query": QUERY, "texts": GROWING})).json()
+    for item in near_0:
+        logit = -3.0 * (6 + item["index"])
+        assert item["score"] == pytest.approx(np.exp(logit) / (1 + np.exp(logit)), rel=1e-9)
+    assert len({item["score"] for item in near_1}) == len(GROWING)
+
+
+@pytest.mark.parametrize("scores", [ScoreFunction.SOFTMAX, ScoreFunction.SIGMOID])
+async def test_labels_are_ranked_by_logit_where_their_scores_are_the_same(scores: ScoreFunction) -> None:
+    steep = np.array([40.0, 60.0, -900.0, -800.0], dtype=np.float32)
+    card = classifier_of("a", "b", "c", "d", scores=scores)
+    async with bench(lambda batch: np.tile(steep, (len(batch.lengths), 1)), card=card) as server:
+        (labels,) = (await server.client.post("/predict", json={"inputs": [["hello"]]})).json()
+    assert [entry["label"] for entry in labels] == ["b", "a", "d", "c"]
 
 
 @pytest.mark.parametrize(("path", "version"), [("/v1/rerank", "1"), ("/v2/rerank", "2")])

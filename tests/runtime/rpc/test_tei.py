@@ -101,6 +101,13 @@ async def test_ranks_are_those_of_the_http_route() -> None:
     assert [rank.score for rank in answer.ranks] == pytest.approx([item["score"] for item in want], rel=1e-6)
 
 
+async def test_texts_are_ranked_by_logit_where_their_scores_are_the_same() -> None:
+    texts = [" ".join(["hello"] * words) for words in range(1, 7)]
+    async with served(lambda batch: 3 * batch.lengths[:, None].astype(np.float32), card=RERANKER) as server:
+        answer = await server.client.ask("tei.v1.Rerank/Rerank", query=QUERY, texts=texts)
+    assert [rank.index for rank in answer.ranks] == [5, 4, 3, 2, 1, 0]
+
+
 async def test_a_stream_of_texts_is_ranked_as_one_request_and_its_first_message_decides() -> None:
     fields = [{"query": QUERY, "text": text, "raw_scores": place == 0} for place, text in enumerate(TEXTS)]
     async with served(card=RERANKER) as server:

@@ -67,7 +67,7 @@ def write_openai_base64(vectors: FloatArray, first: int) -> bytes:
     return b"[" + b",".join(items) + b"]"
 
 
-def format_numbers(values: FloatArray) -> list[bytes]:
+def format_numbers(values: NDArray[np.floating]) -> list[bytes]:
     """Format each number of a vector as JSON."""
     return orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].split(b",")
 

@@ -47,7 +47,7 @@ async def _embed_probes(service: EmbeddingService, texts: Sequence[str]) -> Floa
     if output is Output.LOGITS:
         ranks = size == 1
         items = [Pair(PROBES[0], text) if ranks else text for text in texts]
-        return (await service.score(ScoreQuery(items, ranks=ranks, raw=True, truncate=True))).scores
+        return (await service.score(ScoreQuery(items, ranks=ranks, raw=True, truncate=True))).logits
     embedded = await service.embed(EmbedQuery(inputs=[*texts], truncate=True, outputs=output))
     if output is Output.SPARSE:
         return np.stack([_to_dense(vector, size) for vector in embedded.sparse])

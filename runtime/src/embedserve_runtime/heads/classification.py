@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.heads import dense
-from embedserve_runtime.heads.activations import sigmoid
 from embedserve_runtime.heads.layers import LoadedLayer, apply_layers
 from embedserve_runtime.model.heads.description import ClassifierHead, ScoreFunction
+
+ScoreArray = NDArray[np.float32] | NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,15 +43,19 @@ def find_last_tokens(batch: PackedBatch, padding: int) -> NDArray[np.int64]:
     return last
 
 
-def apply_score_function(values: FloatArray, function: ScoreFunction) -> FloatArray:
-    """Turn logits (sequences, labels) into scores of the same shape."""
-    match function:
-        case ScoreFunction.IDENTITY:
-            return values
-        case ScoreFunction.SIGMOID:
-            return sigmoid(values)
-        case ScoreFunction.SOFTMAX:
-            # The largest is subtracted first: exp overflows from 89 on.
-            powers = np.exp(values - values.max(axis=1, keepdims=True))
-            shares: FloatArray = powers / powers.sum(axis=1, keepdims=True)
-            return shares
+def apply_score_function(logits: FloatArray, function: ScoreFunction) -> ScoreArray:
+    """Turn logits (sequences, labels) into scores of the same shape, in float64 unless they stay as they are.
+
+    In float32 the sigmoid of every logit above 17 is 1, so that a client could no longer tell good documents apart.
+    """
+    if function is ScoreFunction.IDENTITY:
+        return logits
+    values = logits.astype(np.float64)
+    if function is ScoreFunction.SIGMOID:
+        # Overflows on neither side, and is exact to the last places near 0 and near 1.
+        scores: ScoreArray = np.exp(-np.logaddexp(0.0, -values))
+        return scores
+    # The largest is subtracted first: exp overflows from 710 on.
+    powers = np.exp(values - values.max(axis=1, keepdims=True))
+    shares: ScoreArray = powers / powers.sum(axis=1, keepdims=True)
+    return shares

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from types import MappingProxyType
 
-import numpy as np
-
 from embedserve_runtime.api.inputs import record_inputs
 from embedserve_runtime.api.routers.tei import compute_byte_offsets
 from embedserve_runtime.engines.results import Output
@@ -129,7 +127,7 @@ async def _predict(
     row = scored.scores[0]
     predictions = [
         pb.Prediction(score=float(row[column]), label=scored.labels[column])
-        for column in np.argsort(-row, kind="stable").tolist()
+        for column in scored.rank_labels()[0].tolist()
     ]
     message = pb.PredictResponse(predictions=predictions, metadata=_build_metadata(scored.usage))
     return Response(message, scored.usage)
@@ -177,7 +175,7 @@ async def _rerank(
             text=pairs[place].second if request.return_text else None,
             score=float(scored.scores[place, 0]),
         )
-        for place in scored.ranking().tolist()
+        for place in scored.rank_items().tolist()
     ]
     return Response(pb.RerankResponse(ranks=ranks, metadata=_build_metadata(scored.usage)), scored.usage)
 

@@ -49,8 +49,9 @@ async def rank(service: EmbeddingService, query: ScoreQuery) -> ScoreResult:
         scores = await service.run_in_thread(lambda: _compute_scores(vector_pairs, raw=query.raw))
     if not np.isfinite(scores).all():
         raise NotFinite("a product of the vectors is not a finite number; no score is returned")
+    rows = scores[:, None]
     return ScoreResult(
-        scores[:, None], ("relevance",), merge_usage(embedded_queries.usage, embedded_documents.usage)
+        rows, rows, ("relevance",), merge_usage(embedded_queries.usage, embedded_documents.usage)
     )
 
 

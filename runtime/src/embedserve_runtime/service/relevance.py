@@ -149,7 +149,7 @@ async def _score_pairs(
             timeout=query.timeout,
         )
     )
-    return {Measure.CROSS_ENCODER: scored.scores[:, 0]}, scored.usage
+    return {Measure.CROSS_ENCODER: scored.logits[:, 0]}, scored.usage
 
 
 async def _score_vectors(

@@ -140,9 +140,8 @@ class EmbeddingService:
         logits = results.logits
         assert logits is not None, "asked for"
         check_finite((logits,))
-        return ScoreResult(
-            logits if query.raw else apply_score_function(logits, head.scores), head.labels, usage
-        )
+        scores = logits if query.raw else apply_score_function(logits, head.scores)
+        return ScoreResult(scores, logits, head.labels, usage)
 
     async def locate(self, query: EmbedQuery) -> list[list[Token]]:
         """Return the tokens that `embed` makes of the inputs, with their places in prompt + input."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.results import Output, SparseVector
+from embedserve_runtime.heads.classification import ScoreArray
 from embedserve_runtime.heads.late_chunking import Span
 from embedserve_runtime.tokenizing import Input, Side
 
@@ -118,12 +119,21 @@ class ScoreQuery(Struct, frozen=True):
 
 
 class ScoreResult(Struct, frozen=True):
-    """Scores of items: float32, finite, (items, labels), the columns in the order of `labels`."""
+    """Scores of items: finite, (items, labels), the columns in the order of `labels`.
 
-    scores: FloatArray
+    logits: float32, of the same shape, the values that an activation turned into `scores`, or `scores` themselves where
+    there was none. They decide every order: different logits can have the same score.
+    """
+
+    scores: ScoreArray
+    logits: FloatArray
     labels: Sequence[str]
     usage: Usage
 
-    def ranking(self) -> NDArray[np.intp]:
+    def rank_items(self) -> NDArray[np.intp]:
         """Return the indices of the items, the best first by the first label; equal ones in their order."""
-        return np.argsort(-self.scores[:, 0], kind="stable")
+        return np.argsort(-self.logits[:, 0], kind="stable")
+
+    def rank_labels(self) -> NDArray[np.intp]:
+        """Return for each item the indices of the labels, the most likely first; (items, labels)."""
+        return np.argsort(-self.logits, axis=1, kind="stable")

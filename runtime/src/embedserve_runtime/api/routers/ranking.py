@@ -70,7 +70,7 @@ async def _rerank(request: Request, body: RankBody, version: Literal["1", "2"]) 
             relevance_score=float(scored.scores[place, 0]),
             document=RankDocument(text=texts[place]) if body.return_documents else None,
         )
-        for place in scored.ranking()[: body.top_n].tolist()
+        for place in scored.rank_items()[: body.top_n].tolist()
     ]
     tokens = scored.usage.tokens
     answer = RankAnswer(

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import orjson
 
 from embedserve_runtime.api.context import RequestContext
@@ -82,7 +81,7 @@ def rerank_task(context: RequestContext, body: RerankBody) -> TeiTask:
         service.check_room(count)  # before a pair is made for each text
         query = _score_query(context, body, [Pair(body.query, text) for text in body.texts], ranks=True)
         scored = await rank(service, query)
-        places = scored.ranking()
+        places = scored.rank_items()
         items = (
             b'{"index":%d,"score":%b%b}'
             % (place, score, b',"text":' + orjson.dumps(body.texts[place]) if body.return_text else b"")
@@ -155,8 +154,7 @@ def _write_predictions(scored: ScoreResult) -> list[bytes]:
     """Write a list of labels for each item, the most likely first."""
     labels = [orjson.dumps(label) for label in scored.labels]
     written = []
-    for row in scored.scores:
-        order = np.argsort(-row, kind="stable")
+    for row, order in zip(scored.scores, scored.rank_labels(), strict=True):
         items = (
             b'{"score":%b,"label":%b}' % (score, labels[column])
             for column, score in zip(order.tolist(), format_numbers(row[order]), strict=True)
