@@ -29,8 +29,9 @@ from embedserve_runtime.model.config_overrides import (
     resolve_prompts,
     resolve_rows_pipeline,
 )
+from embedserve_runtime.model.end_tokens import read_tokenizer
 from embedserve_runtime.model.exports import ADVICE, find_export, origin_of
-from embedserve_runtime.model.files import ModelFiles
+from embedserve_runtime.model.files import ModelFile, ModelFiles
 from embedserve_runtime.model.heads.description import MultiVectorHead, Task, head_outputs
 from embedserve_runtime.model.heads.late_interaction import late_layout
 from embedserve_runtime.model.heads.reading import (
@@ -84,7 +85,8 @@ def describe_route(source: CardSource, entries: Sequence[ModuleEntry]) -> ModelC
 
 def _encoder_card(source: CardSource, layout: ModelLayout) -> ModelCard:
     files, settings = source.files, source.settings
-    encoder = families.describe(files.at(layout.modules.transformer))
+    home = files.at(layout.modules.transformer)
+    encoder = families.describe(home)
     task, head = read_head(files, encoder, layout, settings.task)
     if isinstance(head, MultiVectorHead) and head.interaction is not None:
         layout = late_layout(layout, head.interaction)
@@ -92,7 +94,7 @@ def _encoder_card(source: CardSource, layout: ModelLayout) -> ModelCard:
         pipeline = resolve_pipeline(files, encoder, layout, settings)
     else:
         pipeline = resolve_rows_pipeline(head_outputs(head), settings, layout)
-    card = _card(source, layout, encoder, pipeline)
+    card = _card(source, layout, encoder, pipeline, read_tokenizer(home))
     return replace(
         card,
         task=task,
@@ -166,7 +168,7 @@ def _graph_card(source: CardSource, layout: ModelLayout, graph: BundledOnnx) -> 
         task, head = read_graph_head(home, encoder, layout, settings.task, graph.width or 0)
         pipeline = resolve_rows_pipeline(graph.width or 0, settings, layout)
     return replace(
-        _card(source, layout, encoder, pipeline),
+        _card(source, layout, encoder, pipeline, read_tokenizer(home)),
         task=task,
         head=head,
         token_heads=() if graph.weights is None else (graph_weights(home, encoder),),
@@ -188,7 +190,8 @@ def _static_card(source: CardSource, layout: ModelLayout, table: StaticTable) ->
     pipeline = resolve_pipeline(source.files, table.encoder, layout, settings)
     if table.normalize is not None:
         pipeline = replace(pipeline, normalize=table.normalize)
-    return _with_table(_card(source, layout, table.encoder, pipeline), table)
+    tokenizer = source.files.at(layout.modules.transformer).file(TOKENIZER_FILE)
+    return _with_table(_card(source, layout, table.encoder, pipeline, tokenizer), table)
 
 
 def _words_card(source: CardSource, layout: ModelLayout, table: WordTable) -> ModelCard:
@@ -200,7 +203,9 @@ def _words_card(source: CardSource, layout: ModelLayout, table: WordTable) -> Mo
     modules = replace(layout.modules, transformer=layout.modules.words or "")
     layout = replace(layout, modules=modules, max_length=table.max_length, lowercase=False)
     pipeline = resolve_rows_pipeline(table.vocabulary, settings, layout)
-    return replace(_with_table(_card(source, layout, table.encoder, pipeline), table), task=Task.SPARSE)
+    tokenizer = source.files.at(layout.modules.transformer).file(TOKENIZER_FILE)
+    card = _card(source, layout, table.encoder, pipeline, tokenizer)
+    return replace(_with_table(card, table), task=Task.SPARSE)
 
 
 def _with_table(card: ModelCard, table: StaticTable | WordTable) -> ModelCard:
@@ -208,11 +213,12 @@ def _with_table(card: ModelCard, table: StaticTable | WordTable) -> ModelCard:
     return replace(card, body=table, tokenizer=replace(card.tokenizer, adds_special_tokens=False))
 
 
-def _card(source: CardSource, layout: ModelLayout, encoder: Encoder, pipeline: Pipeline) -> ModelCard:
-    """What every card has; heads and bodies are laid over it."""
+def _card(
+    source: CardSource, layout: ModelLayout, encoder: Encoder, pipeline: Pipeline, tokenizer: ModelFile
+) -> ModelCard:
+    """What every card has; heads and bodies are laid over it. tokenizer: tokenizer.json as it is to be read."""
     settings = source.settings
     prompts, default_prompt = resolve_prompts(layout, settings)
-    tokenizer = source.files.at(layout.modules.transformer).file(TOKENIZER_FILE)
     return ModelCard(
         source=settings.source,
         revision=source.revision,

@@ -1,0 +1,147 @@
+"""Reads which tokens a tokenizer class puts around a text by `add_bos_token` and `add_eos_token` of
+tokenizer_config.json, where tokenizer.json alone does not say it.
+
+Source: transformers 4.57.6, the fast tokenizers with `update_post_processor`: they replace the post-processor of
+tokenizer.json by a template made from these flags. All other classes of transformers 4 ignore the flags, Qwen2's among
+them, whose repositories often write `add_bos_token: false` beside a tokenizer.json that adds an end token. Models of
+gte-Qwen2 bring code of their own, a `Qwen2TokenizerFast` that does the same for the end token.
+
+A folder without either flag is left to tokenizer.json, which transformers wrote with the template in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from embedserve_runtime.errors import ModelInvalid
+from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
+from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, special_tokens, token_ids
+
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+FAST = "Fast"
+OWN_QWEN2 = ".Qwen2TokenizerFast"
+
+
+@dataclass(frozen=True, slots=True)
+class _TokenizerClass:
+    """What a class of tokenizers does where tokenizer_config.json does not say it.
+
+    bos, eos: the tokens; None for a token that the class never adds. adds_bos: whether texts begin with `bos`. Of no
+    class they end with `eos` unless that is asked for.
+    """
+
+    bos: str | None
+    eos: str
+    adds_bos: bool
+
+
+_LLAMA = _TokenizerClass("<s>", "</s>", adds_bos=True)
+# By name, without "Fast".
+CLASSES: Mapping[str, _TokenizerClass] = MappingProxyType(
+    {
+        "LlamaTokenizer": _LLAMA,
+        "CodeLlamaTokenizer": _LLAMA,
+        "GemmaTokenizer": _TokenizerClass("<bos>", "<eos>", adds_bos=True),
+        "CohereTokenizer": _TokenizerClass("<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", adds_bos=True),
+        "GPTNeoXTokenizer": _TokenizerClass("<|endoftext|>", "<|endoftext|>", adds_bos=False),
+    }
+)
+_GTE_QWEN2 = _TokenizerClass(None, "<|endoftext|>", adds_bos=False)
+
+
+class _TokenizerConfigFile(FileModel):
+    tokenizer_class: str | None = None
+    auto_map: object = None
+    add_bos_token: bool | None = None
+    add_eos_token: bool | None = None
+
+
+def find_end_tokens(home: ModelFiles) -> tuple[str | None, str | None] | None:
+    """Return the tokens that a text begins and ends with by the folder's tokenizer class, each None for no token; None
+    where tokenizer.json decides. Raises ModelInvalid."""
+    config = home.parse_if_there(TOKENIZER_CONFIG_FILE, _TokenizerConfigFile, _TokenizerConfigFile())
+    kind = _find_class(config)
+    if kind is None or (config.add_bos_token is None and config.add_eos_token is None):
+        return None
+    named = special_tokens(home, ("bos_token", "eos_token"))
+    adds_bos = kind.adds_bos if config.add_bos_token is None else config.add_bos_token
+    return (
+        named.get("bos_token", kind.bos) if adds_bos and kind.bos is not None else None,
+        named.get("eos_token", kind.eos) if config.add_eos_token else None,
+    )
+
+
+def read_tokenizer(home: ModelFiles) -> ModelFile:
+    """Return tokenizer.json as the folder's tokenizer class would have it: with its own template where that puts other
+    tokens around a text than the file. Raises ModelFileMissing or ModelInvalid."""
+    file = home.file(TOKENIZER_FILE)
+    ends = find_end_tokens(home)
+    if ends is None:
+        return file
+    content = file.parse(dict[str, Any])
+    bos, eos = ends
+    wanted = [token for token in (bos, "A", eos) if token is not None]
+    if _find_single_template(content.get("post_processor")) == wanted:
+        return file
+    ids = token_ids(home)
+    for flag, token in (("add_bos_token", bos), ("add_eos_token", eos)):
+        if token is not None and token not in ids:
+            raise ModelInvalid(
+                f"{home.path / TOKENIZER_CONFIG_FILE}: {flag} asks for {token}, which {TOKENIZER_FILE} does not have"
+            )
+    changed = {**content, "post_processor": _build_template(bos, eos, ids)}
+    return ModelFile(file.path, json.dumps(changed, ensure_ascii=False).encode())
+
+
+def _find_class(config: _TokenizerConfigFile) -> _TokenizerClass | None:
+    match config.auto_map:
+        case {"AutoTokenizer": [_, str(own)]} if own.endswith(OWN_QWEN2):
+            return _GTE_QWEN2
+    return CLASSES.get((config.tokenizer_class or "").removesuffix(FAST))
+
+
+def _find_single_template(processor: Mapping[str, Any] | None) -> list[str] | None:
+    """List special tokens and text ("A") of the template for a single text; None for a post-processor without one."""
+    templates = [step for step in _flatten(processor) if step["type"] == "TemplateProcessing"]
+    others = [step for step in _flatten(processor) if step["type"] not in ("TemplateProcessing", "ByteLevel")]
+    if others or len(templates) > 1:
+        return None
+    if not templates:
+        return ["A"]
+    return [part["id"] for piece in templates[0]["single"] for part in piece.values()]
+
+
+def _flatten(processor: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+    if processor is None:
+        return
+    if processor["type"] == "Sequence":
+        for step in processor["processors"]:
+            yield from _flatten(step)
+    else:
+        yield processor
+
+
+def _build_template(bos: str | None, eos: str | None, ids: Mapping[str, int]) -> dict[str, object]:
+    """Build the template of `update_post_processor` as tokenizer.json writes it."""
+    first, second = (_build_pieces(bos, eos, text, number) for number, text in enumerate("AB"))
+    return {
+        "type": "TemplateProcessing",
+        "single": first,
+        "pair": first + second,
+        "special_tokens": {
+            token: {"id": token, "ids": [ids[token]], "tokens": [token]}
+            for token in (bos, eos)
+            if token is not None
+        },
+    }
+
+
+def _build_pieces(bos: str | None, eos: str | None, text: str, number: int) -> list[dict[str, object]]:
+    def special(token: str | None) -> list[dict[str, object]]:
+        return [] if token is None else [{"SpecialToken": {"id": token, "type_id": number}}]
+
+    return [*special(bos), {"Sequence": {"id": text, "type_id": number}}, *special(eos)]
