@@ -78,8 +78,9 @@ def test_a_published_variant_is_served_with_the_identity_of_its_source(config_of
     }
     assert result["vectorSpace"] == plain.card.vector_space
     want = embed(plain, TEXTS)
-    for precision in ("float32", "int8"):
-        runner = load_runner(config_of(precision=["int8", "float16"], engine={"precision": precision}))
+    for precision in ("float32", "float16", "int8"):
+        engine = {"kind": "onnx", "precision": precision}
+        runner = load_runner(config_of(precision=["int8", "float16"], engine=engine))
         assert (runner.engine.precision, runner.card.vector_space) == (precision, plain.card.vector_space)
         assert runner.engine.threads == plain.engine.threads
         is_equal = bool(np.abs(embed(runner, TEXTS) - want).max() <= TINY_MODEL_MAX_ABS_DIFF)
@@ -107,15 +108,17 @@ def test_other_inputs_give_another_artifact(config_of: ConfigOf, change: dict[st
     assert convert(config_of())["artifact"] != convert(config_of(**change))["artifact"]
 
 
+@pytest.mark.parametrize("precision", ["float16", "int8"])
 def test_a_variant_below_the_floor_is_not_published_and_float32_is_served(
-    config_of: ConfigOf, caplog: pytest.LogCaptureFixture
+    config_of: ConfigOf, caplog: pytest.LogCaptureFixture, precision: str
 ) -> None:
-    config = config_of(parity=NOT_REACHED, engine={"precision": "int8"})
+    engine = {"kind": "onnx", "precision": precision}
+    config = config_of(parity=NOT_REACHED, precision=[precision], engine=engine)
     result = convert(config)
-    float32, int8 = result["variants"]
-    assert (result["chosen"], float32["published"], int8["published"]) == ("float32", True, False)
-    assert "is below 1" in int8["reason"]
-    assert not (folder_of(config, result) / "int8").exists()
+    float32, other = result["variants"]
+    assert (result["chosen"], float32["published"], other["published"]) == ("float32", True, False)
+    assert "is below 1" in other["reason"]
+    assert not (folder_of(config, result) / precision).exists()
     with caplog.at_level(logging.WARNING):
         assert load_runner(config).engine.precision == "float32"
     assert "no variant of this precision is published" in caplog.text

@@ -105,7 +105,8 @@ def scores_of(folder: Path, engine: str, **settings: object) -> FloatArray:
     assert runner.card.task is Task.RERANK
     texts = TextTokenizer.from_card(runner.card).encode_pairs(PAIRS, TruncationRules(truncate=True))
     assert isinstance(runner.card.head, ClassifierHead)
-    return apply_score_function(logits_of(runner, texts), runner.card.head.scores)[:, 0]
+    scores = apply_score_function(logits_of(runner, texts), runner.card.head.scores)
+    return scores[:, 0].astype(np.float32)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())

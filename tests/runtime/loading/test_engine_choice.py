@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import util
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -34,6 +35,8 @@ ENCODER = encoder_of(LAYERS["causal"])
         pytest.param(EngineSettings(kind="torch"), "torch", id="torch when asked for"),
         pytest.param(EngineSettings(precision="float32"), "onnx", id="onnx has float32"),
         pytest.param(EngineSettings(precision="bfloat16"), "torch", id="torch has 16 bit"),
+        pytest.param(EngineSettings(precision="float16"), "torch", id="torch has float16"),
+        pytest.param(EngineSettings(kind="onnx", precision="float16"), "onnx", id="onnx may have converted"),
         pytest.param(EngineSettings(precision="fp8"), "torch", id="torch has 8 bit"),
         pytest.param(EngineSettings(attention="grouped"), "torch", id="torch has several attentions"),
         pytest.param(EngineSettings(devices=2), "torch", id="torch has several devices"),
@@ -47,12 +50,12 @@ def test_the_first_engine_that_can_is_chosen(settings: EngineSettings, want_kind
     ("settings", "want_message"),
     [
         pytest.param(
-            EngineSettings(precision="float16"),
-            r"onnx: it runs in float32, and float16 is asked for; torch: torch is not installed \(pip install",
+            EngineSettings(precision="fp8"),
+            r"onnx: it runs in float32, and fp8 is asked for; torch: torch is not installed \(pip install",
             id="both reasons when none can",
         ),
         pytest.param(
-            EngineSettings(kind="onnx", precision="float16"),
+            EngineSettings(kind="onnx", precision="fp8"),
             "encoder: onnx: it runs in float32[^;]*$",
             id="onnx forced",
         ),
@@ -69,6 +72,16 @@ def test_no_engine_is_an_unsupported_architecture_with_the_reasons(
     )
     with pytest.raises(UnsupportedArchitecture, match=want_message):
         choose_engine(ENCODER, settings)
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_16_bit_is_left_to_what_was_converted_where_torch_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, precision: Literal["float16", "bfloat16"]
+) -> None:
+    monkeypatch.setattr(
+        torch_support, "find_spec", lambda name: None if name == "torch" else util.find_spec(name)
+    )
+    assert choose_engine(ENCODER, EngineSettings(precision=precision)) == "onnx"
 
 
 def test_the_torch_engine_runs_what_the_settings_ask_for(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers import CrossEncoder
@@ -33,7 +34,7 @@ def scores_of(folder: Path, engine: str) -> FloatArray:
     head = runner.card.head
     assert isinstance(head, ClassifierHead)
     ids = TextTokenizer.from_card(runner.card).encode_pairs(PAIRS, CUT)
-    return apply_score_function(logits_of(runner, ids), head.scores)
+    return apply_score_function(logits_of(runner, ids), head.scores).astype(np.float32)
 
 
 ONE_LABEL: dict[str, torch.nn.Module | None] = {

@@ -85,7 +85,7 @@ def card_of(folder: Path) -> ModelCard:
 def ids_of(card: ModelCard, text: str, *, side: str = "right") -> list[int]:
     rules = TruncationRules(True, "left" if side == "left" else "right")
     (ids,) = TextTokenizer.from_card(card).encode([text], "", rules)
-    return np.asarray(ids).tolist()
+    return [int(number) for number in ids]
 
 
 BARE, BEGINS, ENDS, BOTH = None, template("<s>", "$A"), template("$A", "</s>"), template("<s>", "$A", "</s>")

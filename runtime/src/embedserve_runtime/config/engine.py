@@ -20,8 +20,9 @@ class EngineSettings(SettingsGroup):
     precision: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] = Field(
         default="auto",
         description="Of weights and products. `auto`: on a CPU the fastest published variant of a converted artifact, "
-        "float32 without one; 16 bit on a GPU. onnx runs float32, and int8 out of an artifact. fp8 and int8 on a GPU: "
-        "products in 8 bit, if the vectors stay close enough to those in 16 bit.",
+        "float32 without one; 16 bit on a GPU. onnx runs float32, and what an artifact has published; float32 and a "
+        "warning where it lacks the one asked for. fp8 and int8 on a GPU: products in 8 bit, if the vectors stay close "
+        "enough to those in 16 bit.",
     )
     attention: Literal["auto", "fused", "flash", "varlen", "grouped"] = Field(
         default="auto",

@@ -12,6 +12,8 @@ from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import WordTable
 
+HALF = frozenset({"float16", "bfloat16"})
+
 
 def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
     """Name of the engine: the one asked for, else the first that can. Raises UnsupportedArchitecture with reasons."""
@@ -20,9 +22,11 @@ def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
             f"engine.kind: static is for tables of token vectors, this is a {encoder.family} encoder; set it to auto"
         )
     reasons = dict(engine_reasons())
+    # Of 16 bit, onnx has only variants that `embedserve convert` made; so torch comes first where it can run.
+    converts = settings.precision in HALF and (settings.kind == "onnx" or reasons["torch"] is not None)
     refusals = (
         (
-            settings.precision in {"auto", "float32", "int8"},
+            converts or settings.precision in {"auto", "float32", "int8"},
             f"it runs in float32, and {settings.precision} is asked for",
         ),
         (

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Literal
 
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.model.architecture import Encoder
@@ -45,12 +46,14 @@ class TokenizerSettings:
     content: of tokenizer.json. digest: of what that says besides truncation and padding, which the runtime sets itself.
     lowercase: whether texts are lower-cased first (sentence_bert_config `do_lower_case`).
     adds_special_tokens: whether tokenizer.json's special tokens are put around a text.
+    truncation_side: the side on which long texts are truncated where a request does not say it.
     """
 
     content: bytes = field(repr=False, compare=False)
     digest: str
     lowercase: bool
     adds_special_tokens: bool = True
+    truncation_side: Literal["left", "right"] = "right"
 
 
 @dataclass(frozen=True, slots=True)

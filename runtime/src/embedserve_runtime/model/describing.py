@@ -209,8 +209,9 @@ def _words_card(source: CardSource, layout: ModelLayout, table: WordTable) -> Mo
 
 
 def _with_table(card: ModelCard, table: StaticTable | WordTable) -> ModelCard:
-    """Return the card with a table as what runs, which knows no special tokens."""
-    return replace(card, body=table, tokenizer=replace(card.tokenizer, adds_special_tokens=False))
+    """Return the card with a table as what runs, which knows no special tokens and reads the beginning of a text."""
+    tokenizer = replace(card.tokenizer, adds_special_tokens=False, truncation_side="right")
+    return replace(card, body=table, tokenizer=tokenizer)
 
 
 def _card(
@@ -225,7 +226,12 @@ def _card(
         encoder=encoder,
         pipeline=pipeline,
         max_length=resolve_max_length(encoder, layout, settings),
-        tokenizer=TokenizerSettings(tokenizer.as_bytes(), tokenizer_digest(tokenizer), layout.lowercase),
+        tokenizer=TokenizerSettings(
+            tokenizer.as_bytes(),
+            tokenizer_digest(tokenizer),
+            layout.lowercase,
+            truncation_side=layout.truncation_side,
+        ),
         prompts=MappingProxyType(prompts),
         default_prompt=default_prompt,
         encoder_path=layout.modules.transformer,

@@ -18,6 +18,7 @@ from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
 from embedserve_runtime.model.pipeline import DenseLayer, Pooling
+from embedserve_runtime.model.vocabulary import TOKENIZER_FILE
 
 ConfigT = TypeVar("ConfigT")
 
@@ -154,6 +155,15 @@ class _SentenceTransformersFile(FileModel):
 class _TokenizerConfigFile(FileModel):
     model_max_length: float | None = None
     model_input_names: list[str] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+
+
+class _Truncation(FileModel):
+    direction: Literal["Left", "Right"] = "Right"
+
+
+class _TokenizerFile(FileModel):
+    truncation: _Truncation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +201,7 @@ class ModelLayout:
 
     max_length: tokens, special ones included; None when no file says it.
     token_types: whether the tokenizer hands token types on to the model.
+    truncation_side: the side on which the tokenizer truncates.
     activation: class of the function that makes a cross-encoder's scores; None when no file here says it.
     """
 
@@ -200,6 +211,7 @@ class ModelLayout:
     prompts: dict[str, str]
     default_prompt: str | None
     token_types: bool
+    truncation_side: Literal["left", "right"]
     activation: str | None
 
 
@@ -229,6 +241,7 @@ def read_layout(files: ModelFiles, entries: Sequence[ModuleEntry]) -> ModelLayou
         default_prompt=model.default_prompt_name,
         # Where the file does not say it, the encoder's table of types does.
         token_types=tokenizer.model_input_names is None or "token_type_ids" in tokenizer.model_input_names,
+        truncation_side=tokenizer.truncation_side or _read_direction(encoder),
         activation=model.activation_fn,
     )
 
@@ -326,6 +339,12 @@ def _read_transformer(home: ModelFiles) -> _TransformerFile:
 
 def _read_tokenizer_config(home: ModelFiles) -> _TokenizerConfigFile:
     return home.parse_if_there("tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile())
+
+
+def _read_direction(home: ModelFiles) -> Literal["left", "right"]:
+    """Read the side of tokenizer.json's truncation, which transformers takes where tokenizer_config.json names none."""
+    truncation = home.parse_if_there(TOKENIZER_FILE, _TokenizerFile, _TokenizerFile()).truncation
+    return "left" if truncation is not None and truncation.direction == "Left" else "right"
 
 
 def tokenizer_length(home: ModelFiles) -> int | None:

@@ -272,7 +272,10 @@ class EmbeddingService:
 
     def _truncation_rules(self, query: EmbedQuery | ScoreQuery) -> TruncationRules:
         truncates = self.batching.auto_truncate if query.truncate is None else query.truncate
-        return TruncationRules(truncates, query.side)
+        if query.side is not None:
+            return TruncationRules(truncates, query.side)
+        card = select_card(self.card, query) if isinstance(query, EmbedQuery) else self.card
+        return TruncationRules(truncates, card.tokenizer.truncation_side)
 
     async def _find_span_tokens(self, query: EmbedQuery, prompt: str) -> list[SpanTokens]:
         if query.spans is None:

@@ -23,6 +23,7 @@ class EmbedQuery(Struct, frozen=True):
 
     inputs: texts, or id arrays that are used as they are.
     truncate, normalize, dimensions: None takes the service's setting.
+    side: on which long inputs are truncated; None takes the tokenizer's own side.
     prompt: a text put before every input, instead of a prompt by its name.
     vector_space: the identity that the client expects, if any.
     timeout: seconds after which the client does not want an answer any more; the service's limit holds too.
@@ -36,7 +37,7 @@ class EmbedQuery(Struct, frozen=True):
 
     inputs: Sequence[Input]
     truncate: bool | None = None
-    side: Side = "right"
+    side: Side | None = None
     prompt_name: str | None = None
     prompt: str | None = None
     normalize: bool | None = None
@@ -111,7 +112,7 @@ class ScoreQuery(Struct, frozen=True):
     ranks: bool = False
     raw: bool = False
     truncate: bool | None = None
-    side: Side = "right"
+    side: Side | None = None
     instruction: str | None = None
     document_tokens: int | None = None
     vector_space: str | None = None

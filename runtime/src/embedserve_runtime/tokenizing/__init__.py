@@ -4,6 +4,7 @@ docs/tokenizing.md has the rules of truncation.
 
     input_encoders      queries and documents to sequences
     texts               single texts with their prompt, and id arrays
+    embedding_rows      whether every token has a row in the model's word embeddings
     pairs               pairs of texts, by the tokenizer's template
     templates           pairs in the prompt template of a causal reranker
     truncation          which tokens stay

@@ -36,6 +36,14 @@ class PairEncoder:
                 "special tokens of a pair"
             )
 
+    @property
+    def special_tokens(self) -> frozenset[int]:
+        """The ids that stand around the texts of every pair."""
+        segments = self._template.segments
+        return frozenset(
+            number for segment in segments if segment.text is None for number in segment.ids.tolist()
+        )
+
     def encode(self, pairs: Sequence[Pair], prompt: str, rules: TruncationRules) -> list[Tokens]:
         """Encode each pair, with the prompt before its first text. Equal first texts are tokenized once.
 

@@ -13,7 +13,7 @@ import numpy as np
 from tokenizers import Tokenizer, processors
 
 from embedserve_runtime.engines.base import FlatTokens, Int32Array, Tokens
-from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput, ModelInvalid
+from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, PromptTemplate, Task
 from embedserve_runtime.model.static import StaticTable
@@ -26,6 +26,7 @@ from embedserve_runtime.tokenizing.backend import (
     TokenSegment,
     split_into_slices,
 )
+from embedserve_runtime.tokenizing.embedding_rows import EmbeddingRows, check_ids
 from embedserve_runtime.tokenizing.pairs import PairEncoder
 from embedserve_runtime.tokenizing.templates import TemplateEncoder
 from embedserve_runtime.tokenizing.tokenizer_json import lowercase_first, register_markers
@@ -78,6 +79,7 @@ class TextTokenizer:
         # A server sees few prompts, each with many requests.
         self._prompt_tokens = lru_cache(MAX_CACHED_PROMPTS)(self._count_prompt_tokens)
         self._template_encoder: tuple[TemplateEncoder, str] | None = None
+        self._rows = EmbeddingRows(vocabulary_size)
         self._head, self._tail = self._backend.head, self._backend.tail
         self._room = max_length - len(self._head) - len(self._tail)
         if self._room < 1:
@@ -120,11 +122,27 @@ class TextTokenizer:
             built.use_prompt_template(card.head.template)
         elif card.task is Task.RERANK:
             built.require_pairs()
+        if (
+            card.body is None
+        ):  # tables are checked where they are read; of an ONNX file the rows are not known
+            late = card.late_interaction
+            expansion = None if late is None else late.expansion
+            built._check_vocabulary([] if expansion is None else [expansion.token], card.task)
         return built
 
     def with_max_length(self, max_length: int) -> TextTokenizer:
         """Return a tokenizer with another limit, over the same library object. Raises ConfigError."""
-        return TextTokenizer(self._tokenizer, max_length, self.vocabulary_size, pair_types=self._pair_types)
+        other = TextTokenizer(self._tokenizer, max_length, self.vocabulary_size, pair_types=self._pair_types)
+        other._rows = self._rows
+        return other
+
+    def _check_vocabulary(self, filling: Sequence[int], task: Task) -> None:
+        """Raise ModelInvalid where texts have tokens without a row of the model's word embeddings. filling: the ids
+        that queries are filled up with."""
+        always = {*self._head.tolist(), *self._tail.tolist(), *filling}
+        if task is Task.RERANK and self._template_encoder is None:
+            always |= self._pair_encoder.special_tokens
+        self._rows = EmbeddingRows.for_tokenizer(self._tokenizer, self.vocabulary_size, always)
 
     def use_prompt_template(self, template: PromptTemplate) -> None:
         """Encode pairs with a prompt template from now on. Raises ConfigError when it leaves no room."""
@@ -145,7 +163,9 @@ class TextTokenizer:
         known = [next(read) if isinstance(item, str) else None for item in inputs]
         others = [(index, inputs[index]) for index, ids in enumerate(known) if ids is None]
         fitted = self._encode_inputs(others, prompt, rules)
-        return [next(fitted)[0] if ids is None else ids for ids in known]
+        sequences = [next(fitted)[0] if ids is None else ids for ids in known]
+        self._rows.check_texts(sequences)
+        return sequences
 
     def encode_pairs(
         self, pairs: Sequence[tuple[str, str]], rules: TruncationRules, *, prompt: str = ""
@@ -159,8 +179,11 @@ class TextTokenizer:
         """
         if self._template_encoder is not None:
             encoder, instruction = self._template_encoder
-            return [*encoder.encode(pairs, rules, instruction=prompt or instruction)]
-        return self._pair_encoder.encode(pairs, prompt, rules)
+            sequences: list[Tokens] = [*encoder.encode(pairs, rules, instruction=prompt or instruction)]
+        else:
+            sequences = self._pair_encoder.encode(pairs, prompt, rules)
+        self._rows.check_texts(sequences)
+        return sequences
 
     def require_pairs(self) -> None:
         """Raise ModelInvalid or ConfigError when pairs cannot be encoded, which a single text does not need."""
@@ -249,7 +272,7 @@ class TextTokenizer:
         for index, ids in enumerate(sequences):
             if not ids:
                 raise EmptyInput(f"input {index} is empty")
-            _check_ids(index, ids, known)
+            check_ids(index, ids, known)
         decoded: list[str] = self._tokenizer.decode_batch(
             list(sequences), skip_special_tokens=skip_special_tokens
         )
@@ -337,7 +360,7 @@ class TextTokenizer:
         return text[:limit]
 
     def _truncate_id_array(self, index: int, ids: list[int], rules: TruncationRules) -> Int32Array:
-        _check_ids(index, ids, self.vocabulary_size)
+        check_ids(index, ids, self.vocabulary_size)
         array = np.array(ids, dtype=np.int32)
         if len(ids) <= self.max_length:
             return array
@@ -369,12 +392,6 @@ class TextTokenizer:
             f"input {index} has {'' if exact else 'at least '}{tokens} tokens and the model takes at most "
             f"{self.max_length}; shorten it or set `truncate` to true"
         )
-
-
-def _check_ids(index: int, ids: list[int], vocabulary: int) -> None:
-    if min(ids) < 0 or max(ids) >= vocabulary:
-        wrong = next(value for value in ids if not 0 <= value < vocabulary)
-        raise InvalidInput(f"input {index}: token id {wrong} is not in the vocabulary of {vocabulary}")
 
 
 def _join_ids(segments: list[TokenSegment]) -> Int32Array:
