@@ -13,6 +13,7 @@ from starlette.types import Message
 
 from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
 from embedserve_runtime.api.middleware.disconnect import WATCH_SECONDS
+from embedserve_runtime.api.routers.platforms import MAX_CONCURRENT_INSTANCES
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server import limits
@@ -83,6 +84,35 @@ async def test_a_request_whose_inputs_take_too_long_to_tokenize_is_504_in_its_ti
         assert server.context.memory.pending == 0
     assert answer.status_code == 504
     assert "not tokenized within 0.0 s" in answer.text or "not tokenized within 0.1 s" in answer.text
+
+
+async def test_of_many_instances_some_at_a_time_are_queued_and_all_are_answered_in_order() -> None:
+    gate = GatedRun()
+    count = 2 * MAX_CONCURRENT_INSTANCES + 1
+    instances = [{"inputs": [[1 + index % 5]]} for index in range(count)]
+    async with bench(gate) as server:
+        asking = asyncio.create_task(server.client.post("/vertex", json={"instances": instances}))
+        await asyncio.to_thread(gate.entered.acquire)
+        while server.dispatcher.open_requests < MAX_CONCURRENT_INSTANCES:  # noqa: ASYNC110  # turns of the loop
+            await asyncio.sleep(0)
+        assert server.dispatcher.open_requests == MAX_CONCURRENT_INSTANCES
+        gate.release()
+        answer = await asking
+    predictions = answer.json()["predictions"]
+    assert len(predictions) == count
+    assert predictions[5:] == predictions[:-5]
+    assert predictions[0] != predictions[1]
+
+
+async def test_the_time_of_a_client_holds_for_all_instances_together() -> None:
+    gate = GatedRun()
+    instances = [{"inputs": "hello"}] * (2 * MAX_CONCURRENT_INSTANCES)
+    async with bench(gate) as server:
+        answer = await server.client.post(
+            "/vertex", json={"instances": instances}, headers={"x-embedserve-timeout": "0.05"}
+        )
+        assert answer.status_code == 504
+        gate.release()
 
 
 async def test_bytes_of_all_requests_together_are_bounded() -> None:

@@ -28,23 +28,43 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 @pytest.fixture
 def server(running: Target) -> Iterator[Target]:
     yield running
-    running.close_wires()
-    # The management port has connections too, which are counted with those of clients.
-    wait_for(lambda: running.metric("embedserve_requests_in_flight"), lambda count: count == 0, "requests")
     running.check_good()
+    running.close_wires()
+    # The one that asks for the metrics is counted too.
+    wait_for(lambda: running.metric("embedserve_connections"), lambda count: count <= 1, "connections")
 
 
-def test_a_new_client_takes_the_place_of_the_connection_that_has_been_idle_longest(server: Target) -> None:
+@pytest.mark.parametrize(
+    "sent", [b"", b"P", b"GET /info HTTP/1.1\r\nhost: a\r\n"], ids=["nothing", "a byte", "half a head"]
+)
+def test_a_new_client_takes_the_place_of_the_oldest_connection_without_a_request(
+    server: Target, sent: bytes
+) -> None:
     asked, *silent = [server.wire() for _ in range(MAX_CONNECTIONS)]
     asked.send(QUESTION)
-    assert asked.answer().status == 200, "since when it has not been idle for as long as the others"
-    for longest_idle in silent:
+    assert asked.answer().status == 200
+    for wire in silent:
+        wire.send(sent)
+    for oldest in silent:
         new = server.wire()
         new.send(QUESTION)
         assert new.answer().status == 200
-        assert longest_idle.ending().how == "closed"
+        assert oldest.ending().how == "closed"
     asked.send(QUESTION)
-    assert asked.answer().status == 200
+    assert asked.answer().status == 200, "one that has had a request makes room last"
+
+
+def test_where_all_have_had_requests_the_one_that_has_been_idle_longest_makes_room(server: Target) -> None:
+    wires = [server.wire() for _ in range(MAX_CONNECTIONS)]
+    for wire in [*wires, wires[0]]:
+        wire.send(QUESTION)
+        assert wire.answer().status == 200
+    new = server.wire()
+    new.send(QUESTION)
+    assert new.answer().status == 200
+    assert wires[1].ending().how == "closed"
+    wires[0].send(QUESTION)
+    assert wires[0].answer().status == 200
 
 
 def test_a_new_client_is_refused_where_every_connection_has_a_request(server: Target) -> None:

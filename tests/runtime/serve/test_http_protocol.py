@@ -185,6 +185,7 @@ NO_REQUESTS = {
     "chunks twice": request("POST", "/embed", JSON, CHUNKED, CHUNKED, body=chunked(TEXT)),
     "no host": b"GET /health HTTP/1.1\r\n\r\n",
     "two hosts": request("GET", "/health", "host: b"),
+    "two keys": request("GET", "/info", "authorization: Bearer a", "authorization: Bearer b"),
     "no version": b"GET /health\r\n\r\n",
 }
 
@@ -282,6 +283,11 @@ def test_http_1_0_is_answered(server: Target, connection: Sequence[str]) -> None
         assert wire.answer().status == 200
     else:
         assert wire.ending().data == b""
+
+
+def test_a_client_of_http_1_0_gets_no_100_before_its_answer(server: Target) -> None:
+    head = request("POST", "/embed", JSON, "expect: 100-continue", body=TEXT)
+    assert server.ask(head.replace(b"HTTP/1.1", b"HTTP/1.0", 1)).status == 200
 
 
 def test_the_address_may_be_of_ipv6(model: Path) -> None:

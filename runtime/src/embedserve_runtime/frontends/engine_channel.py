@@ -39,10 +39,10 @@ log = logging.getLogger(__name__)
 
 # The queue depth is reported to front ends from this share of either bound on: below it they admit whatever comes.
 REPORTED_LOAD = 0.5
-# Heartbeats that a front end may miss: a loop that is starved of its core, or a large collection, takes seconds.
+# Heartbeats that a front end may miss while it computes nothing.
 MAX_MISSED_HEARTBEATS = 4
-# Until its first message: a process that imports its libraries on a busy core has taken 8 s.
-MAX_HEARTBEATS_OF_START = 45
+# And while it computes: an enormous request, or its start on a busy core, can keep its loop for seconds.
+MAX_MISSED_HEARTBEATS_AT_WORK = 45
 
 
 class EngineChannel:
@@ -186,16 +186,24 @@ class Peer:
         self._on_ready = on_ready
         self._running: dict[int, int] = {}
         self._missed_heartbeats = 0
+        self._looks_without_work = 0
+        self._cpu_seconds = 0.0
 
-    def is_hung(self) -> bool:
+    def is_hung(self, cpu_seconds: float) -> bool:
         """Whether nothing has come from it for too long. To be asked once every `HEARTBEAT_SECONDS`.
 
+        cpu_seconds: the CPU time that its process has taken so far; a process that computes is slow rather than hung.
         Counts how often it was asked rather than seconds: a pause of this process, whose messages wait meanwhile, is
         no silence of its front ends.
         """
         self._missed_heartbeats += 1
-        allowed = MAX_MISSED_HEARTBEATS if self.has_said_hello else MAX_HEARTBEATS_OF_START
-        return self._missed_heartbeats > allowed
+        has_worked = cpu_seconds > self._cpu_seconds
+        self._cpu_seconds = cpu_seconds
+        self._looks_without_work = 0 if has_worked else self._looks_without_work + 1
+        return (
+            min(self._missed_heartbeats, self._looks_without_work) > MAX_MISSED_HEARTBEATS
+            or self._missed_heartbeats > MAX_MISSED_HEARTBEATS_AT_WORK
+        )
 
     def send(self, message: EngineMessage) -> None:
         self._channel.send(self.identity, message)

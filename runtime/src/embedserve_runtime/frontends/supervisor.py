@@ -26,7 +26,7 @@ from embedserve_runtime.frontends.pickling import to_pickle
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.server.sockets import Ports
 from embedserve_runtime.service.readiness import Phase
-from embedserve_runtime.telemetry.metrics import Metrics
+from embedserve_runtime.telemetry.metrics import Metrics, cpu_seconds
 from embedserve_runtime.telemetry.series import NUMBER_BYTES, Row, row_from_memory
 from embedserve_runtime.tokenizing import TextTokenizer
 
@@ -144,7 +144,7 @@ class _Slot:
                 workers.channel.address, identity, self._ports, self._memory
             )
             workers.metrics.pids[self._name] = process.pid
-            watch = asyncio.create_task(self._kill_when_hung(peer))
+            watch = asyncio.create_task(self._kill_when_hung(peer, process.pid))
             return await process.wait()
         finally:
             if watch:
@@ -158,9 +158,9 @@ class _Slot:
             workers.metrics.series.clear_gauges(self._row)
             self.is_open.clear()
 
-    async def _kill_when_hung(self, peer: Peer) -> None:
+    async def _kill_when_hung(self, peer: Peer, pid: int) -> None:
         """A process that lives and does nothing keeps its listening socket, and the connections that come to it."""
-        while not peer.is_hung():  # noqa: ASYNC110  # what it waits for is that nothing happens
+        while not peer.is_hung(cpu_seconds(pid)):  # noqa: ASYNC110  # what it waits for is that nothing happens
             await asyncio.sleep(HEARTBEAT_SECONDS)
         log.error("a front-end process does nothing any more, killing it", extra={"worker": self._name})
         self.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import cast
 
@@ -14,7 +13,12 @@ from starlette.types import ASGIApp
 from uvicorn._types import ASGIApplication
 
 from embedserve_runtime.server import limits
-from embedserve_runtime.server.protocol import BoundedHttpProtocol, ConnectionObserver, ServerConfig
+from embedserve_runtime.server.protocol import (
+    BoundedHttpProtocol,
+    ConnectionObserver,
+    IdleConnections,
+    ServerConfig,
+)
 
 _TICKS_PER_SECOND = 10
 """uvicorn calls `on_tick` this often."""
@@ -37,7 +41,7 @@ class HttpServer(uvicorn.Server):
             timeout_keep_alive=int(limits.IDLE_SECONDS),
         )
         config.observer = observer
-        config.idle_connections = OrderedDict()
+        config.idle_connections = IdleConnections()
         super().__init__(config)
         # uvicorn closes what it is given.
         self._serving = asyncio.get_running_loop().create_task(self.serve([sock.dup()]))

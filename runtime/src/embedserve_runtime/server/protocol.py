@@ -47,14 +47,33 @@ class ConnectionObserver(Protocol):
         ...
 
 
-class ServerConfig(uvicorn.Config):
-    """uvicorn's configuration, and what the connections of a server share.
+class IdleConnections:
+    """The connections of a server without a request in work, in the order in which they have to make room."""
 
-    idle_connections: those without a request, with the one that has been idle longest first.
-    """
+    def __init__(self) -> None:
+        self._unused: OrderedDict[BoundedHttpProtocol, None] = OrderedDict()
+        self._used: OrderedDict[BoundedHttpProtocol, None] = OrderedDict()
+
+    def add(self, connection: BoundedHttpProtocol, *, is_used: bool) -> None:
+        """is_used: whether it has had a request, as those of a client's pool have."""
+        (self._used if is_used else self._unused)[connection] = None
+
+    def discard(self, connection: BoundedHttpProtocol) -> None:
+        self._used.pop(connection, None)
+        self._unused.pop(connection, None)
+
+    def pop(self) -> BoundedHttpProtocol | None:
+        """Take out the connection that can best be done without: the oldest that has never had a request, else the
+        one that has been idle longest."""
+        connections = self._unused or self._used
+        return connections.popitem(last=False)[0] if connections else None
+
+
+class ServerConfig(uvicorn.Config):
+    """uvicorn's configuration, and what the connections of a server share."""
 
     observer: ConnectionObserver
-    idle_connections: OrderedDict[BoundedHttpProtocol, None]
+    idle_connections: IdleConnections
 
 
 class _AnswerTransport:
@@ -102,25 +121,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._answers = cast(asyncio.Transport, _AnswerTransport(transport, self._close_after_answer))
         self.config.observer.connection_opened()
-        if len(self.connections) > limits.MAX_CONNECTIONS and not self._close_longest_idle():
-            self._refuse(SERVICE_UNAVAILABLE)
-            return
-        self.config.idle_connections[self] = None
-
-    def _close_longest_idle(self) -> bool:
-        """Make room for this connection, since clients that only connect would otherwise keep out those that ask.
-
-        Returns whether there was an idle connection.
-        """
-        if not self.config.idle_connections:
-            return False
-        longest_idle, _ = self.config.idle_connections.popitem(last=False)
-        longest_idle.transport.close()
-        return True
+        if len(self.connections) > limits.MAX_CONNECTIONS:
+            # Clients that only connect would otherwise keep out those that ask.
+            idle = self.config.idle_connections.pop()
+            if idle is None:
+                self._refuse(SERVICE_UNAVAILABLE)
+                return
+            idle.transport.close()
+        self.config.idle_connections.add(self, is_used=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self.config.idle_connections.pop(self, None)
+        self.config.idle_connections.discard(self)
         self.pipeline.clear()
         for cycle in self._unanswered:
             cycle.disconnected = True
@@ -159,7 +171,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._replays_head:
             return
         super().on_message_begin()
-        self.config.idle_connections.pop(self, None)
         self._in_head, self._has_had_request = True, True
         self._unparsed_bytes = self._body_bytes = self._discarded_bytes = 0
         self._read_deadline = self.loop.time() + limits.HEAD_SECONDS
@@ -185,6 +196,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise ValueError("the head is too large")
         if not self._is_head_valid():
             raise ValueError("the head is malformed")
+        # Not before: whoever sends the beginning of a head asks for nothing yet.
+        self.config.idle_connections.discard(self)
+        if self.parser.get_http_version() == "1.0":
+            self.expect_100_continue = (
+                False  # RFC 9110, section 10.1.1: such a client takes a 100 for its answer
+            )
         super().on_headers_complete()
         if self.cycle is not None:
             self.cycle.transport = self._answers
@@ -216,7 +233,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._read_deadline = self.loop.time() + limits.IDLE_SECONDS
         if self._is_idle() and not self.transport.is_closing():
-            self.config.idle_connections[self] = None
+            self.config.idle_connections.add(self, is_used=True)
 
     # -- bounds
 
@@ -228,13 +245,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _is_head_valid(self) -> bool:
         """What httptools takes and RFC 9112 does not: a request without exactly one Host (section 3.2), and transfer
-        codings that would stay in the body (section 6.1). Whatever is in front of this server may read them otherwise.
+        codings that would stay in the body (section 6.1). And several keys, of which one counts here. Whatever is in
+        front of this server may read them otherwise.
         """
         version = self.parser.get_http_version()
-        hosts = codings = 0
+        hosts = codings = keys = 0
         for name, value in self.headers:
             if name == b"host":
                 hosts += 1
+            elif name == b"authorization":
+                keys += 1
             elif name == b"transfer-encoding":
                 codings += 1
                 if value.strip().lower() != b"chunked":
@@ -242,6 +262,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return (
             version in _SUPPORTED_VERSIONS
             and codings <= 1
+            and keys <= 1
             and (hosts == 1 or (hosts == 0 and version == "1.0"))
         )
 

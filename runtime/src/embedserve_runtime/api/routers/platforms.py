@@ -7,6 +7,7 @@ instances, one with `query` and `texts` is ranked; else the model does what it i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -14,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from embedserve_runtime.api.context import RequestContext, get_context, get_service
-from embedserve_runtime.api.inputs import record_inputs
+from embedserve_runtime.api.inputs import record_inputs, request_options
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import BytesResponse, vector_space_header
 from embedserve_runtime.api.routers.error_docs import error_responses
@@ -38,9 +39,12 @@ from embedserve_runtime.api.schemas.tei import (
     VertexBody,
 )
 from embedserve_runtime.engines.results import Output
-from embedserve_runtime.errors import EmptyInput
+from embedserve_runtime.errors import DeadlineExceeded, EmptyInput
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.service import EmbeddingService
+
+# Of one request: enough for full batches, and few enough for the event loop to have turns for other requests.
+MAX_CONCURRENT_INSTANCES = 256
 
 router = APIRouter(route_class=JsonRoute, tags=["platforms"], responses=error_responses(ErrorBody))
 
@@ -66,13 +70,11 @@ async def vertex(request: Request, body: VertexBody) -> Response:
         raise EmptyInput("`instances` cannot be empty")
     # Each instance has an input at least: refused before any of them is looked at.
     service.check_room(len(body.instances))
-    tasks = [
-        _build_instance_task(context, service, index, content) for index, content in enumerate(body.instances)
-    ]
+    tasks = await _build_tasks(context, service, body.instances)
     count = sum(task.inputs for task in tasks)
     record_inputs(context, count, is_batch=True)
     service.check_room(count)
-    predictions = await _run_all(service, tasks)
+    predictions = await _run_all(service, tasks, request_options(context).timeout)
     return BytesResponse(
         b'{"predictions":[' + b",".join(predictions) + b"]}", headers=(vector_space_header(service),)
     )
@@ -93,6 +95,18 @@ def _is_ranking(content: Any) -> bool:
     return isinstance(content, dict) and "query" in content and "texts" in content
 
 
+async def _build_tasks(
+    context: RequestContext, service: EmbeddingService, instances: Sequence[Any]
+) -> list[TeiTask]:
+    """Build the task of each instance. Lets others have the event loop meanwhile."""
+    tasks: list[TeiTask] = []
+    for index, content in enumerate(instances):
+        if index % MAX_CONCURRENT_INSTANCES == 0:
+            await asyncio.sleep(0)
+        tasks.append(_build_instance_task(context, service, index, content))
+    return tasks
+
+
 def _build_instance_task(
     context: RequestContext, service: EmbeddingService, index: int, content: Any
 ) -> TeiTask:
@@ -101,16 +115,29 @@ def _build_instance_task(
     return _choose_task(context, service.card, content, f"instance {index}")
 
 
-async def _run_all(service: EmbeddingService, tasks: list[TeiTask]) -> list[bytes]:
-    """Run all tasks concurrently; the first failure cancels the others."""
+async def _run_all(
+    service: EmbeddingService, tasks: Sequence[TeiTask], client_seconds: float | None
+) -> list[bytes]:
+    """Run the tasks, some at a time; the first failure cancels the others.
 
-    async def run_one(task: TeiTask) -> bytes:
-        content, _ = await task.run(service)
-        return content
+    client_seconds: the timeout of the client, for all of them together. Raises DeadlineExceeded.
+    """
+    answers = [b""] * len(tasks)
+    pending = iter(enumerate(tasks))
 
-    running = [asyncio.ensure_future(run_one(task)) for task in tasks]
+    async def run_pending() -> None:
+        for place, task in pending:
+            answers[place], _ = await task.run(service)
+
+    running = [asyncio.ensure_future(run_pending()) for _ in range(min(len(tasks), MAX_CONCURRENT_INSTANCES))]
+    max_seconds = service.batching.request_timeout_seconds
+    seconds = max_seconds if client_seconds is None else min(client_seconds, max_seconds)
     try:
-        return await asyncio.gather(*running)
+        async with asyncio.timeout(seconds):
+            await asyncio.gather(*running)
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"the instances were not answered within {seconds:g} s; send fewer") from error
     finally:
         for each in running:
             each.cancel()
+    return answers
