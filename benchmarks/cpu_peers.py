@@ -19,6 +19,7 @@ import uvloop
 from benchmarks.cpu_cases import Case
 from benchmarks.load import load
 from e2e.cluster.layout import cache_folder
+from embedserve_runtime.telemetry.metrics import cpu_seconds
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 INFINITY_LOCK = REPOSITORY / "requirements" / "infinity.txt"
@@ -151,7 +152,7 @@ class Running:
         """Of all its threads and of the processes that it has started, until now."""
         own = Path(f"/proc/{self.process.pid}")
         started = [pid for one in own.glob("task/*/children") for pid in one.read_text().split()]
-        return sum(_cpu_seconds(path) for path in (own, *(own.parent / pid for pid in started)))
+        return sum(map(cpu_seconds, (self.process.pid, *map(int, started))))
 
     def running_seconds(self) -> float:
         """CPU seconds of its own threads, to the microsecond, without those that have ended."""
@@ -174,9 +175,3 @@ class Running:
         )
         self.answers()  # behind what the load has left in the server
         return latencies
-
-
-def _cpu_seconds(process: Path) -> float:
-    """process: its folder under /proc."""
-    fields = (process / "stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

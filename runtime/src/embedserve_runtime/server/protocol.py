@@ -198,10 +198,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise ValueError("the head is malformed")
         # Not before: whoever sends the beginning of a head asks for nothing yet.
         self.config.idle_connections.discard(self)
-        if self.parser.get_http_version() == "1.0":
-            self.expect_100_continue = (
-                False  # RFC 9110, section 10.1.1: such a client takes a 100 for its answer
-            )
+        if self.expect_100_continue:
+            # Of HTTP/1.0 the offer is ignored: such a client takes a 100 for its answer (RFC 9110, section 10.1.1).
+            self.expect_100_continue = self.parser.get_http_version() != "1.0"
         super().on_headers_complete()
         if self.cycle is not None:
             self.cycle.transport = self._answers

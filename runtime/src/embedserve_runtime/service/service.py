@@ -337,8 +337,12 @@ class EmbeddingService:
         return _RunResult(done.results, Usage(lengths_of(request.sequences), characters, timings))
 
     def _compute_deadline(self, started: float, seconds: float | None) -> float:
+        return started + self.bound_seconds(seconds)
+
+    def bound_seconds(self, seconds: float | None) -> float:
+        """Return the seconds that a request may take: the client's timeout, if it has one, within the service's."""
         max_seconds = self.batching.request_timeout_seconds
-        return started + (max_seconds if seconds is None else min(max_seconds, seconds))
+        return max_seconds if seconds is None else min(max_seconds, seconds)
 
     async def run_in_thread(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)

@@ -74,7 +74,8 @@ async def vertex(request: Request, body: VertexBody) -> Response:
     count = sum(task.inputs for task in tasks)
     record_inputs(context, count, is_batch=True)
     service.check_room(count)
-    predictions = await _run_all(service, tasks, request_options(context).timeout)
+    seconds = service.bound_seconds(request_options(context).timeout)
+    predictions = await _run_all(service, tasks, seconds)
     return BytesResponse(
         b'{"predictions":[' + b",".join(predictions) + b"]}", headers=(vector_space_header(service),)
     )
@@ -115,12 +116,10 @@ def _build_instance_task(
     return _choose_task(context, service.card, content, f"instance {index}")
 
 
-async def _run_all(
-    service: EmbeddingService, tasks: Sequence[TeiTask], client_seconds: float | None
-) -> list[bytes]:
+async def _run_all(service: EmbeddingService, tasks: Sequence[TeiTask], seconds: float) -> list[bytes]:
     """Run the tasks, some at a time; the first failure cancels the others.
 
-    client_seconds: the timeout of the client, for all of them together. Raises DeadlineExceeded.
+    seconds: the time for all of them together. Raises DeadlineExceeded.
     """
     answers = [b""] * len(tasks)
     pending = iter(enumerate(tasks))
@@ -130,8 +129,6 @@ async def _run_all(
             answers[place], _ = await task.run(service)
 
     running = [asyncio.ensure_future(run_pending()) for _ in range(min(len(tasks), MAX_CONCURRENT_INSTANCES))]
-    max_seconds = service.batching.request_timeout_seconds
-    seconds = max_seconds if client_seconds is None else min(client_seconds, max_seconds)
     try:
         async with asyncio.timeout(seconds):
             await asyncio.gather(*running)
