@@ -83,7 +83,7 @@ LEASE: Manifest = {
 
 def read_service(received: Any) -> object:
     found = EmbeddingServiceObject.parse(received)
-    return read_resource(found), read_claim_name(found), found.status_outline
+    return read_resource(found), read_claim_name(found), found.partial_status
 
 
 def read_job(received: Any) -> object:

@@ -43,7 +43,7 @@ def find_names_in_use(
     found = []
     for resource in resources:
         if read_claim_name(resource) == claim:
-            published = resource.status_outline
+            published = resource.partial_status
             found += [published.fetch.digest, published.model.digest, published.conversion.artifact]
             found.append(_find_awaited_source(resource))
     for deployment in deployments:

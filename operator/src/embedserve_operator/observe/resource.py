@@ -16,7 +16,7 @@ from embedserve_operator.state.resource import Resource
 
 def read_claim_name(resource: EmbeddingServiceObject) -> str | None:
     """Return the name of the claim that a resource keeps its models on; None when it has no claim."""
-    cache = resource.spec_outline.cache
+    cache = resource.partial_spec.cache
     if cache.volume is not None:
         return own_claim_name(resource.metadata.name)
     return cache.claim_name or None

@@ -132,7 +132,7 @@ def _write_numbers(values: NDArray[Any]) -> bytes:
 
 
 @cache
-def number_writer(precision: Precision) -> RowWriter:
+def get_number_writer(precision: Precision) -> RowWriter:
     """Return a writer of rows as arrays of numbers in that precision."""
     return make_number_writer(lambda rows: quantize(rows, precision))
 
@@ -145,7 +145,7 @@ def make_number_writer(quantizer: Quantizer) -> RowWriter:
 
 
 @cache
-def base64_writer(precision: Precision) -> RowWriter:
+def get_base64_writer(precision: Precision) -> RowWriter:
     """Return a writer of rows as base64 of their little-endian bytes."""
     return make_base64_writer(lambda rows: quantize(rows, precision))
 

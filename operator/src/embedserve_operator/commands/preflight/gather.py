@@ -116,7 +116,7 @@ def _find_default_class(classes: Iterable[Object]) -> str | None:
 
 
 def _count_feature_use(services: Sequence[EmbeddingServiceObject]) -> FeatureUse:
-    specs = [service.spec_outline for service in services]
+    specs = [service.partial_spec for service in services]
     volumes = [spec.cache.volume for spec in specs]
     return FeatureUse(
         autoscaling=sum(spec.autoscaling is not None for spec in specs),

@@ -10,36 +10,36 @@ from embedserve_operator.kube.views.base import Maybe, Part, Presence, Text, Vie
 from embedserve_operator.kube.views.objects import Object
 
 
-class CacheVolumeOutline(View):
+class PartialCacheVolume(View):
     """Holds what is read of a volume that the resource has made for its models."""
 
     storage_class_name: Maybe[StrictStr]
 
 
-class CacheOutline(View):
+class PartialCache(View):
     """Says on which claim the resource keeps its models."""
 
     claim_name: Text
-    volume: Maybe[CacheVolumeOutline]
+    volume: Maybe[PartialCacheVolume]
 
 
-class SourceOutline(View):
+class PartialModelSource(View):
     """Says whether a model comes in an image."""
 
     image: Maybe[Presence]
 
 
-class ModelOutline(View):
+class PartialModel(View):
     """Holds what is read of the model in an unvalidated spec."""
 
-    source: Part[SourceOutline]
+    source: Part[PartialModelSource]
 
 
-class SpecOutline(View):
+class PartialSpec(View):
     """Holds those fields of a spec that must be known even where the rest of it cannot be read."""
 
-    cache: Part[CacheOutline]
-    model: Part[ModelOutline]
+    cache: Part[PartialCache]
+    model: Part[PartialModel]
     autoscaling: Maybe[Presence]
 
 
@@ -55,7 +55,7 @@ class PublishedConversion(View):
     artifact: Text
 
 
-class StatusOutline(View):
+class PartialStatus(View):
     """Holds those fields of a status that must be known even where the rest of it cannot be read."""
 
     fetch: Part[PublishedModel]
@@ -67,18 +67,18 @@ class EmbeddingServiceObject(Object):
     """Holds the user's resource.
 
     Its spec and status are kept as they were received: `observe` validates them against the resource's own
-    types, and says what is wrong with them. Their outlines can be read in any case.
+    types, and says what is wrong with them. Some fields can be read in any case.
     """
 
     spec: Any = None
     status: Any = None
 
     @property
-    def spec_outline(self) -> SpecOutline:
+    def partial_spec(self) -> PartialSpec:
         """The fields of the spec that can be read whatever the others hold."""
-        return SpecOutline.parse(self.spec)
+        return PartialSpec.parse(self.spec)
 
     @property
-    def status_outline(self) -> StatusOutline:
+    def partial_status(self) -> PartialStatus:
         """The fields of the status that can be read whatever the others hold."""
-        return StatusOutline.parse(self.status)
+        return PartialStatus.parse(self.status)

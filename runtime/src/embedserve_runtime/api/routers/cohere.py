@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from embedserve_runtime.api.context import get_context, get_service
-from embedserve_runtime.api.encoding import RowWriter, base64_writer, number_writer, write_rows
+from embedserve_runtime.api.encoding import RowWriter, get_base64_writer, get_number_writer, write_rows
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.inputs import prompt_for_input_type, record_inputs, request_options
 from embedserve_runtime.api.json_route import JsonRoute
@@ -31,12 +31,12 @@ from embedserve_runtime.service import EmbedQuery, Role
 
 ROLES: Mapping[str, Role] = {"search_query": "query", "search_document": "document"}
 _WRITERS: dict[str, RowWriter] = {
-    "float": number_writer(Precision.FLOAT32),
-    "int8": number_writer(Precision.INT8),
-    "uint8": number_writer(Precision.UINT8),
-    "binary": number_writer(Precision.BINARY),
-    "ubinary": number_writer(Precision.UBINARY),
-    "base64": base64_writer(Precision.FLOAT32),
+    "float": get_number_writer(Precision.FLOAT32),
+    "int8": get_number_writer(Precision.INT8),
+    "uint8": get_number_writer(Precision.UINT8),
+    "binary": get_number_writer(Precision.BINARY),
+    "ubinary": get_number_writer(Precision.UBINARY),
+    "base64": get_base64_writer(Precision.FLOAT32),
 }
 
 router = APIRouter(route_class=JsonRoute, tags=["Cohere"], responses=error_responses(MessageBody))

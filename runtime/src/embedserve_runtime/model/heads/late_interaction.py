@@ -85,7 +85,7 @@ class _PoolingFile(FileModel):
     tasks: str | list[str] | None = None
 
 
-def multi_vector_head(files: ModelFiles, encoder: Encoder, layout: ModelLayout) -> MultiVectorHead:
+def read_multi_vector_head(files: ModelFiles, encoder: Encoder, layout: ModelLayout) -> MultiVectorHead:
     """Read the head of a multi-vector model. Raises ModelInvalid or UnsupportedArchitecture, naming file and key."""
     modules = layout.modules
     pylate = files.parse_if_there("config_sentence_transformers.json", _PyLate, _PyLate())

@@ -22,7 +22,7 @@ from embedserve_runtime.model.heads.description import (
     Task,
     TokenHead,
 )
-from embedserve_runtime.model.heads.late_interaction import multi_vector_head, with_prompts
+from embedserve_runtime.model.heads.late_interaction import read_multi_vector_head, with_prompts
 from embedserve_runtime.model.heads.masked_lm import masked_lm_layers
 from embedserve_runtime.model.modules import ModelLayout
 from embedserve_runtime.model.pipeline import Pooling
@@ -54,7 +54,7 @@ def read_head(
             )
         return Task.EMBED, None
     if task == Task.MULTI_VECTOR:
-        return Task.MULTI_VECTOR, multi_vector_head(files, encoder, layout)
+        return Task.MULTI_VECTOR, read_multi_vector_head(files, encoder, layout)
     if task == Task.SPARSE:
         return Task.SPARSE, _read_sparse_head(source, architectures, layout)
     return _classifier(source, architectures, layout, asked)

@@ -221,7 +221,7 @@ def inner_kind_of(kind: EightBit, device: torch.device) -> EightBit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PostNormStart:
+class PostNormEmbeddings:
     """Embeddings whose norm, if they have one, is deferred."""
 
     tables: EmbeddingTables
@@ -236,7 +236,7 @@ class PostNormStart:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PreNormStart:
+class PreNormEmbeddings:
     """Embeddings in float32, and what the norm of the first layer makes of them."""
 
     tables: EmbeddingTables
@@ -291,7 +291,7 @@ def build_post_norm_layers(
 ) -> tuple[Embed8, list[Layer8], LastLayer8]:
     *others, last = loaded
     return (
-        PostNormStart(replace(tables, norm=None), tables.norm, kind),
+        PostNormEmbeddings(replace(tables, norm=None), tables.norm, kind),
         [FusedLayer(one.products, one.attention, one.post_norms(kind)) for one in others],
         FusedLayer(last.products, last.attention, LastPostNorms(last.post_norms(kind))),
     )
@@ -308,7 +308,7 @@ def build_pre_norm_layers(
         assert norm is not None  # `why_not_eight_bit` names the others
         layers.append(FusedLayer(one.products, one.attention, EightBitPreNorms(one.norms.mlp, norm, kind)))
     return (
-        PreNormStart(tables, first, kind),
+        PreNormEmbeddings(tables, first, kind),
         layers,
         FusedLayer(last.products, last.attention, LastPreNorms(last.norms.mlp, kind)),
     )

@@ -104,7 +104,7 @@ def _launch(
     block = width if moments is not None or columns < 2048 else 2 * width
     # As many steps on their way at a time as there is room for: each waits for memory, and there are few.
     room = SHARED_BYTES // (2 * SPLIT_DEPTH * warps * (height + block))
-    kernel: Callable[..., object] = skinny_kernels.product_of_few[(triton.cdiv(columns, block),)]
+    kernel: Callable[..., object] = skinny_kernels.skinny_product[(triton.cdiv(columns, block),)]
     normed = given if isinstance(given, SkinnyDeferredNorm) else None
     added = add if isinstance(add, SkinnyDeferredNorm) else None
     kernel(

@@ -52,7 +52,7 @@ def _write_moments(values, inside, moments, tile, tiles, BLOCK_M: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["rows"])
-def product_of_few(
+def skinny_product(
     values,  # (rows, depth); where NORMED sums, of which the norm is meant
     moments,  # float32 (2, tiles of values, BLOCK_M), read where NORMED
     scale,  # float32 (depth,), of the norm, read where NORMED
