@@ -163,9 +163,8 @@ class ScheduledBatch:
     def wanted(self) -> Output:
         wanted = Output(0)
         for job, _ in self.parts:
-            if (
-                job.request.wanted is not wanted
-            ):  # a union of flags takes longer than all else of a short request
+            # A union of flags takes longer than all else of a short request.
+            if job.request.wanted is not wanted:
                 wanted |= job.request.wanted
         return wanted
 

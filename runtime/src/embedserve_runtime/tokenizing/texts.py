@@ -122,9 +122,8 @@ class TextTokenizer:
             built.use_prompt_template(card.head.template)
         elif card.task is Task.RERANK:
             built.require_pairs()
-        if (
-            card.body is None
-        ):  # tables are checked where they are read; of an ONNX file the rows are not known
+        # Tables are checked where they are read; of an ONNX file the rows are not known.
+        if card.body is None:
             late = card.late_interaction
             expansion = None if late is None else late.expansion
             built._check_vocabulary([] if expansion is None else [expansion.token], card.task)
