@@ -430,8 +430,10 @@ async def test_nothing_is_kept_of_an_answered_request_until_its_deadline() -> No
     async with dispatcher(mean_of_ids()) as built:
         request, answered = submit(built)
         await answered
-        gc.collect()
-        assert request() is None
+        # The engine's thread lets go of its batch after it has handed over the outcome.
+        while request() is not None:  # turns of the loop, no time
+            await asyncio.sleep(0)
+            gc.collect()
 
 
 async def test_an_engine_that_is_given_twice_runs_two_batches_at_once_and_no_third() -> None:
