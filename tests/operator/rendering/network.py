@@ -81,6 +81,14 @@ CASES = (
         },
     ),
     Case(
+        "browsers of the user's origins may call, and large answers are compressed",
+        hub_spec(http={"corsOrigins": ["https://app.example"], "compressFromBytes": 65536}),
+        {
+            f"{CONFIG}.server.cors_origins": ["https://app.example"],
+            f"{CONFIG}.server.compress_from_bytes": 65536,
+        },
+    ),
+    Case(
         "there is no policy where the user wants none",
         hub_spec(networkPolicy={"mode": "Disabled"}),
         {"NetworkPolicy docs": GONE},

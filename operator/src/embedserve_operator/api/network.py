@@ -1,4 +1,4 @@
-"""`spec.service`, `spec.networkPolicy`, `spec.monitoring`: how a service is reached and watched."""
+"""`spec.service`, `spec.http`, `spec.networkPolicy`, `spec.monitoring`: how a service is reached and watched."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from embedserve_operator.api.base import LabelValue, Model, PassedOn
-from embedserve_operator.api.rules import Rule, matches, no_key
+from embedserve_operator.api.rules import Rule, between, matches, no_key
 
 _OWN_ANNOTATION = no_key(
     "^embedserve[.]dev/", "annotations of embedserve.dev/ are the operator's: choose another key"
@@ -81,6 +81,27 @@ class ServiceSettings(Model):
         | None
     ) = None
     """Port for gRPC, beside HTTP on port 80; without it there is no gRPC."""
+
+
+Origin = Annotated[
+    str,
+    Field(max_length=300),
+    matches(
+        r"^(\*|https?://[^/*\s]+)$", "must be an origin such as https://app.example, or * for all of them"
+    ),
+]
+
+
+class HttpSettings(Model):
+    """How the pods answer over HTTP."""
+
+    cors_origins: Annotated[tuple[Origin, ...], Field(max_length=64)] | None = None
+    """Origins whose pages may call the service from a browser, such as https://app.example, or *; without it none
+    may."""
+    compress_from_bytes: (
+        Annotated[int, between(1, 1_000_000_000, "leave it out to compress no answer")] | None
+    ) = None
+    """Answers of so many bytes and more are compressed with gzip for clients that accept it; without it none is."""
 
 
 class NetworkPolicySettings(Model):

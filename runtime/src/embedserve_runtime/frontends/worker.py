@@ -24,6 +24,7 @@ import uvloop
 from embedserve_runtime.frontends.context import build_request_series, build_server_context
 from embedserve_runtime.frontends.front_end import FrontEndSettings, ServedModel, ServerStatus
 from embedserve_runtime.frontends.front_end_channel import FrontEndChannel
+from embedserve_runtime.frontends.heap import trim_heap_periodically
 from embedserve_runtime.frontends.interpreter import tune_interpreter
 from embedserve_runtime.frontends.messages import (
     HEARTBEAT_SECONDS,
@@ -78,14 +79,18 @@ class Worker:
     async def run(self, address: str, identity: bytes) -> None:
         """Returns after a stop that was asked for, when all is answered."""
         self._channel = FrontEndChannel(address, identity, self._handle, _exit)
-        heartbeat = asyncio.create_task(self._send_heartbeats(self._channel))
+        periodic = (
+            asyncio.create_task(self._send_heartbeats(self._channel)),
+            asyncio.create_task(trim_heap_periodically()),
+        )
         await self._stop.wait()
         if self._servers:
             self._servers.stop()
             await self._servers.wait_finished()
         if self._tracer:
             await asyncio.to_thread(self._tracer.flush)
-        heartbeat.cancel()
+        for task in periodic:
+            task.cancel()
 
     async def _send_heartbeats(self, channel: FrontEndChannel) -> None:
         while True:

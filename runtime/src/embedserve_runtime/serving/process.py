@@ -34,6 +34,7 @@ from embedserve_runtime.errors import EmbedserveError, EngineBroken, NotReady
 from embedserve_runtime.frontends.auto_sized import AutoSizedFrontEnd
 from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series, build_server_context
 from embedserve_runtime.frontends.front_end import FrontEnd, FrontEndSettings, ServedModel, ServerStatus
+from embedserve_runtime.frontends.heap import trim_heap_periodically
 from embedserve_runtime.frontends.in_process import InProcessFrontEnd
 from embedserve_runtime.frontends.interpreter import tune_interpreter
 from embedserve_runtime.frontends.supervisor import WorkerSupervisor
@@ -135,6 +136,7 @@ class _ServerProcess:
         self._front_end = self._open_front_end(context)
         serving = asyncio.create_task(self._serve())
         failing = asyncio.create_task(self._front_end.wait_for_failure())
+        trimming = asyncio.create_task(trim_heap_periodically())
         try:
             await asyncio.wait((serving, failing), return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
@@ -142,9 +144,10 @@ class _ServerProcess:
             else:
                 failing.result()
         finally:
-            for task in (serving, failing):
+            tasks = (serving, failing, trimming)
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait((serving, failing))
+            await asyncio.wait(tasks)
             await self._front_end.close()
             if management:
                 await management.abort()
