@@ -42,7 +42,7 @@ from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.reading import read_card
-from embedserve_runtime.model.sources import open_model
+from embedserve_runtime.sources import open_model
 from tests.support.models import minilm_folder
 
 # Fewer say nothing: the time is doubled for a server that gives fewer.

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from benchmarks.command_line import parser_of
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.model.sources import fetch_model
-from embedserve_runtime.model.sources.progress import Progress
+from embedserve_runtime.sources import fetch_model
+from embedserve_runtime.sources.progress import Progress
 
 REPOSITORY = "lab/large"
 CONFIG = {

@@ -23,7 +23,7 @@ from e2e.hub.faults import FaultKind
 from e2e.node_hub import NodeHub
 from e2e.services import PATIENCE_S, Object, Service
 from e2e.volumes import NodeVolume, bytes_in, writable_folder
-from embedserve_runtime.model.store.checking import find_damage
+from embedserve_runtime.store.checking import find_damage
 
 REPOSITORY = "lab/minilm"
 MINILM_SPACE = "vs1-0978181612db7ef023ab"

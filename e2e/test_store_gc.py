@@ -20,7 +20,7 @@ from e2e.hub import samples
 from e2e.node_hub import NodeHub
 from e2e.services import PATIENCE_S, Object, Service, is_serving
 from e2e.volumes import NodeVolume, writable_folder
-from embedserve_runtime.model.store.checking import find_damage
+from embedserve_runtime.store.checking import find_damage
 
 pytestmark = pytest.mark.soak
 

@@ -7,7 +7,7 @@ import pytest
 
 from e2e.hub import HubServer
 from embedserve_runtime.commands.cli import main
-from embedserve_runtime.model.store import publish_folder
+from embedserve_runtime.store import publish_folder
 from tests.support.models import small_minilm
 
 REPOSITORY = "sentence-transformers/all-MiniLM-L6-v2"

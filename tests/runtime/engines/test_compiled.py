@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from embedserve_runtime.engines.torch.compiled import FOLDER, use_kernel_cache
-from embedserve_runtime.model.store.kernel_cache import KernelCache
+from embedserve_runtime.store.kernel_cache import KernelCache
 from tests.support.mounts import bound_to, remount
 
 

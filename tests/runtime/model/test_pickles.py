@@ -19,7 +19,7 @@ from embedserve_runtime.model import pickles
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint
 from embedserve_runtime.model.reading import read_card
-from embedserve_runtime.model.sources import fetch_model
+from embedserve_runtime.sources import fetch_model
 from tests.support.models import copy_of_minilm, small_minilm
 
 

@@ -31,8 +31,8 @@ from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, Task
 from embedserve_runtime.model.reading import read_card
-from embedserve_runtime.model.sources import fetch_model
 from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.sources import fetch_model
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.runtime.heads.head_runner import sequences
 from tests.support.models import minilm_folder, small_tokenizer, tiny, tiny_bert

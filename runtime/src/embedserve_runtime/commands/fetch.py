@@ -13,9 +13,9 @@ from embedserve_runtime.model.exports import needs_export
 from embedserve_runtime.model.folder import read_model
 from embedserve_runtime.model.onnx_outputs import onnx_outputs
 from embedserve_runtime.model.reading import read_card
-from embedserve_runtime.model.sources import LocatedModel, fetch_model, note_identity
-from embedserve_runtime.model.sources.progress import Progress
-from embedserve_runtime.model.store.kernel_cache import make_kernel_folder
+from embedserve_runtime.sources import LocatedModel, fetch_model, note_identity
+from embedserve_runtime.sources.progress import Progress
+from embedserve_runtime.store.kernel_cache import make_kernel_folder
 from embedserve_runtime.telemetry.termination import write_termination_result
 
 

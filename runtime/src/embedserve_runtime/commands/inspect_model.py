@@ -18,10 +18,10 @@ from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard, QueryRoute
 from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead
 from embedserve_runtime.model.reading import read_card
-from embedserve_runtime.model.sources import LocatedModel, open_model
 from embedserve_runtime.model.static import StaticTable, table_tensors
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.words import WordTable
+from embedserve_runtime.sources import LocatedModel, open_model
 
 # The number of tokens in a batch that activations are estimated for, while the budget is yet to be measured.
 TYPICAL_BUDGET = 16_384

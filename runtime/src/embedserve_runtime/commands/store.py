@@ -10,8 +10,8 @@ from typing import Any, TextIO
 
 from embedserve_runtime.config import StoreLocation
 from embedserve_runtime.errors import ConfigError
-from embedserve_runtime.model.store.checking import find_damage, remove_damaged
-from embedserve_runtime.model.store.garbage_collector import (
+from embedserve_runtime.store.checking import find_damage, remove_damaged
+from embedserve_runtime.store.garbage_collector import (
     Garbage,
     RetentionPolicy,
     StoreContents,
@@ -20,7 +20,7 @@ from embedserve_runtime.model.store.garbage_collector import (
     list_contents,
     remove_garbage,
 )
-from embedserve_runtime.model.store.staging import ABANDONED_AFTER_S
+from embedserve_runtime.store.staging import ABANDONED_AFTER_S
 
 
 def run(arguments: Mapping[str, Any], out: TextIO) -> int:

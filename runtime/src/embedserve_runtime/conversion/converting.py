@@ -63,11 +63,11 @@ from embedserve_runtime.model.checkpoint import Weights
 from embedserve_runtime.model.exports import needs_export
 from embedserve_runtime.model.folder import read_model
 from embedserve_runtime.model.reading import read_card
-from embedserve_runtime.model.sources import open_model
-from embedserve_runtime.model.store import is_sound, publish_folder, remove_folder
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.parity.corpus import calibration_texts, parity_texts
 from embedserve_runtime.parity.measures import compare, describe_shortfalls
+from embedserve_runtime.sources import open_model
+from embedserve_runtime.store import is_sound, publish_folder, remove_folder
 
 log = logging.getLogger(__name__)
 

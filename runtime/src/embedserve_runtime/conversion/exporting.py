@@ -20,12 +20,12 @@ from embedserve_runtime.model.exports import ADVICE, EXPORT_FILE, KIND, can_expo
 from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.modules import read_entries, read_layout
 from embedserve_runtime.model.onnx_outputs import HIDDEN, LOGITS
-from embedserve_runtime.model.sources import LocatedModel
-from embedserve_runtime.model.store import publish_folder, remove_folder
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, parse_tokenizer
 from embedserve_runtime.parity.corpus import evenly, parity_texts
 from embedserve_runtime.parity.measures import ModelOutputs, compare, describe_shortfalls
+from embedserve_runtime.sources import LocatedModel
+from embedserve_runtime.store import publish_folder, remove_folder
 
 log = logging.getLogger(__name__)
 

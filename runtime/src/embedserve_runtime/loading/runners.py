@@ -21,13 +21,13 @@ from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Weights
 from embedserve_runtime.model.reading import read_card
-from embedserve_runtime.model.sources import open_model
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.parity.eight_bit import MIN_COSINE, build_sample, measure_parity
 from embedserve_runtime.runners.base import EncoderRunner, Runner
 from embedserve_runtime.runners.fp32_fallback import FP32Fallback, add_fallback
+from embedserve_runtime.sources import open_model
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from embedserve_runtime.model.architecture import Embeddings, Encoder, Parameter
 from embedserve_runtime.model.files import FileModel, ModelFiles
 from embedserve_runtime.model.heads.description import LexicalHead
 from embedserve_runtime.model.onnx_file import Element, Value, read_declaration
-from embedserve_runtime.model.store.manifest import file_sha256
 from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, parse_tokenizer, special_tokens, token_ids
+from embedserve_runtime.store.manifest import file_sha256
 
 # In this order; of other files one alone is taken, several must be chosen from.
 DEFAULT_FILES = ("onnx/model.onnx", "model.onnx")

@@ -21,7 +21,7 @@ from embedserve_runtime.model.checkpoint import Checkpoint
 from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.modules import read_entries, read_layout
 from embedserve_runtime.model.routes import expand_routes
-from embedserve_runtime.model.store import find_folder
+from embedserve_runtime.store import find_folder
 
 KIND: Final = "artifacts"
 EXPORT_FILE = "model.onnx"

@@ -25,7 +25,7 @@ from embedserve_runtime.cpu.features import has_bfloat16_products, instruction_s
 from embedserve_runtime.engines.onnx.graph import OPSET, OUTPUT
 from embedserve_runtime.engines.onnx.nodes import FUSED
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.store import find_folder
+from embedserve_runtime.store import find_folder
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import torch
 
 from embedserve_runtime import __version__
 from embedserve_runtime.engines.torch.kernel_forms import count_forms
-from embedserve_runtime.model.store.kernel_cache import KernelCache
+from embedserve_runtime.store.kernel_cache import KernelCache
 
 log = logging.getLogger(__name__)
 

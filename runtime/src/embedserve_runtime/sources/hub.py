@@ -30,7 +30,7 @@ from embedserve_runtime.errors import (
     RevisionNotFound,
     SourceUnavailable,
 )
-from embedserve_runtime.model.sources.remote import (
+from embedserve_runtime.sources.remote import (
     ExpectedHash,
     Listing,
     RemoteFile,

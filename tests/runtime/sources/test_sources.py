@@ -11,8 +11,8 @@ import pytest
 from e2e.hub import Access, Fault, FaultKind, HubServer
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import EmbedserveError, ModelAccessDenied, ModelNotFound, SourceUnavailable
-from embedserve_runtime.model.sources import fetch_model, open_model
-from tests.runtime.model.fetch_kit import QUICK
+from embedserve_runtime.sources import fetch_model, open_model
+from tests.runtime.sources.fetch_kit import QUICK
 from tests.support.models import copy_of_minilm
 
 PUBLIC, GATED = "lab/public", "lab/gated"

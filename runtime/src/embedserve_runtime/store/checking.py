@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedserve_runtime.model.store.garbage_collector import KINDS
-from embedserve_runtime.model.store.manifest import damaged_by_hash, file_sha256, read_manifest
-from embedserve_runtime.model.store.publishing import withdraw
-from embedserve_runtime.model.store.staging import FILES, staged
-from embedserve_runtime.model.store.volume import volume_errors
+from embedserve_runtime.store.garbage_collector import KINDS
+from embedserve_runtime.store.manifest import damaged_by_hash, file_sha256, read_manifest
+from embedserve_runtime.store.publishing import withdraw
+from embedserve_runtime.store.staging import FILES, staged
+from embedserve_runtime.store.volume import volume_errors
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from e2e.cluster.progress import Progress
 from e2e.s3 import KEYS, S3Server
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import EmbedserveError, ModelAccessDenied, ModelNotFound, SourceUnavailable
-from embedserve_runtime.model.sources import fetch_model, partial
-from tests.runtime.model.fetch_kit import (
+from embedserve_runtime.sources import fetch_model, partial
+from tests.runtime.sources.fetch_kit import (
     QUICK,
     REPOSITORY,
     assert_fetched,

@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from embedserve_runtime.errors import HashMismatch
-from embedserve_runtime.model.sources.host_limits import RetryPolicy
-from embedserve_runtime.model.sources.partial import FileSegment, PartialFile
-from embedserve_runtime.model.sources.progress import Progress
-from embedserve_runtime.model.sources.remote import RemoteFile, http_client
-from embedserve_runtime.model.sources.segments import FetchPlan, SegmentDownloader
-from embedserve_runtime.model.store import FetchedFile
+from embedserve_runtime.sources.host_limits import RetryPolicy
+from embedserve_runtime.sources.partial import FileSegment, PartialFile
+from embedserve_runtime.sources.progress import Progress
+from embedserve_runtime.sources.remote import RemoteFile, http_client
+from embedserve_runtime.sources.segments import FetchPlan, SegmentDownloader
+from embedserve_runtime.store import FetchedFile
 
 CONNECTIONS = 6
 ATTEMPTS = 3

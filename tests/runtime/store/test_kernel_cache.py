@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_runtime.model.store.garbage_collector import (
+from embedserve_runtime.store.garbage_collector import (
     RetentionPolicy,
     find_garbage,
     list_contents,
     remove_garbage,
 )
-from embedserve_runtime.model.store.kernel_cache import KERNELS, KernelCache
+from embedserve_runtime.store.kernel_cache import KERNELS, KernelCache
 
 FILES = {"ab/kernel.cubin": b"machine code", "ab/__grp__kernel.json": b"{}", "cd/launcher.so": b"more"}
 

@@ -24,9 +24,9 @@ from embedserve_runtime.errors import (
     ModelNotFound,
     SourceUnavailable,
 )
-from embedserve_runtime.model.sources.remote import ExpectedHash, Listing, RemoteFile, Request
-from embedserve_runtime.model.sources.selection import is_safe
-from embedserve_runtime.model.store.volume import make_folder, need_bytes
+from embedserve_runtime.sources.remote import ExpectedHash, Listing, RemoteFile, Request
+from embedserve_runtime.sources.selection import is_safe
+from embedserve_runtime.store.volume import make_folder, need_bytes
 
 if sys.version_info >= (3, 14):
     from compression import zstd

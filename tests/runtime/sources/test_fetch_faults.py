@@ -16,8 +16,8 @@ import pytest
 
 from e2e.hub import Fault, FaultKind, HubServer
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.model.store.checking import find_damage
-from tests.runtime.model.fetch_kit import WEIGHTS, assert_fetched, is_good, write_repository
+from embedserve_runtime.store.checking import find_damage
+from tests.runtime.sources.fetch_kit import WEIGHTS, assert_fetched, is_good, write_repository
 from tests.support.mounts import remount
 
 pytestmark = pytest.mark.thorough
@@ -27,8 +27,8 @@ FETCH = """
 import os, sys
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import EmbedserveError
-from embedserve_runtime.model.sources import fetch_model, partial
-import embedserve_runtime.model.sources.fetching  # `fetch_model` imports it, which another user might not be let to
+from embedserve_runtime.sources import fetch_model, partial
+import embedserve_runtime.sources.fetching  # `fetch_model` imports it, which another user might not be let to
 partial.SEGMENT, partial.NOTE_EVERY = 2_000_000, 500_000
 if len(sys.argv) > 2:
     os.setgroups([])

@@ -11,10 +11,10 @@ from typing import Protocol
 import httpx2
 
 from embedserve_runtime.errors import CertificateUntrusted, SourceUnavailable
-from embedserve_runtime.model.sources.host_limits import HostLimiters, RetryPolicy
-from embedserve_runtime.model.sources.partial import FileSegment, PartialFile
-from embedserve_runtime.model.sources.progress import Progress
-from embedserve_runtime.model.sources.remote import Source, connection_error
+from embedserve_runtime.sources.host_limits import HostLimiters, RetryPolicy
+from embedserve_runtime.sources.partial import FileSegment, PartialFile
+from embedserve_runtime.sources.progress import Progress
+from embedserve_runtime.sources.remote import Source, connection_error
 
 HASH_EVERY = 4 << 20
 

@@ -1,4 +1,6 @@
-"""The content-addressed model store: one folder that holds models by the digest of what is in them.
+"""Stores fetched models by the digest of what is in them.
+
+The store is one folder:
 
     blobs/<sha256>            every file once, read-only
     models/<digest>/          files/: hard links into blobs under the files' own names; manifest.json: what they are
@@ -10,9 +12,9 @@ There are no locks, which some network file systems only pretend to have: each w
 with one rename, so a reader sees all of a model or nothing, and of two writers one model stays.
 """
 
-from embedserve_runtime.model.store.manifest import Manifest, Name, Reference, StoredFile
-from embedserve_runtime.model.store.publishing import find_folder, is_sound, publish_folder, remove_folder
-from embedserve_runtime.model.store.store import FetchedFile, Store
+from embedserve_runtime.store.manifest import Manifest, Name, Reference, StoredFile
+from embedserve_runtime.store.publishing import find_folder, is_sound, publish_folder, remove_folder
+from embedserve_runtime.store.store import FetchedFile, Store
 
 __all__ = [
     "FetchedFile",

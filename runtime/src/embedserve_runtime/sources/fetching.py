@@ -21,22 +21,22 @@ from embedserve_runtime.errors import (
 from embedserve_runtime.model.bundled_onnx import choose_file
 from embedserve_runtime.model.exports import ADVICE, can_export
 from embedserve_runtime.model.folder import read_folder
-from embedserve_runtime.model.sources.archive import ArchiveSource, unpack
-from embedserve_runtime.model.sources.host_limits import HostLimiters, RetryPolicy
-from embedserve_runtime.model.sources.hub import HubSource, too_many_requests
-from embedserve_runtime.model.sources.progress import Progress
-from embedserve_runtime.model.sources.remote import Listing, RemoteFile, Source
-from embedserve_runtime.model.sources.segments import FetchPlan
-from embedserve_runtime.model.sources.selection import (
+from embedserve_runtime.sources.archive import ArchiveSource, unpack
+from embedserve_runtime.sources.host_limits import HostLimiters, RetryPolicy
+from embedserve_runtime.sources.hub import HubSource, too_many_requests
+from embedserve_runtime.sources.progress import Progress
+from embedserve_runtime.sources.remote import Listing, RemoteFile, Source
+from embedserve_runtime.sources.segments import FetchPlan
+from embedserve_runtime.sources.selection import (
     description_files,
     external_files,
     is_safe,
     weight_files,
 )
-from embedserve_runtime.model.sources.transfer import Transfer
-from embedserve_runtime.model.store import FetchedFile, Name, Reference, Store, StoredFile
-from embedserve_runtime.model.store.manifest import file_sha256
-from embedserve_runtime.model.store.staging import (
+from embedserve_runtime.sources.transfer import Transfer
+from embedserve_runtime.store import FetchedFile, Name, Reference, Store, StoredFile
+from embedserve_runtime.store.manifest import file_sha256
+from embedserve_runtime.store.staging import (
     Staging,
     earlier_writer,
     live_writer,
@@ -45,7 +45,7 @@ from embedserve_runtime.model.store.staging import (
     sweep,
     wait_for,
 )
-from embedserve_runtime.model.store.volume import (
+from embedserve_runtime.store.volume import (
     free_bytes,
     link_or_copy,
     make_folder,
@@ -113,7 +113,7 @@ def open_source(settings: ModelSettings) -> Source:
     """Return the source that the settings name. Raises ConfigError or ModelInvalid."""
     if settings.source.startswith("s3://"):
         # Imported here: the library is of use for this source only.
-        from embedserve_runtime.model.sources.s3 import S3Source
+        from embedserve_runtime.sources.s3 import S3Source
 
         return S3Source(settings)
     if settings.source.startswith(("https://", "http://")):

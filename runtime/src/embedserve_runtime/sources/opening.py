@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import ModelNotFound, ModelNotStored
-from embedserve_runtime.model.store import Name, Reference, Store
-from embedserve_runtime.model.store.volume import volume_errors
+from embedserve_runtime.store import Name, Reference, Store
+from embedserve_runtime.store.volume import volume_errors
 
 if TYPE_CHECKING:
-    from embedserve_runtime.model.sources.host_limits import RetryPolicy
-    from embedserve_runtime.model.sources.progress import Progress
+    from embedserve_runtime.sources.host_limits import RetryPolicy
+    from embedserve_runtime.sources.progress import Progress
 
 LOGGER = logging.getLogger(__name__)
 LOCAL_REVISION = "local"
@@ -108,9 +108,9 @@ def _fetch_folder(
     retry_policy: RetryPolicy | None,
 ) -> Reference:
     # Imported here: the libraries of the sources take a quarter of the time in which a server starts.
-    from embedserve_runtime.model.sources.fetching import fetch_into
-    from embedserve_runtime.model.sources.host_limits import RetryPolicy
-    from embedserve_runtime.model.sources.progress import Progress
+    from embedserve_runtime.sources.fetching import fetch_into
+    from embedserve_runtime.sources.host_limits import RetryPolicy
+    from embedserve_runtime.sources.progress import Progress
 
     return fetch_into(store, name, settings, progress or Progress(), retry_policy or RetryPolicy())
 

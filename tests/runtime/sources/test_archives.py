@@ -17,7 +17,7 @@ import pytest
 from e2e.hub import Fault, FaultKind, HubServer
 from embedserve_runtime.config import ModelSettings, load_config
 from embedserve_runtime.errors import ConfigError, EmbedserveError, HashMismatch, ModelInvalid, ModelNotFound
-from tests.runtime.model.fetch_kit import (
+from tests.runtime.sources.fetch_kit import (
     REPOSITORY,
     WEIGHTS,
     assert_fetched,

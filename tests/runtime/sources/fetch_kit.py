@@ -9,9 +9,9 @@ from pathlib import Path
 
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import EmbedserveError
-from embedserve_runtime.model.sources import fetch_model, open_model
-from embedserve_runtime.model.sources.host_limits import RetryPolicy
-from embedserve_runtime.model.store.checking import find_damage
+from embedserve_runtime.sources import fetch_model, open_model
+from embedserve_runtime.sources.host_limits import RetryPolicy
+from embedserve_runtime.store.checking import find_damage
 
 REPOSITORY = "lab/model"
 WEIGHTS = "model.safetensors"

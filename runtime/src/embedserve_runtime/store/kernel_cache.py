@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedserve_runtime.model.store.manifest import file_sha256
-from embedserve_runtime.model.store.volume import make_folder, sync
+from embedserve_runtime.store.manifest import file_sha256
+from embedserve_runtime.store.volume import make_folder, sync
 
 KERNELS = "kernels"
 # Of what an archive may unpack to: some hundred kernels of a model are 30 MB.

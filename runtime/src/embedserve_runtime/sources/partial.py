@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from embedserve_runtime.model.sources.remote import RemoteFile
-from embedserve_runtime.model.store.manifest import StoredFile
-from embedserve_runtime.model.store.volume import make_folder
+from embedserve_runtime.sources.remote import RemoteFile
+from embedserve_runtime.store.manifest import StoredFile
+from embedserve_runtime.store.volume import make_folder
 
 SEGMENT = 32 << 20
 NOTE_EVERY = 8 << 20

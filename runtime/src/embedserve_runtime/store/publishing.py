@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from embedserve_runtime.errors import VolumeError
-from embedserve_runtime.model.store.manifest import (
+from embedserve_runtime.store.manifest import (
     MANIFEST,
     Manifest,
     damaged_by_hash,
@@ -17,8 +17,8 @@ from embedserve_runtime.model.store.manifest import (
     describe,
     read_manifest,
 )
-from embedserve_runtime.model.store.staging import Staging, staged
-from embedserve_runtime.model.store.volume import make_folder, sync, volume_errors
+from embedserve_runtime.store.staging import Staging, staged
+from embedserve_runtime.store.volume import make_folder, sync, volume_errors
 
 Kind = Literal["models", "artifacts"]
 _TRIES = 10

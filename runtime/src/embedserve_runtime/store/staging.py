@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedserve_runtime.errors import SourceUnavailable
-from embedserve_runtime.model.store.volume import make_folder
-from embedserve_runtime.model.store.writers import Heartbeat, read_card
+from embedserve_runtime.store.volume import make_folder
+from embedserve_runtime.store.writers import Heartbeat, read_card
 
 STAGING = "staging"
 FILES = "files"

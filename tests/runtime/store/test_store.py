@@ -15,7 +15,7 @@ import pytest
 
 from embedserve_runtime.commands.cli import main
 from embedserve_runtime.errors import VolumeError, VolumeFull, VolumePermissionDenied, VolumeReadOnly
-from embedserve_runtime.model.store import (
+from embedserve_runtime.store import (
     FetchedFile,
     Name,
     Reference,
@@ -24,16 +24,16 @@ from embedserve_runtime.model.store import (
     find_folder,
     publish_folder,
 )
-from embedserve_runtime.model.store.checking import find_damage, remove_damaged
-from embedserve_runtime.model.store.garbage_collector import (
+from embedserve_runtime.store.checking import find_damage, remove_damaged
+from embedserve_runtime.store.garbage_collector import (
     RetentionPolicy,
     find_garbage,
     list_contents,
     remove_garbage,
 )
-from embedserve_runtime.model.store.staging import live_writer, staged, sweep
-from embedserve_runtime.model.store.volume import volume_error
-from embedserve_runtime.model.store.writers import SILENT_AFTER_S, Writer
+from embedserve_runtime.store.staging import live_writer, staged, sweep
+from embedserve_runtime.store.volume import volume_error
+from embedserve_runtime.store.writers import SILENT_AFTER_S, Writer
 
 FILES = {"config.json": b'{"a": 1}', "weights/model.safetensors": b"w" * 5000}
 NAME = Name(source="lab/model", revision="main")
@@ -230,7 +230,7 @@ def test_of_many_writers_of_one_folder_each_has_a_whole_one(tmp_path: Path) -> N
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from embedserve_runtime.model.store.staging import staged
+from embedserve_runtime.store.staging import staged
 with staged(Path(sys.argv[1]), "key") as staging:
     (staging.files / "half").write_bytes(b"half of it")
     (staging.folder / "building").mkdir()

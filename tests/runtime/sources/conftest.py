@@ -9,7 +9,7 @@ import pytest
 
 from e2e.hub import HubServer
 from embedserve_runtime.config import ModelSettings
-from tests.runtime.model.fetch_kit import REPOSITORY
+from tests.runtime.sources.fetch_kit import REPOSITORY
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from embedserve_runtime.errors import (
     ModelNotFound,
     SourceUnavailable,
 )
-from embedserve_runtime.model.sources.remote import ExpectedHash, Listing, RemoteFile, Request, untrusted
+from embedserve_runtime.sources.remote import ExpectedHash, Listing, RemoteFile, Request, untrusted
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config

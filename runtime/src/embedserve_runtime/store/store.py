@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedserve_runtime.model.store.manifest import (
+from embedserve_runtime.store.manifest import (
     MANIFEST,
     Manifest,
     Name,
@@ -19,9 +19,9 @@ from embedserve_runtime.model.store.manifest import (
     read_manifest,
     read_reference,
 )
-from embedserve_runtime.model.store.publishing import place
-from embedserve_runtime.model.store.staging import FILES, Staging
-from embedserve_runtime.model.store.volume import (
+from embedserve_runtime.store.publishing import place
+from embedserve_runtime.store.staging import FILES, Staging
+from embedserve_runtime.store.volume import (
     link_or_copy,
     make_folder,
     no_links,

@@ -8,17 +8,17 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedserve_runtime.model.store.kernel_cache import KERNELS, KernelArchive, list_kernel_archives
-from embedserve_runtime.model.store.manifest import (
+from embedserve_runtime.store.kernel_cache import KERNELS, KernelArchive, list_kernel_archives
+from embedserve_runtime.store.manifest import (
     MANIFEST,
     Manifest,
     Reference,
     read_manifest,
     read_reference,
 )
-from embedserve_runtime.model.store.publishing import Kind, withdraw
-from embedserve_runtime.model.store.staging import staged, sweep
-from embedserve_runtime.model.store.volume import volume_errors
+from embedserve_runtime.store.publishing import Kind, withdraw
+from embedserve_runtime.store.staging import staged, sweep
+from embedserve_runtime.store.volume import volume_errors
 
 KINDS: tuple[Kind, ...] = ("models", "artifacts")
 

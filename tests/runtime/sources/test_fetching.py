@@ -29,10 +29,10 @@ from embedserve_runtime.errors import (
     SourceUnavailable,
     VolumeFull,
 )
-from embedserve_runtime.model.sources import fetch_model, open_model, partial
-from embedserve_runtime.model.sources.host_limits import HostLimiters, RetryPolicy, retry_after_s
-from embedserve_runtime.model.sources.progress import Progress
-from tests.runtime.model.fetch_kit import (
+from embedserve_runtime.sources import fetch_model, open_model, partial
+from embedserve_runtime.sources.host_limits import HostLimiters, RetryPolicy, retry_after_s
+from embedserve_runtime.sources.progress import Progress
+from tests.runtime.sources.fetch_kit import (
     CONFIG,
     QUICK,
     REPOSITORY,

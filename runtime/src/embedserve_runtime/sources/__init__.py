@@ -1,0 +1,8 @@
+"""Fetches a model from its source into the store.
+
+A source is a local folder, a hub, an archive at a URL or an S3-compatible server.
+"""
+
+from embedserve_runtime.sources.opening import LocatedModel, fetch_model, note_identity, open_model
+
+__all__ = ["LocatedModel", "fetch_model", "note_identity", "open_model"]
