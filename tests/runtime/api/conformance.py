@@ -349,12 +349,12 @@ FIELDS = (
         "dimensions beyond the model's", "/embed", {"inputs": "a", "dimensions": 9}, 422, error("Validation")
     ),
     Row(
-        "normalize null",
+        "null for an optional field",
         "/embed",
-        {"inputs": "a", "normalize": None},
+        {"inputs": "a", "normalize": None, "truncation_direction": None},
         200,
         vectors(1),
-        Difference("422", "null is the default, true", "clients write null for what is not set"),
+        Difference("422 for most", "the same as without it", "clients write null for what is not set"),
     ),
     Row("/embed_all takes a prompt", "/embed_all", {"inputs": "a", "prompt_name": "query"}, 200, states(5)),
     Row("/rerank without texts", "/rerank", {"query": "a", "texts": []}, 400, error("Empty")),

@@ -117,8 +117,8 @@ def record_inputs(context: RequestContext, count: int, *, is_batch: bool) -> Non
     context.facts.is_batch = is_batch
 
 
-def truncation_side(direction: str) -> Side:
-    """Return the side on which texts are truncated."""
+def truncation_side(direction: str | None) -> Side:
+    """Return the side on which texts are truncated; None means right, as in TEI."""
     return "left" if direction in ("Left", "left") else "right"
 
 

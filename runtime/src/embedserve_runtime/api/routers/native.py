@@ -25,6 +25,7 @@ from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.api.schemas.native import EncodeAnswer, EncodeBody
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
+from embedserve_runtime.heads.quantization import Precision
 from embedserve_runtime.service import EmbeddingService, EmbedQuery, EmbedResult
 from embedserve_runtime.tokenizing import Input, Token
 
@@ -54,7 +55,7 @@ async def encode(request: Request, body: EncodeBody) -> Response:
     as_bytes = BYTES in context.headers.get(b"accept", b"").lower()
     wanted = _requested_outputs(body, service)
     output_format = resolve_format(body, service)
-    _check_outputs(body, wanted, as_bytes=as_bytes)
+    _check_outputs(body, wanted, output_format.precision, as_bytes=as_bytes)
     query = _build_query(request, body, service, wanted)
     # Refuses too much text before the engine works for it.
     lists_tokens = body.outputs is not None and "tokens" in body.outputs
@@ -65,8 +66,8 @@ async def encode(request: Request, body: EncodeBody) -> Response:
     members = [
         b'"model":' + orjson.dumps(get_server_context(request).model_name),
         b'"vector_space":' + orjson.dumps(service.card.vector_space),
-        b'"dtype":' + orjson.dumps(body.dtype),
-        b'"encoding":' + orjson.dumps(body.encoding),
+        b'"dtype":' + orjson.dumps(output_format.precision),
+        b'"encoding":' + orjson.dumps(output_format.encoding),
         b'"token_counts":' + orjson.dumps(list(embedded.usage.lengths)),
         *await write_results(output_format, wanted, service, embedded),
     ]
@@ -109,14 +110,14 @@ def _requested_outputs(body: EncodeBody, service: EmbeddingService) -> Output:
     return wanted if body.spans is not None else wanted or service.card.main_output
 
 
-def _check_outputs(body: EncodeBody, wanted: Output, *, as_bytes: bool) -> None:
+def _check_outputs(body: EncodeBody, wanted: Output, precision: Precision, *, as_bytes: bool) -> None:
     if wanted is Output.LOGITS:
         raise WrongModelKind("model gives scores and nothing to encode; use /rerank or /predict")
     if as_bytes and (
         wanted is not Output.DENSE or "tokens" in (body.outputs or ()) or body.spans is not None
     ):
         raise InvalidInput(f"{BYTES.decode()} carries dense vectors only; accept JSON for other outputs")
-    if wanted & (Output.HIDDEN | Output.MULTI_VECTOR) and body.dtype not in FLOAT_PRECISIONS:
+    if wanted & (Output.HIDDEN | Output.MULTI_VECTOR) and precision not in FLOAT_PRECISIONS:
         raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
 
 

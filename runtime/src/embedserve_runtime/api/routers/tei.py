@@ -147,7 +147,7 @@ async def tokenize(request: Request, body: TokenizeBody) -> Response:
     texts = read_texts(get_context(request), body.inputs)
     name, prompt = prompt_for_role(body.input_type, body.prompt_name, None, service.card)
     query = EmbedQuery(texts, prompt_name=name, prompt=prompt, role=body.input_type)
-    tokenized = await service.tokenize(query, add_special_tokens=body.add_special_tokens)
+    tokenized = await service.tokenize(query, add_special_tokens=body.add_special_tokens is not False)
     content = await asyncio.to_thread(_write_tokens, texts, service.resolve_prompt(query), tokenized)
     return BytesResponse(content)
 
@@ -157,7 +157,9 @@ async def decode(request: Request, body: DecodeBody) -> Response:
     service = get_service(request)
     sequences = read_ids(body.ids, "ids")
     record_inputs(get_context(request), len(sequences), is_batch=sequences[:1] != [body.ids])
-    texts = await service.decode(sequences, body.input_type, skip_special_tokens=body.skip_special_tokens)
+    texts = await service.decode(
+        sequences, body.input_type, skip_special_tokens=body.skip_special_tokens is not False
+    )
     return BytesResponse(orjson.dumps(texts))
 
 

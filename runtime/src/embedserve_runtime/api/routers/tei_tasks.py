@@ -129,7 +129,7 @@ def _score_query(
     return ScoreQuery(
         items,
         ranks=ranks,
-        raw=body.raw_scores,
+        raw=bool(body.raw_scores),
         truncate=body.truncate,
         side=truncation_side(body.truncation_direction),
         vector_space=options.vector_space,

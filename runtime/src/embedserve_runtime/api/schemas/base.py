@@ -13,7 +13,8 @@ T = TypeVar("T")
 class ApiModel(BaseModel):
     """Base of all bodies: strict and frozen.
 
-    Fields that a model does not name are ignored, as TEI does: clients send each other's options along.
+    Fields that a model does not name are ignored, as TEI does: clients send each other's options along. Every field
+    that a request may leave out may be null and has null as its default, since clients write null for what is not set.
     """
 
     model_config = ConfigDict(
@@ -92,8 +93,8 @@ Truncate = Annotated[
     ),
 ]
 Direction = Annotated[
-    Literal["Left", "left", "Right", "right"],
-    Field(description="The side that is cut off.", examples=["Right"]),
+    Literal["Left", "left", "Right", "right"] | None,
+    Field(description="The side that is cut off; null means Right.", examples=["Right"]),
 ]
 ModelName = Annotated[
     str | None,
@@ -118,7 +119,11 @@ InputType = Annotated[
     ),
 ]
 RawScores = Annotated[
-    bool, Field(description="Scores as the model gives them, without sigmoid or softmax.", examples=[False])
+    bool | None,
+    Field(
+        description="Scores as the model gives them, without sigmoid or softmax; null means false.",
+        examples=[False],
+    ),
 ]
 Query = Annotated[str, Field(description="What is asked.", examples=["What is a vector?"])]
 

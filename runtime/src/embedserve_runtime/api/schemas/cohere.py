@@ -63,8 +63,10 @@ class CohereBody(ApiModel):
     max_tokens: Positive | None = Field(
         None, description="Refused where it is below what the model takes.", examples=[512]
     )
-    truncate: Literal["NONE", "START", "END"] = Field(
-        "END", description="The side that is cut off; NONE refuses instead.", examples=["END"]
+    truncate: Literal["NONE", "START", "END"] | None = Field(
+        None,
+        description="The side that is cut off; NONE refuses instead. null means END.",
+        examples=["END"],
     )
 
 

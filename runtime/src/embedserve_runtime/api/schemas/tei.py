@@ -32,10 +32,10 @@ class EmbedBody(ApiModel):
 
     inputs: Inputs
     truncate: Truncate = None
-    truncation_direction: Direction = "Right"
+    truncation_direction: Direction = None
     prompt_name: PromptName = None
     normalize: bool | None = Field(
-        True, description="Scale each vector to length 1; null means true.", examples=[True]
+        None, description="Scale each vector to length 1; null means true.", examples=[True]
     )
     dimensions: Dimensions = None
 
@@ -45,7 +45,7 @@ class TokensBody(ApiModel):
 
     inputs: Inputs
     truncate: Truncate = None
-    truncation_direction: Direction = "Right"
+    truncation_direction: Direction = None
     prompt_name: PromptName = None
 
 
@@ -57,9 +57,11 @@ class RerankBody(ApiModel):
         description="The texts to rank.", examples=[["A list of numbers.", "A fruit."]]
     )
     truncate: Truncate = None
-    truncation_direction: Direction = "Right"
-    raw_scores: RawScores = False
-    return_text: bool = Field(False, description="Give each text back with its score.", examples=[True])
+    truncation_direction: Direction = None
+    raw_scores: RawScores = None
+    return_text: bool | None = Field(
+        None, description="Give each text back with its score; null means false.", examples=[True]
+    )
 
 
 class PredictBody(ApiModel):
@@ -87,8 +89,8 @@ class PredictBody(ApiModel):
         ),
     ]
     truncate: Truncate = None
-    truncation_direction: Direction = "Right"
-    raw_scores: RawScores = False
+    truncation_direction: Direction = None
+    raw_scores: RawScores = None
 
 
 class SimilarityInputs(ApiModel):
@@ -106,7 +108,7 @@ class SimilarityParameters(ApiModel):
     """How the texts are embedded."""
 
     truncate: Truncate = None
-    truncation_direction: Direction = "Right"
+    truncation_direction: Direction = None
     prompt_name: PromptName = None
 
 
@@ -134,8 +136,8 @@ class TokenizeBody(ApiModel):
             examples=[["What is a vector?"]],
         ),
     ]
-    add_special_tokens: bool = Field(
-        True, description="With the special tokens that the model expects.", examples=[True]
+    add_special_tokens: bool | None = Field(
+        None, description="With the special tokens that the model expects; null means true.", examples=[True]
     )
     prompt_name: PromptName = None
     input_type: InputType = None
@@ -154,7 +156,9 @@ class DecodeBody(ApiModel):
         ExpectedInput("an array of token ids or a list of them", "a token id or an array of token ids"),
         Field(description="One array of token ids, or a list of them.", examples=[[101, 2054, 2003, 102]]),
     ]
-    skip_special_tokens: bool = Field(True, description="Leave special tokens out.", examples=[True])
+    skip_special_tokens: bool | None = Field(
+        None, description="Leave special tokens out; null means true.", examples=[True]
+    )
     input_type: InputType = None
 
 
