@@ -91,6 +91,11 @@ class RequestContext:
         self.route = route
 
     @property
+    def model_name(self) -> str:
+        """The name under which the model is served."""
+        return self._server.model_name
+
+    @property
     def seconds(self) -> float:
         """Seconds since the request's head was read."""
         return time.perf_counter() - self._started

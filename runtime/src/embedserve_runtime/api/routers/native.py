@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from embedserve_runtime.api.context import get_context, get_server_context, get_service
-from embedserve_runtime.api.inputs import prompt_for_role, read_inputs, request_options, truncation_side
+from embedserve_runtime.api.input_types import read_input_prompt
+from embedserve_runtime.api.inputs import read_inputs, request_options, truncation_side
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.native_response import (
     FLOAT_PRECISIONS,
@@ -81,13 +82,13 @@ async def encode(request: Request, body: EncodeBody) -> Response:
 def _build_query(request: Request, body: EncodeBody, service: EmbeddingService, wanted: Output) -> EmbedQuery:
     context = get_context(request)
     options = request_options(context, body.model)
-    name, prompt = prompt_for_role(body.input_type, body.prompt_name, body.prompt, service.card)
+    prompt = read_input_prompt(service.card, body, model_word=options.word, text=body.prompt)
     return EmbedQuery(
         inputs=read_inputs(context, body.inputs, "inputs"),
         truncate=body.truncate,
         side=truncation_side(body.truncation_direction),
-        prompt_name=name,
-        prompt=prompt,
+        prompt_name=prompt.name,
+        prompt=prompt.text,
         normalize=body.normalize,
         dimensions=body.dimensions,
         vector_space=options.vector_space,
@@ -95,7 +96,7 @@ def _build_query(request: Request, body: EncodeBody, service: EmbeddingService, 
         outputs=wanted,
         top_k=body.top_k,
         threshold=body.threshold or 0.0,
-        role=body.input_type,
+        role=prompt.role,
         spans=None if body.spans is None else [[(start, end) for start, end in one] for one in body.spans],
         pool_factor=body.pool_factor,
     )

@@ -7,6 +7,9 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, Tag
 
+from embedserve_runtime.api.input_types import InputWord
+from embedserve_runtime.api.schemas.compatibility import done
+
 T = TypeVar("T")
 
 
@@ -78,6 +81,7 @@ Inputs = Annotated[
     ),
 ]
 Positive = Annotated[int, Field(ge=1)]
+EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 Dimensions = Annotated[
     Positive | None,
     Field(
@@ -110,11 +114,10 @@ PromptName = Annotated[
         examples=["query"],
     ),
 ]
-InputType = Annotated[
-    Literal["query", "document"] | None,
+InputTypeField = Annotated[
+    InputWord | None,
     Field(
-        description="What the inputs are: a model that treats queries in another way may have another tokenizer for "
-        "them; of texts it chooses the prompt, too.",
+        description="What the inputs are: chooses the prompt, and the route of queries of a model that has one.",
         examples=["query"],
     ),
 ]
@@ -126,6 +129,19 @@ RawScores = Annotated[
     ),
 ]
 Query = Annotated[str, Field(description="What is asked.", examples=["What is a vector?"])]
+
+
+class TypedInputs(ApiModel):
+    """The fields that say what the inputs are, on every route that makes vectors of texts."""
+
+    input_type: Annotated[InputTypeField, done("Cohere", "NIM", "Voyage")] = None
+    task: Annotated[
+        InputWord | None,
+        done("Jina"),
+        Field(description="The same as `input_type`.", examples=["retrieval.query"]),
+    ] = None
+    prompt_name: PromptName = None
+
 
 # Members of answers.
 Index = Annotated[int, Field(description="Place in the request, from 0.", examples=[0])]

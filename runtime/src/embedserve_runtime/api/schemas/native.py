@@ -17,8 +17,8 @@ from embedserve_runtime.api.schemas.base import (
     ModelId,
     ModelName,
     Positive,
-    PromptName,
     Truncate,
+    TypedInputs,
     VectorSpace,
     is_none,
 )
@@ -37,7 +37,7 @@ class NumberRanges(ApiModel):
     max: FailFastList[float] = Field(description="The largest numbers.", examples=[[0.1, 0.2]])
 
 
-class EncodeBody(ApiModel):
+class EncodeBody(TypedInputs):
     """Body of `POST /v1/encode`."""
 
     inputs: Inputs
@@ -64,12 +64,6 @@ class EncodeBody(ApiModel):
         "means false.",
         examples=[True],
     )
-    input_type: Literal["query", "document"] | None = Field(
-        None,
-        description="What the inputs are: chooses a prompt, and the way of queries of a model that has one.",
-        examples=["query"],
-    )
-    prompt_name: PromptName = None
     prompt: str | None = Field(
         None, description="Text put before each input, instead of a prompt by name.", examples=["query: "]
     )

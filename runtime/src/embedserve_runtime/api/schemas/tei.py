@@ -16,37 +16,35 @@ from embedserve_runtime.api.schemas.base import (
     FailFastList,
     Index,
     Inputs,
-    InputType,
+    InputTypeField,
     ModelId,
-    PromptName,
     Query,
     RawScores,
     Truncate,
+    TypedInputs,
     VectorSpace,
     is_none,
 )
 
 
-class EmbedBody(ApiModel):
+class EmbedBody(TypedInputs):
     """Body of `POST /embed`."""
 
     inputs: Inputs
     truncate: Truncate = None
     truncation_direction: Direction = None
-    prompt_name: PromptName = None
     normalize: bool | None = Field(
         None, description="Scale each vector to length 1; null means true.", examples=[True]
     )
     dimensions: Dimensions = None
 
 
-class TokensBody(ApiModel):
+class TokensBody(TypedInputs):
     """Body of `POST /embed_all` and `POST /embed_sparse`."""
 
     inputs: Inputs
     truncate: Truncate = None
     truncation_direction: Direction = None
-    prompt_name: PromptName = None
 
 
 class RerankBody(ApiModel):
@@ -104,12 +102,11 @@ class SimilarityInputs(ApiModel):
     )
 
 
-class SimilarityParameters(ApiModel):
+class SimilarityParameters(TypedInputs):
     """How the texts are embedded."""
 
     truncate: Truncate = None
     truncation_direction: Direction = None
-    prompt_name: PromptName = None
 
 
 class SimilarityBody(ApiModel):
@@ -124,7 +121,7 @@ class SimilarityBody(ApiModel):
     )
 
 
-class TokenizeBody(ApiModel):
+class TokenizeBody(TypedInputs):
     """Body of `POST /tokenize`."""
 
     inputs: Annotated[
@@ -139,8 +136,6 @@ class TokenizeBody(ApiModel):
     add_special_tokens: bool | None = Field(
         None, description="With the special tokens that the model expects; null means true.", examples=[True]
     )
-    prompt_name: PromptName = None
-    input_type: InputType = None
 
 
 class DecodeBody(ApiModel):
@@ -159,7 +154,7 @@ class DecodeBody(ApiModel):
     skip_special_tokens: bool | None = Field(
         None, description="Leave special tokens out; null means true.", examples=[True]
     )
-    input_type: InputType = None
+    input_type: InputTypeField = None
 
 
 class PlatformBody(ApiModel):
