@@ -378,7 +378,18 @@ FIELDS = (
         400,
         error("Empty"),
     ),
-    Row("OpenAI takes ids", "/v1/embeddings", {"input": [[5], [6, 7]]}, 200, openai_list(2)),
+    Row(
+        "OpenAI's route and token ids",
+        "/v1/embeddings",
+        {"input": [[5], [6, 7]]},
+        422,
+        openai_error("Validation"),
+        Difference(
+            "taken",
+            "refused unless `server.openai_token_ids` is set",
+            "clients send the ids of OpenAI's own tokenizers, which are other words here",
+        ),
+    ),
     Row(
         "OpenAI base64 is little-endian float32",
         "/v1/embeddings",

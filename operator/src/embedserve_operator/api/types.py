@@ -171,6 +171,14 @@ class Auth(Model):
     """Key of a Secret that holds one API key, or several separated by commas. Only the pods read it."""
 
 
+class ApiSettings(Model):
+    """How the requests of clients are read."""
+
+    openai_token_ids: bool = False
+    """Takes arrays of token ids on /v1/embeddings. Clients send those of OpenAI's own tokenizers there, which are
+    other words in this model's vocabulary; other routes take ids in any case."""
+
+
 PromptName = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -250,6 +258,8 @@ class EmbeddingServiceSpec(Model):
     """How the service passes from one vector space to another."""
     auth: Auth | None = None
     """API keys that requests must carry; without it none is asked for."""
+    api: ApiSettings = ApiSettings()
+    """How the requests of clients are read."""
     service: ServiceSettings = ServiceSettings()
     """The Service that clients call."""
     network_policy: NetworkPolicySettings = NetworkPolicySettings()
