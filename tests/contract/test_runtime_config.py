@@ -97,6 +97,7 @@ def test_every_field_of_the_resource_arrives(tmp_path: Path) -> None:
     assert (batching.max_queue_inputs, batching.max_client_batch_size) == (10000, 128)
     assert batching.request_timeout_seconds == 60
     assert config.server.served_model_name == "docs"
+    assert config.server.openai_token_ids
 
 
 def test_a_volume_is_a_folder_for_the_runtime(tmp_path: Path) -> None:

@@ -126,10 +126,10 @@ BAD: dict[str, Bad] = {
         with_(model={"onnxFile": "model.bin"}), "must be the path of an ONNX file"
     ),
     "an origin with a path": Bad(
-        with_(http={"corsOrigins": ["https://app.example/"]}), "must be an origin such as https://app.example"
+        with_(api={"corsOrigins": ["https://app.example/"]}), "must be an origin such as https://app.example"
     ),
     "an origin with a wildcard": Bad(
-        with_(http={"corsOrigins": ["https://*.example"]}), "must be an origin such as https://app.example"
+        with_(api={"corsOrigins": ["https://*.example"]}), "must be an origin such as https://app.example"
     ),
     "an ONNX file outside": Bad(with_(model={"onnxFile": "../a.onnx"}), "must be the path of an ONNX file"),
     "an empty refresh": _schema(with_(model={"refresh": ""}), "should be at least 1 chars long"),

@@ -289,6 +289,7 @@ async def bench(
     ready: bool = True,
     tracer: RequestTracer | None = None,
     clock: Callable[[], float] = perf_counter,
+    openai_token_ids: bool = False,
 ) -> AsyncIterator[Bench]:
     """A server around `run` and `card`, or around a real `model`."""
     card = model.card if model else card or card_of()
@@ -321,6 +322,7 @@ async def bench(
         memory or RequestMemory(2**20, 2**24),
         keys or ApiKeys(),
         tracer=tracer,
+        takes_openai_token_ids=openai_token_ids,
     )
     app = create_app(context, settings or ServerSettings())
     built = Bench(app, service, context, dispatcher, metrics)

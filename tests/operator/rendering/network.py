@@ -82,7 +82,7 @@ CASES = (
     ),
     Case(
         "browsers of the user's origins may call, and large answers are compressed",
-        hub_spec(http={"corsOrigins": ["https://app.example"], "compressFromBytes": 65536}),
+        hub_spec(api={"corsOrigins": ["https://app.example"], "compressFromBytes": 65536}),
         {
             f"{CONFIG}.server.cors_origins": ["https://app.example"],
             f"{CONFIG}.server.compress_from_bytes": 65536,

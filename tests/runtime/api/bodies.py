@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from embedserve_runtime.api.app import create_app, create_management_app
+from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.errors import WrongShape
+from embedserve_runtime.api.json_route import JsonRoute
+from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.api.schemas import cohere, native, openai, probes, ranking, score, tei
 from embedserve_runtime.api.schemas.base import ApiModel
 from embedserve_runtime.api.schemas.parsing import read_json
+from embedserve_runtime.config import ServerSettings
+from embedserve_runtime.frontends.context import build_request_series
+from embedserve_runtime.service.readiness import Readiness
+from embedserve_runtime.telemetry.metrics import Metrics
+from tests.runtime.serve_kit import page_of
 
 SPACE = "vs1-0123456789abcdef0123"
 # What each request needs at least.
@@ -30,6 +40,29 @@ MINIMAL: dict[type[ApiModel], dict[str, Any]] = {
     score.ScoreBody: {"query": "a", "documents": ["b"]},
     probes.CurrentBody: {"vector_space": SPACE},
 }
+
+
+def request_models() -> list[type[ApiModel]]:
+    """The bodies of all routes of both applications, and the models inside of them."""
+    metrics = Metrics(build_request_series())
+    context = ServerContext(
+        Readiness(), "tiny", metrics.requests, page_of(metrics), RequestMemory(2**20, 2**24)
+    )
+    applications = create_app(context, ServerSettings()), create_management_app(context, lambda _: None)
+    found: dict[type[ApiModel], None] = {}
+    for route in (route for application in applications for route in application.routes):
+        if isinstance(route, JsonRoute) and (body := get_type_hints(route.endpoint).get("body")):
+            _collect_models(body, found)
+    return [*found]
+
+
+def _collect_models(annotation: Any, found: dict[type[ApiModel], None]) -> None:
+    if inspect.isclass(annotation) and issubclass(annotation, ApiModel) and annotation not in found:
+        found[annotation] = None
+        for field in annotation.model_fields.values():
+            _collect_models(field.annotation, found)
+    for inner in get_args(annotation):
+        _collect_models(inner, found)
 
 
 def body_of(model: type[ApiModel], /, **more: Any) -> bytes:

@@ -349,12 +349,12 @@ FIELDS = (
         "dimensions beyond the model's", "/embed", {"inputs": "a", "dimensions": 9}, 422, error("Validation")
     ),
     Row(
-        "normalize null",
+        "null for an optional field",
         "/embed",
-        {"inputs": "a", "normalize": None},
+        {"inputs": "a", "normalize": None, "truncation_direction": None},
         200,
         vectors(1),
-        Difference("422", "null is the default, true", "clients write null for what is not set"),
+        Difference("422 for most", "the same as without it", "clients write null for what is not set"),
     ),
     Row("/embed_all takes a prompt", "/embed_all", {"inputs": "a", "prompt_name": "query"}, 200, states(5)),
     Row("/rerank without texts", "/rerank", {"query": "a", "texts": []}, 400, error("Empty")),
@@ -378,7 +378,18 @@ FIELDS = (
         400,
         error("Empty"),
     ),
-    Row("OpenAI takes ids", "/v1/embeddings", {"input": [[5], [6, 7]]}, 200, openai_list(2)),
+    Row(
+        "OpenAI's route and token ids",
+        "/v1/embeddings",
+        {"input": [[5], [6, 7]]},
+        422,
+        openai_error("Validation"),
+        Difference(
+            "taken",
+            "refused unless `server.openai_token_ids` is set",
+            "clients send the ids of OpenAI's own tokenizers, which are other words here",
+        ),
+    ),
     Row(
         "OpenAI base64 is little-endian float32",
         "/v1/embeddings",

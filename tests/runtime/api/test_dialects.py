@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embedserve_runtime.api.inputs import prompt_for_input_type
+from embedserve_runtime.api.input_types import InputWord, choose_prompt
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.heads.dense import normalize
@@ -107,7 +107,7 @@ COHERE_REFUSED = [
     pytest.param({"texts": ["a"], "input_type": "image"}, 422, id="images by type"),
     pytest.param({"texts": ["hello " * 50], "truncate": "NONE"}, 422, id="too long and not to be cut"),
     pytest.param({"texts": ["a"], "embedding_types": ["float64"]}, 422, id="an unknown type"),
-    pytest.param({"texts": ["a"], "max_tokens": 5}, 422, id="fewer tokens than the model takes"),
+    pytest.param({"texts": ["a"], "max_tokens": 2}, 422, id="no more tokens than the special ones"),
     pytest.param(
         {"inputs": [{"content": [{"type": "image_url", "image_url": {}}]}]}, 422, id="content that is no text"
     ),
@@ -124,18 +124,18 @@ async def test_cohere_refuses_with_a_message(body: dict[str, Any], want_status: 
 @pytest.mark.parametrize(
     ("input_type", "default", "want"),
     [
-        (None, "query", (None, None)),
-        ("search_query", None, ("query", None)),
-        ("clustering", None, (None, None)),
-        ("clustering", "query", (None, "")),
-        ("clustering", "other", (None, None)),
+        (None, "query", (None, None, None)),
+        ("search_query", None, ("query", "query", None)),
+        ("clustering", None, (None, None, None)),
+        ("clustering", "query", (None, None, "")),
+        ("clustering", "other", (None, None, None)),
     ],
 )
 def test_the_prompt_of_another_input_type_is_never_taken(
-    input_type: str | None, default: str | None, want: tuple[str | None, str | None]
+    input_type: InputWord | None, default: str | None, want: tuple[str | None, str | None, str | None]
 ) -> None:
     card = card_of(prompts=PROMPTS | {"other": "o: "}, default_prompt=default)
-    assert prompt_for_input_type(input_type, card) == want
+    assert choose_prompt(card, input_type) == want
 
 
 def from_base64(content: Any, dtype: str) -> list[Any]:

@@ -40,7 +40,7 @@ async def test_vectors_arrive_as_the_plain_route_gives_them(encoding_format: Any
 
 
 async def test_dimensions_and_token_ids_arrive() -> None:
-    async with bench() as server, client_of(server) as client:
+    async with bench(openai_token_ids=True) as server, client_of(server) as client:
         answer = await client.embeddings.create(model="any", input=[[5, 6], [7]], dimensions=3)
     assert [len(item.embedding) for item in answer.data] == [3, 3]
     assert answer.usage.total_tokens == 3

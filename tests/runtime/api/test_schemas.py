@@ -17,7 +17,7 @@ from embedserve_runtime.api.schemas import cohere, messages, native, openai, pro
 from embedserve_runtime.api.schemas.base import ApiModel, to_json
 from embedserve_runtime.api.schemas.parsing import read_json, read_python
 from embedserve_runtime.heads.quantization import Precision
-from tests.runtime.api.bodies import MINIMAL, SPACE, body_of, refused
+from tests.runtime.api.bodies import MINIMAL, SPACE, body_of, refused, request_models
 
 MODULES: tuple[ModuleType, ...] = (cohere, messages, native, openai, probes, ranking, score, tei)
 MODELS = [
@@ -26,54 +26,12 @@ MODELS = [
     for found in vars(module).values()
     if inspect.isclass(found) and issubclass(found, ApiModel) and found.__module__ == module.__name__
 ]
-# The fields that may be null; every other field refuses it.
-NULL: dict[type[ApiModel], set[str]] = {
-    tei.EmbedBody: {"truncate", "prompt_name", "normalize", "dimensions"},
-    tei.TokensBody: {"truncate", "prompt_name"},
-    tei.RerankBody: {"truncate"},
-    tei.PredictBody: {"truncate"},
-    tei.SimilarityBody: {"parameters"},
-    tei.TokenizeBody: {"prompt_name", "input_type"},
-    tei.DecodeBody: {"input_type"},
-    tei.VertexBody: set(),
-    openai.EmbeddingsBody: {"model", "encoding_format", "dimensions", "user"},
-    cohere.CohereBody: {
-        "texts",
-        "inputs",
-        "images",
-        "model",
-        "input_type",
-        "embedding_types",
-        "output_dimension",
-        "max_tokens",
-    },
-    ranking.RankBody: {
-        "model",
-        "top_n",
-        "return_documents",
-        "max_tokens_per_doc",
-        "max_chunks_per_doc",
-        "rank_fields",
-        "instruction",
-    },
-    native.EncodeBody: {
-        "model",
-        "outputs",
-        "top_k",
-        "threshold",
-        "input_type",
-        "prompt_name",
-        "prompt",
-        "truncate",
-        "dimensions",
-        "normalize",
-        "ranges",
-        "spans",
-        "pool_factor",
-    },
-    score.ScoreBody: {"model", "weights", "query_prompt_name", "document_prompt_name", "truncate"},
-    probes.CurrentBody: set(),
-}
+OPTIONAL_FIELDS = [
+    (model, name)
+    for model in request_models()
+    for name, field in model.model_fields.items()
+    if not field.is_required()
+]
 
 
 @pytest.mark.parametrize("model", MINIMAL)
@@ -89,16 +47,26 @@ def test_what_a_body_needs_is_named_where_it_is_missing(model: type[ApiModel], f
     assert refused(model, json.dumps(body).encode()) == f"`{field}` is missing"
 
 
+def test_the_bodies_of_all_routes_are_walked() -> None:
+    assert set(MINIMAL) < set(request_models())
+
+
+@pytest.mark.parametrize(("model", "field"), OPTIONAL_FIELDS)
+def test_null_is_the_same_as_leaving_an_optional_field_out(model: type[ApiModel], field: str) -> None:
+    schema = model.model_json_schema()
+    least = {name: schema["properties"][name]["examples"][0] for name in schema.get("required", ())}
+    assert read_json(model, json.dumps({**least, field: None}).encode()) == read_json(
+        model, json.dumps(least).encode()
+    )
+
+
 @pytest.mark.parametrize(
-    ("model", "field"), [(model, field) for model in MINIMAL for field in model.model_fields]
+    ("model", "field"), [(model, field) for model in MINIMAL for field in MINIMAL[model] if MINIMAL[model]]
 )
-def test_null_is_taken_where_it_means_something_only(model: type[ApiModel], field: str) -> None:
-    content = body_of(model, **{field: None})
-    if field in NULL[model]:
-        assert getattr(read_json(model, content), field) is None
-    else:
-        assert refused(model, content).startswith(f"`{field}` must be ")
-        assert refused(model, content).endswith("(got null)")
+def test_null_is_refused_where_a_field_is_needed(model: type[ApiModel], field: str) -> None:
+    refusal = refused(model, body_of(model, **{field: None}))
+    assert refusal.startswith(f"`{field}` must be ")
+    assert refusal.endswith("(got null)")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`spec.service`, `spec.http`, `spec.networkPolicy`, `spec.monitoring`: how a service is reached and watched."""
+"""`spec.service`, `spec.api`, `spec.networkPolicy`, `spec.monitoring`: how a service is reached and watched."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ Origin = Annotated[
 ]
 
 
-class HttpSettings(Model):
-    """How the pods answer over HTTP."""
+class ApiSettings(Model):
+    """What the pods take from clients, and how they answer."""
 
     cors_origins: Annotated[tuple[Origin, ...], Field(max_length=64)] | None = None
     """Origins whose pages may call the service from a browser, such as https://app.example, or *; without it none
@@ -102,6 +102,9 @@ class HttpSettings(Model):
         Annotated[int, between(1, 1_000_000_000, "leave it out to compress no answer")] | None
     ) = None
     """Answers of so many bytes and more are compressed with gzip for clients that accept it; without it none is."""
+    openai_token_ids: bool = False
+    """Takes arrays of token ids on /v1/embeddings. Clients send those of OpenAI's own tokenizers there, which are
+    other words in this model's vocabulary; other routes take ids in any case."""
 
 
 class NetworkPolicySettings(Model):

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from embedserve_operator.api.base import LabelName, Model, PassedOn, PositiveQuantity, Quantity
 from embedserve_operator.api.cache import Cache, OnnxConversion
-from embedserve_operator.api.network import HttpSettings, Monitoring, NetworkPolicySettings, ServiceSettings
+from embedserve_operator.api.network import ApiSettings, Monitoring, NetworkPolicySettings, ServiceSettings
 from embedserve_operator.api.pods import PodSettings
 from embedserve_operator.api.rollouts import RolloutSettings
 from embedserve_operator.api.rules import Rule, between, matches
@@ -242,8 +242,6 @@ class EmbeddingServiceSpec(Model):
     """Where models are kept, so that only one pod ever fetches; without it each pod fetches for itself."""
     batching: Batching | None = None
     """Token-budget batching and its bounds."""
-    http: HttpSettings = HttpSettings()
-    """How the pods answer over HTTP."""
     replicas: Annotated[int, between(0, 1000, "0 stops serving and keeps the rest")] | None = None
     """Number of pods; 1 when neither it nor autoscaling is given."""
     autoscaling: Autoscaling | None = None
@@ -252,6 +250,8 @@ class EmbeddingServiceSpec(Model):
     """How the service passes from one vector space to another."""
     auth: Auth | None = None
     """API keys that requests must carry; without it none is asked for."""
+    api: ApiSettings = ApiSettings()
+    """What the pods take from clients, and how they answer."""
     service: ServiceSettings = ServiceSettings()
     """The Service that clients call."""
     network_policy: NetworkPolicySettings = NetworkPolicySettings()

@@ -185,9 +185,10 @@ def build_runtime_yaml(resource: Resource, spec: EmbeddingServiceSpec, settings:
             # A single process does not keep an accelerator busy with short texts.
             "http_workers": "auto" if find_accelerators(spec, settings) is not None else None,
             "space_url": f"http://{space_name}",
+            "openai_token_ids": spec.api.openai_token_ids or None,
             "served_model_name": spec.served_model_name or describe_source(spec.model.source),
-            "cors_origins": list(spec.http.cors_origins or ()) or None,
-            "compress_from_bytes": spec.http.compress_from_bytes,
+            "cors_origins": list(spec.api.cors_origins or ()) or None,
+            "compress_from_bytes": spec.api.compress_from_bytes,
             "endpoint_drain_seconds": ENDPOINT_DRAIN_SECONDS,
             "shutdown_grace_seconds": compute_grace_seconds(spec),
         }

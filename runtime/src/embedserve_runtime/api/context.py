@@ -38,7 +38,8 @@ class ServerContext:
     """What all requests of the process share.
 
     model_name: the name of the model in answers. metrics_page: renders `/metrics`. http_workers: the number of
-    processes that serve HTTP, this one included. access_log: gets a line for each request.
+    processes that serve HTTP, this one included. takes_openai_token_ids: whether `/v1/embeddings` takes arrays of token
+    ids. access_log: gets a line for each request.
     """
 
     readiness: Readiness
@@ -50,6 +51,7 @@ class ServerContext:
     tracer: RequestTracer | None = None
     json_bounds: JsonBounds = field(default_factory=JsonBounds)
     http_workers: int = 1
+    takes_openai_token_ids: bool = False
     access_log: logging.Logger = log
 
 
@@ -89,6 +91,11 @@ class RequestContext:
             self.is_work = True
             self._server.metrics.work_started()
         self.route = route
+
+    @property
+    def model_name(self) -> str:
+        """The name under which the model is served."""
+        return self._server.model_name
 
     @property
     def seconds(self) -> float:

@@ -47,7 +47,7 @@ def write_number_arrays(vectors: FloatArray, _: int) -> bytes:
     return orjson.dumps(vectors, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def write_openai_numbers(vectors: FloatArray, first: int) -> bytes:
+def write_openai_numbers(vectors: NDArray[Any], first: int) -> bytes:
     return orjson.dumps(
         [
             {"object": "embedding", "index": index, "embedding": row}
@@ -57,12 +57,18 @@ def write_openai_numbers(vectors: FloatArray, first: int) -> bytes:
     )
 
 
-def write_openai_base64(vectors: FloatArray, first: int) -> bytes:
+@cache
+def get_openai_writer(precision: Precision, *, as_base64: bool) -> RowWriter:
+    """Return a writer of rows as OpenAI's items, in that precision."""
+    write = write_openai_base64 if as_base64 else write_openai_numbers
+    return lambda vectors, first: write(quantize(vectors, precision), first)
+
+
+def write_openai_base64(vectors: NDArray[Any], first: int) -> bytes:
     """base64 needs no escaping, so the items are put together as bytes."""
-    little_endian = np.ascontiguousarray(vectors, dtype="<f4")
     items = (
         b'{"object":"embedding","index":%d,"embedding":"%b"}' % (index, pybase64.b64encode(row))
-        for index, row in enumerate(little_endian, first)
+        for index, row in enumerate(vectors, first)
     )
     return b"[" + b",".join(items) + b"]"
 

@@ -1,17 +1,15 @@
-"""Reads what all dialects have in a request: inputs, prompt, and the options of the client."""
+"""Reads what all dialects have in a request: inputs, and the options of the client."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from embedserve_runtime.api.context import RequestContext
 from embedserve_runtime.api.errors import WrongShape
+from embedserve_runtime.api.input_types import InputWord, split_model_name
 from embedserve_runtime.api.responses import VECTOR_SPACE
 from embedserve_runtime.errors import InvalidInput, VectorSpaceMismatch
-from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.service import Role
 from embedserve_runtime.tokenizing import Input, Side
 
 SPACE_SEPARATOR = "@vs1-"
@@ -19,41 +17,45 @@ SPACE_SEPARATOR = "@vs1-"
 `docs@vs1-0123456789abcdef0123`.
 """
 TIMEOUT = b"x-embedserve-timeout"
-PROMPT_NAMES: Mapping[str, tuple[str, ...]] = {
-    "search_query": ("search_query", "query"),
-    "search_document": ("search_document", "document", "passage"),
-    "classification": ("classification",),
-    "clustering": ("clustering",),
-}
-"""The names of prompts for each of Cohere's input types; the first that the model has is taken."""
 
 
 class RequestOptions(NamedTuple):
-    """Options of a request. vector_space: the one that the client requires. timeout: the seconds that it waits."""
+    """Options of a request.
+
+    vector_space: the one that the client requires. timeout: the seconds that it waits. word: what the inputs are, where
+    the model's name says it.
+    """
 
     vector_space: str | None
     timeout: float | None
+    word: InputWord | None = None
 
 
 def request_options(context: RequestContext, model: str | None = None) -> RequestOptions:
-    """Read the options of a request. model: that of its body, which may name a space too.
+    """Read the options of a request. model: that of its body, which may name a space and a type of inputs too.
 
     Raises InvalidInput, VectorSpaceMismatch.
     """
     header = context.headers.get(VECTOR_SPACE)
     space = header.decode("latin-1") if header is not None else None
-    pinned = _parse_space(model)
+    timeout = _parse_timeout(context)
+    if model is None or model == context.model_name:
+        return RequestOptions(space, timeout)
+    name, pinned = _split_space(model)
     if pinned is not None and space not in (None, pinned):
         raise VectorSpaceMismatch(
             f"`model` asks for vector space {pinned} and X-Embedserve-Vector-Space for {space}; leave one out"
         )
-    return RequestOptions(space if pinned is None else pinned, _parse_timeout(context))
+    _, word = split_model_name(name, context.model_name)
+    return RequestOptions(space if pinned is None else pinned, timeout, word)
 
 
-def _parse_space(model: str | None) -> str | None:
-    if model is None or SPACE_SEPARATOR not in model:
-        return None
-    return model[model.rindex(SPACE_SEPARATOR) + 1 :]
+def _split_space(model: str) -> tuple[str, str | None]:
+    """Split a model's name into the name and the vector space behind it."""
+    if SPACE_SEPARATOR not in model:
+        return model, None
+    place = model.rindex(SPACE_SEPARATOR)
+    return model[:place], model[place + 1 :]
 
 
 def _parse_timeout(context: RequestContext) -> float | None:
@@ -117,32 +119,6 @@ def record_inputs(context: RequestContext, count: int, *, is_batch: bool) -> Non
     context.facts.is_batch = is_batch
 
 
-def truncation_side(direction: str) -> Side:
-    """Return the side on which texts are truncated."""
+def truncation_side(direction: str | None) -> Side:
+    """Return the side on which texts are truncated; None means right, as in TEI."""
     return "left" if direction in ("Left", "left") else "right"
-
-
-def prompt_for_input_type(input_type: str | None, card: ModelCard) -> tuple[str | None, str | None]:
-    """Choose the prompt for one of Cohere's input types, by name or text. Raises InvalidInput.
-
-    Without a prompt for the type the default one applies, unless that is the prompt of another type: a query's prompt
-    before a document would be worse than none.
-    """
-    if input_type is None:
-        return None, None
-    if input_type not in PROMPT_NAMES:
-        raise InvalidInput("images cannot be embedded: the model takes text")
-    for name in PROMPT_NAMES[input_type]:
-        if name in card.prompts:
-            return name, None
-    others = {name for names in PROMPT_NAMES.values() for name in names}
-    return None, "" if card.default_prompt in others else None
-
-
-def prompt_for_role(
-    role: Role | None, name: str | None, text: str | None, card: ModelCard
-) -> tuple[str | None, str | None]:
-    """Choose the prompt, by name or text: the requested one, else the one of the inputs' role."""
-    if role is None or name is not None or text is not None:
-        return name, text
-    return prompt_for_input_type(f"search_{role}", card)

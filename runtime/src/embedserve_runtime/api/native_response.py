@@ -77,20 +77,27 @@ class OutputFormat:
 
 def resolve_format(body: EncodeBody, service: EmbeddingService) -> OutputFormat:
     """Read the format that a body asks for. Raises InvalidInput for a combination that does not exist."""
-    ranges = _read_ranges(body, service)
-    if body.encoding == "pgvector" and body.dtype in SCALED_PRECISIONS:
+    precision = body.dtype or Precision.FLOAT32
+    ranges = _read_ranges(body, precision, service)
+    if body.encoding == "pgvector" and precision in SCALED_PRECISIONS:
         raise InvalidInput(
             "pgvector has no type for int8 and uint8; ask for float32, float16, binary or ubinary"
         )
     if body.spans is not None:
-        check_chunks(body.dtype, ranges)
-    return OutputFormat(body.dtype, body.encoding, ranges, body.sparse_tokens, body.sparse_map)
+        check_chunks(precision, ranges)
+    return OutputFormat(
+        precision,
+        body.encoding or "json",
+        ranges,
+        texts=bool(body.sparse_tokens),
+        by_text=bool(body.sparse_map),
+    )
 
 
-def _read_ranges(body: EncodeBody, service: EmbeddingService) -> Ranges | None:
+def _read_ranges(body: EncodeBody, precision: Precision, service: EmbeddingService) -> Ranges | None:
     given = body.ranges
     requested = Ranges(tuple(given.min), tuple(given.max)) if isinstance(given, NumberRanges) else given
-    return resolve_ranges(service.card, requested, body.dtype, body.dimensions, body.normalize)
+    return resolve_ranges(service.card, requested, precision, body.dimensions, body.normalize)
 
 
 def resolve_ranges(

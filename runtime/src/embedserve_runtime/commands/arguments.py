@@ -65,6 +65,12 @@ SERVE_FLAGS = (
         "processes that parse and tokenise, or auto: measured (default: 1, the engine's own)",
     ),
     Flag("--served-model-name", ("server", "served_model_name"), str, "the model's name in answers"),
+    Flag(
+        "--openai-token-ids",
+        ("server", "openai_token_ids"),
+        str,
+        "true takes arrays of token ids on /v1/embeddings (default: false)",
+    ),
     MAX_BATCH_TOKENS,
     THREADS,
 )

@@ -63,6 +63,11 @@ class ServerSettings(SettingsGroup):
         description="Keys that clients may send as `Authorization: Bearer`; none: no key is asked for. In the "
         "environment several are separated by commas or blanks.",
     )
+    openai_token_ids: bool = Field(
+        default=False,
+        description="Take arrays of token ids on `/v1/embeddings`. Clients send those of OpenAI's own tokenizers there, "
+        "which are other words in this model's vocabulary; the other routes take ids in any case.",
+    )
     http_workers: WorkerCount | Literal["auto"] = Field(
         default=1,
         description="Processes that parse, tokenise and encode; 1 does it in the engine's own process, `auto` measures "

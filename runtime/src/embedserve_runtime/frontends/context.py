@@ -64,6 +64,7 @@ def build_server_context(
         tracer=_build_tracer(settings),
         json_bounds=_json_bounds(settings.batching),
         http_workers=server.first_workers,
+        takes_openai_token_ids=server.openai_token_ids,
     )
 
 

@@ -9,7 +9,8 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, Literal
 
-from embedserve_runtime.api.inputs import prompt_for_role, record_inputs
+from embedserve_runtime.api.input_types import choose_prompt
+from embedserve_runtime.api.inputs import record_inputs
 from embedserve_runtime.api.native_response import (
     FLOAT_PRECISIONS,
     SCALED_PRECISIONS,
@@ -125,8 +126,8 @@ async def score(context: MessageContext, request: pb.ScoreRequest) -> Response[p
 
 def _build_query(context: MessageContext, request: pb.EncodeRequest) -> EmbedQuery:
     role = _look_up(_ROLES, request.input_type, "input_type")
-    name, text = prompt_for_role(
-        role, optional_field(request, "prompt_name"), optional_field(request, "prompt"), context.service.card
+    prompt = choose_prompt(
+        context.service.card, role, optional_field(request, "prompt_name"), optional_field(request, "prompt")
     )
     inputs = _read_inputs(request)
     record_inputs(context.request, len(inputs), is_batch=True)
@@ -134,8 +135,8 @@ def _build_query(context: MessageContext, request: pb.EncodeRequest) -> EmbedQue
         inputs=inputs,
         truncate=optional_field(request, "truncate"),
         side=_truncation_side(request.truncation_side),
-        prompt_name=name,
-        prompt=text,
+        prompt_name=prompt.name,
+        prompt=prompt.text,
         normalize=optional_field(request, "normalize"),
         dimensions=optional_field(request, "dimensions"),
         vector_space=_read_space(context, request),

@@ -44,7 +44,8 @@ def resolve_prompt(card: ModelCard, query: EmbedQuery) -> str:
     if query.prompt is not None:
         if name is not None:
             raise InvalidInput("`prompt` and `prompt_name` exclude each other")
-        _check_texts_only(query)
+        if query.prompt:
+            _check_texts_only(query)
         return query.prompt
     if name is None:
         return _default_prompt(card, query)

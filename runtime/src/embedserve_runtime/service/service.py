@@ -272,10 +272,11 @@ class EmbeddingService:
 
     def _truncation_rules(self, query: EmbedQuery | ScoreQuery) -> TruncationRules:
         truncates = self.batching.auto_truncate if query.truncate is None else query.truncate
+        max_tokens = query.max_tokens if isinstance(query, EmbedQuery) else None
         if query.side is not None:
-            return TruncationRules(truncates, query.side)
+            return TruncationRules(truncates, query.side, max_tokens)
         card = select_card(self.card, query) if isinstance(query, EmbedQuery) else self.card
-        return TruncationRules(truncates, card.tokenizer.truncation_side)
+        return TruncationRules(truncates, card.tokenizer.truncation_side, max_tokens)
 
     async def _find_span_tokens(self, query: EmbedQuery, prompt: str) -> list[SpanTokens]:
         if query.spans is None:

@@ -20,6 +20,7 @@ SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 
 TEI_SECONDS = tuple(1e-5 * 1.5**k for k in range(1, 36))
 INPUT_LENGTHS = tuple(float(2**k) for k in range(20))
 METHODS = ("single", "batch")
+TOKEN_ID_OUTCOMES = ("taken", "refused")
 STAGES = ("tokenization", "queue", "inference")
 
 
@@ -91,6 +92,13 @@ class RequestSeries:
             "Requests with a body being read, worked on or answered.",
         )
         self.connections = layout.add("gauge", "embedserve_connections", "Open connections of clients.")
+        self.token_ids = layout.add(
+            "counter",
+            "embedserve_openai_token_id_requests",
+            "Requests to /v1/embeddings with token ids, which may be those of another vocabulary.",
+            ("outcome",),
+            [(outcome,) for outcome in TOKEN_ID_OUTCOMES],
+        )
         methods = [(method,) for method in METHODS]
         self.counts = layout.add("untyped", "te_request_count", "Requests answered.", ("method",), methods)
         self.successes = layout.add(
@@ -158,6 +166,10 @@ class RequestMetrics:
         self._durations[route].observe(seconds)
         if route in self.series.embedding_routes:
             self._count_for_tei(facts, seconds)
+
+    def token_ids_sent(self, outcome: str) -> None:
+        """Count a request to `/v1/embeddings` with token ids. outcome: one of TOKEN_ID_OUTCOMES."""
+        self.row[self.series.token_ids.offsets()[(outcome,)]] += 1
 
     def connection_opened(self) -> None:
         self.row[self._connections] += 1

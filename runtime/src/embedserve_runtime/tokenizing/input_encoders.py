@@ -64,7 +64,7 @@ class TextEncoder:
     queries: bool = False
 
     def encode(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> Sequence[Tokens]:
-        sequences = self.tokenizer.encode(inputs, prompt, rules)
+        sequences = self.tokenizer.limited_to(rules.max_tokens).encode(inputs, prompt, rules)
         unpooled = 0 if not prompt or self.pools_prompt else self.tokenizer.prompt_tokens(prompt)
         if not unpooled and not self.queries:
             return sequences
@@ -74,7 +74,7 @@ class TextEncoder:
         ]
 
     def locate(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> list[list[Token]]:
-        return self.tokenizer.locate(inputs, prompt, rules)
+        return self.tokenizer.limited_to(rules.max_tokens).locate(inputs, prompt, rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,14 @@ class QueryExpansionEncoder:
     expansion: QueryExpansion | None
 
     def encode(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> Sequence[Tokens]:
-        sequences = self.tokenizer.encode(inputs, prompt, rules)
+        sequences = self.tokenizer.limited_to(rules.max_tokens).encode(inputs, prompt, rules)
         return [
             self._pad(ids) if isinstance(item, str) else TokenSequence(ids, query=True)
             for item, ids in zip(inputs, sequences, strict=True)
         ]
 
     def locate(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> list[list[Token]]:
-        located = self.tokenizer.locate(inputs, prompt, rules)
+        located = self.tokenizer.limited_to(rules.max_tokens).locate(inputs, prompt, rules)
         for item, tokens in zip(inputs, located, strict=True):
             if isinstance(item, str):
                 tokens += [

@@ -6,6 +6,7 @@ the same text, truncated to the same length.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 
@@ -13,7 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer, processors
 
 from embedserve_runtime.engines.base import FlatTokens, Int32Array, Tokens
-from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, ModelInvalid
+from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, PromptTemplate, Task
 from embedserve_runtime.model.static import StaticTable
@@ -74,16 +75,13 @@ class TextTokenizer:
         self._tokenizer = tokenizer
         self.queries = self
         self._pair_types = pair_types
-        self.max_length = max_length
         self.vocabulary_size = vocabulary_size
         # A server sees few prompts, each with many requests.
         self._prompt_tokens = lru_cache(MAX_CACHED_PROMPTS)(self._count_prompt_tokens)
         self._template_encoder: tuple[TemplateEncoder, str] | None = None
         self._rows = EmbeddingRows(vocabulary_size)
         self._head, self._tail = self._backend.head, self._backend.tail
-        self._room = max_length - len(self._head) - len(self._tail)
-        if self._room < 1:
-            raise ConfigError(f"max_length {max_length} leaves no room beside the model's special tokens")
+        self._limit_to(max_length)
 
     @classmethod
     def from_card(cls, card: ModelCard) -> TextTokenizer:
@@ -130,10 +128,30 @@ class TextTokenizer:
         return built
 
     def with_max_length(self, max_length: int) -> TextTokenizer:
-        """Return a tokenizer with another limit, over the same library object. Raises ConfigError."""
-        other = TextTokenizer(self._tokenizer, max_length, self.vocabulary_size, pair_types=self._pair_types)
-        other._rows = self._rows
+        """Return a tokenizer of single texts with another limit, over the same library object. Raises ConfigError."""
+        other = copy.copy(self)
+        other.queries = other
+        other._prompt_tokens = lru_cache(MAX_CACHED_PROMPTS)(other._count_prompt_tokens)
+        other._limit_to(max_length)
         return other
+
+    def limited_to(self, max_tokens: int | None) -> TextTokenizer:
+        """Return a tokenizer of single texts for a request that takes at most so many tokens of each; itself where that
+        is no limit. Raises InvalidInput."""
+        if max_tokens is None or max_tokens >= self.max_length:
+            return self
+        special_tokens = self.max_length - self._room
+        if max_tokens <= special_tokens:
+            raise InvalidInput(
+                f"{max_tokens} tokens leave no room beside the model's {special_tokens} special tokens; ask for more"
+            )
+        return self.with_max_length(max_tokens)
+
+    def _limit_to(self, max_length: int) -> None:
+        self.max_length = max_length
+        self._room = max_length - len(self._head) - len(self._tail)
+        if self._room < 1:
+            raise ConfigError(f"max_length {max_length} leaves no room beside the model's special tokens")
 
     def _check_vocabulary(self, filling: Sequence[int], task: Task) -> None:
         """Raise ModelInvalid where texts have tokens without a row of the model's word embeddings. filling: the ids

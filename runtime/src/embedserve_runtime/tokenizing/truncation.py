@@ -12,10 +12,14 @@ Side = Literal["left", "right"]
 
 
 class TruncationRules(Struct, frozen=True):
-    """Says what happens to inputs longer than the model takes: they are refused, or truncated on one side."""
+    """Says what happens to inputs longer than the model takes: they are refused, or truncated on one side.
+
+    max_tokens: takes the place of the model's length for single texts where it is lower.
+    """
 
     truncate: bool
     side: Side = "right"
+    max_tokens: int | None = None
 
 
 def truncate_ids(ids: Int32Array, length: int, side: Side) -> Int32Array:

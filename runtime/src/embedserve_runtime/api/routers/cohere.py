@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import orjson
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -12,7 +10,8 @@ from starlette.responses import Response
 from embedserve_runtime.api.context import get_context, get_service
 from embedserve_runtime.api.encoding import RowWriter, get_base64_writer, get_number_writer, write_rows
 from embedserve_runtime.api.errors import WrongShape
-from embedserve_runtime.api.inputs import prompt_for_input_type, record_inputs, request_options
+from embedserve_runtime.api.input_types import read_input_prompt
+from embedserve_runtime.api.inputs import record_inputs, request_options
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import result_response
 from embedserve_runtime.api.routers.error_docs import error_responses
@@ -27,9 +26,8 @@ from embedserve_runtime.api.schemas.cohere import (
 from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.heads.quantization import Precision
-from embedserve_runtime.service import EmbedQuery, Role
+from embedserve_runtime.service import EmbedQuery
 
-ROLES: Mapping[str, Role] = {"search_query": "query", "search_document": "document"}
 _WRITERS: dict[str, RowWriter] = {
     "float": get_number_writer(Precision.FLOAT32),
     "int8": get_number_writer(Precision.INT8),
@@ -48,20 +46,19 @@ async def embed(request: Request, body: CohereBody) -> Response:
     options = request_options(context, body.model)
     texts = _read_texts(body)
     record_inputs(context, len(texts), is_batch=True)
-    if body.max_tokens is not None and body.max_tokens < service.max_length:
-        raise InvalidInput(f"`max_tokens` below the model's own {service.max_length} is not supported")
-    name, prompt = prompt_for_input_type(body.input_type, service.card)
+    prompt = read_input_prompt(service.card, body, model_word=options.word)
     query = EmbedQuery(
         inputs=texts,
         truncate=body.truncate != "NONE",
         side="left" if body.truncate == "START" else "right",
-        prompt_name=name,
-        prompt=prompt,
+        max_tokens=body.max_tokens,
+        prompt_name=prompt.name,
+        prompt=prompt.text,
         normalize=True,
         dimensions=body.output_dimension,
         vector_space=options.vector_space,
         timeout=options.timeout,
-        role=ROLES.get(body.input_type or ""),
+        role=prompt.role,
     )
     embedded = await service.embed(query)
     members = [

@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from embedserve_runtime.api.context import get_context, get_server_context, get_service
-from embedserve_runtime.api.inputs import prompt_for_role, read_inputs, request_options, truncation_side
+from embedserve_runtime.api.input_types import read_input_prompt
+from embedserve_runtime.api.inputs import read_inputs, request_options, truncation_side
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.native_response import (
     FLOAT_PRECISIONS,
@@ -25,6 +26,7 @@ from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.api.schemas.native import EncodeAnswer, EncodeBody
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
+from embedserve_runtime.heads.quantization import Precision
 from embedserve_runtime.service import EmbeddingService, EmbedQuery, EmbedResult
 from embedserve_runtime.tokenizing import Input, Token
 
@@ -54,7 +56,7 @@ async def encode(request: Request, body: EncodeBody) -> Response:
     as_bytes = BYTES in context.headers.get(b"accept", b"").lower()
     wanted = _requested_outputs(body, service)
     output_format = resolve_format(body, service)
-    _check_outputs(body, wanted, as_bytes=as_bytes)
+    _check_outputs(body, wanted, output_format.precision, as_bytes=as_bytes)
     query = _build_query(request, body, service, wanted)
     # Refuses too much text before the engine works for it.
     lists_tokens = body.outputs is not None and "tokens" in body.outputs
@@ -65,8 +67,8 @@ async def encode(request: Request, body: EncodeBody) -> Response:
     members = [
         b'"model":' + orjson.dumps(get_server_context(request).model_name),
         b'"vector_space":' + orjson.dumps(service.card.vector_space),
-        b'"dtype":' + orjson.dumps(body.dtype),
-        b'"encoding":' + orjson.dumps(body.encoding),
+        b'"dtype":' + orjson.dumps(output_format.precision),
+        b'"encoding":' + orjson.dumps(output_format.encoding),
         b'"token_counts":' + orjson.dumps(list(embedded.usage.lengths)),
         *await write_results(output_format, wanted, service, embedded),
     ]
@@ -80,13 +82,13 @@ async def encode(request: Request, body: EncodeBody) -> Response:
 def _build_query(request: Request, body: EncodeBody, service: EmbeddingService, wanted: Output) -> EmbedQuery:
     context = get_context(request)
     options = request_options(context, body.model)
-    name, prompt = prompt_for_role(body.input_type, body.prompt_name, body.prompt, service.card)
+    prompt = read_input_prompt(service.card, body, model_word=options.word, text=body.prompt)
     return EmbedQuery(
         inputs=read_inputs(context, body.inputs, "inputs"),
         truncate=body.truncate,
         side=truncation_side(body.truncation_direction),
-        prompt_name=name,
-        prompt=prompt,
+        prompt_name=prompt.name,
+        prompt=prompt.text,
         normalize=body.normalize,
         dimensions=body.dimensions,
         vector_space=options.vector_space,
@@ -94,7 +96,7 @@ def _build_query(request: Request, body: EncodeBody, service: EmbeddingService, 
         outputs=wanted,
         top_k=body.top_k,
         threshold=body.threshold or 0.0,
-        role=body.input_type,
+        role=prompt.role,
         spans=None if body.spans is None else [[(start, end) for start, end in one] for one in body.spans],
         pool_factor=body.pool_factor,
     )
@@ -109,14 +111,14 @@ def _requested_outputs(body: EncodeBody, service: EmbeddingService) -> Output:
     return wanted if body.spans is not None else wanted or service.card.main_output
 
 
-def _check_outputs(body: EncodeBody, wanted: Output, *, as_bytes: bool) -> None:
+def _check_outputs(body: EncodeBody, wanted: Output, precision: Precision, *, as_bytes: bool) -> None:
     if wanted is Output.LOGITS:
         raise WrongModelKind("model gives scores and nothing to encode; use /rerank or /predict")
     if as_bytes and (
         wanted is not Output.DENSE or "tokens" in (body.outputs or ()) or body.spans is not None
     ):
         raise InvalidInput(f"{BYTES.decode()} carries dense vectors only; accept JSON for other outputs")
-    if wanted & (Output.HIDDEN | Output.MULTI_VECTOR) and body.dtype not in FLOAT_PRECISIONS:
+    if wanted & (Output.HIDDEN | Output.MULTI_VECTOR) and precision not in FLOAT_PRECISIONS:
         raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
 
 

@@ -9,9 +9,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from embedserve_runtime.api.context import get_context, get_server_context, get_service
-from embedserve_runtime.api.encoding import write_openai_base64, write_openai_numbers, write_rows
+from embedserve_runtime.api.context import ServerContext, get_context, get_server_context, get_service
+from embedserve_runtime.api.embedding_options import read_embedding_options
+from embedserve_runtime.api.encoding import get_openai_writer, write_rows
 from embedserve_runtime.api.errors import RouteNotFound
+from embedserve_runtime.api.input_types import read_input_prompt, split_model_name
 from embedserve_runtime.api.inputs import read_inputs, request_options
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import BytesResponse, result_response
@@ -24,6 +26,7 @@ from embedserve_runtime.api.schemas.openai import (
     OpenAIModel,
     OpenAIModelList,
 )
+from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.service import EmbedQuery
 
 STARTED = int(time.time())
@@ -37,21 +40,46 @@ router = APIRouter(route_class=JsonRoute, tags=["OpenAI"], responses=error_respo
 async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
     service, context = get_service(request), get_context(request)
     options = request_options(context, body.model)
+    inputs = read_inputs(context, body.input, "input")
+    if list in map(type, inputs):
+        _check_token_ids(get_server_context(request))
+    prompt = read_input_prompt(service.card, body, model_word=options.word)
+    wanted = read_embedding_options(body)
     query = EmbedQuery(
-        read_inputs(context, body.input, "input"),
-        normalize=True,
-        dimensions=body.dimensions,
+        inputs,
+        truncate=wanted.truncate,
+        side=wanted.side,
+        max_tokens=wanted.max_tokens,
+        prompt_name=prompt.name,
+        prompt=prompt.text,
+        normalize=wanted.normalize,
+        dimensions=wanted.dimensions,
         vector_space=options.vector_space,
         timeout=options.timeout,
+        role=prompt.role,
     )
     embedded = await service.embed(query)
-    writer = write_openai_base64 if body.encoding_format == "base64" else write_openai_numbers
+    writer = get_openai_writer(wanted.precision, as_base64=wanted.as_base64)
     rows = await write_rows(embedded.dense, writer)
     tokens = embedded.usage.tokens
     usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (tokens, tokens)
     model = orjson.dumps(get_server_context(request).model_name)
     content = b'{"object":"list","data":%b,"model":%b,"usage":%b}' % (rows, model, usage)
     return result_response(request, service, content, embedded.usage)
+
+
+def _check_token_ids(server: ServerContext) -> None:
+    """Count a request with token ids. Raises InvalidInput unless the settings allow it.
+
+    Those of OpenAI's tokenizers are valid ids of a large vocabulary, and give the vector of other words.
+    """
+    server.metrics.token_ids_sent("taken" if server.takes_openai_token_ids else "refused")
+    if not server.takes_openai_token_ids:
+        raise InvalidInput(
+            "`input` has token ids, which clients of OpenAI make with its own tokenizer: here they stand for other "
+            "words. Send texts; in LangChain set check_embedding_ctx_length=False. Ids of this model's vocabulary are "
+            "taken by /embed, and here with the setting server.openai_token_ids"
+        )
 
 
 @router.get(
@@ -67,7 +95,8 @@ async def models(request: Request) -> Response:
 @router.get("/v1/models/{name:path}", include_in_schema=False)
 async def model(request: Request) -> Response:
     found = _describe_model(request)
-    if request.path_params["name"] != found.id:
+    name, _ = split_model_name(request.path_params["name"], found.id)
+    if name != found.id:
         raise RouteNotFound(f"no such model; this server has {found.id}")
     return BytesResponse(to_json(found))
 

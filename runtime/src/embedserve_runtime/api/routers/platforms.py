@@ -88,8 +88,8 @@ def _choose_task(context: RequestContext, card: ModelCard, content: Any, where: 
     if card.main_output is Output.LOGITS:
         return predict_task(context, read_python(PredictBody, content, where))
     if card.main_output is Output.SPARSE:
-        return sparse_task(context, read_python(TokensBody, content, where))
-    return embed_task(context, read_python(EmbedBody, content, where))
+        return sparse_task(context, card, read_python(TokensBody, content, where))
+    return embed_task(context, card, read_python(EmbedBody, content, where))
 
 
 def _is_ranking(content: Any) -> bool:

@@ -33,7 +33,7 @@ async def score(request: Request, body: ScoreBody) -> Response:
         body.query,
         body.documents,
         weights=_read_weights(body),
-        divide=body.divide_by_weights,
+        divide=body.divide_by_weights is not False,
         query_prompt_name=body.query_prompt_name,
         document_prompt_name=body.document_prompt_name,
         truncate=body.truncate,

@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from embedserve_runtime.api.context import get_context, get_server_context, get_service
 from embedserve_runtime.api.encoding import write_matrices, write_number_arrays
+from embedserve_runtime.api.input_types import INPUT_TYPES, read_input_prompt
 from embedserve_runtime.api.inputs import (
-    prompt_for_role,
     read_ids,
     read_texts,
     record_inputs,
@@ -72,12 +72,12 @@ router = APIRouter(route_class=JsonRoute, tags=["TEI"], responses=error_response
 
 @router.post("/embed", summary="Vectors of one or more inputs", response_model=list[list[float]])
 async def embed(request: Request, body: EmbedBody) -> Response:
-    return await run_task(request, embed_task(get_context(request), body))
+    return await run_task(request, embed_task(get_context(request), get_service(request).card, body))
 
 
 @router.post("/embed_sparse", summary="Sparse vectors", response_model=list[list[SparseItem]])
 async def embed_sparse(request: Request, body: TokensBody) -> Response:
-    return await run_task(request, sparse_task(get_context(request), body))
+    return await run_task(request, sparse_task(get_context(request), get_service(request).card, body))
 
 
 @router.post("/rerank", summary="Scores of texts for a query, the best first", response_model=list[RankItem])
@@ -109,7 +109,9 @@ async def run_task(request: Request, task: TeiTask) -> Response:
 async def embed_all(request: Request, body: TokensBody) -> Response:
     """The encoder's last hidden states: special tokens included, not normalised, no dense modules."""
     service = get_service(request)
-    embedded = await service.embed(build_tokens_query(get_context(request), body, Output.HIDDEN))
+    embedded = await service.embed(
+        build_tokens_query(get_context(request), service.card, body, Output.HIDDEN)
+    )
     matrices = await write_matrices(embedded.hidden)
     return result_response(request, service, b"[" + matrices + b"]", embedded.usage)
 
@@ -128,11 +130,14 @@ async def answer_similarity(request: Request, body: SimilarityBody) -> Response:
     record_inputs(context, len(sentences) + 1, is_batch=True)
     parameters = body.parameters or SimilarityParameters()
     options = request_options(context)
+    prompt = read_input_prompt(service.card, parameters)
     query = EmbedQuery(
         inputs=[body.inputs.source_sentence, *sentences],
         truncate=parameters.truncate,
         side=truncation_side(parameters.truncation_direction),
-        prompt_name=parameters.prompt_name,
+        prompt_name=prompt.name,
+        prompt=prompt.text,
+        role=prompt.role,
         vector_space=options.vector_space,
         timeout=options.timeout,
     )
@@ -145,9 +150,9 @@ async def answer_similarity(request: Request, body: SimilarityBody) -> Response:
 async def tokenize(request: Request, body: TokenizeBody) -> Response:
     service = get_service(request)
     texts = read_texts(get_context(request), body.inputs)
-    name, prompt = prompt_for_role(body.input_type, body.prompt_name, None, service.card)
-    query = EmbedQuery(texts, prompt_name=name, prompt=prompt, role=body.input_type)
-    tokenized = await service.tokenize(query, add_special_tokens=body.add_special_tokens)
+    prompt = read_input_prompt(service.card, body)
+    query = EmbedQuery(texts, prompt_name=prompt.name, prompt=prompt.text, role=prompt.role)
+    tokenized = await service.tokenize(query, add_special_tokens=body.add_special_tokens is not False)
     content = await asyncio.to_thread(_write_tokens, texts, service.resolve_prompt(query), tokenized)
     return BytesResponse(content)
 
@@ -157,7 +162,8 @@ async def decode(request: Request, body: DecodeBody) -> Response:
     service = get_service(request)
     sequences = read_ids(body.ids, "ids")
     record_inputs(get_context(request), len(sequences), is_batch=sequences[:1] != [body.ids])
-    texts = await service.decode(sequences, body.input_type, skip_special_tokens=body.skip_special_tokens)
+    role = None if body.input_type is None else INPUT_TYPES[body.input_type].role
+    texts = await service.decode(sequences, role, skip_special_tokens=body.skip_special_tokens is not False)
     return BytesResponse(orjson.dumps(texts))
 
 

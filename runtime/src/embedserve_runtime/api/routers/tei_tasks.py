@@ -18,10 +18,12 @@ from embedserve_runtime.api.encoding import (
     write_sparse_items,
 )
 from embedserve_runtime.api.errors import WrongShape
+from embedserve_runtime.api.input_types import read_input_prompt
 from embedserve_runtime.api.inputs import read_inputs, record_inputs, request_options, truncation_side
 from embedserve_runtime.api.schemas.tei import EmbedBody, PredictBody, RerankBody, TokensBody
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput
+from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.service import (
     EmbeddingService,
     EmbedQuery,
@@ -41,17 +43,20 @@ class TeiTask:
     run: Callable[[EmbeddingService], Awaitable[tuple[bytes, Usage]]]
 
 
-def embed_task(context: RequestContext, body: EmbedBody) -> TeiTask:
+def embed_task(context: RequestContext, card: ModelCard, body: EmbedBody) -> TeiTask:
     options = request_options(context)
+    prompt = read_input_prompt(card, body)
     query = EmbedQuery(
         read_inputs(context, body.inputs, "inputs"),
         truncate=body.truncate,
         side=truncation_side(body.truncation_direction),
-        prompt_name=body.prompt_name,
+        prompt_name=prompt.name,
+        prompt=prompt.text,
         normalize=body.normalize is not False,
         dimensions=body.dimensions,
         vector_space=options.vector_space,
         timeout=options.timeout,
+        role=prompt.role,
     )
 
     async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
@@ -61,8 +66,8 @@ def embed_task(context: RequestContext, body: EmbedBody) -> TeiTask:
     return TeiTask(len(query.inputs), run)
 
 
-def sparse_task(context: RequestContext, body: TokensBody) -> TeiTask:
-    query = build_tokens_query(context, body, Output.SPARSE)
+def sparse_task(context: RequestContext, card: ModelCard, body: TokensBody) -> TeiTask:
+    query = build_tokens_query(context, card, body, Output.SPARSE)
 
     async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
         embedded = await service.embed(query)
@@ -108,17 +113,22 @@ def predict_task(context: RequestContext, body: PredictBody) -> TeiTask:
     return TeiTask(count, run)
 
 
-def build_tokens_query(context: RequestContext, body: TokensBody, outputs: Output) -> EmbedQuery:
+def build_tokens_query(
+    context: RequestContext, card: ModelCard, body: TokensBody, outputs: Output
+) -> EmbedQuery:
     """Build the query of a body with inputs only. Raises InvalidInput, VectorSpaceMismatch, WrongShape."""
     options = request_options(context)
+    prompt = read_input_prompt(card, body)
     return EmbedQuery(
         inputs=read_inputs(context, body.inputs, "inputs"),
         truncate=body.truncate,
         side=truncation_side(body.truncation_direction),
-        prompt_name=body.prompt_name,
+        prompt_name=prompt.name,
+        prompt=prompt.text,
         vector_space=options.vector_space,
         timeout=options.timeout,
         outputs=outputs,
+        role=prompt.role,
     )
 
 
@@ -129,7 +139,7 @@ def _score_query(
     return ScoreQuery(
         items,
         ranks=ranks,
-        raw=body.raw_scores,
+        raw=bool(body.raw_scores),
         truncate=body.truncate,
         side=truncation_side(body.truncation_direction),
         vector_space=options.vector_space,

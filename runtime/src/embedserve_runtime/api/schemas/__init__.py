@@ -2,6 +2,7 @@
 
 base               what the models share
 parsing            JSON to models
+compatibility      what becomes of the fields of other APIs
 validation_errors  why a body was refused
 probes             bodies of the probes and the management port
 The other modules are the dialects.

@@ -7,13 +7,17 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, Tag
 
+from embedserve_runtime.api.input_types import InputWord
+from embedserve_runtime.api.schemas.compatibility import done
+
 T = TypeVar("T")
 
 
 class ApiModel(BaseModel):
     """Base of all bodies: strict and frozen.
 
-    Fields that a model does not name are ignored, as TEI does: clients send each other's options along.
+    Fields that a model does not name are ignored, as TEI does: clients send each other's options along. Every field
+    that a request may leave out may be null and has null as its default, since clients write null for what is not set.
     """
 
     model_config = ConfigDict(
@@ -77,6 +81,7 @@ Inputs = Annotated[
     ),
 ]
 Positive = Annotated[int, Field(ge=1)]
+EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 Dimensions = Annotated[
     Positive | None,
     Field(
@@ -92,8 +97,8 @@ Truncate = Annotated[
     ),
 ]
 Direction = Annotated[
-    Literal["Left", "left", "Right", "right"],
-    Field(description="The side that is cut off.", examples=["Right"]),
+    Literal["Left", "left", "Right", "right"] | None,
+    Field(description="The side that is cut off; null means Right.", examples=["Right"]),
 ]
 ModelName = Annotated[
     str | None,
@@ -109,18 +114,34 @@ PromptName = Annotated[
         examples=["query"],
     ),
 ]
-InputType = Annotated[
-    Literal["query", "document"] | None,
+InputTypeField = Annotated[
+    InputWord | None,
     Field(
-        description="What the inputs are: a model that treats queries in another way may have another tokenizer for "
-        "them; of texts it chooses the prompt, too.",
+        description="What the inputs are: chooses the prompt, and the route of queries of a model that has one.",
         examples=["query"],
     ),
 ]
 RawScores = Annotated[
-    bool, Field(description="Scores as the model gives them, without sigmoid or softmax.", examples=[False])
+    bool | None,
+    Field(
+        description="Scores as the model gives them, without sigmoid or softmax; null means false.",
+        examples=[False],
+    ),
 ]
 Query = Annotated[str, Field(description="What is asked.", examples=["What is a vector?"])]
+
+
+class TypedInputs(ApiModel):
+    """The fields that say what the inputs are, on every route that makes vectors of texts."""
+
+    input_type: Annotated[InputTypeField, done("Cohere", "NIM", "Voyage")] = None
+    task: Annotated[
+        InputWord | None,
+        done("Jina"),
+        Field(description="The same as `input_type`.", examples=["retrieval.query"]),
+    ] = None
+    prompt_name: PromptName = None
+
 
 # Members of answers.
 Index = Annotated[int, Field(description="Place in the request, from 0.", examples=[0])]

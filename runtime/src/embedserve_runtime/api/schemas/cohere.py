@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
 from embedserve_runtime.api.schemas.base import (
     ApiModel,
+    EmbeddingType,
     FailFastList,
     ModelName,
     Positive,
     RequestId,
+    TypedInputs,
     is_none,
 )
-
-EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
-InputType = Literal["search_document", "search_query", "classification", "clustering", "image"]
+from embedserve_runtime.api.schemas.compatibility import ignored
 
 
 class CohereContent(ApiModel):
@@ -34,7 +34,7 @@ class CohereInput(ApiModel):
     )
 
 
-class CohereBody(ApiModel):
+class CohereBody(TypedInputs):
     """Body of `POST /v2/embed`: `texts` or `inputs`."""
 
     texts: FailFastList[str] | None = Field(
@@ -49,10 +49,8 @@ class CohereBody(ApiModel):
         None, description="Refused unless empty: the model takes text.", examples=[None]
     )
     model: ModelName = None
-    input_type: InputType | None = Field(
-        None,
-        description="Chooses a prompt by its name, if the model has one for it.",
-        examples=["search_document"],
+    priority: Annotated[int | None, ignored("Cohere")] = Field(
+        None, description="Accepted for compatibility; not used.", examples=[0]
     )
     embedding_types: FailFastList[EmbeddingType] | None = Field(
         None, description="How vectors are written; null means float.", examples=[["float", "int8"]]
@@ -61,10 +59,14 @@ class CohereBody(ApiModel):
         None, description="Keep only the first dimensions; null keeps all.", examples=[256]
     )
     max_tokens: Positive | None = Field(
-        None, description="Refused where it is below what the model takes.", examples=[512]
+        None,
+        description="Cut inputs to so many tokens, special tokens included; null: to what the model takes.",
+        examples=[512],
     )
-    truncate: Literal["NONE", "START", "END"] = Field(
-        "END", description="The side that is cut off; NONE refuses instead.", examples=["END"]
+    truncate: Literal["NONE", "START", "END"] | None = Field(
+        None,
+        description="The side that is cut off; NONE refuses instead. null means END.",
+        examples=["END"],
     )
 
 

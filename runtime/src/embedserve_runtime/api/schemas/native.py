@@ -17,8 +17,8 @@ from embedserve_runtime.api.schemas.base import (
     ModelId,
     ModelName,
     Positive,
-    PromptName,
     Truncate,
+    TypedInputs,
     VectorSpace,
     is_none,
 )
@@ -27,10 +27,7 @@ from embedserve_runtime.heads.quantization import Precision
 OutputName = Literal["dense", "sparse", "multi_vector", "tokens", "hidden"]
 Encoding = Literal["json", "base64", "pgvector"]
 # Not strict: values that are parsed already have the name, not the member.
-Dtype = Annotated[
-    Precision,
-    Field(strict=False, description="How the numbers of vectors are written.", examples=["float32"]),
-]
+Dtype = Annotated[Precision, Field(strict=False)]
 
 
 class NumberRanges(ApiModel):
@@ -40,7 +37,7 @@ class NumberRanges(ApiModel):
     max: FailFastList[float] = Field(description="The largest numbers.", examples=[[0.1, 0.2]])
 
 
-class EncodeBody(ApiModel):
+class EncodeBody(TypedInputs):
     """Body of `POST /v1/encode`."""
 
     inputs: Inputs
@@ -58,34 +55,31 @@ class EncodeBody(ApiModel):
     threshold: Annotated[float, Field(ge=0)] | None = Field(
         None, description="Keep entries of sparse vectors above it.", examples=[0.1]
     )
-    sparse_tokens: bool = Field(
-        False, description="Give sparse vectors with their entries' texts.", examples=[True]
+    sparse_tokens: bool | None = Field(
+        None, description="Give sparse vectors with their entries' texts; null means false.", examples=[True]
     )
-    sparse_map: bool = Field(
-        False,
-        description="Give sparse vectors as objects too, weight by the entry's text (Elasticsearch, OpenSearch).",
+    sparse_map: bool | None = Field(
+        None,
+        description="Give sparse vectors as objects too, weight by the entry's text (Elasticsearch, OpenSearch); null "
+        "means false.",
         examples=[True],
     )
-    input_type: Literal["query", "document"] | None = Field(
-        None,
-        description="What the inputs are: chooses a prompt, and the way of queries of a model that has one.",
-        examples=["query"],
-    )
-    prompt_name: PromptName = None
     prompt: str | None = Field(
         None, description="Text put before each input, instead of a prompt by name.", examples=["query: "]
     )
     truncate: Truncate = None
-    truncation_direction: Direction = "Right"
+    truncation_direction: Direction = None
     dimensions: Dimensions = None
     normalize: bool | None = Field(
         None, description="Scale each dense vector to length 1; null does as the model says.", examples=[True]
     )
-    dtype: Dtype = Precision.FLOAT32
-    encoding: Encoding = Field(
-        "json",
+    dtype: Dtype | None = Field(
+        None, description="How the numbers of vectors are written; null means float32.", examples=["float32"]
+    )
+    encoding: Encoding | None = Field(
+        None,
         description="base64: little-endian bytes of each vector. pgvector: its literals, `[0.1,0.2]` for vectors, "
-        "`{1:0.5}/30522` for sparse ones, bits for binary and ubinary.",
+        "`{1:0.5}/30522` for sparse ones, bits for binary and ubinary. null means json.",
         examples=["base64"],
     )
     ranges: Annotated[
@@ -139,7 +133,7 @@ class EncodeAnswer(ApiModel):
 
     model: ModelId
     vector_space: VectorSpace
-    dtype: Dtype
+    dtype: Dtype = Field(description="How the numbers of vectors are written.", examples=["float32"])
     encoding: Encoding = Field(description="How vectors are written.", examples=["json"])
     token_counts: list[int] = Field(description="Tokens of each input.", examples=[[6]])
     dense: list[list[float] | str] | None = Field(

@@ -2,35 +2,103 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from embedserve_runtime.api.schemas.base import (
+    UNION_MEMBER,
     ApiModel,
     Dimensions,
+    EmbeddingType,
     ErrorMessage,
+    ExpectedInput,
+    FailFastList,
     Index,
     Inputs,
     ModelId,
     ModelName,
+    Positive,
     Reason,
+    TypedInputs,
 )
+from embedserve_runtime.api.schemas.compatibility import done, ignored, refused
+
+OneEmbeddingType = Annotated[FailFastList[EmbeddingType], Field(min_length=1, max_length=1)]
 
 
-class EmbeddingsBody(ApiModel):
-    """Body of `POST /v1/embeddings`."""
+class EmbeddingsBody(TypedInputs):
+    """Body of `POST /v1/embeddings`: OpenAI's fields, and those of others whose clients call this path."""
 
     input: Inputs
     model: ModelName = None
     encoding_format: Literal["float", "base64"] | None = Field(
         None,
-        description="How vectors are written; base64: little-endian float32 bytes. null means float.",
+        description="How vectors are written; base64: little-endian bytes of the numbers. null means float.",
         examples=["float"],
     )
     dimensions: Dimensions = None
-    user: str | None = Field(
+    user: Annotated[str | None, ignored("OpenAI")] = Field(
         None, description="Accepted for compatibility; not used.", examples=["user-1234"]
+    )
+    output_dimension: Annotated[Positive | None, done("Voyage", "Mistral", "Cohere")] = Field(
+        None, description="The same as `dimensions`.", examples=[256]
+    )
+    embedding_type: Annotated[
+        Annotated[EmbeddingType, UNION_MEMBER] | Annotated[OneEmbeddingType, UNION_MEMBER] | None,
+        done("Jina", "NIM"),
+        ExpectedInput(f"one of {', '.join(get_args(EmbeddingType))}, or a list of one of them"),
+    ] = Field(
+        None,
+        description="The type of the vectors' numbers, or base64 for float32 as base64; null means float.",
+        examples=["float"],
+    )
+    embedding_types: Annotated[OneEmbeddingType | None, done("Cohere")] = Field(
+        None, description="The same as `embedding_type`, in a list of one.", examples=[["float"]]
+    )
+    output_dtype: Annotated[EmbeddingType | None, done("Voyage", "Mistral")] = Field(
+        None, description="The same as `embedding_type`.", examples=["float"]
+    )
+    truncate: Annotated[
+        Annotated[bool, UNION_MEMBER] | Annotated[Literal["NONE", "START", "END"], UNION_MEMBER] | None,
+        done("Jina", "NIM"),
+        ExpectedInput("true, false, 'NONE', 'START' or 'END'"),
+    ] = Field(
+        None,
+        description="Cut inputs that are longer than the model takes: true or false, or the side that is cut off, "
+        "START or END; NONE refuses instead. null takes the server's setting.",
+        examples=["END"],
+    )
+    truncation: Annotated[bool | None, done("Voyage")] = Field(
+        None, description="The same as `truncate`.", examples=[True]
+    )
+    truncate_prompt_tokens: Annotated[int | None, done("vLLM")] = Field(
+        None,
+        ge=-1,
+        description="Cut inputs to so many tokens, special tokens included; -1 for what the model takes.",
+        examples=[512],
+    )
+    normalized: Annotated[bool | None, done("Jina")] = Field(
+        None, description="Scale each vector to length 1; null means true.", examples=[True]
+    )
+    normalize: Annotated[bool | None, done("vLLM")] = Field(
+        None, description="The same as `normalized`.", examples=[True]
+    )
+    return_multivector: Annotated[
+        Literal[False] | None,
+        refused("Jina"),
+        ExpectedInput("false: one vector is made of each input; `/v1/encode` makes one of each token"),
+    ] = Field(None, description="Refused unless false.", examples=[False])
+    add_special_tokens: Annotated[
+        Literal[True] | None,
+        refused("vLLM"),
+        ExpectedInput("true: the model expects its special tokens; send token ids to leave them out"),
+    ] = Field(None, description="Refused unless true.", examples=[True])
+    modality: Annotated[
+        Literal["text"] | None, refused("NIM"), ExpectedInput("'text': the model takes text")
+    ] = Field(None, description="Refused unless text.", examples=["text"])
+    messages: Annotated[None, refused("vLLM"), ExpectedInput("left out: send texts as `input`")] = Field(
+        None, description="Refused.", examples=[None]
     )
 
 

@@ -62,13 +62,15 @@ class ScoreBody(ApiModel):
         description="The measures to take; null: every measure that the model has, each with weight 1.",
         examples=[{"dense": 1.0, "sparse": 0.3}],
     )
-    divide_by_weights: bool = Field(
-        True, description="Divide the weighted sum by the sum of the weights.", examples=[True]
+    divide_by_weights: bool | None = Field(
+        None,
+        description="Divide the weighted sum by the sum of the weights; null means true.",
+        examples=[True],
     )
     query_prompt_name: PromptName = None
     document_prompt_name: PromptName = None
     truncate: Truncate = None
-    truncation_direction: Direction = "Right"
+    truncation_direction: Direction = None
 
 
 class ScoreMeasures(ApiModel):

@@ -16,37 +16,35 @@ from embedserve_runtime.api.schemas.base import (
     FailFastList,
     Index,
     Inputs,
-    InputType,
+    InputTypeField,
     ModelId,
-    PromptName,
     Query,
     RawScores,
     Truncate,
+    TypedInputs,
     VectorSpace,
     is_none,
 )
 
 
-class EmbedBody(ApiModel):
+class EmbedBody(TypedInputs):
     """Body of `POST /embed`."""
 
     inputs: Inputs
     truncate: Truncate = None
-    truncation_direction: Direction = "Right"
-    prompt_name: PromptName = None
+    truncation_direction: Direction = None
     normalize: bool | None = Field(
-        True, description="Scale each vector to length 1; null means true.", examples=[True]
+        None, description="Scale each vector to length 1; null means true.", examples=[True]
     )
     dimensions: Dimensions = None
 
 
-class TokensBody(ApiModel):
+class TokensBody(TypedInputs):
     """Body of `POST /embed_all` and `POST /embed_sparse`."""
 
     inputs: Inputs
     truncate: Truncate = None
-    truncation_direction: Direction = "Right"
-    prompt_name: PromptName = None
+    truncation_direction: Direction = None
 
 
 class RerankBody(ApiModel):
@@ -57,9 +55,11 @@ class RerankBody(ApiModel):
         description="The texts to rank.", examples=[["A list of numbers.", "A fruit."]]
     )
     truncate: Truncate = None
-    truncation_direction: Direction = "Right"
-    raw_scores: RawScores = False
-    return_text: bool = Field(False, description="Give each text back with its score.", examples=[True])
+    truncation_direction: Direction = None
+    raw_scores: RawScores = None
+    return_text: bool | None = Field(
+        None, description="Give each text back with its score; null means false.", examples=[True]
+    )
 
 
 class PredictBody(ApiModel):
@@ -87,8 +87,8 @@ class PredictBody(ApiModel):
         ),
     ]
     truncate: Truncate = None
-    truncation_direction: Direction = "Right"
-    raw_scores: RawScores = False
+    truncation_direction: Direction = None
+    raw_scores: RawScores = None
 
 
 class SimilarityInputs(ApiModel):
@@ -102,12 +102,11 @@ class SimilarityInputs(ApiModel):
     )
 
 
-class SimilarityParameters(ApiModel):
+class SimilarityParameters(TypedInputs):
     """How the texts are embedded."""
 
     truncate: Truncate = None
-    truncation_direction: Direction = "Right"
-    prompt_name: PromptName = None
+    truncation_direction: Direction = None
 
 
 class SimilarityBody(ApiModel):
@@ -122,7 +121,7 @@ class SimilarityBody(ApiModel):
     )
 
 
-class TokenizeBody(ApiModel):
+class TokenizeBody(TypedInputs):
     """Body of `POST /tokenize`."""
 
     inputs: Annotated[
@@ -134,11 +133,9 @@ class TokenizeBody(ApiModel):
             examples=[["What is a vector?"]],
         ),
     ]
-    add_special_tokens: bool = Field(
-        True, description="With the special tokens that the model expects.", examples=[True]
+    add_special_tokens: bool | None = Field(
+        None, description="With the special tokens that the model expects; null means true.", examples=[True]
     )
-    prompt_name: PromptName = None
-    input_type: InputType = None
 
 
 class DecodeBody(ApiModel):
@@ -154,8 +151,10 @@ class DecodeBody(ApiModel):
         ExpectedInput("an array of token ids or a list of them", "a token id or an array of token ids"),
         Field(description="One array of token ids, or a list of them.", examples=[[101, 2054, 2003, 102]]),
     ]
-    skip_special_tokens: bool = Field(True, description="Leave special tokens out.", examples=[True])
-    input_type: InputType = None
+    skip_special_tokens: bool | None = Field(
+        None, description="Leave special tokens out; null means true.", examples=[True]
+    )
+    input_type: InputTypeField = None
 
 
 class PlatformBody(ApiModel):

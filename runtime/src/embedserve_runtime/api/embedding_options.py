@@ -1,0 +1,77 @@
+"""Reads what a body of `/v1/embeddings` asks for, in the words of the APIs whose clients call that path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
+
+from embedserve_runtime.api.schemas.base import EmbeddingType
+from embedserve_runtime.api.schemas.openai import EmbeddingsBody
+from embedserve_runtime.errors import InvalidInput
+from embedserve_runtime.heads.quantization import Precision
+from embedserve_runtime.tokenizing import Side
+
+T = TypeVar("T")
+
+PRECISIONS: Mapping[EmbeddingType, Precision] = {
+    "float": Precision.FLOAT32,
+    "base64": Precision.FLOAT32,
+    "int8": Precision.INT8,
+    "uint8": Precision.UINT8,
+    "binary": Precision.BINARY,
+    "ubinary": Precision.UBINARY,
+}
+# Most requests have no others, and are read without a look at the rest.
+_COMMON_FIELDS = frozenset(("input", "model", "encoding_format", "dimensions", "user"))
+_SIDES: Mapping[str, Side] = {"START": "left", "END": "right"}
+
+
+class EmbeddingOptions(NamedTuple):
+    """The options of a body. dimensions, truncate, side, max_tokens, normalize: the same as in `EmbedQuery`."""
+
+    dimensions: int | None
+    as_base64: bool
+    precision: Precision = Precision.FLOAT32
+    truncate: bool | None = None
+    side: Side | None = None
+    max_tokens: int | None = None
+    normalize: bool = True
+
+
+def read_embedding_options(body: EmbeddingsBody) -> EmbeddingOptions:
+    """Read the options of a body. Raises InvalidInput where two of its fields contradict each other."""
+    if body.model_fields_set <= _COMMON_FIELDS:
+        return EmbeddingOptions(body.dimensions, body.encoding_format == "base64")
+    kind: EmbeddingType | None = _agree(
+        embedding_type=body.embedding_type[0]
+        if isinstance(body.embedding_type, list)
+        else body.embedding_type,
+        embedding_types=body.embedding_types[0] if body.embedding_types else None,
+        output_dtype=body.output_dtype,
+    )
+    max_tokens = body.truncate_prompt_tokens
+    truncate = _agree(
+        truncate=body.truncate != "NONE" if isinstance(body.truncate, str) else body.truncate,
+        truncation=body.truncation,
+        truncate_prompt_tokens=None if max_tokens is None else True,
+    )
+    normalize = _agree(normalized=body.normalized, normalize=body.normalize)
+    return EmbeddingOptions(
+        dimensions=_agree(dimensions=body.dimensions, output_dimension=body.output_dimension),
+        as_base64="base64" in (kind, body.encoding_format),
+        precision=PRECISIONS[kind or "float"],
+        truncate=truncate,
+        side=_SIDES.get(body.truncate) if isinstance(body.truncate, str) else None,
+        max_tokens=None if max_tokens == -1 else max_tokens,
+        normalize=normalize is not False,
+    )
+
+
+def _agree(**given: T | None) -> T | None:
+    """Return the value of fields with the same meaning; None where none of them is set. Raises InvalidInput."""
+    said = {field: value for field, value in given.items() if value is not None}
+    (first, value), *others = said.items() or ((None, None),)
+    for field, other in others:
+        if other != value:
+            raise InvalidInput(f"`{first}` and `{field}` mean the same and differ; leave one out")
+    return value

@@ -1,0 +1,127 @@
+"""Reads what the inputs of a request are, query or document, in the words of all dialects, and chooses their prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, Protocol, cast
+
+from embedserve_runtime.errors import InvalidInput
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.service import Role
+
+InputWord = Literal[
+    "query",
+    "document",
+    "passage",
+    "search_query",
+    "search_document",
+    "retrieval.query",
+    "retrieval.passage",
+    "classification",
+    "clustering",
+    "separation",
+    "text-matching",
+]
+"""What inputs are, in the words of Cohere, Jina, NIM, Nomic and Voyage."""
+
+
+class InputType(NamedTuple):
+    """A type of inputs. prompts: the names that models give to its prompt; the first that the model has is taken."""
+
+    role: Role | None
+    prompts: tuple[str, ...]
+
+
+_QUERY = InputType("query", ("search_query", "query", "retrieval.query"))
+_DOCUMENT = InputType("document", ("search_document", "document", "passage", "retrieval.passage"))
+_CLUSTERING = InputType(None, ("clustering", "separation", "Clustering"))
+INPUT_TYPES: Mapping[InputWord, InputType] = {
+    "query": _QUERY,
+    "search_query": _QUERY,
+    "retrieval.query": _QUERY,
+    "document": _DOCUMENT,
+    "passage": _DOCUMENT,
+    "search_document": _DOCUMENT,
+    "retrieval.passage": _DOCUMENT,
+    "classification": InputType(None, ("classification", "Classification")),
+    "clustering": _CLUSTERING,
+    "separation": _CLUSTERING,
+    "text-matching": InputType(None, ("text-matching", "STS")),
+}
+_PROMPTS_OF_TYPES = frozenset(name for kind in INPUT_TYPES.values() for name in kind.prompts)
+
+
+class TypedBody(Protocol):
+    """The fields of a body that say what its inputs are."""
+
+    @property
+    def input_type(self) -> InputWord | None: ...
+    @property
+    def task(self) -> InputWord | None: ...
+    @property
+    def prompt_name(self) -> str | None: ...
+
+
+class InputPrompt(NamedTuple):
+    """The role of a request's inputs, and the prompt before them by its name or its text.
+
+    None: what the model does where a request says nothing.
+    """
+
+    role: Role | None
+    name: str | None
+    text: str | None
+
+
+def read_input_prompt(
+    card: ModelCard, body: TypedBody, *, model_word: InputWord | None = None, text: str | None = None
+) -> InputPrompt:
+    """Read the role and the prompt that a body asks for.
+
+    model_word: the word in the model's name, such as `docs:query`. text: a prompt by its text, where the route has one.
+    Raises InvalidInput where the request says two different things.
+    """
+    word = body.input_type or body.task or model_word
+    if word is None:
+        return InputPrompt(None, body.prompt_name, text)
+    said = {"input_type": body.input_type, "task": body.task, "model": model_word}
+    for field, other in said.items():
+        if other is not None and INPUT_TYPES[other] != INPUT_TYPES[word]:
+            raise InvalidInput(f"`{field}` says {other} where another field says {word}; leave one out")
+    return choose_prompt(card, word, body.prompt_name, text)
+
+
+def choose_prompt(
+    card: ModelCard, word: InputWord | None, name: str | None = None, text: str | None = None
+) -> InputPrompt:
+    """Choose the prompt: the one that is asked for by name or text, else that of the inputs' type.
+
+    Without a prompt for the type the default one applies, unless that is the prompt of another type: a query's prompt
+    before a document would be worse than none.
+    """
+    if word is None:
+        return InputPrompt(None, name, text)
+    role, names = INPUT_TYPES[word]
+    if name is not None or text is not None:
+        return InputPrompt(role, name, text)
+    found = next((known for known in names if known in card.prompts), None)
+    has_prompt_of_another = found is None and card.default_prompt in _PROMPTS_OF_TYPES
+    return InputPrompt(role, found, "" if has_prompt_of_another else None)
+
+
+def split_model_name(name: str, served: str) -> tuple[str, InputWord | None]:
+    """Split a model's name into the name and the word behind it: `docs:query`, or `docs-query` as NIM has it.
+
+    served: the name under which the model is served. Raises InvalidInput for an unknown word behind it.
+    """
+    if name == served:
+        return name, None
+    base, colon, word = name.rpartition(":")
+    if colon and word in INPUT_TYPES:
+        return base, cast(InputWord, word)
+    if colon and base == served:
+        raise InvalidInput(f"`model`: {word!r} behind the name is none of {', '.join(INPUT_TYPES)}")
+    word = name.removeprefix(f"{served}-")
+    if word != name and word in INPUT_TYPES:
+        return served, cast(InputWord, word)
+    return name, None
