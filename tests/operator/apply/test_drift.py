@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embedserve_operator.api.quantities import parse_quantity
 from embedserve_operator.apply.drift import AppliedDifferences, find_differences, find_reason_to_apply
 from embedserve_operator.kube.objects import Manifest
-from embedserve_operator.kube.quantities import parse_quantity
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.kube.views.children import parse_child
 from embedserve_operator.state.resource import Child

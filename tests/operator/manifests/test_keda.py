@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from embedserve_operator.kube.quantities import format_plain_number
+from embedserve_operator.api.quantities import format_plain_number
 from embedserve_operator.plan import ReplicasHandOver
 from embedserve_operator.settings import KedaSettings
 from embedserve_operator.state.nodes import ClusterState

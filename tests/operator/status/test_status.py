@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_a_child_that_only_its_author_can_heal_stalls_the_service(is_transient: 
 
 
 def test_a_refused_child_stands_beside_a_refused_model_change() -> None:
-    refusing = {"rollout": {"onNewVectorSpace": "Refuse"}}
+    refusing: dict[str, Any] = {"rollout": {"onNewVectorSpace": "Refuse"}}
     serving = Cluster(resource(hub_spec(**refusing))).applied().rolled_out().published()
     changed = serving.changed(hub_spec(OTHER_REPO, replicas=0, **refusing))
     planned = add_apply_failure(changed.plan().status, ApplyFailure("ChildRefused", "exceeded quota"))

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from embedserve_operator.api.quantities import parse_quantity
 from embedserve_operator.kube.objects import Manifest, Received, short_hash
-from embedserve_operator.kube.quantities import parse_quantity
 from embedserve_operator.manifests.metadata import read_fingerprint
 from embedserve_operator.state.resource import Child
 

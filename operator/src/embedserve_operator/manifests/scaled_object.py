@@ -6,9 +6,9 @@ KEDA makes a HorizontalPodAutoscaler of it, which carries our labels, and answer
 
 from __future__ import annotations
 
+from embedserve_operator.api.quantities import format_plain_number
 from embedserve_operator.api.types import Autoscaling, EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest
-from embedserve_operator.kube.quantities import format_plain_number
 from embedserve_operator.manifests.autoscaler import METRICS, find_target_value, merge_behavior
 from embedserve_operator.manifests.deployment import deployment_name
 from embedserve_operator.manifests.metadata import add_fingerprint, build_metadata, build_selector
