@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.autoscaler_model import HOUR, KUBERNETES, OURS, RATE, Outcome, Policy, Series, replay
 from benchmarks.command_line import parser_of
 from benchmarks.scaling_picture import draw
-from embedserve_operator.apply.drift import parse_quantity
+from embedserve_operator.api.quantities import parse_quantity
 from embedserve_operator.manifests.autoscaler import TARGETS
 
 STARTS = (10, 60, 180)

@@ -61,9 +61,11 @@ class ApiServer:
         return str((body or {}).get("spec", {}).get("holderIdentity", ""))
 
 
-def status(code: int, message: str) -> web.Response:
-    """A refusal in the API's form."""
-    return web.json_response({"kind": "Status", "code": code, "message": message}, status=code)
+def status(code: int, message: str, *, reason: str = "", field: str = "") -> web.Response:
+    """A refusal in the API's form; `field` is the one that breaks a rule."""
+    details = {"causes": [{"field": field, "message": message}] if field else [{"message": message}]}
+    said = {"kind": "Status", "code": code, "message": message, "reason": reason, "details": details}
+    return web.json_response(said, status=code)
 
 
 @asynccontextmanager

@@ -17,6 +17,8 @@ QUANTITY = "must be a Kubernetes quantity of zero or more, such as 500m, 2 or 4G
 OWN_VARIABLE = "the operator sets HOME and every EMBEDSERVE_ variable itself: use the fields of spec"
 OWN_PATH = "the operator mounts its own volumes at /etc/embedserve, /models, /tmp, /volume"
 OWN_LABEL = "are the operator's: choose another key"
+QUALIFIED = "each key must be like team or example.com/team"
+ADDRESSES = "must be a range of addresses such as 10.0.0.0/8"
 OBJECT_NAME = "must be the name of an object in the same namespace"
 
 
@@ -79,6 +81,17 @@ def _mounted(path: str, volume: str = "mine") -> Spec:
     return _pod(
         volumes=[{"name": "mine", "emptyDir": {}}], volumeMounts=[{"name": volume, "mountPath": path}]
     )
+
+
+def _clients(*peers: Spec) -> Spec:
+    return with_(networkPolicy={"clients": list(peers)})
+
+
+def _egress(*rules: Spec) -> Spec:
+    return with_(networkPolicy={"egress": list(rules)})
+
+
+_SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
 
 
 def _schema(spec: Spec, said: str) -> Bad:
@@ -280,6 +293,92 @@ BAD: dict[str, Bad] = {
     "a toleration of no effect": _schema(
         _pod(tolerations=[{"effect": "Maybe"}]), 'supported values: "NoSchedule"'
     ),
+    "one Secret twice": _schema(
+        _pod(imagePullSecrets=[{"name": "reg"}, {"name": "reg"}]),
+        'imagePullSecrets[1]: Duplicate value: {"name":"reg"}',
+    ),
+    "two mounts at one path": _schema(
+        _pod(
+            volumes=[{"name": "mine", "emptyDir": {}}],
+            volumeMounts=[{"name": "mine", "mountPath": "/data"}, {"name": "mine", "mountPath": "/data"}],
+        ),
+        "volumeMounts[1]: Duplicate value",
+    ),
+    "two volumes of one name": _schema(
+        _pod(volumes=[{"name": "mine", "emptyDir": {}}, {"name": "mine", "emptyDir": {}}]),
+        "volumes[1]: Duplicate value",
+    ),
+    "one variable twice": _schema(
+        _pod(env=[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]), "env[1]: Duplicate value"
+    ),
+    "two spreads over the same": _schema(
+        _pod(topologySpreadConstraints=[_SPREAD, {**_SPREAD, "maxSkew": 2}]),
+        "topologySpreadConstraints[1]: Duplicate value",
+    ),
+    "one access mode twice": _schema(
+        _cache(volume={"size": "1Gi", "accessModes": ["ReadWriteOnce", "ReadWriteOnce"]}),
+        'accessModes[1]: Duplicate value: "ReadWriteOnce"',
+    ),
+    "one family twice": _schema(
+        with_(service={"ipFamilies": ["IPv4", "IPv4"], "ipFamilyPolicy": "PreferDualStack"}),
+        'ipFamilies[1]: Duplicate value: "IPv4"',
+    ),
+    "a spread that is none": Bad(
+        _pod(topologySpreadConstraints=[{**_SPREAD, "maxSkew": 0}]),
+        "must be between 1 and 1000; 1 spreads evenly",
+    ),
+    "a label's key with a blank": Bad(_pod(labels={"my team": "a"}), QUALIFIED),
+    "an annotation's key with two slashes": Bad(_pod(annotations={"a/b/c": "x"}), QUALIFIED),
+    "a node's label that ends in a dot": Bad(_pod(nodeSelector={"pool.": "a"}), QUALIFIED),
+    "a resource with a blank": Bad(_limits(**{"my gpu": 1}), QUALIFIED),
+    "an annotation of the Service with a blank": Bad(with_(service={"annotations": {"a b": "x"}}), QUALIFIED),
+    "a monitor's label with a colon": Bad(
+        with_(monitoring={"serviceMonitor": {"labels": {"a:b": "x"}}}), QUALIFIED
+    ),
+    "requests above limits": Bad(
+        with_(resources={"limits": {"memory": "1Gi"}, "requests": {"memory": "1025Mi"}}),
+        "requests must not be above limits",
+    ),
+    "requests in digits above limits": Bad(
+        with_(resources={"limits": {"cpu": "1500m"}, "requests": {"cpu": 2}}),
+        "requests must not be above limits",
+    ),
+    "a range of addresses that is too narrow": Bad(
+        with_(service={"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.0/99"]}), ADDRESSES
+    ),
+    "a client's range that is none": Bad(_clients({"ipBlock": {"cidr": "10.0.0.0/99"}}), ADDRESSES),
+    "a client's IPv6 range that is none": Bad(_clients({"ipBlock": {"cidr": "2001:db8::/129"}}), ADDRESSES),
+    "a client who is nobody": Bad(_clients({}), "a peer is an ipBlock, or a podSelector"),
+    "a client of two kinds": Bad(
+        _clients({"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}),
+        "a peer is an ipBlock, or a podSelector",
+    ),
+    "a client by a label without values": Bad(
+        _clients({"podSelector": {"matchExpressions": [{"key": "app", "operator": "In"}]}}),
+        "In and NotIn need values",
+    ),
+    "a misspelt client": _schema(
+        _clients({"podSelektor": {}}), 'unknown field "spec.networkPolicy.clients[0].podSelektor"'
+    ),
+    "a way out by a port beyond all": Bad(
+        _egress({"ports": [{"port": 70000}]}), "must be a port from 1 to 65535, or the name"
+    ),
+    "a way out by a range that ends before it begins": Bad(
+        _egress({"ports": [{"port": 90, "endPort": 80}]}),
+        "endPort needs a port in digits that is not above it",
+    ),
+    "a toleration of every taint but by its value": Bad(
+        _pod(tolerations=[{"operator": "Equal", "value": "x"}]),
+        "a toleration without key needs operator: Exists",
+    ),
+    "a toleration of any value by its value": Bad(
+        _pod(tolerations=[{"key": "a", "operator": "Exists", "value": "x"}]),
+        "operator: Exists takes no value",
+    ),
+    "a toleration for a while of what evicts nobody": Bad(
+        _pod(tolerations=[{"key": "a", "effect": "NoSchedule", "tolerationSeconds": 5}]),
+        "tolerationSeconds needs effect: NoExecute",
+    ),
     "a privileged pod": _schema(
         _pod(securityContext={"privileged": True}), 'unknown field "spec.pod.securityContext"'
     ),
@@ -311,5 +410,37 @@ GOOD: dict[str, Spec] = {
     ),
     "a class of the chart's values": with_(hardware={"class": "l40s-pool", "count": 2}),
     "a mount of its own": _mounted("/data"),
+    "keys with a domain": _pod(
+        labels={"example.com/team": "a"}, annotations={"a.example/b_c.d": "x"}, nodeSelector={"pool": "a"}
+    ),
+    "requests as high as limits": with_(
+        resources={
+            "limits": {"memory": "1Gi", "nvidia.com/gpu": 1},
+            "requests": {"memory": "1024Mi", "cpu": 1},
+        }
+    ),
+    "clients of every kind": _clients(
+        {"podSelector": {}},
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "web"}}},
+        {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}},
+        {"ipBlock": {"cidr": "2001:db8::/32"}},
+    ),
+    "ways out": _egress(
+        {"ports": [{"port": 3128, "endPort": 3130}, {"port": "proxy", "protocol": "UDP"}]},
+        {
+            "to": [
+                {"podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["proxy"]}]}}
+            ]
+        },
+        {},
+    ),
+    "spreads over two parts": _pod(
+        topologySpreadConstraints=[_SPREAD, {**_SPREAD, "topologyKey": "rack", "labelSelector": {}}]
+    ),
+    "one volume at two paths": _pod(
+        volumes=[{"name": "mine", "emptyDir": {}}],
+        volumeMounts=[{"name": "mine", "mountPath": "/a"}, {"name": "mine", "mountPath": "/b"}],
+    ),
+    "every taint": _pod(tolerations=[{"operator": "Exists"}]),
     "an affinity": _pod(affinity={"podAntiAffinity": {}}),
 }

@@ -5,9 +5,11 @@ OperatorError
 ├── SettingsError        what the operator was told at its start makes no sense
 ├── ApiError             the API server did not do what was asked
 │   ├── RefusedError     it said no to the content (400, 403, 413, 422): the same request gets the same answer
+│   │   └── InvalidContentError  the content breaks a rule of the API itself, which nobody but its author can change
 │   ├── ConflictError    somebody else owns a field or changed the object first (409)
 │   ├── NotFoundError    the object is not there (404)
 │   └── UnavailableError no answer, too busy or broken (time-out, 429, 5xx): the same request may pass later
+│       └── FailedRequestError  it failed at this one request (500), as where an admission webhook is away
 ├── LeaseLostError       this process may no longer lead
 ├── WatchFailedError     a watch ended in a way that only a new process gets over
 └── MetricQueryError     a query of the metrics API has no answer
@@ -46,6 +48,12 @@ class RefusedError(ApiError):
     """Says that the content is not acceptable; repeating the request cannot help."""
 
 
+class InvalidContentError(RefusedError):
+    """Says that the content breaks a rule of the API itself: no policy, quota or right is in the way that others
+    could change.
+    """
+
+
 class ConflictError(ApiError):
     """Says that another manager owns a field, that the object has changed meanwhile, or that it exists
     already.
@@ -58,6 +66,10 @@ class NotFoundError(ApiError):
 
 class UnavailableError(ApiError):
     """Says that there was no usable answer; trying later may help."""
+
+
+class FailedRequestError(UnavailableError):
+    """Says that the API server failed at this request, while it may well answer others."""
 
 
 class WatchFailedError(OperatorError):

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedserve_operator.apply.drift import find_first_difference, find_reason_to_apply, parse_quantity
+from embedserve_operator.api.quantities import parse_quantity
+from embedserve_operator.apply.drift import AppliedDifferences, find_differences, find_reason_to_apply
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.kube.views.children import parse_child
@@ -28,9 +29,13 @@ def reason(kind: str, change: Callable[[Any], None]) -> str | None:
     manifest = wanted(kind)
     live = deepcopy(manifest)
     change(live)
+    return find_reason_to_apply(manifest, child_of(live), AppliedDifferences())
+
+
+def child_of(live: Manifest) -> Child:
     mark = live["metadata"].get("annotations", {}).get("embedserve.dev/fingerprint", "")
-    ref = ChildRef(kind, manifest["metadata"]["name"])
-    return find_reason_to_apply(manifest, Child(ref, "uid", mark, parse_child(live), live))
+    ref = ChildRef(live["kind"], live["metadata"]["name"])
+    return Child(ref, "uid", mark, parse_child(live), live)
 
 
 def _container(live: Any) -> Any:
@@ -125,7 +130,7 @@ def test_a_change_of_ours_is_seen_and_named(kind: str, change: Callable[[Any], N
 
 
 def test_a_child_that_does_not_exist_has_to_be_made() -> None:
-    assert find_reason_to_apply(wanted("Service"), None) == "it does not exist"
+    assert find_reason_to_apply(wanted("Service"), None, AppliedDifferences()) == "it does not exist"
 
 
 @pytest.mark.parametrize(
@@ -146,4 +151,81 @@ JSON = st.recursive(
 @settings(max_examples=40)
 @given(JSON)
 def test_nothing_differs_from_itself(value: Any) -> None:
-    assert find_first_difference(value, value) is None
+    assert list(find_differences(value, value)) == []
+
+
+SPELLED_OTHERWISE = [
+    pytest.param(
+        {"metrics": [{"pods": {"target": {"averageValue": "1000m"}}}]},
+        {"metrics": [{"pods": {"target": {"averageValue": "1"}}}]},
+        id="a target in thousandths",
+    ),
+    pytest.param({"limits": {"nvidia.com/gpu": 1}}, {"limits": {"nvidia.com/gpu": "1"}}, id="a GPU"),
+    pytest.param(
+        {"volumes": [{"name": "x", "emptyDir": {"sizeLimit": "1024Mi"}}]},
+        {"volumes": [{"name": "x", "emptyDir": {"sizeLimit": "1Gi"}}]},
+        id="the size of a folder",
+    ),
+    pytest.param(
+        {"egress": [{"ports": [{"port": 3128}], "to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}]},
+        {
+            "egress": [
+                {"ports": [{"port": 3128, "protocol": "TCP"}], "to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}
+            ]
+        },
+        id="a port whose protocol is the default",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sent", "live"), SPELLED_OTHERWISE)
+def test_a_value_in_the_spelling_of_the_api_server_is_no_change(sent: Manifest, live: Manifest) -> None:
+    assert list(find_differences(sent, live)) == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "live", "path"),
+    [
+        ({"egress": [{"ports": [{"port": 1}]}]}, {"egress": []}, "egress"),
+        (
+            {"egress": [{"ports": [{"port": 1}]}]},
+            {"egress": [{"ports": [{"port": 2}]}]},
+            "egress[0].ports[0].port",
+        ),
+        ({"limits": {"nvidia.com/gpu": 1}}, {"limits": {"nvidia.com/gpu": "2"}}, "limits.nvidia.com/gpu"),
+        ({"target": {"averageValue": "1"}}, {"target": {"averageValue": "2"}}, "target.averageValue"),
+    ],
+)
+def test_another_value_is_a_change(sent: Manifest, live: Manifest, path: str) -> None:
+    assert [one.path for one in find_differences(sent, live)] == [path]
+
+
+def mutated(live: Manifest) -> Manifest:
+    """As an admission webhook leaves a Deployment: with another image."""
+    changed = deepcopy(live)
+    changed["metadata"]["uid"] = "uid"
+    _container(changed)["image"] = "mirror.example/embedserve-runtime"
+    return changed
+
+
+def test_what_the_answer_to_an_apply_differs_in_is_not_sent_again() -> None:
+    manifest, applied = wanted("Deployment"), AppliedDifferences()
+    answer = mutated(manifest)
+    assert find_reason_to_apply(manifest, child_of(answer), applied) is not None
+    applied.record(manifest, answer)
+    assert find_reason_to_apply(manifest, child_of(answer), applied) is None
+    later = {**answer, "status": {"replicas": 1}}
+    assert find_reason_to_apply(manifest, child_of(later), applied) is None, (
+        "a status is not what was applied"
+    )
+
+
+def test_a_later_change_is_seen_beside_what_the_api_server_had_changed_itself() -> None:
+    manifest, applied = wanted("Deployment"), AppliedDifferences()
+    answer = mutated(manifest)
+    applied.record(manifest, answer)
+    scaled = {**answer, "spec": {**answer["spec"], "replicas": 5}}
+    assert find_reason_to_apply(manifest, child_of(scaled), applied) is not None
+    other = Cluster(resource({**SPEC, "replicas": 2})).plan().children
+    next_manifest = next(child for child in other if child["kind"] == "Deployment")
+    assert find_reason_to_apply(next_manifest, child_of(answer), applied) == "it should be different"

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from embedserve_operator.apply.children import ChildApplier, explain_refusal
 from embedserve_operator.cache.objects import ObjectCache
+from embedserve_operator.errors import RefusedError
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.plan import Plan
@@ -105,7 +106,7 @@ UNDECLARED = '.spec.template.spec.volumes[name="source"].image: field not declar
 )
 def test_an_api_server_without_image_volumes_is_named(volumes: list[Any], said: str, reason: str) -> None:
     manifest = {"spec": {"template": {"spec": {"volumes": volumes}}}}
-    refusal = explain_refusal(ChildRef("Deployment", "docs-1"), said, manifest)
+    refusal = explain_refusal(ChildRef("Deployment", "docs-1"), RefusedError(said), manifest)
     assert refusal.reason == reason
     assert said in refusal.message
 

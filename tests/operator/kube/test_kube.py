@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from embedserve_operator.errors import ApiError, ConflictError, LeaseLostError, RefusedError, UnavailableError
+from embedserve_operator.errors import (
+    ApiError,
+    ConflictError,
+    FailedRequestError,
+    InvalidContentError,
+    LeaseLostError,
+    RefusedError,
+    UnavailableError,
+)
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.process.lease import LeaderElector
@@ -32,7 +40,30 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     ("answer", "want"),
     [
         pytest.param(status(429, "too many requests"), UnavailableError, id="too busy"),
-        pytest.param(status(500, "etcd is away"), UnavailableError, id="broken"),
+        pytest.param(
+            status(500, 'Internal error occurred: failed calling webhook "x"'),
+            FailedRequestError,
+            id="a webhook",
+        ),
+        pytest.param(web.Response(status=500, text="panic"), UnavailableError, id="broken"),
+        pytest.param(
+            status(500, 'failed to create typed patch object (a/b): duplicate entries for key [name="x"]'),
+            InvalidContentError,
+            id="two items with one key",
+        ),
+        pytest.param(
+            status(400, 'strict decoding error: unknown field "spec.x"'),
+            InvalidContentError,
+            id="an unknown field",
+        ),
+        pytest.param(
+            status(422, "is invalid", reason="Invalid", field="spec.template.spec"),
+            InvalidContentError,
+            id="against the API's rules",
+        ),
+        pytest.param(
+            status(422, "a policy denied the request", reason="Invalid"), RefusedError, id="against a policy"
+        ),
         pytest.param(web.Response(status=502, text="<html>"), UnavailableError, id="a proxy's page"),
         pytest.param(web.Response(status=200, text="<html>"), UnavailableError, id="a page for an answer"),
         pytest.param(status(403, "no right"), RefusedError, id="no right"),

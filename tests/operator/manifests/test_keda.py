@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from embedserve_operator.kube.objects import decimal_of
+from embedserve_operator.api.quantities import format_plain_number
 from embedserve_operator.plan import ReplicasHandOver
 from embedserve_operator.settings import KedaSettings
 from embedserve_operator.state.nodes import ClusterState
@@ -188,4 +188,4 @@ def test_fields_of_the_other_autoscaler_are_refused(
     [("64", "64"), ("500m", "0.5"), ("1.5", "1.5"), ("2k", "2000"), ("1Ki", "1024"), ("1e2", "100")],
 )
 def test_a_quantity_becomes_a_plain_number(quantity: str, number: str) -> None:
-    assert decimal_of(quantity) == number
+    assert format_plain_number(quantity) == number

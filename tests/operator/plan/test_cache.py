@@ -456,3 +456,65 @@ def test_a_filled_volume_without_the_model_is_named_and_not_written() -> None:
     lacking = lost(filled.rolled_out(), "2026-01-02T12:30:00Z")
     assert lacking.plan().jobs_to_create == ()
     assert lacking.conditions()["Ready"].reason == "ModelNotStored"
+
+
+def deleted(cluster: Cluster) -> Cluster:
+    """After somebody deleted the claim, which stays as long as a pod mounts it."""
+    stamp = {"deletionTimestamp": "2026-01-02T12:30:00Z"}
+    going = tuple({**one, "metadata": {**one["metadata"], **stamp}} for one in cluster.claims)
+    return replace(cluster, claims=going)
+
+
+def test_nothing_of_a_finished_job_keeps_a_claim_that_was_deleted() -> None:
+    cluster = deleted(serving(cached()))
+    assert cluster.plan().jobs_to_delete == cluster.observed().jobs
+    assert len(cluster.plan().jobs_to_delete) == 1
+    assert len(cluster.applied().names("Deployment")) == 1, "what runs goes on"
+
+
+def test_a_running_job_goes_with_its_claim_unless_it_is_another_service_s() -> None:
+    fetching = started(Cluster(resource(cached())))
+    assert [job.name for job in deleted(fetching).plan().jobs_to_delete] == names(fetching)
+    others = [
+        {**job, "metadata": {**job["metadata"], "ownerReferences": [{"uid": "2", "controller": True}]}}
+        for job in fetching.jobs
+    ]
+    assert deleted(replace(fetching, jobs=tuple(others))).plan().jobs_to_delete == ()
+
+
+@pytest.mark.parametrize(("available", "ready"), [(True, "True"), (False, "False")])
+def test_that_the_claim_is_going_is_said_whether_pods_still_run_or_not(available: bool, ready: str) -> None:
+    cluster = deleted(serving(cached()))
+    found = (cluster if available else cluster.started()).conditions()
+    assert found["Ready"].status == ready
+    assert found["Reconciling"].reason == "VolumeClaimTerminating"
+    assert "docs-models is being deleted" in found["Reconciling"].message
+
+
+def test_no_job_is_started_on_a_claim_that_is_going() -> None:
+    cluster = deleted(cleared(serving(cached()))).changed(cached(model={"refresh": "again"}))
+    assert cluster.plan().jobs_to_create == ()
+
+
+def enlarged(cluster: Cluster, size: str) -> Cluster:
+    """After an administrator enlarged the claim, and the API server spelt that in its own way."""
+    requests = {"requests": {"storage": size}}
+    claims = tuple({**one, "spec": {**one["spec"], "resources": requests}} for one in cluster.claims)
+    return replace(cluster, claims=claims)
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "sent"),
+    [
+        ("50Gi", "20Gi", "50Gi"),
+        ("50Gi", "60Gi", "60Gi"),
+        ("20Gi", "20480Mi", "20480Mi"),
+        ("20Gi", "1", "20Gi"),
+    ],
+)
+def test_a_claim_that_is_larger_than_the_manifest_asks_for_is_left_so(
+    live: str, wanted: str, sent: str
+) -> None:
+    cluster = enlarged(serving(cached()), live).changed(cached({"volume": {"size": wanted}}))
+    (claim_sent,) = [child for child in cluster.plan().children if child["kind"] == "PersistentVolumeClaim"]
+    assert claim_sent["spec"]["resources"]["requests"]["storage"] == sent

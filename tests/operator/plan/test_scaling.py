@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from embedserve_operator.api.status import AutoscalingStatus
-from embedserve_operator.apply.drift import find_reason_to_apply
+from embedserve_operator.apply.drift import AppliedDifferences, find_reason_to_apply
 from embedserve_operator.manifests.metadata import read_ref
 from embedserve_operator.plan import ReplicasHandOver
 from embedserve_operator.state.nodes import ClusterState
@@ -45,7 +45,8 @@ def test_a_number_that_the_autoscaler_wrote_is_left_alone_and_complete_when_it_r
     scaled = with_pods(Cluster(resource(SCALED)).applied(), 5)
     observed, plan = scaled.observed(), scaled.plan()
     assert all(
-        find_reason_to_apply(child, observed.find_child(read_ref(child))) is None for child in plan.children
+        find_reason_to_apply(child, observed.find_child(read_ref(child)), AppliedDifferences()) is None
+        for child in plan.children
     )
     conditions = scaled.rolled_out().conditions()
     assert set(conditions) == {"Ready"}

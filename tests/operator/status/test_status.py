@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from embedserve_operator.apply.children import ApplyFailure
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from embedserve_operator.apply.results import ApplyFailure
+from embedserve_operator.plan import PlannedCondition
 from embedserve_operator.status.publisher import add_apply_failure, add_times, is_only_progress
-from tests.operator.builders import OTHER_REPO, Cluster, failed, hub_spec
+from tests.operator.builders import OTHER_REPO, Cluster, failed, hub_spec, resource
 from tests.operator.moments import LATER, NOON
 
 
@@ -40,6 +46,30 @@ def test_a_refused_child_is_told_and_takes_nothing_from_what_serves() -> None:
         refusal.reason,
         refusal.message,
     )
+
+
+@pytest.mark.parametrize(("is_transient", "kind"), [(True, "Reconciling"), (False, "Stalled")])
+def test_a_child_that_only_its_author_can_heal_stalls_the_service(is_transient: bool, kind: str) -> None:
+    refusal = ApplyFailure("ChildRefused", "maxSkew must be above zero", is_transient=is_transient)
+    planned = add_apply_failure(Cluster().plan().status, refusal)
+    assert {c.type for c in planned.conditions} == {"Ready", kind}
+
+
+def test_a_refused_child_stands_beside_a_refused_model_change() -> None:
+    refusing: dict[str, Any] = {"rollout": {"onNewVectorSpace": "Refuse"}}
+    serving = Cluster(resource(hub_spec(**refusing))).applied().rolled_out().published()
+    changed = serving.changed(hub_spec(OTHER_REPO, replicas=0, **refusing))
+    planned = add_apply_failure(changed.plan().status, ApplyFailure("ChildRefused", "exceeded quota"))
+    by_type = {condition.type: condition for condition in planned.conditions}
+    assert set(by_type) == {"Ready", "Stalled"}
+    assert by_type["Stalled"].reason == "VectorSpaceChange"
+    assert "ChildRefused: exceeded quota" in by_type["Stalled"].message
+
+
+def test_a_refused_child_takes_nothing_from_what_the_autoscaler_says() -> None:
+    scaling = PlannedCondition("ScalingActive", "False", "MetricsUnavailable", "no metric")
+    planned = replace(Cluster().plan().status, conditions=(scaling,))
+    assert scaling in add_apply_failure(planned, ApplyFailure("ChildRefused", "no")).conditions
 
 
 def test_a_refused_child_of_a_new_service_is_why_it_is_not_ready() -> None:

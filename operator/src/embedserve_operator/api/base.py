@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema
 
-from embedserve_operator.api.rules import CEL_KEY, Rule, matches
-
-QUANTITY = (
-    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|"
-    r"([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
-)
+from embedserve_operator.api.quantities import parse_quantity
+from embedserve_operator.api.rules import CEL_KEY, Rule, every_key, matches
 
 
 class Model(BaseModel):
@@ -60,16 +55,13 @@ def describe_problems(error: ValidationError) -> str:
 
 
 def _is_quantity_not_negative(value: int | str) -> bool:
-    if isinstance(value, int):
-        return value >= 0
-    return re.match(QUANTITY, value) is not None and not value.startswith("-")
+    number = parse_quantity(value)
+    return number is not None and number >= 0
 
 
 def _is_quantity_above_zero(value: int | str) -> bool:
-    if isinstance(value, int):
-        return value > 0
-    digits = re.split("[eEnumkMGTP]", value)[0]
-    return _is_quantity_not_negative(value) and digits.strip("+0.") != ""
+    number = parse_quantity(value)
+    return number is not None and number > 0
 
 
 Quantity = Annotated[
@@ -109,5 +101,16 @@ LabelValue = Annotated[
         "must be a label's value: letters, digits, '-', '_' and '.', at most 63 characters",
     ),
 ]
+QUALIFIED_NAME = "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+"""A pattern of the keys of labels, annotations and resources."""
+_QUALIFIED_NAME_MESSAGE = (
+    "must be like team or example.com/team: at most 63 letters, digits, '-', '_' and '.', beginning and ending with a "
+    "letter or digit, behind an optional domain and '/'"
+)
+LabelKey = Annotated[str, Field(max_length=317), matches(QUALIFIED_NAME, f"a key {_QUALIFIED_NAME_MESSAGE}")]
+QUALIFIED_KEYS = every_key(QUALIFIED_NAME, f"each key {_QUALIFIED_NAME_MESSAGE}")
+"""The rule for the keys of a map of labels, annotations or resources."""
+
+
 PassedOn = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
 """A value of Kubernetes' own API that is handed over as it is; the API server checks it in the child."""

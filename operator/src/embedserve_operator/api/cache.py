@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from embedserve_operator.api.base import Model, ObjectName, PositiveQuantity
-from embedserve_operator.api.rules import Rule, exactly_one
+from embedserve_operator.api.rules import ListSet, Rule, exactly_one
 
 OnnxOutput = Literal["last_hidden_state", "sentence_embedding", "logits"]
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
@@ -22,7 +22,8 @@ class CacheVolume(Model):
     """Room for the models, for example 20Gi: about twice the model's files, and as much again for conversion."""
     access_modes: Annotated[
         tuple[AccessMode, ...],
-        Field(min_length=1, max_length=2, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        Field(min_length=1, max_length=2),
+        ListSet(),
     ] = ("ReadWriteOnce",)
     """ReadWriteOnce keeps all pods of the service on one node, ReadWriteMany does not. ReadWriteOncePod allows one
     pod."""
@@ -92,7 +93,8 @@ class OnnxConversion(Model):
     outputs: (
         Annotated[
             tuple[OnnxOutput, ...],
-            Field(min_length=1, max_length=3, json_schema_extra={"x-kubernetes-list-type": "set"}),
+            Field(min_length=1, max_length=3),
+            ListSet(),
         ]
         | None
     ) = None

@@ -83,9 +83,16 @@ def build_crd() -> dict[str, Any]:
     }
 
 
+class _PlainDumper(yaml.SafeDumper):
+    """Writes a value anew wherever it appears: kubectl would have to follow references to earlier ones."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def format_yaml() -> str:
     """Return the definition as the content of a file."""
-    return yaml.safe_dump(build_crd(), sort_keys=False, width=110, allow_unicode=True)
+    return yaml.dump(build_crd(), Dumper=_PlainDumper, sort_keys=False, width=110, allow_unicode=True)
 
 
 def format_chart_template() -> str:

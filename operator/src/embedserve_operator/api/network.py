@@ -6,8 +6,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from embedserve_operator.api.base import LabelValue, Model, PassedOn
-from embedserve_operator.api.rules import Rule, between, matches, no_key
+from embedserve_operator.api.base import QUALIFIED_KEYS, LabelValue, Model
+from embedserve_operator.api.peers import AddressRange, EgressRule, NetworkPeer
+from embedserve_operator.api.rules import ListSet, Rule, between, matches, no_key
 
 _OWN_ANNOTATION = no_key(
     "^embedserve[.]dev/", "annotations of embedserve.dev/ are the operator's: choose another key"
@@ -53,19 +54,29 @@ class ServiceSettings(Model):
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
     """As of a Service."""
     annotations: (
-        Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32), _OWN_ANNOTATION]
+        Annotated[
+            dict[str, Annotated[str, Field(max_length=4096)]],
+            Field(max_length=32),
+            QUALIFIED_KEYS,
+            _OWN_ANNOTATION,
+        ]
         | None
     ) = None
     """Annotations of the Service, for example for a cloud's load balancer."""
     ip_family_policy: Literal["SingleStack", "PreferDualStack", "RequireDualStack"] | None = None
     """As of a Service."""
-    ip_families: Annotated[tuple[IpFamily, ...], Field(min_length=1, max_length=2)] | None = None
+    ip_families: (
+        Annotated[
+            tuple[IpFamily, ...],
+            Field(min_length=1, max_length=2),
+            ListSet(),
+        ]
+        | None
+    ) = None
     """As of a Service: the families, the main one first."""
     load_balancer_class: Annotated[str, Field(max_length=253)] | None = None
     """Which load balancer implements the Service."""
-    load_balancer_source_ranges: (
-        Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=64)] | None
-    ) = None
+    load_balancer_source_ranges: Annotated[tuple[AddressRange, ...], Field(max_length=64)] | None = None
     """Address ranges (CIDR) that may reach the load balancer."""
     external_traffic_policy: Literal["Cluster", "Local"] | None = None
     """Local keeps the client's address."""
@@ -112,10 +123,10 @@ class NetworkPolicySettings(Model):
 
     mode: Literal["Managed", "Disabled"] = "Managed"
     """Disabled makes no NetworkPolicy."""
-    clients: Annotated[tuple[PassedOn, ...], Field(max_length=32)] | None = None
+    clients: Annotated[tuple[NetworkPeer, ...], Field(max_length=32)] | None = None
     """Peers that may reach the serving port, as in `kubectl explain networkpolicy.spec.ingress.from`.
     Without it everybody may."""
-    egress: Annotated[tuple[PassedOn, ...], Field(max_length=32)] | None = None
+    egress: Annotated[tuple[EgressRule, ...], Field(max_length=32)] | None = None
     """Further rules of what the pods may reach, as in `kubectl explain networkpolicy.spec.egress`: a proxy,
     for example. DNS and the model's source are allowed where they are needed."""
 
@@ -132,7 +143,7 @@ class ServiceMonitorSettings(Model):
         | None
     ) = None
     """How often metrics are read; without it Prometheus' own default."""
-    labels: Annotated[dict[str, LabelValue], Field(max_length=16)] | None = None
+    labels: Annotated[dict[str, LabelValue], Field(max_length=16), QUALIFIED_KEYS] | None = None
     """Labels of the ServiceMonitor, by which a Prometheus chooses it."""
 
 

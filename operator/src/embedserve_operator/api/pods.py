@@ -6,8 +6,18 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from embedserve_operator.api.base import LabelName, LabelValue, Model, ObjectName, PassedOn, Quantity
-from embedserve_operator.api.rules import Rule, exactly_one, matches, no_key
+from embedserve_operator.api.base import (
+    QUALIFIED_KEYS,
+    LabelKey,
+    LabelName,
+    LabelValue,
+    Model,
+    ObjectName,
+    PassedOn,
+    Quantity,
+)
+from embedserve_operator.api.peers import LabelSelector
+from embedserve_operator.api.rules import ListMap, Rule, between, exactly_one, matches, no_key
 
 _OWN_VARIABLE = "^(EMBEDSERVE_.*|HOME)$"
 _OWN_VOLUMES = ("config", "models", "source", "tmp")
@@ -19,7 +29,25 @@ _OWN_ANNOTATION = "^(embedserve[.]dev/|kubectl[.]kubernetes[.]io/default-contain
 class Toleration(Model):
     """A taint that the pods may be placed in spite of."""
 
-    key: Annotated[str, Field(max_length=316)] | None = None
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="has(self.key) || (has(self.operator) && self.operator == 'Exists')",
+            message="a toleration without key needs operator: Exists, and then tolerates every taint",
+            check=lambda t: t.key is not None or t.operator == "Exists",
+        ),
+        Rule(
+            cel="!has(self.value) || self.value == '' || !has(self.operator) || self.operator != 'Exists'",
+            message="operator: Exists takes no value; remove the value, or take Equal",
+            check=lambda t: not t.value or t.operator != "Exists",
+        ),
+        Rule(
+            cel="!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
+            message="tolerationSeconds needs effect: NoExecute",
+            check=lambda t: t.toleration_seconds is None or t.effect == "NoExecute",
+        ),
+    )
+
+    key: LabelKey | None = None
     """Key of the taint; without it every taint is tolerated (with operator Exists)."""
     operator: Literal["Exists", "Equal"] | None = None
     """Equal (the default) compares the value as well."""
@@ -29,6 +57,27 @@ class Toleration(Model):
     """Effect of the taint; without it every effect."""
     toleration_seconds: int | None = None
     """How long a NoExecute taint is tolerated; without it for ever."""
+
+
+class SpreadConstraint(Model):
+    """How the pods are spread over zones, nodes or other parts of the cluster."""
+
+    max_skew: Annotated[int, between(1, 1000, "1 spreads evenly")]
+    """Most pods that one part may have more than another."""
+    topology_key: LabelKey
+    """Label of the nodes whose values are the parts."""
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
+    """Whether a pod that would break this waits or is placed all the same."""
+    label_selector: LabelSelector | None = None
+    """Pods that are counted."""
+    match_label_keys: Annotated[tuple[LabelKey, ...], Field(max_length=16)] | None = None
+    """Labels of the pod whose values the counted pods must share."""
+    min_domains: Annotated[int, between(1, 10_000, "leave it out for any number")] | None = None
+    """Fewest parts that there must be."""
+    node_affinity_policy: Literal["Honor", "Ignore"] | None = None
+    """Whether nodes that the pod's affinity excludes count."""
+    node_taints_policy: Literal["Honor", "Ignore"] | None = None
+    """Whether nodes whose taints the pod does not tolerate count."""
 
 
 class KeyRef(Model):
@@ -223,13 +272,20 @@ class PodSettings(Model):
         ),
     )
 
-    node_selector: Annotated[dict[str, LabelValue], Field(max_length=32)] | None = None
+    node_selector: Annotated[dict[str, LabelValue], Field(max_length=32), QUALIFIED_KEYS] | None = None
     """Labels that a node must carry, beside what the hardware class asks for."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] | None = None
     """Taints that the pods may be placed in spite of, beside those of the hardware class."""
     affinity: PassedOn | None = None
     """Affinity as in `kubectl explain pod.spec.affinity`; what the hardware class asks for holds as well."""
-    topology_spread_constraints: Annotated[tuple[PassedOn, ...], Field(max_length=8)] | None = None
+    topology_spread_constraints: (
+        Annotated[
+            tuple[SpreadConstraint, ...],
+            Field(max_length=8),
+            ListMap(("topologyKey", "whenUnsatisfiable")),
+        ]
+        | None
+    ) = None
     """Replaces the operator's own spread over zones and nodes; as in
     `kubectl explain pod.spec.topologySpreadConstraints`."""
     runtime_class_name: ObjectName | None = None
@@ -238,44 +294,25 @@ class PodSettings(Model):
     """PriorityClass of the pods."""
     scheduler_name: ObjectName | None = None
     """Scheduler of the pods."""
-    image_pull_secrets: Annotated[tuple[SecretName, ...], Field(max_length=16)] | None = None
+    image_pull_secrets: Annotated[tuple[SecretName, ...], Field(max_length=16), ListMap(("name",))] | None = (
+        None
+    )
     """Secrets with the credentials of image registries."""
     service_account_name: ObjectName | None = None
     """ServiceAccount of the pods. Its token is not mounted."""
-    env: (
-        Annotated[
-            tuple[EnvVar, ...],
-            Field(
-                max_length=64,
-                json_schema_extra={
-                    "x-kubernetes-list-type": "map",
-                    "x-kubernetes-list-map-keys": ["name"],
-                },
-            ),
-        ]
-        | None
-    ) = None
+    env: Annotated[tuple[EnvVar, ...], Field(max_length=64), ListMap(("name",))] | None = None
     """Environment variables, for example HTTPS_PROXY. Those of the operator cannot be set."""
-    volumes: (
-        Annotated[
-            tuple[Volume, ...],
-            Field(
-                max_length=16,
-                json_schema_extra={
-                    "x-kubernetes-list-type": "map",
-                    "x-kubernetes-list-map-keys": ["name"],
-                },
-            ),
-        ]
-        | None
-    ) = None
+    volumes: Annotated[tuple[Volume, ...], Field(max_length=16), ListMap(("name",))] | None = None
     """Volumes beside those of the operator, for example a ConfigMap with certificates."""
-    volume_mounts: Annotated[tuple[VolumeMount, ...], Field(max_length=32)] | None = None
+    volume_mounts: (
+        Annotated[tuple[VolumeMount, ...], Field(max_length=32), ListMap(("mountPath",))] | None
+    ) = None
     """Where those volumes appear in the containers."""
     labels: (
         Annotated[
             dict[str, LabelValue],
             Field(max_length=32),
+            QUALIFIED_KEYS,
             no_key(
                 _OWN_LABEL,
                 "labels of embedserve.dev/ and app.kubernetes.io/name, instance, component and managed-by are "
@@ -289,6 +326,7 @@ class PodSettings(Model):
         Annotated[
             dict[str, Annotated[str, Field(max_length=4096)]],
             Field(max_length=32),
+            QUALIFIED_KEYS,
             no_key(
                 _OWN_ANNOTATION,
                 "annotations of embedserve.dev/ and kubectl.kubernetes.io/default-container are the operator's: "

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.alias_generators import to_snake
 from pydantic_core import CoreSchema, core_schema
 
 CEL_KEY = "x-kubernetes-validations"
@@ -47,6 +48,58 @@ class Rule:
         return described
 
 
+@dataclass(frozen=True, slots=True)
+class ListMap:
+    """Marks a list as a map: no two of its items may be the same in all of some fields.
+
+    The API server merges such a list item by item, and cannot store it with two items of one key.
+    """
+
+    fields: tuple[str, ...]
+    """Names of the fields on the wire."""
+
+    def validate(self, items: Any) -> Any:
+        """Return the items, or raise ValueError where two have one key."""
+        known = set()
+        for item in items:
+            key = tuple(getattr(item, to_snake(field)) for field in self.fields)
+            if key in known:
+                described = ", ".join(
+                    f"{field} {value}" for field, value in zip(self.fields, key, strict=True)
+                )
+                raise ValueError(f"two items have {described}: remove one")
+            known.add(key)
+        return items
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.validate, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        marks = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(self.fields)}
+        return {**handler(schema), **marks}
+
+
+@dataclass(frozen=True, slots=True)
+class ListSet:
+    """Marks a list as a set: no value appears twice."""
+
+    def validate(self, items: Any) -> Any:
+        """Return the items, or raise ValueError where one appears twice."""
+        if len(set(items)) < len(items):
+            raise ValueError("a value appears twice: remove one")
+        return items
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.validate, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {**handler(schema), "x-kubernetes-list-type": "set"}
+
+
 def between(minimum: int, maximum: int, remedy: str) -> Rule:
     """Return a rule for an integer inside bounds.
 
@@ -75,6 +128,16 @@ def no_key(pattern: str, message: str) -> Rule:
         cel=f"!self.exists(key, key.matches('{pattern}'))",
         message=message,
         check=lambda keys: not any(compiled.search(key) for key in keys),
+    )
+
+
+def every_key(pattern: str, message: str) -> Rule:
+    """Return a rule for a map each of whose keys matches a pattern."""
+    compiled = re.compile(pattern)
+    return Rule(
+        cel=f"self.all(key, key.matches('{pattern}'))",
+        message=message,
+        check=lambda keys: all(compiled.search(key) for key in keys),
     )
 
 

@@ -10,10 +10,18 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from embedserve_operator.api.base import LabelName, Model, PassedOn, PositiveQuantity, Quantity
+from embedserve_operator.api.base import (
+    QUALIFIED_KEYS,
+    LabelName,
+    Model,
+    PassedOn,
+    PositiveQuantity,
+    Quantity,
+)
 from embedserve_operator.api.cache import Cache, OnnxConversion
 from embedserve_operator.api.network import ApiSettings, Monitoring, NetworkPolicySettings, ServiceSettings
 from embedserve_operator.api.pods import PodSettings
+from embedserve_operator.api.quantities import parse_quantity
 from embedserve_operator.api.rollouts import RolloutSettings
 from embedserve_operator.api.rules import Rule, between, matches
 from embedserve_operator.api.sources import ModelSource, SecretKeyRef
@@ -118,12 +126,31 @@ class Batching(Model):
     """Whether over-long inputs are cut when the request does not say; without it they are."""
 
 
+def _is_request_within_limit(resources: Resources) -> bool:
+    limits, requests = resources.limits or {}, resources.requests or {}
+    return all(
+        (parse_quantity(requests[name]) or 0) <= (parse_quantity(limits[name]) or 0)
+        for name in requests.keys() & limits.keys()
+    )
+
+
 class Resources(Model):
     """Compute resources of a replica, as in a pod's container."""
 
-    limits: Annotated[dict[str, Quantity], Field(max_length=20)] | None = None
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel=(
+                "!has(self.limits) || !has(self.requests) || self.requests.all(name, !(name in self.limits) || "
+                "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)"
+            ),
+            message="requests must not be above limits: lower the one or raise the other",
+            check=_is_request_within_limit,
+        ),
+    )
+
+    limits: Annotated[dict[str, Quantity], Field(max_length=20), QUALIFIED_KEYS] | None = None
     """Upper bounds."""
-    requests: Annotated[dict[str, Quantity], Field(max_length=20)] | None = None
+    requests: Annotated[dict[str, Quantity], Field(max_length=20), QUALIFIED_KEYS] | None = None
     """What is reserved."""
 
 
@@ -179,9 +206,9 @@ class EmbeddingServiceSpec(Model):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            cel="!(has(self.replicas) && has(self.autoscaling))",
+            cel="self.replicas == 1 || !has(self.autoscaling)",
             message="replicas and autoscaling exclude each other: remove replicas, autoscaling.minReplicas counts",
-            check=lambda spec: spec.replicas is None or spec.autoscaling is None,
+            check=lambda spec: spec.replicas == 1 or spec.autoscaling is None,
         ),
         Rule(
             cel=(
@@ -242,8 +269,8 @@ class EmbeddingServiceSpec(Model):
     """Where models are kept, so that only one pod ever fetches; without it each pod fetches for itself."""
     batching: Batching | None = None
     """Token-budget batching and its bounds."""
-    replicas: Annotated[int, between(0, 1000, "0 stops serving and keeps the rest")] | None = None
-    """Number of pods; 1 when neither it nor autoscaling is given."""
+    replicas: Annotated[int, between(0, 1000, "0 stops serving and keeps the rest")] = 1
+    """Number of pods. With autoscaling it says nothing."""
     autoscaling: Autoscaling | None = None
     """Pods by load, instead of `replicas`."""
     rollout: RolloutSettings = RolloutSettings()

@@ -7,12 +7,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from dataclasses import dataclass
+from collections.abc import Awaitable
 
 from embedserve_operator.apply.conflicts import ConflictHistory, find_applying_managers
-from embedserve_operator.apply.drift import find_reason_to_apply
+from embedserve_operator.apply.drift import AppliedDifferences, find_reason_to_apply
+from embedserve_operator.apply.results import ApplyFailure, PassResults
 from embedserve_operator.cache.objects import ObjectCache
-from embedserve_operator.errors import ConflictError, NotFoundError, RefusedError
+from embedserve_operator.errors import (
+    ConflictError,
+    FailedRequestError,
+    InvalidContentError,
+    NotFoundError,
+    RefusedError,
+)
 from embedserve_operator.kube.client import FIELD_MANAGER, SCALE_MANAGER, KubeClient
 from embedserve_operator.kube.kinds import JOB, POD
 from embedserve_operator.kube.objects import Manifest, Received
@@ -29,23 +36,16 @@ log = logging.getLogger(__name__)
 _OURS = frozenset({FIELD_MANAGER, SCALE_MANAGER})
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyFailure:
-    """Says why a child could not be made what it should be."""
-
-    reason: str
-    message: str
-
-
 _UNKNOWN_VOLUME_KIND = re.compile(r"must specify a volume type|field not declared in schema|unknown field")
 """A pattern of what API servers say about a kind of volume that they do not know, if they say anything."""
 
 
-def explain_refusal(ref: ChildRef, said: str, manifest: Manifest) -> ApplyFailure:
+def explain_refusal(ref: ChildRef, error: RefusedError, manifest: Manifest) -> ApplyFailure:
     """Return what the API server's refusal of a child means."""
-    if _UNKNOWN_VOLUME_KIND.search(said) and _list_image_volumes(manifest):
-        return _build_image_volumes_failure(f"the API server refused {ref}: {said}")
-    return ApplyFailure("ChildRefused", f"the API server refused {ref}: {said}")
+    said = f"the API server refused {ref}: {error.message}"
+    if _UNKNOWN_VOLUME_KIND.search(error.message) and _list_image_volumes(manifest):
+        return _build_image_volumes_failure(said)
+    return ApplyFailure("ChildRefused", said, is_transient=not isinstance(error, InvalidContentError))
 
 
 def _build_image_volumes_failure(said: str) -> ApplyFailure:
@@ -67,45 +67,55 @@ class ChildApplier:
         self._kube = kube
         self._objects = objects
         self._conflict_history = ConflictHistory()
+        self._applied = AppliedDifferences()
 
     async def apply(self, plan: Plan, observed: ObservedState) -> ApplyFailure | None:
-        """Carry out a plan. The first failure ends it, since later steps rest on earlier ones."""
+        """Carry out a plan; return what could not be done.
+
+        Each child gets its turn, whatever became of the others, except for one that needs another.
+        """
+        results = PassResults(observed)
+        namespace = observed.resource.key.namespace
         for job in plan.jobs_to_delete:
             ref = ChildRef(JOB, job.name)
             log.info("%s: delete %s: another try, or no longer wanted", observed.resource.key, ref)
-            await self._kube.delete(observed.resource.key.namespace, ref, job.uid)
-            self._objects.drop_uid(JOB, job.uid)
+            if results.record(ref, await _attempt(ref, self._delete(namespace, ref, job.uid))):
+                self._objects.drop_uid(JOB, job.uid)
         for manifest in plan.children:
-            why = find_reason_to_apply(manifest, observed.find_child(read_ref(manifest)))
-            if why is None:
-                await self._follow_replicas(manifest, observed, plan.hand_over)
-                continue
-            failure = await self._apply_child(manifest, why, observed, plan.hand_over)
-            if failure is not None:
-                return failure
+            ref = read_ref(manifest)
+            if results.may_write(ref):
+                work = self._bring_up_to_date(manifest, observed, plan.hand_over)
+                results.record(ref, await _attempt(ref, work, manifest))
         for label in plan.labels:
-            await self._apply_label(label, observed)
-        for child in plan.prune:
+            ref = ChildRef(POD, label.pod.name)
+            results.record(ref, await _attempt(ref, self._apply_label(label, observed)))
+        for child in plan.prune if results.may_prune() else ():
             log.info("%s: delete %s: no longer wanted", observed.resource.key, child.ref)
-            await self._kube.delete(observed.resource.key.namespace, child.ref, child.uid)
-            self._objects.drop(child.ref.kind, child.received)
-        return await self._create_jobs(plan, observed)
-
-    async def _create_jobs(self, plan: Plan, observed: ObservedState) -> ApplyFailure | None:
-        """Create Jobs. One that exists by now was made for another service, and serves this one as well."""
+            if results.record(
+                child.ref, await _attempt(child.ref, self._delete(namespace, child.ref, child.uid))
+            ):
+                self._objects.drop(child.ref.kind, child.received)
         for manifest in plan.jobs_to_create:
             ref = read_ref(manifest)
-            log.info("%s: create %s", observed.resource.key, ref)
-            try:
-                failure = await self._check_image_volumes(manifest)
-                if failure is not None:
-                    return failure
+            if results.may_write(ref):
+                results.record(ref, await _attempt(ref, self._create_job(manifest, observed), manifest))
+        return results.merge()
+
+    async def _delete(self, namespace: str, ref: ChildRef, uid: str) -> None:
+        await self._kube.delete(namespace, ref, uid)
+
+    async def _create_job(self, manifest: Manifest, observed: ObservedState) -> ApplyFailure | None:
+        """Create a Job. One that exists by now was made for another service, and serves this one as well."""
+        ref = read_ref(manifest)
+        log.info("%s: create %s", observed.resource.key, ref)
+        try:
+            failure = await self._check_image_volumes(manifest)
+            if failure is None:
                 self._objects.put(JOB, await self._kube.create(manifest))
-            except ConflictError:
-                log.info("%s: %s exists already", observed.resource.key, ref)
-            except RefusedError as error:
-                return explain_refusal(ref, error.message, manifest)
-        return None
+            return failure
+        except ConflictError:
+            log.info("%s: %s exists already", observed.resource.key, ref)
+            return None
 
     async def _check_image_volumes(self, manifest: Manifest) -> ApplyFailure | None:
         """Try a manifest that has an image volume, without creating it.
@@ -138,6 +148,15 @@ class ChildApplier:
         except (ConflictError, NotFoundError):
             return  # the pod is gone, or another one has its name
 
+    async def _bring_up_to_date(
+        self, manifest: Manifest, observed: ObservedState, hand_over: ReplicasHandOver | None
+    ) -> ApplyFailure | None:
+        why = find_reason_to_apply(manifest, observed.find_child(read_ref(manifest)), self._applied)
+        if why is None:
+            await self._follow_replicas(manifest, observed, hand_over)
+            return None
+        return await self._apply_child(manifest, why, observed, hand_over)
+
     async def _apply_child(
         self, manifest: Manifest, why: str, observed: ObservedState, hand_over: ReplicasHandOver | None
     ) -> ApplyFailure | None:
@@ -151,17 +170,14 @@ class ChildApplier:
                 return ApplyFailure("NameTaken", _describe_owner(ref, owner, observed.resource))
         log.info("%s: apply %s: %s", key, ref, why)
         claims = hand_over is not None and ref == ChildRef("Deployment", hand_over.deployment)
-        try:
-            failure = None if exists else await self._check_image_volumes(manifest)
-            if failure is not None:
-                return failure
-            if hand_over is not None and claims and exists:
-                await self._claim_replicas(manifest, hand_over)
-            failure = await self._apply_over_conflicts(manifest)
-            if hand_over is not None and claims and not exists and failure is None:
-                await self._claim_replicas(manifest, hand_over)
-        except RefusedError as error:
-            return explain_refusal(ref, error.message, manifest)
+        failure = None if exists else await self._check_image_volumes(manifest)
+        if failure is not None:
+            return failure
+        if hand_over is not None and claims and exists:
+            await self._claim_replicas(manifest, hand_over)
+        failure = await self._apply_over_conflicts(manifest)
+        if hand_over is not None and claims and not exists and failure is None:
+            await self._claim_replicas(manifest, hand_over)
         return failure
 
     async def _follow_replicas(
@@ -190,9 +206,9 @@ class ChildApplier:
 
         A field that was changed once is taken back; a manager that insists on it is reported.
         """
-        kind, ref, meta = manifest["kind"], read_ref(manifest), manifest["metadata"]
+        ref, meta = read_ref(manifest), manifest["metadata"]
         try:
-            self._objects.put(kind, await self._kube.apply(manifest, force=False))
+            await self._apply_and_remember(manifest, force=False)
         except ConflictError as error:
             insist = find_applying_managers(error.message, _OURS)
             now = asyncio.get_running_loop().time()
@@ -204,8 +220,28 @@ class ChildApplier:
                     "make it leave them out",
                 )
             log.warning("%s/%s: %s; taking the fields back", meta["namespace"], ref, error)
-            self._objects.put(kind, await self._kube.apply(manifest, force=True))
+            await self._apply_and_remember(manifest, force=True)
         return None
+
+    async def _apply_and_remember(self, manifest: Manifest, *, force: bool) -> None:
+        answer = await self._kube.apply(manifest, force=force)
+        self._applied.record(manifest, answer)
+        self._objects.put(manifest["kind"], answer)
+
+
+async def _attempt(
+    ref: ChildRef, work: Awaitable[ApplyFailure | None], manifest: Manifest | None = None
+) -> ApplyFailure | None:
+    """Do something about a child; return what became of it where the API server answers that it cannot be done.
+
+    Errors that say nothing about this child are raised, since they would meet all others as well.
+    """
+    try:
+        return await work
+    except RefusedError as error:
+        return explain_refusal(ref, error, manifest or {})
+    except FailedRequestError as error:
+        return ApplyFailure("ChildNotWritten", f"the API server could not write {ref}: {error.message}")
 
 
 def _describe_owner(ref: ChildRef, owner: str, resource: Resource) -> str:

@@ -1,16 +1,18 @@
 """This module finds out whether a live object is still what was applied.
 
-Additions by others (defaults, labels of a service mesh) do not count.
+Additions by others (defaults, labels of a service mesh) do not count. What the API server answered to an apply
+does not count either, however it differs from what was sent: it spells some values in its own way, and admission
+webhooks change others.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from decimal import Decimal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.api.quantities import parse_quantity
+from embedserve_operator.kube.objects import Manifest, Received, short_hash
 from embedserve_operator.manifests.metadata import read_fingerprint
 from embedserve_operator.state.resource import Child
 
@@ -18,80 +20,131 @@ _LIST_KEYS = ("uid", "mountPath", "name")
 """Fields that identify the items of a list, the most specific one first."""
 _ATOMIC_MAPS = frozenset({"selector", "nodeSelector"})
 """Maps that the API treats as one value: an additional key changes their meaning."""
-_QUANTITIES = frozenset({"limits", "requests"})
-_SUFFIXES = {
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    "": Decimal(1),
-    **{suffix: Decimal(1000) ** (power + 1) for power, suffix in enumerate("kMGTPE")},
-    **{suffix + "i": Decimal(1024) ** (power + 1) for power, suffix in enumerate("KMGTPE")},
-}
+_QUANTITY_MAPS = frozenset({"limits", "requests"})
+"""Maps whose values are quantities."""
+_QUANTITIES = frozenset({"averageValue", "sizeLimit"})
+"""Fields that are quantities."""
+_MAX_REMEMBERED = 8192
 
 
-def find_reason_to_apply(wanted: Manifest, child: Child | None) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Names a value of a live object that is not as wanted."""
+
+    path: str
+    live: Any
+    """The value as it is; None when it is missing."""
+
+
+class AppliedDifferences:
+    """Remembers in what the API server's answer to an apply differed from what was sent.
+
+    Sending the same again would change nothing.
+    """
+
+    def __init__(self) -> None:
+        self._differences: dict[str, str] = {}
+
+    def record(self, manifest: Manifest, answer: Received) -> None:
+        """Record what is still different once a manifest has been applied."""
+        uid = answer["metadata"].get("uid", "")
+        self._differences.pop(uid, None)
+        digest = _hash_differences(manifest, answer)
+        if digest is None:
+            return
+        self._differences[uid] = digest
+        if len(self._differences) > _MAX_REMEMBERED:
+            del self._differences[next(iter(self._differences))]
+
+    def contains(self, manifest: Manifest, child: Child) -> bool:
+        """Return whether a child differs from a manifest exactly as it did right after that was applied."""
+        known = self._differences.get(child.uid)
+        return known is not None and known == _hash_differences(manifest, child.received)
+
+
+def _hash_differences(manifest: Manifest, live: Received) -> str | None:
+    found = [[one.path, one.live] for one in find_differences(manifest, live)]
+    return short_hash([read_fingerprint(manifest), found]) if found else None
+
+
+def find_reason_to_apply(wanted: Manifest, child: Child | None, applied: AppliedDifferences) -> str | None:
     """Return why the object has to be written, for the log; None when it need not be."""
     if child is None:
         return "it does not exist"
+    found = next(find_differences(wanted, child.received), None)
+    if found is None or applied.contains(wanted, child):
+        return None
     if child.fingerprint != read_fingerprint(wanted):
         return "it should be different"
-    path = find_first_difference(wanted, child.received)
-    return f"{path} is not as it should be" if path is not None else None
+    return f"{found.path} is not as it should be"
 
 
-def find_first_difference(wanted: Any, live: Any, path: str = "", *, whole: bool = False) -> str | None:
-    """Return the path of the first value that is not as wanted; None when there is no difference."""
+def find_differences(
+    wanted: Any, live: Any, steps: tuple[str, ...] = (), *, whole: bool = False
+) -> Iterator[Difference]:
+    """Yield the values that are not as wanted.
+
+    `steps` lead to the value from the root of the object. With `whole`, an additional key of a map counts as well.
+    """
     if isinstance(wanted, Mapping):
-        return _find_mapping_difference(wanted, live, path, whole=whole)
-    if isinstance(wanted, list):
-        return _find_list_difference(wanted, live, path)
+        yield from _find_mapping_differences(wanted, live, steps, whole=whole)
+    elif isinstance(wanted, list):
+        yield from _find_list_differences(wanted, live, steps)
     # The API leaves out what is empty, false or zero.
-    if wanted == live or (live is None and not wanted):
-        return None
-    return path
+    elif not (wanted == live or (live is None and not wanted) or _is_same_quantity(wanted, live, steps)):
+        yield _build_difference(steps, live)
 
 
-def _find_mapping_difference(wanted: Mapping[str, Any], live: Any, path: str, *, whole: bool) -> str | None:
-    if live is None:
-        live = {}
-    if not isinstance(live, Mapping) or (whole and set(live) != set(wanted)):
-        return path
-    name = path.rsplit(".", 1)[-1]
+def _build_difference(steps: tuple[str, ...], live: Any) -> Difference:
+    return Difference("".join(step if step.startswith("[") else f".{step}" for step in steps)[1:], live)
+
+
+def _is_same_quantity(wanted: Any, live: Any, steps: tuple[str, ...]) -> bool:
+    is_quantity = steps[-1:] and steps[-1] in _QUANTITIES
+    if not is_quantity and not (steps[-2:-1] and steps[-2] in _QUANTITY_MAPS):
+        return False
+    return parse_quantity(wanted) == parse_quantity(live) is not None
+
+
+def _find_mapping_differences(
+    wanted: Mapping[str, Any], live: Any, steps: tuple[str, ...], *, whole: bool
+) -> Iterator[Difference]:
+    found = {} if live is None else live
+    if not isinstance(found, Mapping) or (whole and set(found) != set(wanted)):
+        yield _build_difference(steps, live)
+        return
     for key, value in wanted.items():
-        where = f"{path}.{key}" if path else key
-        if name in _QUANTITIES:
-            if parse_quantity(value) != parse_quantity(live.get(key)):
-                return where
-            continue
-        found = find_first_difference(value, live.get(key), where, whole=key in _ATOMIC_MAPS)
-        if found is not None:
-            return found
-    return None
+        yield from find_differences(value, found.get(key), (*steps, key), whole=key in _ATOMIC_MAPS)
 
 
-def _find_list_difference(wanted: list[Any], live: Any, path: str) -> str | None:
+def _find_list_differences(wanted: list[Any], live: Any, steps: tuple[str, ...]) -> Iterator[Difference]:
     if not isinstance(live, list):
-        return path if wanted else None
+        if wanted:
+            yield _build_difference(steps, live)
+        return
     key = next(
         (k for k in _LIST_KEYS if all(isinstance(item, Mapping) and k in item for item in wanted)), None
     )
     if key is None:
-        return None if wanted == live else path
+        yield from _find_differences_by_position(wanted, live, steps)
+        return
     by_key = {item.get(key): item for item in live if isinstance(item, Mapping)}
     for item in wanted:
-        found = find_first_difference(item, by_key.get(item[key]), f"{path}[{item[key]}]")
-        if found is not None or item[key] not in by_key:
-            return found or f"{path}[{item[key]}]"
-    return None
+        where = (*steps, f"[{item[key]}]")
+        if item[key] in by_key:
+            yield from find_differences(item, by_key[item[key]], where)
+        else:
+            yield _build_difference(where, None)
 
 
-def parse_quantity(value: Any) -> Decimal | None:
-    """Return the number that a Kubernetes quantity stands for; the API spells 1000m as 1."""
-    match = re.fullmatch(r"([+-]?[0-9.]+)(?:([eE][+-]?[0-9]+)|([numkMGTPE]i?|Ki)?)", str(value))
-    if match is None:
-        return None
-    digits, exponent, suffix = match.groups()
-    if exponent is not None:
-        return Decimal(digits + exponent)
-    factor = _SUFFIXES.get(suffix or "")
-    return Decimal(digits) * factor if factor is not None else None
+def _find_differences_by_position(
+    wanted: list[Any], live: list[Any], steps: tuple[str, ...]
+) -> Iterator[Difference]:
+    """Yield the differences of a list whose items nothing identifies: the API keeps it as it was sent, and adds
+    defaults inside its items.
+    """
+    if len(wanted) != len(live):
+        yield _build_difference(steps, live)
+        return
+    for place, (item, found) in enumerate(zip(wanted, live, strict=True)):
+        yield from find_differences(item, found, (*steps, f"[{place}]"))

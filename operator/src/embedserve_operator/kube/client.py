@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from types import TracebackType
@@ -20,7 +21,15 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from embedserve_operator.api.types import API_VERSION, KIND
-from embedserve_operator.errors import ApiError, ConflictError, NotFoundError, RefusedError, UnavailableError
+from embedserve_operator.errors import (
+    ApiError,
+    ConflictError,
+    FailedRequestError,
+    InvalidContentError,
+    NotFoundError,
+    RefusedError,
+    UnavailableError,
+)
 from embedserve_operator.kube.kinds import API_KINDS, CLAIM, POD, RESOURCE, ApiKind
 from embedserve_operator.kube.objects import Manifest, Received
 from embedserve_operator.kube.references import ChildRef, ObjectKey
@@ -42,6 +51,10 @@ _REFUSALS = frozenset(
         HTTPStatus.UNPROCESSABLE_ENTITY,
     }
 )
+_UNTYPED_CONTENT = re.compile(r"failed to create typed (patch )?object|strict decoding error")
+"""A pattern of what the API server says, partly with status 500, about content that does not have the types of its
+kind: an unknown field, or two items with one key in a list that is a map.
+"""
 
 
 class KubeClient:
@@ -290,11 +303,23 @@ def _parse_response(status: int, body: bytes) -> Received:
         raise NotFoundError(message, status=status)
     if status == HTTPStatus.CONFLICT:
         raise ConflictError(message, status=status)
+    if _is_invalid_content(error, status):
+        raise InvalidContentError(message, status=status)
     if status in _REFUSALS:
         raise RefusedError(message, status=status)
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR and error.kind:
+        raise FailedRequestError(message, status=status)
     if status >= HTTPStatus.TOO_MANY_REQUESTS or not error.kind:
         raise UnavailableError(message, status=status)
     raise ApiError(message, status=status)
+
+
+def _is_invalid_content(error: ErrorStatus, status: int) -> bool:
+    """Return whether the API's own validation refuses the content; policies and webhooks name no field."""
+    if error.reason == "Invalid" and status == HTTPStatus.UNPROCESSABLE_ENTITY:
+        return any(cause.field for cause in error.details.causes)
+    is_typed_failure = status in (HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR)
+    return is_typed_failure and _UNTYPED_CONTENT.search(error.message) is not None
 
 
 class _ContextDetails(View):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any, TypeAlias
 
 Manifest: TypeAlias = dict[str, Any]
@@ -28,21 +27,3 @@ def short_hash(value: Any) -> str:
     apart.
     """
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:8]
-
-
-_SUFFIXES = {
-    **{
-        letter: f"e{power}"
-        for letter, power in (("n", -9), ("u", -6), ("m", -3), ("k", 3), ("M", 6), ("G", 9))
-    },
-    **{letter: f"e{power}" for letter, power in (("T", 12), ("P", 15), ("E", 18))},
-}
-
-
-def decimal_of(quantity: str) -> str:
-    """Return a Kubernetes quantity without its suffix, for readers of plain numbers: "500m" becomes "0.5"."""
-    if quantity.endswith("i"):
-        power = "KMGTPE".index(quantity[-2]) + 1
-        return f"{Decimal(quantity[:-2]) * 1024**power:f}"
-    power_of_ten = _SUFFIXES.get(quantity[-1])
-    return f"{Decimal(quantity if power_of_ten is None else quantity[:-1] + power_of_ten).normalize():f}"

@@ -59,9 +59,7 @@ def fixed_replicas(spec: EmbeddingServiceSpec) -> int | None:
     """Return the number of pods that the spec asks for; None where an autoscaler decides."""
     if spec.suspend:
         return 0
-    if spec.autoscaling is not None:
-        return None
-    return 1 if spec.replicas is None else spec.replicas
+    return None if spec.autoscaling is not None else spec.replicas
 
 
 def build_deployment(

@@ -88,7 +88,7 @@ def _build_policy(
                 "podSelector": rules.selector,
                 "policyTypes": ["Ingress", "Egress"],
                 "ingress": rules.ingress,
-                "egress": [*rules.egress, *(wanted.egress or ())],
+                "egress": [*rules.egress, *(rule.as_wire() for rule in wanted.egress or ())],
             },
         }
     )
@@ -98,7 +98,7 @@ def _build_ingress(
     resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings
 ) -> list[Manifest]:
     # `from` is left out where everybody is admitted: an empty list means the same, but reads like nobody.
-    clients = list(spec.network_policy.clients or ())
+    clients = [peer.as_wire() for peer in spec.network_policy.clients or ()]
     grpc = [] if spec.service.grpc_port is None else [_build_tcp_port(GRPC_PORT)]
     ports = [_build_tcp_port(SERVING_PORT), *grpc, *_list_pinned_ports(spec)]
     rules: list[Manifest] = [

@@ -69,7 +69,7 @@ def build_placement(
         "nodeSelector": spec.pod.node_selector,
         "affinity": _build_affinity(wanted, hardware, spec.pod.affinity or {}),
         "tolerations": [toleration.as_wire() for toleration in wanted.tolerations] or None,
-        "topologySpreadConstraints": list(spec.pod.topology_spread_constraints)
+        "topologySpreadConstraints": [one.as_wire() for one in spec.pod.topology_spread_constraints]
         if spec.pod.topology_spread_constraints is not None
         else [_build_spread_constraint(key, labels) for key in (ZONE, HOSTNAME)],
         "runtimeClassName": _choose_runtime_class(spec, hardware, cluster),

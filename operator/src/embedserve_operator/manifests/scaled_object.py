@@ -6,8 +6,9 @@ KEDA makes a HorizontalPodAutoscaler of it, which carries our labels, and answer
 
 from __future__ import annotations
 
+from embedserve_operator.api.quantities import format_plain_number
 from embedserve_operator.api.types import Autoscaling, EmbeddingServiceSpec
-from embedserve_operator.kube.objects import Manifest, decimal_of
+from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.autoscaler import METRICS, find_target_value, merge_behavior
 from embedserve_operator.manifests.deployment import deployment_name
 from embedserve_operator.manifests.metadata import add_fingerprint, build_metadata, build_selector
@@ -101,7 +102,7 @@ def _build_pod_trigger(resource: Resource, wanted: Autoscaling) -> Manifest:
             "url": f"http://{host}:{MANAGEMENT_PORT}/metrics",
             "format": "prometheus",
             "valueLocation": METRICS[wanted.metric],
-            "targetValue": decimal_of(find_target_value(wanted)),
+            "targetValue": format_plain_number(find_target_value(wanted)),
             "aggregateFromKubeServiceEndpoints": "true",
             "aggregationType": "sum",
         },
@@ -117,6 +118,6 @@ def _build_prometheus_trigger(
         "metadata": {
             "serverAddress": keda.prometheus,
             "query": f"sum({METRICS[wanted.metric]}{{{pods}}})",
-            "threshold": decimal_of(find_target_value(wanted)),
+            "threshold": format_plain_number(find_target_value(wanted)),
         },
     }

@@ -80,8 +80,8 @@ def add_colocation(affinity: Manifest, volume: ModelVolume | None) -> Manifest:
     return {**affinity, "podAffinity": {**pods, required: [*list_terms(pods, required), term]}}
 
 
-def build_claim(resource: Resource, wanted: CacheVolume, volume: ModelVolume) -> Manifest:
-    """Return the claim of a service.
+def build_claim(resource: Resource, wanted: CacheVolume, volume: ModelVolume, size: int | str) -> Manifest:
+    """Return the claim of a service, of so much room.
 
     One that is to be kept has no owner, since it would go with the owner.
     """
@@ -97,7 +97,7 @@ def build_claim(resource: Resource, wanted: CacheVolume, volume: ModelVolume) ->
             "spec": {
                 "accessModes": list(wanted.access_modes),
                 **storage,
-                "resources": {"requests": {"storage": wanted.size}},
+                "resources": {"requests": {"storage": size}},
             },
         }
     )

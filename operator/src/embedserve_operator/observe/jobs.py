@@ -36,6 +36,8 @@ def read_claim(claim: PersistentVolumeClaim) -> ClaimState:
         uid=claim.metadata.uid,
         access_modes=claim.spec.access_modes,
         storage_class=claim.spec.storage_class_name or None,
+        size=claim.spec.resources.requests.get("storage"),
+        is_being_deleted=claim.metadata.is_being_deleted,
     )
 
 

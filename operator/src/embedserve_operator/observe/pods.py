@@ -40,6 +40,7 @@ _MISSING_SECRET = re.compile(r'^secret "[^"]+" not found')
 _MISSING_KEY = re.compile(r"^couldn't find key \S+ in Secret")
 _VOLUME_REASONS = (
     (re.compile(r'persistentvolumeclaim "[^"]+" not found'), "VolumeClaimMissing"),
+    (re.compile(r'persistentvolumeclaim "[^"]+" is being deleted'), "VolumeClaimTerminating"),
     (re.compile(r"unbound immediate PersistentVolumeClaims"), "VolumeClaimUnbound"),
 )
 """Patterns of messages of the kubelet and the scheduler that name what is missing."""

@@ -44,6 +44,8 @@ class ConditionInputs:
     failure: Failure | None
     activity: str = ""
     """What the pods still have to wait for, described for people; empty when they need not wait."""
+    claim_failure: Failure | None = None
+    """What keeps pods that start from mounting the volume of models, while those that run go on."""
     held_url: str = ""
     """Where the new vector space can be reached while it is held back."""
 
@@ -55,6 +57,9 @@ def build_conditions(inputs: ConditionInputs) -> tuple[PlannedCondition, ...]:
         found.append(PlannedCondition("Stalled", "True", VECTOR_SPACE_CHANGE, _describe_stalled(inputs)))
     elif not inputs.rollout.is_done:
         found.append(_build_progress(inputs))
+    elif inputs.claim_failure is not None:
+        why = inputs.claim_failure
+        found.append(PlannedCondition("Reconciling", "True", why.reason, why.message))
     return tuple(found)
 
 

@@ -6,6 +6,8 @@ make work is refused, so that a pod never waits for a volume that another pod ho
 
 from __future__ import annotations
 
+from embedserve_operator.api.cache import CacheVolume
+from embedserve_operator.api.quantities import parse_quantity
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.manifests.deployment import fixed_replicas
 from embedserve_operator.manifests.metadata import own_claim_name
@@ -49,6 +51,17 @@ def find_access_modes(observed: ObservedState, spec: EmbeddingServiceSpec) -> tu
 def find_used_claim(observed: ObservedState) -> ClaimState | None:
     """Return the claim that the resource uses, if it exists and claims are known."""
     return next(iter(observed.claims or ()), None)
+
+
+def choose_claim_size(observed: ObservedState, wanted: CacheVolume) -> int | str:
+    """Return the room that the service's own claim should ask for: that of the manifest, or more where somebody has
+    enlarged the claim. No claim can be made smaller.
+    """
+    there = find_used_claim(observed)
+    live = None if there is None else there.size
+    if live is None or (parse_quantity(live) or 0) <= (parse_quantity(wanted.size) or 0):
+        return wanted.size
+    return live
 
 
 def find_cache_refusal(

@@ -25,6 +25,7 @@ from embedserve_operator.plan.jobs import (
     plan_job_step,
 )
 from embedserve_operator.plan.model_volume import (
+    choose_claim_size,
     find_outputs_refusal,
     find_used_claim,
     is_conversion_required,
@@ -56,6 +57,8 @@ class Preparation:
     """What is going on, described for people; empty when nothing is."""
     fetch: FetchStatus | None = None
     conversion: ConversionStatus | None = None
+    claim_failure: Failure | None = None
+    """What the claim keeps pods from that start from now on, while those that run go on."""
     must_clear: bool = False
     """Whether no pod of the service may mount the volume before the next step, since it takes only one pod.
     """
@@ -80,6 +83,32 @@ def plan_preparation(
     """Return how far the volume has been prepared, and what to do next."""
     if volume is None:
         return NOTHING_TO_PREPARE
+    found, there = _plan_on_volume(observed, spec, settings, volume), find_used_claim(observed)
+    is_going = there is not None and there.is_being_deleted
+    return _release_claim(found, observed, volume) if is_going else found
+
+
+def _release_claim(found: Preparation, observed: ObservedState, volume: ModelVolume) -> Preparation:
+    """Return the preparation for a claim that somebody has deleted: no Job is started on it, and those that are there
+    go, since even the pod of a finished one keeps the claim from going.
+    """
+    own = observed.resource.uid
+    after = "it is made anew then, and filled again" if volume.is_own else "make it anew then"
+    message = (
+        f"PersistentVolumeClaim {volume.claim} is being deleted: pods that run keep it, those that start wait until it "
+        f"is gone; {after}"
+    )
+    return replace(
+        found,
+        jobs_to_create=(),
+        jobs_to_delete=tuple(job for job in observed.jobs if job.phase != "Running" or job.owner == own),
+        claim_failure=Failure("VolumeClaimTerminating", message, is_transient=True),
+    )
+
+
+def _plan_on_volume(
+    observed: ObservedState, spec: EmbeddingServiceSpec, settings: RenderSettings, volume: ModelVolume
+) -> Preparation:
     children = _build_cache_children(observed, spec, settings, volume)
     there = find_used_claim(observed)
     if volume.is_filled or spec.suspend:
@@ -154,7 +183,8 @@ def _build_cache_children(
     """Return the children that exist as long as the cache does."""
     found = []
     if spec.cache is not None and spec.cache.volume is not None:
-        found.append(build_claim(observed.resource, spec.cache.volume, volume))
+        size = choose_claim_size(observed, spec.cache.volume)
+        found.append(build_claim(observed.resource, spec.cache.volume, volume, size))
     policy = None if volume.is_filled else build_fetch_policy(observed.resource, spec, settings)
     return (*found, *([policy] if policy is not None else []))
 

@@ -47,6 +47,7 @@ def build_status_report(evaluation: Evaluation, asked: tuple[FetchingPod, ...]) 
         pods=pods,
         failure=_find_failure(evaluation, pods),
         activity=preparation.activity,
+        claim_failure=preparation.claim_failure,
         held_url=service_url(observed.resource, rollout.desired_space) if rollout.state == "Held" else "",
     )
     source = None if rollout.is_waiting else describe_source(spec.model.source)
@@ -73,6 +74,8 @@ def _find_failure(evaluation: Evaluation, pods: tuple[PodState, ...]) -> Failure
     """Return what keeps the desired revision from serving. `pods` are those of its present pod template."""
     observed, build, rollout = evaluation.observed, evaluation.build, evaluation.rollout
     preparation = build.preparation
+    if preparation.claim_failure is not None and not rollout.is_complete and build.desired.replicas > 0:
+        return preparation.claim_failure
     if (
         preparation.failure is None
         and preparation.is_ready

@@ -76,3 +76,7 @@ class ClaimState:
     uid: str
     access_modes: tuple[str, ...]
     storage_class: str | None
+    size: int | str | None = None
+    """The room that it asks for, as a quantity."""
+    is_being_deleted: bool = False
+    """Whether somebody has deleted it: it goes as soon as no pod mounts it any more."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from embedserve_operator.api.status import AutoscalingStatus, Condition, EmbeddingServiceStatus
-from embedserve_operator.apply.children import ApplyFailure
+from embedserve_operator.apply.results import ApplyFailure
 from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.errors import ApiError
 from embedserve_operator.kube.client import KubeClient
@@ -76,16 +76,24 @@ def add_apply_failure(planned: PlannedStatus, failure: ApplyFailure | None) -> P
     """
     if failure is None:
         return planned
-    found = [
+    kept = [
         PlannedCondition("Ready", "False", failure.reason, failure.message)
-        if condition.status == "False"
+        if (condition.type, condition.status) == ("Ready", "False")
         else condition
         for condition in planned.conditions
-        if condition.type == "Ready"
+        if condition.type not in ("Reconciling", "Stalled")
     ]
-    # This is tried again with growing pauses, since quotas, webhooks and other owners' objects come and go.
-    found.append(PlannedCondition("Reconciling", "True", failure.reason, failure.message))
-    return replace(planned, conditions=tuple(found))
+    stalled = next((one for one in planned.conditions if one.type == "Stalled"), None)
+    if stalled is None:
+        found = PlannedCondition(
+            "Reconciling" if failure.is_transient else "Stalled", "True", failure.reason, failure.message
+        )
+    else:
+        said = (
+            f"{stalled.message}. What else the manifest asks for fails: {failure.reason}: {failure.message}"
+        )
+        found = replace(stalled, message=said)
+    return replace(planned, conditions=(*kept, found))
 
 
 def add_times(planned: PlannedStatus, resource: Resource, now: datetime) -> EmbeddingServiceStatus:

@@ -112,8 +112,23 @@ class Discovery(View):
     groups: Items[DiscoveredName]
 
 
+class ErrorCause(View):
+    """Holds one fault of the content of a request."""
+
+    field: Text
+    """Path of the field; empty where the fault is not that of a field."""
+
+
+class ErrorDetails(View):
+    """Holds the faults of the content of a request."""
+
+    causes: Items[ErrorCause]
+
+
 class ErrorStatus(View):
     """Holds what the API server says about a request that failed."""
 
     kind: Text
     message: Text
+    reason: Text
+    details: Part[ErrorDetails]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import StrictStr
 
-from embedserve_operator.kube.views.base import Count, Items, Part, Text, View
+from embedserve_operator.kube.views.base import Count, Items, Part, Quantities, Text, View
 from embedserve_operator.kube.views.objects import Metadata, Object, ObjectCondition
 from embedserve_operator.kube.views.pods import PodSpec
 
@@ -66,11 +66,18 @@ class Job(Object):
     status: Part[JobStatus]
 
 
+class ClaimResources(View):
+    """Holds what a PersistentVolumeClaim asks for."""
+
+    requests: Quantities
+
+
 class ClaimSpec(View):
     """Holds what is read of the spec of a PersistentVolumeClaim."""
 
     access_modes: Items[StrictStr]
     storage_class_name: Text
+    resources: Part[ClaimResources]
 
 
 class PersistentVolumeClaim(Object):

@@ -1,0 +1,151 @@
+"""A child that the API server refuses keeps back what needs it, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from embedserve_operator.apply.children import ChildApplier
+from embedserve_operator.apply.results import ApplyFailure
+from embedserve_operator.cache.objects import ObjectCache
+from embedserve_operator.errors import UnavailableError
+from embedserve_operator.kube.client import KubeClient
+from tests.operator.api_server import ApiServer, serving, status
+from tests.operator.builders import Cluster, hub_spec, resource
+from tests.operator.cache_builders import cached
+from tests.operator.cache_builders import serving as serving_from_cache
+
+QUOTA = status(403, "exceeded quota")
+
+
+class RefusingServer(ApiServer):
+    """Answers every write of some kinds with a refusal, and keeps the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: Mapping[str, web.Response] = {}
+        self.written: list[str] = []
+        self.deleted: list[str] = []
+        self.answer = self.keep
+
+    async def keep(self, request: web.Request) -> web.StreamResponse:
+        if request.method == "GET":
+            return status(404, "not found")
+        body = json.loads(await request.read())
+        if request.method == "DELETE":
+            self.deleted.append(request.path.split("/")[-2])
+            return web.json_response({"kind": "Status"})
+        if body["kind"] in self.refused:
+            said = self.refused[body["kind"]]
+            return web.Response(body=said.body, status=said.status, content_type="application/json")
+        self.written.append(body["kind"])
+        meta = {**body["metadata"], "uid": f"uid-{body['metadata']['name']}", "resourceVersion": "1"}
+        return web.json_response({**body, "metadata": meta})
+
+
+@pytest.fixture
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RefusingServer]:
+    found = RefusingServer()
+    async with serving(found, tmp_path, monkeypatch):
+        yield found
+
+
+async def apply(cluster: Cluster) -> ApplyFailure | None:
+    async with KubeClient(request_timeout=5) as kube:
+        return await ChildApplier(kube, ObjectCache()).apply(cluster.plan(), cluster.observed())
+
+
+NEW = Cluster(resource(hub_spec(replicas=2)))
+ALL = {"ConfigMap", "NetworkPolicy", "Deployment", "Service", "PodDisruptionBudget"}
+
+
+@pytest.mark.parametrize(
+    ("refused", "written"),
+    [
+        ("ConfigMap", {"NetworkPolicy", "PodDisruptionBudget"}),
+        ("NetworkPolicy", {"ConfigMap", "PodDisruptionBudget"}),
+        ("Deployment", {"ConfigMap", "NetworkPolicy", "PodDisruptionBudget"}),
+        ("Service", ALL - {"Service"}),
+        ("PodDisruptionBudget", ALL - {"PodDisruptionBudget"}),
+    ],
+)
+async def test_of_a_new_service_everything_is_made_but_what_needs_the_refused_child(
+    server: RefusingServer, refused: str, written: set[str]
+) -> None:
+    server.refused = {refused: QUOTA}
+    failure = await apply(NEW)
+    assert failure is not None
+    assert (failure.reason, failure.is_transient) == ("ChildRefused", True)
+    assert set(server.written) == written
+
+
+CHANGED_CLAIM = serving_from_cache(cached()).changed(
+    cached(cache={"volume": {"size": "200Gi"}}, replicas=2, networkPolicy={"clients": [{"podSelector": {}}]})
+)
+
+
+@pytest.mark.parametrize(
+    ("refused", "written"),
+    [
+        ("PersistentVolumeClaim", {"Deployment", "NetworkPolicy"}),
+        ("NetworkPolicy", {"PersistentVolumeClaim", "Deployment"}),
+    ],
+)
+async def test_a_child_that_cannot_be_changed_keeps_no_other_from_its_change(
+    server: RefusingServer, refused: str, written: set[str]
+) -> None:
+    server.refused = {refused: QUOTA}
+    assert await apply(CHANGED_CLAIM) is not None
+    assert set(server.written) == written
+
+
+async def test_what_is_no_longer_wanted_goes_whatever_was_refused_unless_it_serves(
+    server: RefusingServer,
+) -> None:
+    before = Cluster(resource(hub_spec(autoscaling={"maxReplicas": 3}))).applied().rolled_out()
+    fixed = before.changed(hub_spec(replicas=2))
+    server.refused = {"PodDisruptionBudget": QUOTA}
+    await apply(fixed)
+    assert server.deleted == ["horizontalpodautoscalers"]
+    server.deleted.clear()
+    server.refused = {"Deployment": QUOTA}
+    await apply(fixed)
+    assert server.deleted == [], "its successor could not be written"
+
+
+INVALID = status(422, "is invalid: maxSkew", reason="Invalid", field="spec.template.spec")
+WEBHOOK = status(500, 'Internal error occurred: failed calling webhook "x"')
+
+
+@pytest.mark.parametrize(
+    ("refused", "want"),
+    [
+        pytest.param({"Deployment": INVALID}, ("ChildRefused", False), id="against the rules of the API"),
+        pytest.param({"Deployment": WEBHOOK}, ("ChildNotWritten", True), id="a webhook is away"),
+        pytest.param(
+            {"NetworkPolicy": QUOTA, "PodDisruptionBudget": INVALID},
+            ("ChildRefused", False),
+            id="of two, the one that only the author can heal",
+        ),
+    ],
+)
+async def test_the_failure_says_whether_a_later_try_may_pass(
+    server: RefusingServer, refused: dict[str, web.Response], want: tuple[str, bool]
+) -> None:
+    server.refused = refused
+    failure = await apply(NEW)
+    assert failure is not None
+    assert (failure.reason, failure.is_transient) == want
+    for kind in refused:
+        assert kind in failure.message
+
+
+async def test_an_api_server_that_is_away_ends_the_pass(server: RefusingServer) -> None:
+    server.refused = {"ConfigMap": status(503, "the server is shutting down")}
+    with pytest.raises(UnavailableError):
+        await apply(NEW)
+    assert "Deployment" not in server.written
