@@ -12,7 +12,7 @@ from embedserve_runtime.api.schemas import cohere, native, openai, probes, ranki
 from embedserve_runtime.api.schemas.base import ApiModel
 from embedserve_runtime.api.schemas.parsing import read_json
 
-SPACE = "vs1-0123456789abcdef0123"
+SPACE = "vs2-0123456789abcdef0123"
 # What each request needs at least.
 MINIMAL: dict[type[ApiModel], dict[str, Any]] = {
     tei.EmbedBody: {"inputs": "a"},

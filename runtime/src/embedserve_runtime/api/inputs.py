@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -14,9 +15,9 @@ from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.service import Role
 from embedserve_runtime.tokenizing import Input, Side
 
-SPACE_SEPARATOR = "@vs1-"
-"""In a request's `model`, between its name and the vector space that the client requires:
-`docs@vs1-0123456789abcdef0123`.
+SPACE_SUFFIX = re.compile(r"@(vs[12]-[^@]*)\Z")
+"""The end of a request's `model` that names the vector space which the client requires:
+`docs@vs2-0123456789abcdef0123`.
 """
 TIMEOUT = b"x-embedserve-timeout"
 PROMPT_NAMES: Mapping[str, tuple[str, ...]] = {
@@ -51,9 +52,8 @@ def request_options(context: RequestContext, model: str | None = None) -> Reques
 
 
 def _parse_space(model: str | None) -> str | None:
-    if model is None or SPACE_SEPARATOR not in model:
-        return None
-    return model[model.rindex(SPACE_SEPARATOR) + 1 :]
+    found = None if model is None else SPACE_SUFFIX.search(model)
+    return None if found is None else found[1]
 
 
 def _parse_timeout(context: RequestContext) -> float | None:

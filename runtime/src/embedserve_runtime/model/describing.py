@@ -40,7 +40,7 @@ from embedserve_runtime.model.heads.reading import (
     read_head,
     read_token_heads,
 )
-from embedserve_runtime.model.identity import tokenizer_digest
+from embedserve_runtime.model.identity import digest_tokenizer
 from embedserve_runtime.model.modules import ModelLayout, ModuleEntry, read_layout
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.model.ranges import read_ranges
@@ -220,15 +220,17 @@ def _card(
     """What every card has; heads and bodies are laid over it. tokenizer: tokenizer.json as it is to be read."""
     settings = source.settings
     prompts, default_prompt = resolve_prompts(layout, settings)
+    max_length, own_max_length = resolve_max_length(encoder, layout, settings)
     return ModelCard(
         source=settings.source,
         revision=source.revision,
         encoder=encoder,
         pipeline=pipeline,
-        max_length=resolve_max_length(encoder, layout, settings),
+        max_length=max_length,
+        own_max_length=own_max_length,
         tokenizer=TokenizerSettings(
             tokenizer.as_bytes(),
-            tokenizer_digest(tokenizer),
+            digest_tokenizer(tokenizer),
             layout.lowercase,
             truncation_side=layout.truncation_side,
         ),
