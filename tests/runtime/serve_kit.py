@@ -94,7 +94,8 @@ def tiny_wordpiece() -> Tokenizer:
 
 
 def settings_of(tokenizer: Tokenizer, *, lowercase: bool = False) -> TokenizerSettings:
-    return TokenizerSettings(tokenizer.to_str().encode(), "unused", lowercase)
+    max_token_id = max(tokenizer.get_vocab().values())
+    return TokenizerSettings(tokenizer.to_str().encode(), "unused", max_token_id, lowercase)
 
 
 def tiny_tokenizer(max_length: int = 32) -> TextTokenizer:

@@ -26,7 +26,7 @@ def hash_canonically(value: object) -> str:
 
 
 def hash_json(content: object) -> str:
-    """Return SHA-256, in hex digits, of what a JSON file holds, however it is spelled: sorted keys, no spaces, UTF-8."""
+    """Return SHA-256, in hex digits, of what a JSON file holds, however it is spelled: sorted keys, no spaces."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

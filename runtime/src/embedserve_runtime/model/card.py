@@ -45,6 +45,7 @@ class TokenizerSettings:
     """What makes token ids of a text.
 
     content: of tokenizer.json. digest: of what that says besides truncation and padding, which the runtime sets itself.
+    max_token_id: the largest id that it gives.
     lowercase: whether texts are lower-cased first (sentence_bert_config `do_lower_case`).
     adds_special_tokens: whether tokenizer.json's special tokens are put around a text.
     truncation_side: the side on which long texts are truncated where a request does not say it.
@@ -52,6 +53,7 @@ class TokenizerSettings:
 
     content: bytes = field(repr=False, compare=False, metadata=NOT_HASHED)
     digest: str
+    max_token_id: int = field(metadata=NOT_HASHED)
     lowercase: bool
     adds_special_tokens: bool = True
     truncation_side: Literal["left", "right"] = "right"

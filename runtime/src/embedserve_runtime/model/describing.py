@@ -46,7 +46,7 @@ from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.model.ranges import read_ranges
 from embedserve_runtime.model.static import StaticTable, read_static
 from embedserve_runtime.model.tensors import ModelTensors
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE
+from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, find_max_token_id
 from embedserve_runtime.model.words import WordTable, read_words
 
 Origin = tuple[tuple[str, str], ...]
@@ -231,6 +231,7 @@ def _card(
         tokenizer=TokenizerSettings(
             tokenizer.as_bytes(),
             digest_tokenizer(tokenizer),
+            find_max_token_id(tokenizer),
             layout.lowercase,
             truncation_side=layout.truncation_side,
         ),

@@ -1,9 +1,9 @@
 """The vector-space identity: vectors may be compared only when it is equal.
 
-`vs2-` and the first 20 hex digits of SHA-256 over the canonical JSON of a model's card and of the digests of its tensors
-under our own parameter names. What of a card is in it, each of its fields says itself (`canonical`). Precision, engine,
-batching and hardware are not on the card. Two spellings of one configuration give one identity: tensor names are mapped
-first, and the tokenizer is hashed without its truncation and padding settings, which we set ourselves.
+`vs2-` and the first 20 hex digits of SHA-256 over the canonical JSON of a model's card and of the digests of its
+tensors under our own parameter names. What of a card is in it, each of its fields says itself (`canonical`). Precision,
+engine, batching and hardware are not on the card. Two spellings of one configuration give one identity: tensor names
+are mapped first, and the tokenizer is hashed without its truncation and padding settings, which we set ourselves.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from embedserve_runtime.model.card import ModelCard, QueryRoute
 from embedserve_runtime.model.describing import CardSource, describe_route
 from embedserve_runtime.model.digests import digest_tensors
 from embedserve_runtime.model.folder import read_model
-from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.model.former_identity import identify_as_before
+from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.model.identity import TensorDigests, identify_vector_space
 from embedserve_runtime.model.modules import read_entries
 from embedserve_runtime.model.routes import expand_routes
