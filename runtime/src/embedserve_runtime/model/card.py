@@ -89,6 +89,7 @@ class ModelCard:
     pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
     body: what runs instead of the layers that `encoder` describes; of the encoder then only the sizes hold.
     ranges: of the dimensions of dense vectors as the model makes them, where the folder has them.
+    ignored_settings: what the model's files say and is not done since no vector depends on it, as `file: key`.
     """
 
     source: str = field(metadata=NOT_HASHED)
@@ -110,6 +111,7 @@ class ModelCard:
     pair_types: bool = False
     body: Body | None = None
     ranges: Ranges | None = None
+    ignored_settings: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
 
     @property
     def outputs(self) -> Output:
