@@ -26,7 +26,7 @@ from e2e.volumes import NodeVolume, bytes_in, writable_folder
 from embedserve_runtime.store.checking import find_damage
 
 REPOSITORY = "lab/minilm"
-MINILM_SPACE = "vs1-0978181612db7ef023ab"
+MINILM_SPACE = "vs2-d4f43f9e189b33de563b"
 WEIGHTS = "model.safetensors"
 SIZE = 90_868_376
 KILLS = 30

@@ -19,7 +19,7 @@ from e2e.services import Object
 pytestmark = pytest.mark.soak
 
 REFERENCE = f"{PREFIX}embedserve-model:minilm"
-MINILM_SPACE = "vs1-0978181612db7ef023ab"
+MINILM_SPACE = "vs2-d4f43f9e189b33de563b"
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def test_an_applied_resource_serves_vectors_under_its_name(life: Service) -> Non
 def test_the_status_tells_what_is_served(life: Service) -> None:
     status = life.get()["status"]
     assert status["endpoint"] == {"url": f"http://life.{life.namespace}.svc"}
-    assert status["vectorSpace"]["id"].startswith("vs1-")
+    assert status["vectorSpace"]["id"].startswith("vs2-")
     assert status["vectorSpace"]["dimensions"] == 384
     assert status["model"]["source"] == samples.MINILM
     assert status["model"]["digest"].startswith("sha256:")

@@ -24,7 +24,7 @@ from e2e.s3 import KEYS, S3Server
 from e2e.services import Object, Service
 
 REPOSITORY = "lab/minilm"
-MINILM_SPACE = "vs1-0978181612db7ef023ab"
+MINILM_SPACE = "vs2-d4f43f9e189b33de563b"
 OWN = {"volume": {"size": "1Gi", "whenDeleted": "Delete"}}
 TRUSTING: Object = {
     # Every namespace has the certificate of the cluster's own authority.

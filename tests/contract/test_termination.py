@@ -116,6 +116,6 @@ def test_what_was_fetched_is_understood(log: Path, tmp_path: Path, monkeypatch: 
     assert report.size_bytes is not None
     assert report.size_bytes > 80_000_000
     assert report.vector_space is not None
-    assert report.vector_space.startswith("vs1-")
+    assert report.vector_space.startswith("vs2-")
     assert (report.needs_export, report.onnx_outputs) == (False, ("last_hidden_state", "sentence_embedding"))
     assert report.digest is None, "a folder is used where it is, nothing is put into the store"

@@ -75,7 +75,7 @@ VOCABULARY = (
     *"bcdefghijklmnopqrstuvwxyz",
 )
 CLS, SEP = 2, 3
-SPACE = "vs1-0123456789abcdef0123"
+SPACE = "vs2-0123456789abcdef0123"
 DIMENSIONS = 8
 
 Run = Callable[[PackedBatch], FloatArray]
@@ -94,7 +94,8 @@ def tiny_wordpiece() -> Tokenizer:
 
 
 def settings_of(tokenizer: Tokenizer, *, lowercase: bool = False) -> TokenizerSettings:
-    return TokenizerSettings(tokenizer.to_str().encode(), "unused", lowercase)
+    max_token_id = max(tokenizer.get_vocab().values())
+    return TokenizerSettings(tokenizer.to_str().encode(), "unused", max_token_id, lowercase)
 
 
 def tiny_tokenizer(max_length: int = 32) -> TextTokenizer:
@@ -127,6 +128,7 @@ def card_of(
         encoder=encoder,
         pipeline=Pipeline((Pooling.MEAN,), (), normalize, dimensions, full_dimensions or dimensions),
         max_length=max_length,
+        own_max_length=max_length,
         tokenizer=settings_of(tiny_wordpiece()),
         prompts=prompts or {},
         default_prompt=default_prompt,

@@ -22,7 +22,7 @@ from embedserve_runtime.service.readiness import Readiness
 from embedserve_runtime.telemetry.metrics import Metrics
 from tests.runtime.serve_kit import page_of
 
-SPACE = "vs1-0123456789abcdef0123"
+SPACE = "vs2-0123456789abcdef0123"
 # What each request needs at least.
 MINIMAL: dict[type[ApiModel], dict[str, Any]] = {
     tei.EmbedBody: {"inputs": "a"},

@@ -53,7 +53,7 @@ REFUSED = [
     ),
     pytest.param(
         {"input": "a"},
-        {"x-embedserve-vector-space": "vs1-other"},
+        {"x-embedserve-vector-space": "vs2-other"},
         openai.ConflictError,
         "VectorSpaceMismatch",
         id="another vector space",

@@ -68,7 +68,7 @@ async def test_the_model_is_named_with_its_vector_space() -> None:
         labels = {
             "model": "tiny",
             "revision": "local",
-            "vector_space": "vs1-0123456789abcdef0123",
+            "vector_space": "vs2-0123456789abcdef0123",
             "dimensions": "8",
             "max_length": "32",
         }

@@ -105,8 +105,8 @@ INPUT = "a text or an array of token ids"
         (score.ScoreBody, {"weights": {"dense": -0.5}}, "`weights.dense` must be at least 0 (got -0.5)"),
         (
             probes.CurrentBody,
-            {"vector_space": "vs1"},
-            '`vector_space` must be a text that matches ^vs1-[0-9a-f]{20}$ (got "vs1")',
+            {"vector_space": "vs2"},
+            '`vector_space` must be a text that matches ^vs[12]-[0-9a-f]{20}$ (got "vs2")',
         ),
         (
             tei.EmbedBody,

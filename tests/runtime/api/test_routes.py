@@ -235,7 +235,7 @@ ERRORS = [
     ),
     pytest.param(
         b'{"FIELD": "a"}',
-        JSON | {"x-embedserve-vector-space": "vs1-other"},
+        JSON | {"x-embedserve-vector-space": "vs2-other"},
         409,
         f"this service makes {SPACE}",
         id="another vector space",

@@ -27,7 +27,7 @@ from tests.runtime.serve_kit import (
     splade_card,
 )
 
-OTHER = "vs1-fedcba9876543210fedc"
+OTHER = "vs2-fedcba9876543210fedc"
 EMBEDDING = [
     pytest.param("/embed", {"inputs": "hello"}, id="TEI's embed"),
     pytest.param("/embed_all", {"inputs": "hello"}, id="TEI's embed_all"),
@@ -74,7 +74,7 @@ MODELS = [
     pytest.param("acme/me@home", 200, id="a name with an at sign"),
     pytest.param(f"docs@{SPACE}", 200, id="its own space"),
     pytest.param(f"docs@{OTHER}", 409, id="another space"),
-    pytest.param("docs@vs1-", 409, id="half a space"),
+    pytest.param("docs@vs2-", 409, id="half a space"),
 ]
 
 

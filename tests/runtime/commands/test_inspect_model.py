@@ -94,7 +94,7 @@ def test_the_table_says_what_the_model_is_and_needs(
     make(folder)
     assert main(["inspect", str(folder), "--max-batch-tokens", "1024", *flags]) == 0
     printed = capsys.readouterr().out
-    space = re.search(r"vs1-[0-9a-f]{20}", printed)
+    space = re.search(r"vs2-[0-9a-f]{20}", printed)
     assert space is not None
     disk = format_size(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
     file = format_size(sum(path.stat().st_size for path in folder.rglob("*.onnx")))
@@ -112,7 +112,7 @@ def test_the_json_says_the_same(minilm: Path, capsys: pytest.CaptureFixture[str]
     )
     assert (facts["task"], facts["outputs"], facts["pooling"]) == ("embed", ["dense", "hidden"], "mean")
     assert facts["engines"] == {"onnx": "yes", "torch": "yes"}
-    assert facts["vectorSpace"] == "vs1-0978181612db7ef023ab"
+    assert facts["vectorSpace"] == "vs2-d4f43f9e189b33de563b"
     # The parameters of the file without the pooler's, which is not run.
     assert facts["memory"]["weightsBytes"] == 22_565_376 * 4
 

@@ -20,7 +20,7 @@ from tests.support.tolerances import EIGHT_BIT_HELD_OUT_MEAN_COSINE, EIGHT_BIT_M
 
 pytestmark = pytest.mark.thorough
 
-MINILM_SPACE = "vs1-0978181612db7ef023ab"
+MINILM_SPACE = "vs2-d4f43f9e189b33de563b"
 
 
 def config_of(source: Path, store: Path, precision: str = "auto", task: str = "auto") -> RuntimeConfig:

@@ -212,7 +212,7 @@ def test_markers_expansion_and_skipped_words_are_part_of_the_vector_space(tmp_pa
     ):
         edit(config, **changes)
         assert card_of(folder).vector_space != plain
-    edit(config, skiplist_words=[".", ","], document_length=50)
+    edit(config, skiplist_words=[".", ","])
     assert card_of(folder).vector_space == plain
 
 

@@ -126,7 +126,7 @@ OTHER: dict[str, tuple[Edit, dict[str, object]]] = {
 
 
 def test_the_identity_is_a_version_and_twenty_hex_digits(folder: Path) -> None:
-    assert re.fullmatch(r"vs1-[0-9a-f]{20}", identity(folder))
+    assert re.fullmatch(r"vs2-[0-9a-f]{20}", identity(folder))
 
 
 @pytest.mark.parametrize(("edit", "settings"), SAME.values(), ids=SAME.keys())

@@ -180,7 +180,7 @@ def test_what_is_beyond_the_characters_that_are_read_is_refused_without_truncati
 @pytest.mark.parametrize(
     ("change", "same"),
     [
-        pytest.param({"max_length": 9}, True, id="the length is not part of the identity"),
+        pytest.param({"max_length": 9}, False, id="the length that the files allow is part of the identity"),
         pytest.param({"normalize": False}, False, id="normalising is"),
         pytest.param({"weights": True}, False, id="weights are"),
         pytest.param({"shared": 5}, False, id="rows and mapping are"),

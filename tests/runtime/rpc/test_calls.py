@@ -147,10 +147,10 @@ async def test_a_call_is_refused_by_status_with_the_reason_in_the_metadata(case:
 async def test_another_vector_space_than_the_metadata_names_is_refused() -> None:
     async with served() as server:
         status, message, _ = await server.client.refusal(
-            EMBED, (("x-embedserve-vector-space", "vs1-other"),), inputs="a"
+            EMBED, (("x-embedserve-vector-space", "vs2-other"),), inputs="a"
         )
     assert status is StatusCode.FAILED_PRECONDITION
-    assert "vs1-other" in message
+    assert "vs2-other" in message
 
 
 async def test_a_message_over_the_bound_is_refused_before_it_is_read() -> None:

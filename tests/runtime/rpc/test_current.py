@@ -17,7 +17,7 @@ from embedserve_runtime.rpc.server import RpcPorts
 from tests.runtime.rpc.rpc_kit import Metadata, Reflected, Served, reflected, served
 from tests.runtime.serve_kit import SPACE, card_of, classifier_of
 
-OTHER = "vs1-fedcba9876543210fedc"
+OTHER = "vs2-fedcba9876543210fedc"
 HEADER = "x-embedserve-vector-space"
 EMBED, STREAM = "tei.v1.Embed/Embed", "tei.v1.Embed/EmbedStream"
 RERANK_STREAM = "tei.v1.Rerank/RerankStream"

@@ -168,9 +168,9 @@ REFUSED: dict[str, tuple[dict[str, Any], StatusCode, str]] = {
         "float32 or float16",
     ),
     "another vector space": (
-        {"texts": ["a"], "vector_space": "vs1-other"},
+        {"texts": ["a"], "vector_space": "vs2-other"},
         StatusCode.FAILED_PRECONDITION,
-        "vs1-other",
+        "vs2-other",
     ),
     "none of the largest": ({"texts": ["a"], "top_k": 0}, StatusCode.INVALID_ARGUMENT, "`top_k`"),
     "a pool factor below 1": (

@@ -124,7 +124,7 @@ async def test_a_process_that_is_told_of_another_space_passes_calls_on_from_its_
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     # A space whose first digits are the port where it is found.
-    other = f"vs1-{port:08d}{0:012}"
+    other = f"vs2-{port:08d}{0:012}"
     card = replace(card_of(), vector_space=other)
     ports = {"grpc_port": 0, "pinned_grpc_port": 0, "space_grpc": "127.0.0.1:{space8}"}
     with live(model, tmp_path, {"server": ports}) as server:

@@ -28,7 +28,7 @@ async def test_a_connection_of_before_gets_no_vectors_of_before_and_the_own_name
     async with AsyncExitStack() as stack:
         there = await stack.enter_async_context(await asyncio.start_server(answer, "127.0.0.1", 0))
         # A space whose first digits are the port where it is found.
-        other = f"vs1-{there.sockets[0].getsockname()[1]:08d}{0:012}"
+        other = f"vs2-{there.sockets[0].getsockname()[1]:08d}{0:012}"
         settings = {
             "http_workers": workers,
             "pinned_port": 0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import NamedTuple
 
 from embedserve_runtime.api.context import RequestContext
@@ -12,9 +13,9 @@ from embedserve_runtime.api.responses import VECTOR_SPACE
 from embedserve_runtime.errors import InvalidInput, VectorSpaceMismatch
 from embedserve_runtime.tokenizing import Input, Side
 
-SPACE_SEPARATOR = "@vs1-"
-"""In a request's `model`, between its name and the vector space that the client requires:
-`docs@vs1-0123456789abcdef0123`.
+SPACE_SUFFIX = re.compile(r"@(vs[12]-[^@]*)\Z")
+"""The end of a request's `model` that names the vector space which the client requires:
+`docs@vs2-0123456789abcdef0123`.
 """
 TIMEOUT = b"x-embedserve-timeout"
 
@@ -52,10 +53,8 @@ def request_options(context: RequestContext, model: str | None = None) -> Reques
 
 def _split_space(model: str) -> tuple[str, str | None]:
     """Split a model's name into the name and the vector space behind it."""
-    if SPACE_SEPARATOR not in model:
-        return model, None
-    place = model.rindex(SPACE_SEPARATOR)
-    return model[:place], model[place + 1 :]
+    found = SPACE_SUFFIX.search(model)
+    return (model, None) if found is None else (model[: found.start()], found[1])
 
 
 def _parse_timeout(context: RequestContext) -> float | None:

@@ -25,7 +25,7 @@ HEADER_PARAMETERS: list[dict[str, Any]] = [
         "in": "header",
         "required": False,
         "description": "Identity of the vector space that the client expects; another one gives 409.",
-        "schema": {"type": "string", "examples": ["vs1-0123456789abcdef0123"]},
+        "schema": {"type": "string", "examples": ["vs2-0123456789abcdef0123"]},
     },
     {
         "name": "X-Embedserve-Timeout",

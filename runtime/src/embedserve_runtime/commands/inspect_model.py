@@ -65,6 +65,7 @@ def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig
         "queries": None if card.query is None else _describe_query_route(card, card.query),
         "prompts": dict(card.prompts),
         "defaultPrompt": card.default_prompt,
+        "ignoredSettings": list(card.ignored_settings),
         "engines": {kind: reason or "yes" for kind, reason in _check_routed_engines(card).items()},
         "artifact": _find_artifact(card, config),
         "memory": _estimate_memory(card, ModelTensors(located.folder), config),
@@ -284,6 +285,8 @@ def _list_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
             for name, text in facts["prompts"].items()
         ],
     )
+    if facts["ignoredSettings"]:
+        yield "Ignored", facts["ignoredSettings"]
     yield "Engines", [f"{kind}: {reason}" for kind, reason in facts["engines"].items()]
     if facts["artifact"] is not None:
         yield "Converted", [f"artifact {facts['artifact']}, runs in {facts['memory']['precision']}"]

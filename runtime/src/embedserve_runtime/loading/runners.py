@@ -38,6 +38,11 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
     """One for each device. Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
+    if card.ignored_settings:
+        log.info(
+            "settings of the model change no vector and are ignored",
+            extra={"settings": card.ignored_settings},
+        )
     tensors = ModelTensors(located.folder)
     if isinstance(card.body, BundledOnnx):
         check_graph(config.engine)

@@ -7,10 +7,11 @@ every tensor that a description needs under our own name; `ParameterNames` says 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from embedserve_runtime.model.activations import Activation
+from embedserve_runtime.model.canonical import NOT_HASHED
 
 Shape = tuple[int, ...]
 
@@ -257,13 +258,13 @@ class Parameter:
 class Encoder:
     """An encoder, described once. max_tokens: the longest sequence that it can take."""
 
-    family: str
+    family: str = field(metadata=NOT_HASHED)
     hidden_size: int
     max_tokens: int
     embeddings: Embeddings
     layers: tuple[Layer, ...]
     final_norm: Norm | None
-    parameter_names: ParameterNames
+    parameter_names: ParameterNames = field(metadata=NOT_HASHED)
 
     def parameters(self) -> Iterator[Parameter]:
         """Every tensor that the description needs, with its shape."""

@@ -18,6 +18,7 @@ from embedserve_runtime.errors import (
 )
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
+from embedserve_runtime.model.canonical import NOT_HASHED
 from embedserve_runtime.model.files import FileModel, ModelFiles
 from embedserve_runtime.model.heads.description import LexicalHead
 from embedserve_runtime.model.onnx_file import Element, Value, read_declaration
@@ -75,12 +76,13 @@ class BundledOnnx:
     width: columns of `rows`, None without. size: columns of `hidden`, of `rows` where the graph keeps it.
     weights: the output (batch, tokens, 1) beside `hidden` that holds a weight for each token; None without.
     external: files of its weights, relative to its folder. pad: token id at padded places, on `pad_side`.
-    contents: digests of the files. origin: of an export of ours, what it was made from: names with digests.
+    contents: digests of the files, since neither weights nor operations can be compared with another file's by name.
+    origin: of an export of ours, what it was made from, in place of `contents`: names with digests.
     """
 
-    file: Path = field(compare=False)
+    file: Path = field(compare=False, metadata=NOT_HASHED)
     inputs: tuple[Value, ...]
-    external: tuple[str, ...]
+    external: tuple[str, ...] = field(metadata=NOT_HASHED)
     hidden: str | None
     rows: str | None
     rows_are: Rows
@@ -95,17 +97,6 @@ class BundledOnnx:
     @property
     def files(self) -> list[Path]:
         return [self.file, *(self.file.parent / name for name in self.external)]
-
-    @property
-    def identity(self) -> dict[str, object]:
-        """Digests of the files: neither weights nor operations can be compared with another file's by name. Of an
-        export those of the source, which it equals."""
-        return {
-            "kind": "onnx",
-            "files": self.origin or self.contents,
-            "output": self.rows or self.hidden,
-            **({} if self.weights is None else {"weights": self.weights}),
-        }
 
 
 def choose_file(home: ModelFiles, names: Iterable[str], asked: str | None) -> str | None:

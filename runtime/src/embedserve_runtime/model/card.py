@@ -13,6 +13,7 @@ from typing import Literal
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
+from embedserve_runtime.model.canonical import NOT_HASHED
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
@@ -44,13 +45,15 @@ class TokenizerSettings:
     """What makes token ids of a text.
 
     content: of tokenizer.json. digest: of what that says besides truncation and padding, which the runtime sets itself.
+    max_token_id: the largest id that it gives.
     lowercase: whether texts are lower-cased first (sentence_bert_config `do_lower_case`).
     adds_special_tokens: whether tokenizer.json's special tokens are put around a text.
     truncation_side: the side on which long texts are truncated where a request does not say it.
     """
 
-    content: bytes = field(repr=False, compare=False)
+    content: bytes = field(repr=False, compare=False, metadata=NOT_HASHED)
     digest: str
+    max_token_id: int = field(metadata=NOT_HASHED)
     lowercase: bool
     adds_special_tokens: bool = True
     truncation_side: Literal["left", "right"] = "right"
@@ -74,10 +77,11 @@ class ModelCard:
 
     encoder_path: the folder of the encoder's tensors inside the model's, as `ModelTensors` takes it.
     source: the folder or repository as it was asked for; revision: the commit, or "local".
-    max_length: tokens an input may have, special tokens included.
+    max_length: tokens an input may have, special tokens included. own_max_length: the same by the model's files alone;
+        a service that takes less of a text makes no other vectors of what it takes.
     prompts: prompt texts by name; default_prompt: the name used when a request names none.
-    vector_space: identity of the vectors, `vs1-` and 20 hex digits; it is made from the rest of the card and the
-        tensors, and empty before.
+    vector_space: identity of the vectors, `vs2-` and 20 hex digits; it is made from the rest of the card and the
+        tensors, and empty before. former_vector_space: the one that releases before `vs2-` gave the model.
     head: what makes rows in the place of pooling; None for the task "embed". The pipeline then has no poolings, and
         its dimensions are the columns of a row: labels, or the vocabulary.
     query: how queries are treated; None where it is as documents, which the rest of the card is about.
@@ -85,25 +89,29 @@ class ModelCard:
     pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
     body: what runs instead of the layers that `encoder` describes; of the encoder then only the sizes hold.
     ranges: of the dimensions of dense vectors as the model makes them, where the folder has them.
+    ignored_settings: what the model's files say and is not done since no vector depends on it, as `file: key`.
     """
 
-    source: str
-    revision: str
+    source: str = field(metadata=NOT_HASHED)
+    revision: str = field(metadata=NOT_HASHED)
     encoder: Encoder
     pipeline: Pipeline
-    max_length: int
+    max_length: int = field(metadata=NOT_HASHED)
+    own_max_length: int
     tokenizer: TokenizerSettings
     prompts: Mapping[str, str]
     default_prompt: str | None
-    vector_space: str = ""
+    vector_space: str = field(default="", metadata=NOT_HASHED)
+    former_vector_space: str | None = field(default=None, metadata=NOT_HASHED)
     task: Task = Task.EMBED
     head: Head | None = None
     token_heads: tuple[TokenHead, ...] = ()
     query: QueryRoute | None = None
-    encoder_path: str = ""
+    encoder_path: str = field(default="", metadata=NOT_HASHED)
     pair_types: bool = False
     body: Body | None = None
     ranges: Ranges | None = None
+    ignored_settings: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
 
     @property
     def outputs(self) -> Output:
@@ -140,6 +148,10 @@ class ModelCard:
         """What the model is for."""
         order = (Output.DENSE, Output.LOGITS, Output.SPARSE, Output.MULTI_VECTOR)
         return next(output for output in order if output in self.outputs)
+
+    def makes_space(self, space: str) -> bool:
+        """Whether `space` names the model's vectors, by today's identity or the former one."""
+        return space in (self.vector_space, self.former_vector_space)
 
     @property
     def shares_encoder(self) -> bool:

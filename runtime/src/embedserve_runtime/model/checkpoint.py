@@ -34,6 +34,7 @@ class Checkpoint:
     def __init__(self, files: Iterable[Path]) -> None:
         self._file_of: dict[str, Path] = {}
         self._pickled: dict[str, NDArray[np.generic]] = {}
+        self._read: set[str] = set()
         for file in files:
             if file.suffix == ".bin":
                 self._pickled |= read_pickle(file)
@@ -64,8 +65,14 @@ class Checkpoint:
     def names(self) -> frozenset[str]:
         return frozenset(self._file_of) | frozenset(self._pickled)
 
+    @property
+    def unread(self) -> list[str]:
+        """Names of the tensors of which nothing has been read through this object, sorted."""
+        return sorted(self.names - self._read)
+
     def raw(self, name: str) -> NDArray[np.generic]:
         """The tensor as stored, its own dtype (bfloat16 as ml_dtypes' bfloat16)."""
+        self._read.add(name)
         if name in self._pickled:
             return self._pickled[name]
         file = self._file_of[name]
@@ -78,6 +85,7 @@ class Checkpoint:
 
     def row(self, name: str, row: int) -> NDArray[np.generic]:
         """One row of a matrix as stored, without reading the others."""
+        self._read.add(name)
         file = self._file_of[name]
         try:
             with safe_open(file, framework="np") as tensors:
@@ -85,6 +93,13 @@ class Checkpoint:
         except (SafetensorError, OSError) as error:
             raise ModelInvalid(f"{file}: row {row} of tensor {name} cannot be read: {error}") from error
         return values
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor, of which nothing else is read."""
+        if name in self._pickled:
+            return self._pickled[name].shape
+        with safe_open(self._file_of[name], framework="np") as tensors:
+            return tuple(tensors.get_slice(name).get_shape())
 
     def float32(self, name: str) -> FloatArray:
         """The tensor as float32."""

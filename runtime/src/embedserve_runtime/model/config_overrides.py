@@ -65,10 +65,12 @@ def resolve_rows_pipeline(width: int, settings: ModelSettings, layout: ModelLayo
     return Pipeline(pooling=(), dense=(), normalize=False, dimensions=width, full_dimensions=width)
 
 
-def resolve_max_length(encoder: Encoder, layout: ModelLayout, settings: ModelSettings) -> int:
+def resolve_max_length(encoder: Encoder, layout: ModelLayout, settings: ModelSettings) -> tuple[int, int]:
+    """Return the tokens that an input may have, and those that it may have by the model's files alone."""
     max_tokens = encoder.max_tokens
     if settings.max_length is not None and settings.max_length > max_tokens:
         raise ConfigError(
             f"model.max_length: {settings.max_length} is more than the model's {max_tokens} positions"
         )
-    return settings.max_length or min(layout.max_length or max_tokens, max_tokens)
+    own = min(layout.max_length or max_tokens, max_tokens)
+    return settings.max_length or own, own

@@ -32,7 +32,13 @@ from embedserve_runtime.model.config_overrides import (
 from embedserve_runtime.model.end_tokens import read_tokenizer
 from embedserve_runtime.model.exports import ADVICE, find_export, origin_of
 from embedserve_runtime.model.files import ModelFile, ModelFiles
-from embedserve_runtime.model.heads.description import MultiVectorHead, Task, head_outputs
+from embedserve_runtime.model.heads.description import (
+    ClassifierHead,
+    Head,
+    MultiVectorHead,
+    Task,
+    head_outputs,
+)
 from embedserve_runtime.model.heads.late_interaction import late_layout
 from embedserve_runtime.model.heads.reading import (
     override_prompts,
@@ -40,13 +46,14 @@ from embedserve_runtime.model.heads.reading import (
     read_head,
     read_token_heads,
 )
-from embedserve_runtime.model.identity import tokenizer_digest
+from embedserve_runtime.model.identity import digest_tokenizer
 from embedserve_runtime.model.modules import ModelLayout, ModuleEntry, read_layout
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.model.ranges import read_ranges
 from embedserve_runtime.model.static import StaticTable, read_static
 from embedserve_runtime.model.tensors import ModelTensors
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE
+from embedserve_runtime.model.transformer_module import TransformerModule
+from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, find_max_token_id
 from embedserve_runtime.model.words import WordTable, read_words
 
 Origin = tuple[tuple[str, str], ...]
@@ -88,6 +95,7 @@ def _encoder_card(source: CardSource, layout: ModelLayout) -> ModelCard:
     home = files.at(layout.modules.transformer)
     encoder = families.describe(home)
     task, head = read_head(files, encoder, layout, settings.task)
+    _check_transformer(layout.transformer, head, settings.task)
     if isinstance(head, MultiVectorHead) and head.interaction is not None:
         layout = late_layout(layout, head.interaction)
     if head is None:
@@ -102,6 +110,24 @@ def _encoder_card(source: CardSource, layout: ModelLayout) -> ModelCard:
         token_heads=read_token_heads(files, source.tensors, encoder, task),
         pair_types=_pair_types(encoder, layout),
     )
+
+
+def _check_transformer(module: TransformerModule, head: Head | None, asked: str) -> None:
+    """Raise UnsupportedArchitecture for settings of the Transformer module that do not go with the head. asked:
+    `model.task`."""
+    if module.role_keys and not isinstance(head, MultiVectorHead):
+        raise UnsupportedArchitecture(
+            f"{module.path}: {module.role_keys[0]} is supported for multi-vector models only"
+        )
+    if isinstance(head, ClassifierHead):
+        if not module.adds_special_tokens:
+            raise UnsupportedArchitecture(
+                f"{module.path}: add_special_tokens = false is not supported for a model that reads pairs"
+            )
+    elif module.task == "sequence-classification" and asked == "auto":
+        raise UnsupportedArchitecture(
+            f"{module.path}: transformer_task = {module.task!r} is supported for sequence classifiers only"
+        )
 
 
 def _pair_types(encoder: Encoder, layout: ModelLayout) -> bool:
@@ -167,6 +193,7 @@ def _graph_card(source: CardSource, layout: ModelLayout, graph: BundledOnnx) -> 
     else:
         task, head = read_graph_head(home, encoder, layout, settings.task, graph.width or 0)
         pipeline = resolve_rows_pipeline(graph.width or 0, settings, layout)
+    _check_transformer(layout.transformer, head, settings.task)
     return replace(
         _card(source, layout, encoder, pipeline, read_tokenizer(home)),
         task=task,
@@ -186,7 +213,7 @@ def _static_card(source: CardSource, layout: ModelLayout, table: StaticTable) ->
     if settings.pooling not in ("auto", Pooling.MEAN):
         raise ConfigError(f"model.pooling: a static embedding model has the mean, not {settings.pooling}")
     modules = replace(layout.modules, pooling=(Pooling.MEAN,), transformer=layout.modules.static or "")
-    layout = replace(layout, modules=modules, max_length=table.max_length, lowercase=False)
+    layout = replace(layout, modules=modules, max_length=table.max_length, transformer=TransformerModule())
     pipeline = resolve_pipeline(source.files, table.encoder, layout, settings)
     if table.normalize is not None:
         pipeline = replace(pipeline, normalize=table.normalize)
@@ -201,7 +228,7 @@ def _words_card(source: CardSource, layout: ModelLayout, table: WordTable) -> Mo
     if settings.task not in ("auto", Task.SPARSE):
         raise ConfigError(f"model.task: a table of token weights gives sparse vectors, not {settings.task}")
     modules = replace(layout.modules, transformer=layout.modules.words or "")
-    layout = replace(layout, modules=modules, max_length=table.max_length, lowercase=False)
+    layout = replace(layout, modules=modules, max_length=table.max_length, transformer=TransformerModule())
     pipeline = resolve_rows_pipeline(table.vocabulary, settings, layout)
     tokenizer = source.files.at(layout.modules.transformer).file(TOKENIZER_FILE)
     card = _card(source, layout, table.encoder, pipeline, tokenizer)
@@ -220,20 +247,25 @@ def _card(
     """What every card has; heads and bodies are laid over it. tokenizer: tokenizer.json as it is to be read."""
     settings = source.settings
     prompts, default_prompt = resolve_prompts(layout, settings)
+    max_length, own_max_length = resolve_max_length(encoder, layout, settings)
     return ModelCard(
         source=settings.source,
         revision=source.revision,
         encoder=encoder,
         pipeline=pipeline,
-        max_length=resolve_max_length(encoder, layout, settings),
+        max_length=max_length,
+        own_max_length=own_max_length,
         tokenizer=TokenizerSettings(
             tokenizer.as_bytes(),
-            tokenizer_digest(tokenizer),
-            layout.lowercase,
+            digest_tokenizer(tokenizer),
+            find_max_token_id(tokenizer),
+            layout.transformer.lowercase,
+            adds_special_tokens=layout.transformer.adds_special_tokens,
             truncation_side=layout.truncation_side,
         ),
         prompts=MappingProxyType(prompts),
         default_prompt=default_prompt,
         encoder_path=layout.modules.transformer,
         ranges=read_ranges(source.files, pipeline.dimensions),
+        ignored_settings=layout.transformer.ignored,
     )

@@ -8,7 +8,7 @@ from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Weights
 from embedserve_runtime.model.heads.tensors import head_tensors
-from embedserve_runtime.model.identity import TensorDigests, tensor_digest
+from embedserve_runtime.model.identity import TensorDigests, digest_tensor
 from embedserve_runtime.model.static import StaticTable, table_tensors
 from embedserve_runtime.model.tensors import ModelTensors, NamedTensor, dense_tensors
 from embedserve_runtime.model.words import TENSOR, WordTable, token_weights
@@ -42,4 +42,4 @@ def digest_tensors(card: ModelCard, tensors: ModelTensors, *, with_encoder: bool
 
 
 def _digests(tensors: Iterable[NamedTensor]) -> dict[str, str]:
-    return {name: tensor_digest(tensor) for name, tensor in tensors}
+    return {name: digest_tensor(tensor) for name, tensor in tensors}

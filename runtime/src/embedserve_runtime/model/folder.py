@@ -11,9 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.model.files import ModelFile, ModelFiles, read_file
-from embedserve_runtime.model.modules import MODULES_FILE, TRANSFORMER_FILES, read_entries
+from embedserve_runtime.model.modules import MODULES_FILE, read_entries
 from embedserve_runtime.model.ranges import RANGES_FILE
 from embedserve_runtime.model.routes import ROUTER_FILES, expand_routes, is_router
+from embedserve_runtime.model.transformer_module import TRANSFORMER_FILES
 
 # What is read of the model's folder and of that of each module.
 SMALL_FILES = (

@@ -1,24 +1,26 @@
-"""The vector-space identity: vectors may be compared only when it is equal (design: "The vector-space identity").
+"""The vector-space identity: vectors may be compared only when it is equal.
 
-`vs1-` and the first 20 hex digits of SHA-256 over canonical JSON (sorted keys, no spaces, UTF-8) of the digests of
-the weights under our own parameter names, the digest of the tokenizer, and what the pipeline does. Precision,
-engine, batching and hardware are not in it. Two spellings of one configuration give one identity: tensor names are
-mapped first, and the tokenizer is hashed without its truncation and padding settings, which we set ourselves.
+`vs2-` and the first 20 hex digits of SHA-256 over the canonical JSON of a model's card and of the digests of its
+tensors under our own parameter names. What of a card is in it, each of its fields says itself (`canonical`). Precision,
+engine, batching and hardware are not on the card. Two spellings of one configuration give one identity: tensor names
+are mapped first, and the tokenizer is hashed without its truncation and padding settings, which we set ourselves.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embedserve_runtime.model.canonical import hash_canonically, hash_json
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.files import ModelFile
-from embedserve_runtime.model.heads.description import identity_of
+
+VERSION = "vs2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,67 +37,34 @@ class TensorDigests:
     token_heads: tuple[Mapping[str, str], ...]
 
 
-def tensor_digest(tensor: NDArray[np.generic]) -> str:
-    """SHA-256 over dtype, shape and little-endian bytes."""
+def digest_tensor(tensor: NDArray[np.generic]) -> str:
+    """Return SHA-256 over dtype, shape and little-endian bytes, in hex digits."""
     digest = hashlib.sha256(f"{tensor.dtype.name}:{','.join(map(str, tensor.shape))}:".encode())
     digest.update(np.ascontiguousarray(tensor).view(np.uint8).reshape(-1).data)
     return digest.hexdigest()
 
 
-def tokenizer_digest(file: ModelFile) -> str:
-    """SHA-256 over the canonical JSON of tokenizer.json without `truncation` and `padding`."""
+def digest_tokenizer(file: ModelFile) -> str:
+    """Return SHA-256 over the canonical JSON of tokenizer.json without `truncation` and `padding`, in hex digits."""
     content = file.parse(dict[str, object])
-    return hashlib.sha256(
-        _canonical({key: value for key, value in content.items() if key not in ("truncation", "padding")})
-    ).hexdigest()
+    kept = {key: value for key, value in content.items() if key not in ("truncation", "padding")}
+    return hash_json(kept)
 
 
-def vector_space(card: ModelCard, digests: TensorDigests) -> str:
-    """The identity of the vectors that inputs get by this card alone, without that of a route for queries."""
-    pipeline = card.pipeline
-    description: dict[str, object] = {
-        "weights": digests.encoder,
-        "dense": [
-            {
-                "activation": layer.activation,
-                "bias": layer.bias,
-                "in": layer.in_features,
-                "out": layer.out_features,
-                **({"residual": True} if layer.residual else {}),  # left out where it is as usual, as below
-            }
-            for layer in pipeline.dense
-        ],
-        "dense_weights": digests.dense,
-        "tokenizer": card.tokenizer.digest,
-        "lowercase": card.tokenizer.lowercase,
-        "pooling": pipeline.pooling_name,
-        "normalize": pipeline.normalize,
-        "dimensions": pipeline.dimensions,
-        "prompt": card.default_prompt_text,
-    }
-    if not pipeline.include_prompt:  # left out where it is as usual: older identities stay
-        description["include_prompt"] = False
-    if card.body is not None:  # it stands in the place of all heads
-        return _identity({**description, "head": card.body.identity, "head_weights": {}})
-    if card.head is not None:
-        description["head"] = identity_of(card.head)
-        description["head_weights"] = digests.head
-    if card.token_heads:
-        description["token_heads"] = [
-            {**identity_of(head), "weights": of_head}
-            for head, of_head in zip(card.token_heads, digests.token_heads, strict=True)
-        ]
-    return _identity(description)
+def identify_vector_space(
+    card: ModelCard, documents: TensorDigests, queries: TensorDigests | None = None
+) -> str:
+    """Return the identity of the vectors of a model.
+
+    documents: digests of the card's tensors. queries: those of its route for queries; None where it has none.
+    """
+    content = {"card": _without_empty_prompts(card), "documents": documents, "queries": queries}
+    return f"{VERSION}-{hash_canonically(content)[:20]}"
 
 
-def joined(documents: str, queries: str) -> str:
-    """Return the identity of a model that encodes queries and documents by different routes, from theirs."""
-    return _identity({"documents": documents, "queries": queries})
-
-
-def _identity(description: Mapping[str, object]) -> str:
-    return f"vs1-{hashlib.sha256(_canonical(description)).hexdigest()[:20]}"
-
-
-def _canonical(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+def _without_empty_prompts(card: ModelCard) -> ModelCard:
+    """Return the card without prompts where all of them are empty: sentence-transformers writes such into every
+    folder."""
+    if any(card.prompts.values()):
+        return card
+    return replace(card, prompts=MappingProxyType({}), default_prompt=None)

@@ -18,6 +18,7 @@ from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
 from embedserve_runtime.model.pipeline import DenseLayer, Pooling
+from embedserve_runtime.model.transformer_module import TransformerModule, read_transformer
 from embedserve_runtime.model.vocabulary import TOKENIZER_FILE
 
 ConfigT = TypeVar("ConfigT")
@@ -41,16 +42,6 @@ POOLING_FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-# Today's name and those of old versions, in the order in which sentence-transformers looks for them.
-TRANSFORMER_FILES = (
-    "sentence_bert_config.json",
-    "sentence_roberta_config.json",
-    "sentence_distilbert_config.json",
-    "sentence_camembert_config.json",
-    "sentence_albert_config.json",
-    "sentence_xlm-roberta_config.json",
-    "sentence_xlnet_config.json",
-)
 TRANSFORMERS = ("Transformer", "MLMTransformer")  # the second is an old name in sparse encoders
 WORD_WEIGHTS = ("SparseStaticEmbedding", "IDF")  # the second is an old name
 DROPOUT = "Dropout"  # does nothing outside training
@@ -125,11 +116,6 @@ class _DenseFile(_InputFile):
     use_residual: bool = False
 
 
-class _TransformerFile(FileModel):
-    max_seq_length: int | None = None
-    do_lower_case: bool = False
-
-
 class SpladeFile(FileModel):
     """The SpladePooling module."""
 
@@ -199,15 +185,15 @@ class Modules:
 class ModelLayout:
     """What the folder's own files say, before the settings of the service are laid over it.
 
-    max_length: tokens, special ones included; None when no file says it.
+    max_length: tokens, special ones included; None when no file says it. transformer: the Transformer module's file.
     token_types: whether the tokenizer hands token types on to the model.
     truncation_side: the side on which the tokenizer truncates.
     activation: class of the function that makes a cross-encoder's scores; None when no file here says it.
     """
 
     modules: Modules
+    transformer: TransformerModule
     max_length: int | None
-    lowercase: bool
     prompts: dict[str, str]
     default_prompt: str | None
     token_types: bool
@@ -231,19 +217,32 @@ def read_layout(files: ModelFiles, entries: Sequence[ModuleEntry]) -> ModelLayou
     )
     modules = read_modules(files, entries, model.model_type)
     encoder = files.at(modules.transformer)
-    settings = _read_transformer(encoder)
+    transformer = read_transformer(
+        encoder, _list_tasks(modules), has_template=modules.logit_score is not None
+    )
     tokenizer = _read_tokenizer_config(encoder)
     return ModelLayout(
         modules=modules,
-        max_length=settings.max_seq_length or _limit(tokenizer),
-        lowercase=settings.do_lower_case,
+        transformer=transformer,
+        max_length=transformer.max_length or _limit(tokenizer),
         prompts=model.prompts,
         default_prompt=model.default_prompt_name,
         # Where the file does not say it, the encoder's table of types does.
         token_types=tokenizer.model_input_names is None or "token_type_ids" in tokenizer.model_input_names,
-        truncation_side=tokenizer.truncation_side or _read_direction(encoder),
+        truncation_side=transformer.truncation_side or tokenizer.truncation_side or _read_direction(encoder),
         activation=model.activation_fn,
     )
+
+
+def _list_tasks(modules: Modules) -> tuple[str, ...]:
+    """Return the values of `transformer_task` that fit the modules."""
+    if modules.splade is not None:
+        return ("fill-mask",)
+    if modules.logit_score is not None:
+        return ("text-generation",)
+    if modules.pooling is not None or modules.token_dense:
+        return ("feature-extraction",)
+    return "feature-extraction", "sequence-classification"
 
 
 def read_modules(files: ModelFiles, entries: Sequence[ModuleEntry], model_type: str | None) -> Modules:
@@ -330,11 +329,6 @@ def _input_of(path: Path, config: _InputFile, usual: str) -> str:
             f"{TOKENS} for both"
         )
     return read
-
-
-def _read_transformer(home: ModelFiles) -> _TransformerFile:
-    found = next(filter(None, map(home.find, TRANSFORMER_FILES)), None)
-    return _TransformerFile() if found is None else found.parse(_TransformerFile)
 
 
 def _read_tokenizer_config(home: ModelFiles) -> _TokenizerConfigFile:

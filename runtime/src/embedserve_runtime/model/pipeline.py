@@ -5,10 +5,11 @@ Read from a sentence-transformers folder by `modules`; executed by `heads`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from embedserve_runtime.model.activations import Activation
+from embedserve_runtime.model.canonical import NOT_HASHED
 
 
 class Pooling(StrEnum):
@@ -30,7 +31,7 @@ class DenseLayer:
     residual: x is added to y, by a product of its own, R x, where the two have different sizes.
     """
 
-    folder: str
+    folder: str = field(metadata=NOT_HASHED)
     in_features: int
     out_features: int
     bias: bool

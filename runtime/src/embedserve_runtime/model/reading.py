@@ -12,11 +12,13 @@ from embedserve_runtime.model.card import ModelCard, QueryRoute
 from embedserve_runtime.model.describing import CardSource, describe_route
 from embedserve_runtime.model.digests import digest_tensors
 from embedserve_runtime.model.folder import read_model
+from embedserve_runtime.model.former_identity import identify_as_before
 from embedserve_runtime.model.heads.description import Task
-from embedserve_runtime.model.identity import joined, vector_space
+from embedserve_runtime.model.identity import TensorDigests, identify_vector_space
 from embedserve_runtime.model.modules import read_entries
 from embedserve_runtime.model.routes import expand_routes
-from embedserve_runtime.model.tensors import ModelTensors
+from embedserve_runtime.model.tensors import ModelTensors, TrackedTensors
+from embedserve_runtime.model.unread import check_all_read
 
 
 def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard:
@@ -35,11 +37,13 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
 
 
 def _read_routes(source: CardSource) -> ModelCard:
-    files, settings, tensors = source.files, source.settings, source.tensors
+    files, settings, tensors = source.files, source.settings, TrackedTensors(source.tensors.root)
     routes = expand_routes(files, read_entries(files))
     if routes.queries is None:
         card = describe_route(source, routes.documents)
-        return replace(card, vector_space=vector_space(card, digest_tensors(card, tensors)))
+        digests = digest_tensors(card, tensors)
+        check_all_read(files, tensors, card)
+        return _identify(card, digests)
     for name, value, absent in (
         ("pooling", settings.pooling, "auto"),
         ("onnx_file", settings.onnx_file, None),
@@ -53,9 +57,20 @@ def _read_routes(source: CardSource) -> ModelCard:
     # The weights of an encoder that both run are digested with the documents.
     of_queries = digest_tensors(queries, tensors, with_encoder=not queries.runs_encoder_of(documents))
     of_documents = digest_tensors(documents, tensors)
-    space = joined(vector_space(documents, of_documents), vector_space(queries, of_queries))
-    route = QueryRoute(replace(queries, vector_space=space), routes.default)
-    return replace(documents, vector_space=space, query=route)
+    check_all_read(files, tensors, documents, queries)
+    return _identify(replace(documents, query=QueryRoute(queries, routes.default)), of_documents, of_queries)
+
+
+def _identify(card: ModelCard, documents: TensorDigests, queries: TensorDigests | None = None) -> ModelCard:
+    """Return the card with its identities. The arguments are those of `identify_vector_space`."""
+    space, former = (
+        identify_vector_space(card, documents, queries),
+        identify_as_before(card, documents, queries),
+    )
+    if card.query is not None:
+        of_queries = replace(card.query.card, vector_space=space, former_vector_space=former)
+        card = replace(card, query=replace(card.query, card=of_queries))
+    return replace(card, vector_space=space, former_vector_space=former)
 
 
 def _check_outputs(card: ModelCard, settings: ModelSettings) -> None:

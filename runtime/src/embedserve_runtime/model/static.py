@@ -87,11 +87,6 @@ class StaticTable:
         """The sizes, as an encoder without layers."""
         return without_layers(self.family, self.dimensions, self.vocabulary, self.max_length)
 
-    @property
-    def identity(self) -> dict[str, object]:
-        """What of the rules decides the vectors, besides tensors and tokenizer; lengths are not in any identity."""
-        return {"kind": "static", "unknown": self.unknown}
-
 
 def without_layers(family: str, dimensions: int, vocabulary: int, max_length: int) -> Encoder:
     """The sizes of a table, as an encoder."""

@@ -6,7 +6,7 @@ A model's card and its tensors are all that it is built from.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -43,6 +43,21 @@ class ModelTensors:
     def open(self, path: str) -> TensorReader:
         """Open a file of torch.save, or the folder of a module. Raises ModelFileMissing or ModelInvalid."""
         return TorchFile(self.root / path) if path.endswith(".pt") else self.checkpoint(path)
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedTensors(ModelTensors):
+    """Opens each folder once, so that it can be said which tensors nobody has read.
+
+    opened: the checkpoints by their folders.
+    """
+
+    opened: dict[str, Checkpoint] = field(default_factory=dict)
+
+    def checkpoint(self, folder: str) -> Checkpoint:
+        if folder not in self.opened:
+            self.opened[folder] = Checkpoint.open(self.root / folder)
+        return self.opened[folder]
 
 
 def dense_tensors(tensors: ModelTensors, layers: Iterable[DenseLayer]) -> Iterator[NamedTensor]:

@@ -29,6 +29,17 @@ class _TokenizerFile(FileModel):
     model: _Model = _Model()
 
 
+class _ModelIds(FileModel):
+    """As `_Model`; the pairs are only counted, since checking each takes longer than decoding the file."""
+
+    vocab: dict[str, int] | list[object] | None = None
+
+
+class _IdsFile(FileModel):
+    added_tokens: tuple[_AddedToken, ...] = ()
+    model: _ModelIds = _ModelIds()
+
+
 class _Content(FileModel):
     content: str
 
@@ -64,6 +75,14 @@ def token_ids(files: ModelFiles) -> Mapping[str, int]:
     if isinstance(vocabulary, list):
         vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
     return MappingProxyType({**vocabulary, **{token.content: token.id for token in content.added_tokens}})
+
+
+def find_max_token_id(file: ModelFile) -> int:
+    """Return the largest id that tokenizer.json gives, -1 without any. Raises ModelInvalid."""
+    content = file.parse(_IdsFile)
+    vocabulary = content.model.vocab or {}
+    own = len(vocabulary) - 1 if isinstance(vocabulary, list) else max(vocabulary.values(), default=-1)
+    return max([own, *(token.id for token in content.added_tokens)])
 
 
 def parse_tokenizer(file: ModelFile) -> Tokenizer:

@@ -40,11 +40,6 @@ class WordTable:
         """The sizes, as an encoder without layers."""
         return without_layers("sparse-static-embedding", self.vocabulary, self.vocabulary, self.max_length)
 
-    @property
-    def identity(self) -> dict[str, object]:
-        """What of the rules decides the vectors, besides tensors and tokenizer."""
-        return {"kind": "word weights"}
-
 
 def read_words(files: ModelFiles, tensors: ModelTensors, module: str) -> WordTable:
     """The table of a SparseStaticEmbedding module, by its folder.

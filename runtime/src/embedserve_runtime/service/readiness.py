@@ -54,7 +54,7 @@ class Readiness:
         """Return the vector space to which requests by the service's name are forwarded; None if it is this
         process's."""
         space = self.current_space
-        if space is None or self._service is None or self._service.card.vector_space == space:
+        if space is None or self._service is None or self._service.card.makes_space(space):
             return None
         return space
 

@@ -261,7 +261,7 @@ class EmbeddingService:
         return head
 
     def _check_space(self, expected: str | None) -> None:
-        if expected is not None and expected != self.card.vector_space:
+        if expected is not None and not self.card.makes_space(expected):
             raise VectorSpaceMismatch(
                 f"expected vector space {expected}; this service makes {self.card.vector_space}"
             )

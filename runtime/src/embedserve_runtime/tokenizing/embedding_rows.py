@@ -34,14 +34,17 @@ class EmbeddingRows:
         self._is_total = is_total
 
     @classmethod
-    def for_tokenizer(cls, tokenizer: Tokenizer, rows: int, always: Collection[int]) -> EmbeddingRows:
-        """Build the check for a tokenizer. always: ids that inputs get whatever their texts are.
+    def for_tokenizer(
+        cls, tokenizer: Tokenizer, rows: int, always: Collection[int], max_token_id: int
+    ) -> EmbeddingRows:
+        """Build the check for a tokenizer. always: ids that inputs get whatever their texts are. max_token_id: the
+        largest id of the tokenizer, so that its vocabulary is listed only where that lies outside.
 
         Raises ModelInvalid where a word, or a token of every input, has no row.
         """
-        outside = {token: number for token, number in tokenizer.get_vocab().items() if number >= rows}
-        if not outside:
+        if max_token_id < rows:
             return cls(rows)
+        outside = {token: number for token, number in tokenizer.get_vocab().items() if number >= rows}
         added = tokenizer.get_added_tokens_decoder()
         for token, number in outside.items():
             is_special = number in added and (added[number].special or CONTROL_TOKEN.fullmatch(token))

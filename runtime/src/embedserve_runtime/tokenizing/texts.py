@@ -124,7 +124,8 @@ class TextTokenizer:
         if card.body is None:
             late = card.late_interaction
             expansion = None if late is None else late.expansion
-            built._check_vocabulary([] if expansion is None else [expansion.token], card.task)
+            filling = [] if expansion is None else [expansion.token]
+            built._check_vocabulary(filling, card.task, card.tokenizer.max_token_id)
         return built
 
     def with_max_length(self, max_length: int) -> TextTokenizer:
@@ -153,13 +154,14 @@ class TextTokenizer:
         if self._room < 1:
             raise ConfigError(f"max_length {max_length} leaves no room beside the model's special tokens")
 
-    def _check_vocabulary(self, filling: Sequence[int], task: Task) -> None:
+    def _check_vocabulary(self, filling: Sequence[int], task: Task, max_token_id: int) -> None:
         """Raise ModelInvalid where texts have tokens without a row of the model's word embeddings. filling: the ids
-        that queries are filled up with."""
+        that queries are filled up with. max_token_id: the largest of the tokenizer's file; markers of multi-vector
+        models become special tokens under the ids that they have there."""
         always = {*self._head.tolist(), *self._tail.tolist(), *filling}
         if task is Task.RERANK and self._template_encoder is None:
             always |= self._pair_encoder.special_tokens
-        self._rows = EmbeddingRows.for_tokenizer(self._tokenizer, self.vocabulary_size, always)
+        self._rows = EmbeddingRows.for_tokenizer(self._tokenizer, self.vocabulary_size, always, max_token_id)
 
     def use_prompt_template(self, template: PromptTemplate) -> None:
         """Encode pairs with a prompt template from now on. Raises ConfigError when it leaves no room."""

@@ -147,5 +147,5 @@ def unreachable_space_error(space: str) -> NotReady:
 
 
 def build_space_address(space_url: str, space: str) -> str:
-    """Fill in the {space8} of an address template for that space."""
-    return space_url.format(space8=space.removeprefix("vs1-")[:8])
+    """Fill in the {space8} of an address template, the first eight digits of that space."""
+    return space_url.format(space8=space.partition("-")[2][:8])

@@ -103,7 +103,7 @@ Direction = Annotated[
 ModelName = Annotated[
     str | None,
     Field(
-        description="Any name: one model is served. NAME@vs1-... insists on that vector space; another one gives 409.",
+        description="Any name: one model is served. NAME@vs2-... insists on that vector space; another one gives 409.",
         examples=["all-minilm-l6-v2"],
     ),
 ]
@@ -152,7 +152,7 @@ VectorSpace = Annotated[
     str,
     Field(
         description="Identity of the vector space; vectors of different spaces cannot be compared.",
-        examples=["vs1-0123456789abcdef0123"],
+        examples=["vs2-0123456789abcdef0123"],
     ),
 ]
 RequestId = Annotated[

@@ -11,9 +11,9 @@ from embedserve_runtime.api.schemas.base import ApiModel, VectorSpace
 Space = Annotated[
     str,
     Field(
-        pattern="^vs1-[0-9a-f]{20}$",
+        pattern="^vs[12]-[0-9a-f]{20}$",
         description="The vector space that the service's name stands for.",
-        examples=["vs1-0123456789abcdef0123"],
+        examples=["vs2-0123456789abcdef0123"],
     ),
 ]
 

@@ -6,11 +6,12 @@ Read from a folder by `reading`, executed by `embedserve_runtime.heads`.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Norm
+from embedserve_runtime.model.canonical import NOT_HASHED
 from embedserve_runtime.model.pipeline import DenseLayer, Pooling
 
 _PLACES = re.compile(r"\{(?:instruction|query|document)\}")
@@ -56,15 +57,15 @@ class HeadLayer:
 
     in_features: int
     out_features: int
-    weight: tuple[str, ...]
-    bias: tuple[str, ...]
+    weight: tuple[str, ...] = field(metadata=NOT_HASHED)
+    bias: tuple[str, ...] = field(metadata=NOT_HASHED)
     activation: Activation = Activation.IDENTITY
     norm: Norm | None = None
-    norm_names: tuple[str, ...] = ()
+    norm_names: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
     rows: tuple[int, ...] = ()
-    file: str = ""
+    file: str = field(default="", metadata=NOT_HASHED)
     residual: bool = False
-    residual_weight: tuple[str, ...] = ()
+    residual_weight: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
 
     @classmethod
     def of_dense(cls, dense: DenseLayer) -> HeadLayer:
@@ -217,42 +218,3 @@ def head_outputs(head: Head) -> int:
     if isinstance(head, ClassifierHead):
         return len(head.labels)
     return head.layers[-1].out_features
-
-
-def identity_of(head: Head | TokenHead) -> dict[str, object]:
-    """What of the head is part of the vector-space identity, besides its tensors; labels and scores are not."""
-    layers = [
-        {
-            "in": layer.in_features,
-            "out": layer.out_features,
-            "activation": layer.activation,
-            "norm": None if layer.norm is None else {"kind": layer.norm.kind, "eps": layer.norm.eps},
-            **(
-                {"residual": True} if layer.residual else {}
-            ),  # left out where it is as usual: older identities stay
-        }
-        for layer in head.layers
-    ]
-    match head:
-        case ClassifierHead():
-            return {"kind": "classifier", "pooling": head.pooling, "layers": layers}
-        case SparseHead():
-            return {"kind": "sparse", "pooling": head.pooling, "log_twice": head.log_twice, "layers": layers}
-        case LexicalHead():
-            return {"kind": "lexical", "dropped": sorted(head.dropped), "layers": layers}
-        case MultiVectorHead():
-            kind = {"kind": "multi-vector", "normalize": head.normalize, "skipped": head.skipped}
-            late = head.interaction
-            return {**kind, "layers": layers, **({} if late is None else {"late": _late_identity(late)})}
-
-
-def _late_identity(late: LateInteraction) -> dict[str, object]:
-    """Lengths that only cut are not part of it."""
-    expansion, pooling = late.expansion, late.pooling
-    return {
-        "prompts": {"query": late.query_prompt, "document": late.document_prompt},
-        "expansion": None if expansion is None else asdict(expansion),
-        "skipped": sorted(late.skipped) if late.skipped_roles else [],
-        "skipped_roles": sorted(late.skipped_roles) if late.skipped else [],
-        "pooling": None if pooling is None else {**asdict(pooling), "roles": sorted(late.pooled_roles)},
-    }

@@ -1,0 +1,65 @@
+"""One text for one value: the canonical JSON that the vector-space identity is the hash of.
+
+Every field of a dataclass is in it, unless the field itself says that it does not decide a vector (`NOT_HASHED`); so a
+field that somebody adds cannot be forgotten. A field that has its default is left out: a new field whose default
+means what was done before leaves all identities as they are. A default must therefore never change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+# The metadata of a field that does not decide a vector: `field(metadata=NOT_HASHED)`.
+NOT_HASHED: Mapping[str, bool] = MappingProxyType({"hashed": False})
+# The key of the class beside the fields of a dataclass: two classes may have the same fields.
+CLASS_KEY = "is"
+
+
+def hash_canonically(value: object) -> str:
+    """Return SHA-256 of the canonical JSON of a value, in hex digits. Raises TypeError as `canonicalize`."""
+    return hash_json(canonicalize(value))
+
+
+def hash_json(content: object) -> str:
+    """Return SHA-256, in hex digits, of what a JSON file holds, however it is spelled: sorted keys, no spaces."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def canonicalize(value: object) -> object:
+    """Return the value as JSON can write it: dataclasses and mappings as objects, sequences as arrays.
+
+    Raises TypeError for a type that has no canonical form, such as a path.
+    """
+    if isinstance(value, StrEnum):
+        return value.value
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {_check_key(key): canonicalize(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [canonicalize(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        content = {
+            one.name: canonicalize(getattr(value, one.name))
+            for one in fields(value)
+            if one.metadata.get("hashed", True) and not _has_default(value, one)
+        }
+        return {CLASS_KEY: type(value).__name__, **content}
+    raise TypeError(f"{type(value).__name__} has no canonical form")
+
+
+def _has_default(value: object, one: Field[object]) -> bool:
+    default = one.default if one.default_factory is MISSING else one.default_factory()
+    return default is not MISSING and getattr(value, one.name) == default
+
+
+def _check_key(key: object) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"a key of type {type(key).__name__} has no canonical form")
+    return key
