@@ -32,10 +32,11 @@ from embedserve_runtime.model.config_overrides import (
 from embedserve_runtime.model.end_tokens import read_tokenizer
 from embedserve_runtime.model.exports import ADVICE, find_export, origin_of
 from embedserve_runtime.model.files import ModelFile, ModelFiles
-from embedserve_runtime.model.heads.description import MultiVectorHead, Task, head_outputs
+from embedserve_runtime.model.heads.description import MultiVectorHead, Task, TokenHead, head_outputs
 from embedserve_runtime.model.heads.late_interaction import late_layout
 from embedserve_runtime.model.heads.reading import (
     override_prompts,
+    pools_first_token,
     read_graph_head,
     read_head,
     read_token_heads,
@@ -87,11 +88,15 @@ def _encoder_card(source: CardSource, layout: ModelLayout) -> ModelCard:
     files, settings = source.files, source.settings
     home = files.at(layout.modules.transformer)
     encoder = families.describe(home)
-    task, head = read_head(files, encoder, layout, settings.task)
+    task, head = read_head(files, encoder, layout, settings)
+    token_heads: tuple[TokenHead, ...] = ()
+    if task is Task.EMBED:
+        token_heads = read_token_heads(files, source.tensors, encoder, layout, settings)
     if isinstance(head, MultiVectorHead) and head.interaction is not None:
         layout = late_layout(layout, head.interaction)
     if head is None:
-        pipeline = resolve_pipeline(files, encoder, layout, settings)
+        first_token = pools_first_token(files, layout, token_heads)
+        pipeline = resolve_pipeline(encoder, layout, settings, first_token=first_token)
     else:
         pipeline = resolve_rows_pipeline(head_outputs(head), settings, layout)
     card = _card(source, layout, encoder, pipeline, read_tokenizer(home))
@@ -99,7 +104,7 @@ def _encoder_card(source: CardSource, layout: ModelLayout) -> ModelCard:
         card,
         task=task,
         head=override_prompts(head, card.prompts, card.default_prompt),
-        token_heads=read_token_heads(files, source.tensors, encoder, task),
+        token_heads=token_heads,
         pair_types=_pair_types(encoder, layout),
     )
 
@@ -156,14 +161,16 @@ def _graph_card(source: CardSource, layout: ModelLayout, graph: BundledOnnx) -> 
     with suppress(ModelError):  # no family: what config.json says in general is all there is
         encoder = replace(encoder, max_tokens=families.describe(home).max_tokens)
     task, head = Task.EMBED, None
+    token_heads = () if graph.weights is None else (graph_weights(home, encoder),)
     if graph.rows is None:
-        pipeline = resolve_pipeline(files, encoder, layout, settings)
+        first_token = pools_first_token(files, layout, token_heads)
+        pipeline = resolve_pipeline(encoder, layout, settings, first_token=first_token)
     elif graph.rows_are == "dense":
         # Poolings and dense modules are in the graph; normalising twice changes nothing.
         sized = replace(encoder, hidden_size=graph.width or 0)
         first = None if modules.pooling is None else modules.pooling[:1]
         pooled = replace(layout, modules=replace(modules, pooling=first, dense=()))
-        pipeline = resolve_pipeline(files, sized, pooled, settings)
+        pipeline = resolve_pipeline(sized, pooled, settings)
     else:
         task, head = read_graph_head(home, encoder, layout, settings.task, graph.width or 0)
         pipeline = resolve_rows_pipeline(graph.width or 0, settings, layout)
@@ -171,7 +178,7 @@ def _graph_card(source: CardSource, layout: ModelLayout, graph: BundledOnnx) -> 
         _card(source, layout, encoder, pipeline, read_tokenizer(home)),
         task=task,
         head=head,
-        token_heads=() if graph.weights is None else (graph_weights(home, encoder),),
+        token_heads=token_heads,
         body=graph,
         pair_types=_pair_types(encoder, layout),
     )
@@ -187,7 +194,7 @@ def _static_card(source: CardSource, layout: ModelLayout, table: StaticTable) ->
         raise ConfigError(f"model.pooling: a static embedding model has the mean, not {settings.pooling}")
     modules = replace(layout.modules, pooling=(Pooling.MEAN,), transformer=layout.modules.static or "")
     layout = replace(layout, modules=modules, max_length=table.max_length, lowercase=False)
-    pipeline = resolve_pipeline(source.files, table.encoder, layout, settings)
+    pipeline = resolve_pipeline(table.encoder, layout, settings)
     if table.normalize is not None:
         pipeline = replace(pipeline, normalize=table.normalize)
     tokenizer = source.files.at(layout.modules.transformer).file(TOKENIZER_FILE)
