@@ -26,6 +26,7 @@ from tests.runtime.engines.jina_cases import build_jina
 from tests.support.models import tiny
 
 CLASSIFIER, MASKED_LM = "ForSequenceClassification", "ForMaskedLM"
+TOKEN_CLASSIFIER = "ForTokenClassification"
 VOCABULARY = 97
 SHAPE = {
     "vocab_size": VOCABULARY,
@@ -57,13 +58,13 @@ DECODER = SHAPE | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim
 WINDOW = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}
 GEMMA = DECODER | {"sliding_window": 6, "sliding_window_pattern": 2}
 
-# Token ids of one text to the logits: (1, labels), or (tokens, vocabulary).
+# Token ids of one text to the logits: (1, labels), (tokens, vocabulary) or (tokens, 1).
 Logits = Callable[[Int32Array], FloatArray]
 
 
 @dataclass(frozen=True, slots=True)
 class HeadCase:
-    """family: of the class, without the part for the head. outputs: labels, or the size of the vocabulary.
+    """family: of the class, without the part for the head. outputs: columns of the logits.
     save: saves the model into the folder and returns the reference; the settings are laid over those of the row."""
 
     name: str
@@ -118,6 +119,8 @@ def _of_jina(folder: Path, family: str, kind: str, settings: dict[str, Any]) -> 
             "classifier.weight": matrix(labels, JINA_HIDDEN),
             "classifier.bias": matrix(labels),
         }
+    elif kind == TOKEN_CLASSIFIER:
+        head = {"classifier.weight": matrix(1, JINA_HIDDEN), "classifier.bias": matrix(1)}
     else:
         head = {
             "cls.predictions.transform.dense.weight": matrix(JINA_HIDDEN, JINA_HIDDEN),
@@ -137,6 +140,8 @@ def _of_jina(folder: Path, family: str, kind: str, settings: dict[str, Any]) -> 
         if kind == CLASSIFIER:
             pooled = functional.linear(hidden[:1], *list(head.values())[:2]).tanh()
             return functional.linear(pooled, *list(head.values())[2:]).numpy()
+        if kind == TOKEN_CLASSIFIER:
+            return functional.linear(hidden, *head.values()).numpy()
         dense, dense_bias, weight, bias, decoder_bias = head.values()
         inner = functional.gelu(functional.linear(hidden, dense, dense_bias))
         eps = settings.get("eps", 1e-12)
@@ -156,18 +161,19 @@ ORACLES = {"New": _of_new, "JinaBert": _of_jina}
 
 def _rows(kind: str) -> Callable[..., HeadCase]:
     def row(family: str, shape: dict[str, Any], note: str, **settings: Any) -> HeadCase:
-        outputs = settings.get("num_labels", 2) if kind == CLASSIFIER else VOCABULARY
+        columns = {CLASSIFIER: settings.get("num_labels", 2), MASKED_LM: VOCABULARY, TOKEN_CLASSIFIER: 1}
+        labels = {"num_labels": 1} if kind == TOKEN_CLASSIFIER else {}
         oracle = ORACLES.get(family, _of_transformers)
 
         def save(folder: Path, changes: dict[str, Any]) -> Logits:
-            return oracle(folder, family, kind, shape | settings | changes)
+            return oracle(folder, family, kind, shape | labels | settings | changes)
 
-        return HeadCase(f"{family}, {note}", family, outputs, save)
+        return HeadCase(f"{family}, {note}", family, columns[kind], save)
 
     return row
 
 
-classifier, masked_lm = _rows(CLASSIFIER), _rows(MASKED_LM)
+classifier, masked_lm, token_classifier = map(_rows, (CLASSIFIER, MASKED_LM, TOKEN_CLASSIFIER))
 
 CLASSIFIERS = (
     classifier("Bert", SHAPE, "one label", num_labels=1),
@@ -274,4 +280,28 @@ MASKED_LMS = (
     masked_lm("JinaBert", {}, "three heads"),
     masked_lm("JinaBert", {}, "six heads, relu gate", heads=6, feed_forward="reglu"),
     masked_lm("JinaBert", {}, "one head, large epsilon", heads=1, eps=0.1),
+)
+TOKEN_CLASSIFIERS = (
+    token_classifier("Bert", SHAPE, "odd heads"),
+    token_classifier("Bert", SHAPE, "one layer, one type", num_hidden_layers=1, type_vocab_size=1),
+    token_classifier("Roberta", ROBERTA, "odd heads"),
+    token_classifier("XLMRoberta", ROBERTA, "nine heads", num_attention_heads=9),
+    token_classifier("Camembert", ROBERTA, "relu", hidden_act="relu"),
+    token_classifier("DistilBert", DISTILBERT, "odd heads"),
+    token_classifier("MPNet", ROBERTA, "odd heads"),
+    token_classifier("ModernBert", SHAPE, "windows", local_attention=10),
+    token_classifier(
+        "ModernBert", SHAPE, "all biases, silu", classifier_bias=True, classifier_activation="silu"
+    ),
+    token_classifier("DebertaV2", DEBERTA, "both position terms"),
+    token_classifier("Gte", SHAPE, "odd heads"),
+    token_classifier("Gte", SHAPE, "nine heads, two types", num_attention_heads=9, type_vocab_size=2),
+    token_classifier("New", SHAPE, "odd heads"),
+    token_classifier("New", SHAPE, "nine heads, relu", num_attention_heads=9, hidden_act="relu"),
+    token_classifier("NomicBert", SHAPE, "odd heads"),
+    token_classifier("JinaBert", {}, "three heads"),
+    token_classifier("Qwen2", SHAPE, "bidirectional", num_key_value_heads=1, is_causal=False),
+    token_classifier("Qwen3", DECODER, "grouped heads"),
+    token_classifier("Llama", DECODER, "grouped heads"),
+    token_classifier("Mistral", DECODER, "window", sliding_window=6),
 )

@@ -5,7 +5,6 @@ FlagEmbedding itself does not import beside transformers 5: `tests/oracles` runs
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model.pipeline import Pooling
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_runner import card_of, greatest, runner_of
+from tests.runtime.pipelines.folders import write_modules
 from tests.support.models import tiny
 from tests.support.tiny_tokenizers import WORDS, xlm_roberta_tokenizer
 from tests.support.tolerances import FP32_MAX_ABS_DIFF, NEIGHBOUR_MAX_ABS_DIFF
@@ -155,14 +155,7 @@ def test_special_tokens_are_dropped_from_the_weights_also_where_the_tokenizers_o
 
 
 def test_modules_say_the_dense_vector_where_they_are_written(first: M3) -> None:
-    (first.folder / "1_Pooling").mkdir()
-    (first.folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
-    kinds = {"Transformer": "", "Pooling": "1_Pooling"}
-    modules = [
-        {"idx": number, "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for number, (kind, path) in enumerate(kinds.items())
-    ]
-    (first.folder / "modules.json").write_text(json.dumps(modules))
+    write_modules(first.folder, pooling_mode="mean")
     card = card_of(first.folder)
     assert (card.pipeline.pooling, card.pipeline.normalize) == ((Pooling.MEAN,), False)
     assert card.outputs == ALL | Output.HIDDEN

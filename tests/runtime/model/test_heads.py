@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model import families
 from embedserve_runtime.model.folder import read_model
@@ -58,7 +59,8 @@ def read(
             )
         (folder / "modules.json").write_text(json.dumps(listed))
     files = read_model(folder)
-    return read_head(files, families.describe(files), read_layout(files, read_entries(files)), asked)
+    settings = ModelSettings.model_validate({"source": str(folder), "task": asked})
+    return read_head(files, families.describe(files), read_layout(files, read_entries(files)), settings)
 
 
 def classifier(folder: Path, config: Config, cross_encoder: Config | None = None) -> ClassifierHead:
@@ -168,7 +170,13 @@ TASKS: dict[str, tuple[list[str] | None, str, tuple[str, ...], Task]] = {
     "a masked LM, asked for sparse vectors": (["BertForMaskedLM"], "sparse", (), Task.SPARSE),
     "modules that pool": (["BertForSequenceClassification"], "auto", (POOLING,), Task.EMBED),
     "a module that makes sparse vectors": (["BertForMaskedLM"], "auto", (SPLADE,), Task.SPARSE),
-    "asked to embed": (["BertForTokenClassification"], "embed", (), Task.EMBED),
+    "asked to embed": (["BertForQuestionAnswering"], "embed", (), Task.EMBED),
+    "weights of tokens beside dense vectors": (
+        ["BertModel", "BertForTokenClassification"],
+        "auto",
+        (),
+        Task.EMBED,
+    ),
 }
 
 
@@ -184,10 +192,10 @@ def test_the_task_is_what_is_asked_for_or_what_the_files_say(
 # Each is config.json, what is asked for, the error, and a part of its message.
 REFUSED: dict[str, tuple[Config, str, type[EmbedserveError], str]] = {
     "another head": (
-        {"architectures": ["BertForTokenClassification"]},
+        {"architectures": ["BertForQuestionAnswering"]},
         "auto",
         UnsupportedArchitecture,
-        "Token",
+        "BertForQuestionAnswering",
     ),
     "an unknown classifier": (
         {"architectures": ["ElectraForSequenceClassification"]},

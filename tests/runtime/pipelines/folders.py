@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,3 +70,15 @@ def finished(card: ModelCard, vectors: FloatArray) -> FloatArray:
     """card: of the way that the texts took."""
     vectors = vectors[:, : card.pipeline.dimensions]
     return np.ascontiguousarray(normalize(vectors) if card.pipeline.normalize else vectors)
+
+
+def write_modules(folder: Path, **pooling: object) -> None:
+    """Write modules.json with Transformer and Pooling, as sentence-transformers does. pooling: keys of its file."""
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    kinds = {"Transformer": "", "Pooling": "1_Pooling"}
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for number, (kind, path) in enumerate(kinds.items())
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))

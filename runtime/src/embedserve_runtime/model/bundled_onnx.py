@@ -22,7 +22,7 @@ from embedserve_runtime.model.canonical import NOT_HASHED
 from embedserve_runtime.model.files import FileModel, ModelFiles
 from embedserve_runtime.model.heads.description import LexicalHead
 from embedserve_runtime.model.onnx_file import Element, Value, read_declaration
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, parse_tokenizer, special_tokens, token_ids
+from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, parse_tokenizer, read_placeholder_ids
 from embedserve_runtime.store.manifest import file_sha256
 
 # In this order; of other files one alone is taken, several must be chosen from.
@@ -32,7 +32,6 @@ CACHE_PREFIX = "past_key_values."
 HIDDEN_NAMES = ("last_hidden_state", "token_embeddings", "hidden_states")
 ROW_NAMES = ("sentence_embedding",)
 LOGITS = "logits"
-SPECIAL_TOKENS = ("bos_token", "cls_token", "eos_token", "pad_token", "sep_token", "unk_token")
 # Tokens of a text where neither config.json nor the tokenizer's files bound them.
 DEFAULT_LENGTH = 512
 
@@ -236,14 +235,7 @@ def _weights(outputs: Sequence[Value]) -> str | None:
 
 def graph_weights(home: ModelFiles, encoder: Encoder) -> LexicalHead:
     """What is made of the weights of a graph: those of special tokens are dropped. Raises ModelInvalid."""
-    ids = token_ids(home)
-    named = special_tokens(home, SPECIAL_TOKENS)
-    dropped = sorted({ids[token] for token in named.values() if token in ids})
-    if not dropped:
-        raise ModelInvalid(
-            f"{home.path / 'tokenizer_config.json'}: names no special tokens, whose weights are dropped"
-        )
-    return LexicalHead((), tuple(dropped), encoder.embeddings.vocabulary)
+    return LexicalHead((), read_placeholder_ids(home), encoder.embeddings.vocabulary)
 
 
 def _is_for_logits(by_name: Mapping[str, Value]) -> bool:

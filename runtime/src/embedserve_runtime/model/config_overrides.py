@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.errors import ConfigError, ModelInvalid
+from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
-from embedserve_runtime.model.files import ModelFiles
-from embedserve_runtime.model.heads import bge_m3
-from embedserve_runtime.model.modules import ModelLayout
+from embedserve_runtime.model.modules import ModelLayout, Modules
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
 
 
@@ -24,12 +22,18 @@ def resolve_prompts(layout: ModelLayout, settings: ModelSettings) -> tuple[dict[
 
 
 def resolve_pipeline(
-    files: ModelFiles, encoder: Encoder, layout: ModelLayout, settings: ModelSettings
+    encoder: Encoder, layout: ModelLayout, settings: ModelSettings, *, first_token: bool = False
 ) -> Pipeline:
+    """Return the pipeline of dense vectors. first_token: see `heads.reading.pools_first_token`.
+
+    Raises ModelInvalid, UnsupportedArchitecture or ConfigError.
+    """
     modules = layout.modules
-    usual, normalize = (Pooling.MEAN,), modules.normalize
-    if bge_m3.is_bge_m3(files) and not modules.written:
-        usual, normalize = (Pooling.CLS,), True  # as FlagEmbedding, which writes no modules.json
+    takes_first = first_token and not modules.written
+    if modules.pooling is None and settings.pooling == "auto":
+        _check_unwritten_pooling(encoder, modules, takes_first=takes_first)
+    usual = (Pooling.CLS,) if takes_first else (Pooling.MEAN,)
+    normalize = modules.normalize or takes_first
     poolings = modules.pooling or usual if settings.pooling == "auto" else (Pooling(settings.pooling),)
     size = encoder.hidden_size * len(poolings)
     for layer in modules.dense:
@@ -48,6 +52,20 @@ def resolve_pipeline(
         full_dimensions=size,
         include_prompt=modules.include_prompt,
     )
+
+
+def _check_unwritten_pooling(encoder: Encoder, modules: Modules, *, takes_first: bool) -> None:
+    """Raise ConfigError or UnsupportedArchitecture where no file says how to pool and the usual way would be wrong."""
+    if modules.splade is not None:
+        raise ConfigError(
+            "model.outputs: the modules of the model say how sparse vectors are pooled and not how dense ones are; set "
+            "model.pooling"
+        )
+    if takes_first and any(layer.attention.causal for layer in encoder.layers):
+        raise UnsupportedArchitecture(
+            f"a {encoder.family} model's first token sees no other, and there is no modules.json that says how to "
+            "pool; set model.pooling"
+        )
 
 
 def resolve_rows_pipeline(width: int, settings: ModelSettings, layout: ModelLayout) -> Pipeline:

@@ -37,11 +37,13 @@ from embedserve_runtime.model.heads.description import (
     Head,
     MultiVectorHead,
     Task,
+    TokenHead,
     head_outputs,
 )
 from embedserve_runtime.model.heads.late_interaction import late_layout
 from embedserve_runtime.model.heads.reading import (
     override_prompts,
+    pools_first_token,
     read_graph_head,
     read_head,
     read_token_heads,
@@ -94,12 +96,16 @@ def _encoder_card(source: CardSource, layout: ModelLayout) -> ModelCard:
     files, settings = source.files, source.settings
     home = files.at(layout.modules.transformer)
     encoder = families.describe(home)
-    task, head = read_head(files, encoder, layout, settings.task)
+    task, head = read_head(files, encoder, layout, settings)
     _check_transformer(layout.transformer, head, settings.task)
+    token_heads: tuple[TokenHead, ...] = ()
+    if task is Task.EMBED:
+        token_heads = read_token_heads(files, source.tensors, encoder, layout, settings)
     if isinstance(head, MultiVectorHead) and head.interaction is not None:
         layout = late_layout(layout, head.interaction)
     if head is None:
-        pipeline = resolve_pipeline(files, encoder, layout, settings)
+        first_token = pools_first_token(files, layout, token_heads)
+        pipeline = resolve_pipeline(encoder, layout, settings, first_token=first_token)
     else:
         pipeline = resolve_rows_pipeline(head_outputs(head), settings, layout)
     card = _card(source, layout, encoder, pipeline, read_tokenizer(home))
@@ -107,7 +113,7 @@ def _encoder_card(source: CardSource, layout: ModelLayout) -> ModelCard:
         card,
         task=task,
         head=override_prompts(head, card.prompts, card.default_prompt),
-        token_heads=read_token_heads(files, source.tensors, encoder, task),
+        token_heads=token_heads,
         pair_types=_pair_types(encoder, layout),
     )
 
@@ -182,14 +188,16 @@ def _graph_card(source: CardSource, layout: ModelLayout, graph: BundledOnnx) -> 
     with suppress(ModelError):  # no family: what config.json says in general is all there is
         encoder = replace(encoder, max_tokens=families.describe(home).max_tokens)
     task, head = Task.EMBED, None
+    token_heads = () if graph.weights is None else (graph_weights(home, encoder),)
     if graph.rows is None:
-        pipeline = resolve_pipeline(files, encoder, layout, settings)
+        first_token = pools_first_token(files, layout, token_heads)
+        pipeline = resolve_pipeline(encoder, layout, settings, first_token=first_token)
     elif graph.rows_are == "dense":
         # Poolings and dense modules are in the graph; normalising twice changes nothing.
         sized = replace(encoder, hidden_size=graph.width or 0)
         first = None if modules.pooling is None else modules.pooling[:1]
         pooled = replace(layout, modules=replace(modules, pooling=first, dense=()))
-        pipeline = resolve_pipeline(files, sized, pooled, settings)
+        pipeline = resolve_pipeline(sized, pooled, settings)
     else:
         task, head = read_graph_head(home, encoder, layout, settings.task, graph.width or 0)
         pipeline = resolve_rows_pipeline(graph.width or 0, settings, layout)
@@ -198,7 +206,7 @@ def _graph_card(source: CardSource, layout: ModelLayout, graph: BundledOnnx) -> 
         _card(source, layout, encoder, pipeline, read_tokenizer(home)),
         task=task,
         head=head,
-        token_heads=() if graph.weights is None else (graph_weights(home, encoder),),
+        token_heads=token_heads,
         body=graph,
         pair_types=_pair_types(encoder, layout),
     )
@@ -214,7 +222,7 @@ def _static_card(source: CardSource, layout: ModelLayout, table: StaticTable) ->
         raise ConfigError(f"model.pooling: a static embedding model has the mean, not {settings.pooling}")
     modules = replace(layout.modules, pooling=(Pooling.MEAN,), transformer=layout.modules.static or "")
     layout = replace(layout, modules=modules, max_length=table.max_length, transformer=TransformerModule())
-    pipeline = resolve_pipeline(source.files, table.encoder, layout, settings)
+    pipeline = resolve_pipeline(table.encoder, layout, settings)
     if table.normalize is not None:
         pipeline = replace(pipeline, normalize=table.normalize)
     tokenizer = source.files.at(layout.modules.transformer).file(TOKENIZER_FILE)

@@ -13,9 +13,24 @@ from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
 TOKENIZER_FILE = "tokenizer.json"
 
 
+# Special tokens that stand for nothing in a text, and how they are written where the tokenizer's files do not name
+# them. A mask is none of them: it stands for a word.
+PLACEHOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "bos_token": ("<s>",),
+        "cls_token": ("[CLS]", "<s>"),
+        "eos_token": ("</s>",),
+        "pad_token": ("[PAD]", "<pad>"),
+        "sep_token": ("[SEP]", "</s>"),
+        "unk_token": ("[UNK]", "<unk>"),
+    }
+)
+
+
 class _AddedToken(FileModel):
     id: int
     content: str
+    special: bool = False
 
 
 class _Model(FileModel):
@@ -66,6 +81,24 @@ def special_tokens(files: ModelFiles, names: Sequence[str]) -> Mapping[str, str]
             if token is not None:
                 found[name] = token if isinstance(token, str) else token.content
     return MappingProxyType(found)
+
+
+def read_placeholder_ids(files: ModelFiles) -> tuple[int, ...]:
+    """Return the ids, ascending, of the special tokens that stand for nothing in a text: those around it, padding and
+    the unknown token. files: the encoder's. Raises ModelInvalid where the tokenizer has none."""
+    ids = token_ids(files)
+    added = {
+        token.content for token in files.parse(TOKENIZER_FILE, _TokenizerFile).added_tokens if token.special
+    }
+    named = special_tokens(files, [*PLACEHOLDERS])
+    usual = {token for name, tokens in PLACEHOLDERS.items() if name not in named for token in tokens}
+    found = sorted({ids[token] for token in {*named.values(), *(usual & added)} if token in ids})
+    if not found:
+        raise ModelInvalid(
+            f"{files.path / TOKENIZER_FILE}: has no special tokens, whose lexical weights are dropped; name them in "
+            "tokenizer_config.json"
+        )
+    return tuple(found)
 
 
 def token_ids(files: ModelFiles) -> Mapping[str, int]:

@@ -11,14 +11,11 @@ from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.heads.description import HeadLayer, LexicalHead, MultiVectorHead, TokenHead
 from embedserve_runtime.model.tensors import ModelTensors
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, special_tokens, token_ids
+from embedserve_runtime.model.vocabulary import read_placeholder_ids
 
 SPARSE_FILE = "sparse_linear.pt"
 COLBERT_FILE = "colbert_linear.pt"
 FILES = (SPARSE_FILE, COLBERT_FILE)
-
-# Tokens without a lexical weight, and what XLM-R's tokenizer calls them where its files do not say so.
-DROPPED = {"cls_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 
 
 def is_bge_m3(files: ModelFiles) -> bool:
@@ -34,7 +31,7 @@ def token_heads(files: ModelFiles, tensors: ModelTensors, encoder: Encoder) -> t
             raise ModelInvalid(
                 f"{files.path / SPARSE_FILE}: gives {layer.out_features} weights a token, expected 1"
             )
-        heads.append(LexicalHead((layer,), _read_dropped_tokens(files), encoder.embeddings.vocabulary))
+        heads.append(LexicalHead((layer,), read_placeholder_ids(files), encoder.embeddings.vocabulary))
     if COLBERT_FILE in files:
         heads.append(
             MultiVectorHead((_layer(files, tensors, COLBERT_FILE, encoder),), normalize=True, skipped=1)
@@ -55,15 +52,3 @@ def _layer(files: ModelFiles, tensors: ModelTensors, name: str, encoder: Encoder
             f"{path}: weight has shape {list(shape)}, the encoder gives {encoder.hidden_size} features"
         )
     return HeadLayer(shape[1], shape[0], ("weight",), ("bias",), file=name)
-
-
-def _read_dropped_tokens(files: ModelFiles) -> tuple[int, ...]:
-    ids = token_ids(files)
-    named = {**DROPPED, **special_tokens(files, [*DROPPED])}
-    contents = [named[name] for name in DROPPED]
-    missing = [content for content in contents if content not in ids]
-    if missing:
-        raise ModelInvalid(
-            f"{files.path / TOKENIZER_FILE}: lacks {', '.join(missing)}, whose lexical weights are dropped"
-        )
-    return tuple(sorted({ids[content] for content in contents}))

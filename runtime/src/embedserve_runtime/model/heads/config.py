@@ -37,6 +37,8 @@ class HeadConfig(FileModel):
     classifier_activation: str = "gelu"
     classifier_pooling: str = "cls"
     decoder_bias: bool = True
+    # Token classifiers of decoders
+    token_classification_bias: bool = True
     # DeBERTa-v2
     pooler_hidden_act: str = "gelu"
     pooler_hidden_size: int | None = None
@@ -44,6 +46,10 @@ class HeadConfig(FileModel):
     # Cross-encoders: sentence-transformers from 4 on, and before.
     sentence_transformers: SentenceTransformersConfig | None = None
     sbert_ce_default_activation_function: str | None = None
+
+    def find_architecture(self, suffix: str) -> str | None:
+        """Return the first class of `architectures` with that end of its name; None where there is none."""
+        return next((name for name in self.architectures or [] if name.endswith(suffix)), None)
 
 
 @dataclass(frozen=True, slots=True)

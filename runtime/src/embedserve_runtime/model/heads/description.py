@@ -136,10 +136,10 @@ class SparseHead:
 
 @dataclass(frozen=True, slots=True)
 class LexicalHead:
-    """A weight for each token, max(0, layer); of a token that occurs several times, the largest.
+    """A weight for each token, max(0, logit); of a token that occurs several times, the largest.
 
-    dropped: token ids that get none. vocabulary: how many token ids there are. layers: one, or none where a graph
-    gives the weights.
+    dropped: token ids that get none. vocabulary: how many token ids there are. layers: on every token, of which the
+    last gives one logit; none where a graph gives the logits.
     """
 
     layers: tuple[HeadLayer, ...]
@@ -210,7 +210,7 @@ class MultiVectorHead:
 
 # In the place of pooling; beside it.
 Head = ClassifierHead | SparseHead | MultiVectorHead
-TokenHead = LexicalHead | MultiVectorHead
+TokenHead = LexicalHead | SparseHead | MultiVectorHead
 
 
 def head_outputs(head: Head) -> int:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
+from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.files import ModelFiles
-from embedserve_runtime.model.heads import bge_m3, causal, classifiers
+from embedserve_runtime.model.heads import bge_m3, causal, classifiers, masked_lm, token_classifiers
 from embedserve_runtime.model.heads.causal import causal_head
 from embedserve_runtime.model.heads.classifiers import classifier_head
-from embedserve_runtime.model.heads.config import HeadSource
+from embedserve_runtime.model.heads.config import HeadConfig, HeadSource
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
+    LexicalHead,
     MultiVectorHead,
     SparseHead,
     SparsePooling,
@@ -23,14 +25,14 @@ from embedserve_runtime.model.heads.description import (
     TokenHead,
 )
 from embedserve_runtime.model.heads.late_interaction import read_multi_vector_head, with_prompts
-from embedserve_runtime.model.heads.masked_lm import masked_lm_layers
 from embedserve_runtime.model.modules import ModelLayout
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.model.tensors import ModelTensors
 
+log = logging.getLogger(__name__)
+
 # Heads that transformers has and that give neither vectors nor scores of a text.
 OTHER_HEADS = (
-    "ForTokenClassification",
     "ForQuestionAnswering",
     "ForMultipleChoice",
     "ForNextSentencePrediction",
@@ -38,15 +40,17 @@ OTHER_HEADS = (
 
 
 def read_head(
-    files: ModelFiles, encoder: Encoder, layout: ModelLayout, asked: str
+    files: ModelFiles, encoder: Encoder, layout: ModelLayout, settings: ModelSettings
 ) -> tuple[Task, Head | None]:
-    """The task and its head, None for dense vectors. asked: `model.task`, a task or "auto".
+    """The task and its head, None for dense vectors. What comes beside dense vectors is read by `read_token_heads`.
 
     Raises ModelError (naming file and head), or ConfigError when the folder is not for the task that is asked for.
     """
     source = HeadSource.of(files.at(layout.modules.transformer), encoder)
-    architectures = source.config.architectures or []
-    task = _detect_architecture(source.path, architectures, layout) if asked == "auto" else asked
+    asked = settings.task
+    task = _detect_task(source, layout) if asked == "auto" else asked
+    if task == Task.SPARSE and "dense" in settings.outputs:
+        task = Task.EMBED
     if task == Task.EMBED:
         if layout.modules.token_dense:
             raise ConfigError(
@@ -56,8 +60,13 @@ def read_head(
     if task == Task.MULTI_VECTOR:
         return Task.MULTI_VECTOR, read_multi_vector_head(files, encoder, layout)
     if task == Task.SPARSE:
-        return Task.SPARSE, _read_sparse_head(source, architectures, layout)
-    return _classifier(source, architectures, layout, asked)
+        if bge_m3.is_bge_m3(files) or source.config.find_architecture(token_classifiers.SUFFIX):
+            raise ConfigError(
+                f"model.task: sparse is for models that give sparse vectors alone, {files.path} gives them beside "
+                "dense ones; set it to auto"
+            )
+        return Task.SPARSE, _read_sparse_head(source, layout)
+    return _classifier(source, layout, asked)
 
 
 def read_graph_head(
@@ -79,10 +88,55 @@ def _task(asked: str, labels: int) -> Task:
 
 
 def read_token_heads(
-    files: ModelFiles, tensors: ModelTensors, encoder: Encoder, task: Task
+    files: ModelFiles, tensors: ModelTensors, encoder: Encoder, layout: ModelLayout, settings: ModelSettings
 ) -> tuple[TokenHead, ...]:
     """What the model makes of each token beside dense vectors. Raises ModelError."""
-    return bge_m3.token_heads(files, tensors, encoder) if task is Task.EMBED else ()
+    source = HeadSource.of(files.at(layout.modules.transformer), encoder)
+    heads = [
+        *bge_m3.token_heads(files, tensors, encoder),
+        *_read_token_weights(source, tensors, layout, settings),
+    ]
+    if "sparse" in settings.outputs and source.config.find_architecture(masked_lm.SUFFIX) is not None:
+        heads.append(_read_sparse_head(source, layout))
+    if sum(isinstance(head, LexicalHead | SparseHead) for head in heads) > 1:
+        raise UnsupportedArchitecture(
+            f"{source.path}: more than one head of {files.path} gives sparse vectors"
+        )
+    return tuple(heads)
+
+
+def _read_token_weights(
+    source: HeadSource, tensors: ModelTensors, layout: ModelLayout, settings: ModelSettings
+) -> list[TokenHead]:
+    """Read the head of a token classifier with one label; none where the encoder alone is served.
+
+    Raises UnsupportedArchitecture where a head cannot be served and nothing says that the encoder alone is meant.
+    """
+    found = source.config.find_architecture(token_classifiers.SUFFIX)
+    if found is None:
+        return []
+    labels = token_classifiers.count_labels(source.config, tensors.checkpoint(layout.modules.transformer))
+    reason = token_classifiers.why_not_weights(found, labels)
+    if reason is None:
+        return [token_classifiers.token_classifier_head(source, found)]
+    if settings.task == "auto" and layout.modules.pooling is None:
+        raise UnsupportedArchitecture(
+            f"{source.path}: the head of {found} is not supported: {reason}; set model.task to embed to serve its "
+            "encoder alone"
+        )
+    log.warning("the encoder is served without its head", extra={"head": found, "reason": reason})
+    return []
+
+
+def pools_first_token(files: ModelFiles, layout: ModelLayout, heads: Sequence[TokenHead]) -> bool:
+    """Return whether the model's authors take the first token's state, normalised, for the dense vector where no
+    modules.json says how to pool. heads: what is made of each token."""
+    config = files.at(layout.modules.transformer).parse_if_there("config.json", HeadConfig, HeadConfig())
+    return (
+        bge_m3.is_bge_m3(files)
+        or any(isinstance(head, LexicalHead) for head in heads)
+        or token_classifiers.weighs_tokens(config)
+    )
 
 
 def override_prompts(
@@ -96,7 +150,7 @@ def override_prompts(
     return head
 
 
-def _detect_architecture(path: Path, architectures: Sequence[str], layout: ModelLayout) -> str:
+def _detect_task(source: HeadSource, layout: ModelLayout) -> str:
     """A task, "classify" also for rerankers. What the modules say counts more than the name of the checkpoint's class:
     many embedding models were saved from a model with a head."""
     if layout.modules.splade is not None:
@@ -107,22 +161,20 @@ def _detect_architecture(path: Path, architectures: Sequence[str], layout: Model
         return Task.MULTI_VECTOR
     if layout.modules.logit_score is not None:
         return Task.RERANK
-    if _of_kind(architectures, classifiers.SUFFIX):
+    if source.config.find_architecture(classifiers.SUFFIX):
         return Task.CLASSIFY
     for kind in OTHER_HEADS:
-        if found := _of_kind(architectures, kind):
+        if found := source.config.find_architecture(kind):
             raise UnsupportedArchitecture(
-                f"{path}: the head of {found} is not supported; set model.task to embed to serve its encoder alone"
+                f"{source.path}: the head of {found} is not supported; set model.task to embed to serve its encoder "
+                "alone"
             )
     return Task.EMBED
 
 
-def _of_kind(architectures: Sequence[str], suffix: str) -> str | None:
-    return next((name for name in architectures if name.endswith(suffix)), None)
-
-
-def _read_sparse_head(source: HeadSource, architectures: Sequence[str], layout: ModelLayout) -> SparseHead:
-    layers = masked_lm_layers(source, architectures[0] if architectures else "")
+def _read_sparse_head(source: HeadSource, layout: ModelLayout) -> SparseHead:
+    found = source.config.find_architecture(masked_lm.SUFFIX)
+    layers = masked_lm.masked_lm_layers(source, found or next(iter(source.config.architectures or []), ""))
     splade = layout.modules.splade
     if splade is None:
         return SparseHead(layers, SparsePooling.MAX)
@@ -131,17 +183,15 @@ def _read_sparse_head(source: HeadSource, architectures: Sequence[str], layout: 
     )
 
 
-def _classifier(
-    source: HeadSource, architectures: Sequence[str], layout: ModelLayout, asked: str
-) -> tuple[Task, ClassifierHead]:
-    architecture = _of_kind(architectures, classifiers.SUFFIX)
-    causal_model = _of_kind(architectures, causal.SUFFIX)
+def _classifier(source: HeadSource, layout: ModelLayout, asked: str) -> tuple[Task, ClassifierHead]:
+    architecture = source.config.find_architecture(classifiers.SUFFIX)
+    causal_model = source.config.find_architecture(causal.SUFFIX)
     if architecture is not None:
         head = classifier_head(source, architecture, layout.activation)
     elif causal_model is not None and asked != Task.CLASSIFY:
         head = causal_head(source, causal_model, layout.modules.logit_score, layout.activation)
     else:
-        named = ", ".join(architectures) or "no architecture"
+        named = ", ".join(source.config.architectures or []) or "no architecture"
         raise ConfigError(
             f"model.task: {asked} needs a model for sequence classification, {source.path} has {named}"
         )

@@ -1,0 +1,96 @@
+"""Token classifiers with one label, whose logits are weights of a text's tokens beside its dense vector: from
+`architectures` of config.json to the layers.
+
+Sources: the `...ForTokenClassification` classes of transformers, and for "New" and "JinaBert" the code beside their
+checkpoints. What is made of the logits, and that the dense vector is the first token's state, normalised: the script
+beside the checkpoint of Alibaba-NLP/gte-multilingual-base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from embedserve_runtime.model.checkpoint import Checkpoint
+from embedserve_runtime.model.heads.classifiers import modernbert_head
+from embedserve_runtime.model.heads.config import HeadConfig, HeadSource, layer
+from embedserve_runtime.model.heads.description import HeadLayer, LexicalHead
+from embedserve_runtime.model.vocabulary import read_placeholder_ids
+
+SUFFIX = "ForTokenClassification"
+Layers = tuple[HeadLayer, ...]
+
+
+def _classifier(source: HeadSource) -> Layers:
+    return (layer(source.hidden, 1, "classifier"),)
+
+
+def _modernbert(source: HeadSource) -> Layers:
+    return modernbert_head(source), *_classifier(source)
+
+
+def _decoder(source: HeadSource) -> Layers:
+    return (layer(source.hidden, 1, "score", bias=source.config.token_classification_bias),)
+
+
+TOKEN_CLASSIFIERS: Mapping[str, Callable[[HeadSource], Layers]] = MappingProxyType(
+    {
+        "Bert": _classifier,
+        "Camembert": _classifier,
+        "DebertaV2": _classifier,
+        "DistilBert": _classifier,
+        "Gte": _classifier,
+        "JinaBert": _classifier,
+        "Llama": _decoder,
+        "MPNet": _classifier,
+        "Mistral": _decoder,
+        "ModernBert": _modernbert,
+        "New": _classifier,
+        "NomicBert": _classifier,
+        "Qwen2": _decoder,
+        "Qwen3": _decoder,
+        "Roberta": _classifier,
+        "XLMRoberta": _classifier,
+    }
+)
+
+
+# The last layer's weight, a row for each label.
+WEIGHTS = ("classifier.weight", "score.weight")
+
+
+def weighs_tokens(config: HeadConfig) -> bool:
+    """Return whether config.json names a token classifier with one label."""
+    return config.find_architecture(SUFFIX) is not None and _count_named_labels(config) == 1
+
+
+def count_labels(config: HeadConfig, checkpoint: Checkpoint) -> int:
+    """Return how many labels config.json names; where it names none, how many the checkpoint's classifier has, else
+    transformers' default, 2."""
+    named = _count_named_labels(config)
+    if named is not None:
+        return named
+    stored = next((name for name in WEIGHTS if name in checkpoint.names), None)
+    return 2 if stored is None else len(checkpoint.raw(stored))
+
+
+def _count_named_labels(config: HeadConfig) -> int | None:
+    return config.num_labels if config.id2label is None else len(config.id2label)
+
+
+def why_not_weights(architecture: str, labels: int) -> str | None:
+    """What keeps the logits of a class from being weights of tokens; None where nothing does."""
+    if labels != 1:
+        return f"it has {labels} labels, and only that with one, which weighs tokens, is served"
+    if architecture.removesuffix(SUFFIX) not in TOKEN_CLASSIFIERS:
+        return f"known are {', '.join(f'{name}{SUFFIX}' for name in TOKEN_CLASSIFIERS)}"
+    return None
+
+
+def token_classifier_head(source: HeadSource, architecture: str) -> LexicalHead:
+    """Read the head of a class whose logits are weights of tokens. Raises ModelInvalid."""
+    return LexicalHead(
+        TOKEN_CLASSIFIERS[architecture.removesuffix(SUFFIX)](source),
+        read_placeholder_ids(source.files),
+        source.encoder.embeddings.vocabulary,
+    )
