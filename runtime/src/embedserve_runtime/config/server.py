@@ -65,8 +65,8 @@ class ServerSettings(SettingsGroup):
     )
     openai_token_ids: bool = Field(
         default=False,
-        description="Take arrays of token ids on `/v1/embeddings`. Clients send those of OpenAI's own tokenizers there, "
-        "which are other words in this model's vocabulary; the other routes take ids in any case.",
+        description="Take arrays of token ids on `/v1/embeddings`. Clients send those of OpenAI's own tokenizers "
+        "there, which are other words in this model's vocabulary; the other routes take ids in any case.",
     )
     http_workers: WorkerCount | Literal["auto"] = Field(
         default=1,
