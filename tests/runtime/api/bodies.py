@@ -27,7 +27,6 @@ SPACE = "vs2-0123456789abcdef0123"
 MINIMAL: dict[type[ApiModel], dict[str, Any]] = {
     tei.EmbedBody: {"inputs": "a"},
     tei.TokensBody: {"inputs": "a"},
-    tei.RerankBody: {"query": "a", "texts": ["b"]},
     tei.PredictBody: {"inputs": "a"},
     tei.SimilarityBody: {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
     tei.TokenizeBody: {"inputs": "a"},
@@ -35,7 +34,7 @@ MINIMAL: dict[type[ApiModel], dict[str, Any]] = {
     tei.VertexBody: {"instances": []},
     openai.EmbeddingsBody: {"input": "a"},
     cohere.CohereBody: {},
-    ranking.RankBody: {"query": "a", "documents": ["b"]},
+    ranking.RankBody: {"query": "a"},
     native.EncodeBody: {"inputs": "a"},
     score.ScoreBody: {"query": "a", "documents": ["b"]},
     probes.CurrentBody: {"vector_space": SPACE},

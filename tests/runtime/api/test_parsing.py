@@ -43,8 +43,8 @@ INPUT = "a text or an array of token ids"
             {"truncation_direction": "Up"},
             "`truncation_direction` must be 'Left', 'left', 'Right' or 'right' (got \"Up\")",
         ),
-        (tei.RerankBody, {"texts": "a"}, '`texts` must be a list (got "a")'),
-        (tei.RerankBody, {"texts": ["a", 1, 2, 3]}, "`texts.1` must be a text (got 1)"),
+        (ranking.RankBody, {"texts": "a"}, '`texts` must be a list (got "a")'),
+        (ranking.RankBody, {"texts": ["a", 1, 2, 3]}, "`texts.1` must be a text (got 1)"),
         (
             tei.PredictBody,
             {"inputs": ["a", 1]},
@@ -67,6 +67,11 @@ INPUT = "a text or an array of token ids"
         (cohere.CohereBody, {"output_dimension": 0}, "`output_dimension` must be at least 1 (got 0)"),
         (
             ranking.RankBody,
+            {"rank_fields": "a"},
+            '`rank_fields` must be a list (got "a")',
+        ),
+        (
+            ranking.RankBody,
             {"documents": "a"},
             '`documents` must be a list of texts and objects with a `text` (got "a")',
         ),
@@ -75,7 +80,6 @@ INPUT = "a text or an array of token ids"
             {"documents": ["a", 5]},
             "`documents.1` must be a text or an object with a `text` (got 5)",
         ),
-        (ranking.RankBody, {"documents": [{"title": "a"}]}, "`documents.0.text` is missing"),
         (ranking.RankBody, {"top_n": 0}, "`top_n` must be at least 1 (got 0)"),
         (
             native.EncodeBody,
@@ -111,8 +115,8 @@ INPUT = "a text or an array of token ids"
         (
             tei.EmbedBody,
             {"truncate": 1, "prompt_name": 2, "normalize": 3, "dimensions": "x", "inputs": 5},
-            f"`inputs` must be {INPUTS} (got 5); `truncate` must be true or false (got 1); "
-            "`prompt_name` must be a text (got 2); and 2 more",
+            f"`prompt_name` must be a text (got 2); `inputs` must be {INPUTS} (got 5); "
+            "`truncate` must be true or false (got 1); and 2 more",
         ),
     ],
 )

@@ -143,7 +143,7 @@ OPENAI = [
 async def test_openai_embeddings(
     body: dict[str, Any], want_rows: FloatArray, want_tokens: int, encoding_format: str | None
 ) -> None:
-    async with bench() as server:
+    async with bench(openai_token_ids=True) as server:
         answer = await server.client.post("/v1/embeddings", json=body | {"encoding_format": encoding_format})
     assert answer.status_code == 200, answer.text
     content = answer.json()
@@ -163,7 +163,7 @@ async def test_openai_embeddings(
 async def test_an_answer_too_large_for_one_piece_is_the_same(path: str) -> None:
     card = card_of(dimensions=1_024)
     run = mean_of_ids(1_024)
-    async with bench(run, card=card) as server:
+    async with bench(run, card=card, openai_token_ids=True) as server:
         field = "inputs" if path == "/embed" else "input"
         answer = await server.client.post(path, json={field: [[5, i % 20] for i in range(300)]})
     content = answer.json()
@@ -260,7 +260,8 @@ async def test_errors_say_the_cause_and_the_server_goes_on(
 ) -> None:
     field = b"inputs" if path == "/embed" else b"input"
     memory = RequestMemory(max_body_bytes=4_096, max_pending_bytes=2**20)
-    async with bench(batching=BatchingSettings(max_client_batch_size=4), memory=memory) as server:
+    batching = BatchingSettings(max_client_batch_size=4)
+    async with bench(batching=batching, memory=memory, openai_token_ids=True) as server:
         answer = await server.client.post(path, content=body.replace(b"FIELD", field), headers=headers)
         after = await server.client.post(path, json={field.decode(): "hello"})
     assert answer.status_code == want_status, answer.text

@@ -151,8 +151,8 @@ def test_examples_are_taken_by_their_models(model: type[ApiModel]) -> None:
     ("answer", "content"),
     [
         (cohere.CohereEmbeddings(floats=[[0.5, 1.0]], int8=[[1]]), '{"float":[[0.5,1.0]],"int8":[[1]]}'),
-        (tei.RankItem(index=1, score=0.5), '{"index":1,"score":0.5}'),
-        (tei.RankItem(index=1, score=0.5, text="é/\u2028"), '{"index":1,"score":0.5,"text":"é/\u2028"}'),
+        (ranking.RankItem(index=1, score=0.5), '{"index":1,"score":0.5}'),
+        (ranking.RankItem(index=1, score=0.5, text="é/\u2028"), '{"index":1,"score":0.5,"text":"é/\u2028"}'),
         (
             tei.TokenItem(id=101, text="[CLS]", special=True, start=None, stop=None),
             '{"id":101,"text":"[CLS]","special":true,"start":null,"stop":null}',

@@ -12,7 +12,14 @@ from tokenizers import processors
 from transformers import BertConfig, BertForSequenceClassification
 
 from embedserve_runtime.engines.base import Tokens, TokenSequence
-from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput, ModelInvalid
+from embedserve_runtime.errors import (
+    BatchTooLarge,
+    ConfigError,
+    EmptyInput,
+    InputTooLong,
+    InvalidInput,
+    ModelInvalid,
+)
 from embedserve_runtime.tokenizing import (
     MAX_SEQUENTIAL_CHARACTERS,
     MAX_SLICE_TEXTS,
@@ -20,6 +27,7 @@ from embedserve_runtime.tokenizing import (
     TextTokenizer,
     TruncationRules,
 )
+from embedserve_runtime.tokenizing.truncation import second_first
 from tests.runtime.serve_kit import VOCABULARY, tiny_wordpiece
 from tests.runtime.tokenizing.kinds import KINDS, ODD, SCRIPTS, ours, transformers_of
 from tests.support.models import tiny
@@ -201,3 +209,19 @@ def test_a_template_that_repeats_a_text_is_refused() -> None:
 def test_a_limit_without_room_for_two_texts_is_a_wrong_setting() -> None:
     with pytest.raises(ConfigError, match="max_length 4 leaves no room for two texts"):
         ours("minilm", 4).require_pairs()
+
+
+def test_a_long_first_text_before_many_is_refused_before_the_second_texts_are_read() -> None:
+    tokenizer = TextTokenizer(tiny_wordpiece(), 32, len(VOCABULARY))
+    with pytest.raises(BatchTooLarge, match="at least 2300 tokens; one request may have 2000"):
+        tokenizer.encode_pairs([("hello " * 20, "\ud800")] * 100, CUT, max_total=2_000)
+
+
+@given(first=st.integers(0, 50), second=st.integers(0, 50), room=st.integers(2, 30), least=st.integers(1, 40))
+def test_the_second_text_is_cut_first_and_keeps_its_least(
+    first: int, second: int, room: int, least: int
+) -> None:
+    kept_first, kept_second = second_first(first, second, room, least)
+    assert kept_first + kept_second == min(first + second, room)
+    assert kept_second >= min(second, least, room // 2)
+    assert kept_first == first or kept_second == min(second, least, room // 2)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
+from embedserve_runtime.api.inputs import agree
 from embedserve_runtime.api.schemas.base import EmbeddingType
 from embedserve_runtime.api.schemas.openai import EmbeddingsBody
-from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.heads.quantization import Precision
 from embedserve_runtime.tokenizing import Side
-
-T = TypeVar("T")
 
 PRECISIONS: Mapping[EmbeddingType, Precision] = {
     "float": Precision.FLOAT32,
@@ -42,7 +40,7 @@ def read_embedding_options(body: EmbeddingsBody) -> EmbeddingOptions:
     """Read the options of a body. Raises InvalidInput where two of its fields contradict each other."""
     if body.model_fields_set <= _COMMON_FIELDS:
         return EmbeddingOptions(body.dimensions, body.encoding_format == "base64")
-    kind: EmbeddingType | None = _agree(
+    kind: EmbeddingType | None = agree(
         embedding_type=body.embedding_type[0]
         if isinstance(body.embedding_type, list)
         else body.embedding_type,
@@ -50,14 +48,14 @@ def read_embedding_options(body: EmbeddingsBody) -> EmbeddingOptions:
         output_dtype=body.output_dtype,
     )
     max_tokens = body.truncate_prompt_tokens
-    truncate = _agree(
+    truncate = agree(
         truncate=body.truncate != "NONE" if isinstance(body.truncate, str) else body.truncate,
         truncation=body.truncation,
         truncate_prompt_tokens=None if max_tokens is None else True,
     )
-    normalize = _agree(normalized=body.normalized, normalize=body.normalize)
+    normalize = agree(normalized=body.normalized, normalize=body.normalize)
     return EmbeddingOptions(
-        dimensions=_agree(dimensions=body.dimensions, output_dimension=body.output_dimension),
+        dimensions=agree(dimensions=body.dimensions, output_dimension=body.output_dimension),
         as_base64="base64" in (kind, body.encoding_format),
         precision=PRECISIONS[kind or "float"],
         truncate=truncate,
@@ -65,13 +63,3 @@ def read_embedding_options(body: EmbeddingsBody) -> EmbeddingOptions:
         max_tokens=None if max_tokens == -1 else max_tokens,
         normalize=normalize is not False,
     )
-
-
-def _agree(**given: T | None) -> T | None:
-    """Return the value of fields with the same meaning; None where none of them is set. Raises InvalidInput."""
-    said = {field: value for field, value in given.items() if value is not None}
-    (first, value), *others = said.items() or ((None, None),)
-    for field, other in others:
-        if other != value:
-            raise InvalidInput(f"`{first}` and `{field}` mean the same and differ; leave one out")
-    return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from embedserve_runtime.api.context import RequestContext
 from embedserve_runtime.api.errors import WrongShape
@@ -12,6 +12,8 @@ from embedserve_runtime.api.input_types import InputWord, split_model_name
 from embedserve_runtime.api.responses import VECTOR_SPACE
 from embedserve_runtime.errors import InvalidInput, VectorSpaceMismatch
 from embedserve_runtime.tokenizing import Input, Side
+
+T = TypeVar("T")
 
 SPACE_SUFFIX = re.compile(r"@(vs[12]-[^@]*)\Z")
 """The end of a request's `model` that names the vector space which the client requires:
@@ -121,3 +123,14 @@ def record_inputs(context: RequestContext, count: int, *, is_batch: bool) -> Non
 def truncation_side(direction: str | None) -> Side:
     """Return the side on which texts are truncated; None means right, as in TEI."""
     return "left" if direction in ("Left", "left") else "right"
+
+
+def agree(**given: T | None) -> T | None:
+    """Return the value of fields with the same meaning; None where none of them is set. Raises InvalidInput where they
+    differ."""
+    said = {field: value for field, value in given.items() if value is not None}
+    (first, value), *others = said.items() or ((None, None),)
+    for field, other in others:
+        if other != value:
+            raise InvalidInput(f"`{first}` and `{field}` mean the same and differ; leave one out")
+    return value

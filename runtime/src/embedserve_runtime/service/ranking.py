@@ -27,10 +27,10 @@ async def rank(service: EmbeddingService, query: ScoreQuery) -> ScoreResult:
     service.check_count(len(pairs))
     if query.instruction is not None:
         raise InvalidInput("this model takes no instruction")
+    if query.query_tokens is not None or query.document_tokens is not None:
+        pairs = await service.shorten(pairs, query.query_tokens, query.document_tokens)
     queries = [*dict.fromkeys(pair.first for pair in pairs)]
     documents = [pair.second for pair in pairs]
-    if query.document_tokens is not None:
-        documents = await service.shorten(documents, query.document_tokens)
     embedded_queries, embedded_documents = await run_concurrently(
         service.embed(_embed_query(queries, "query", query)),
         service.embed(_embed_query(documents, "document", query)),

@@ -50,6 +50,8 @@ MAX_INLINE_BYTES = 4 * 131_072
 MAX_LISTED_CHARACTERS = 1_000_000
 # The library tokenizes in parallel; the second thread keeps a small request from waiting for a large one.
 TOKENIZER_THREADS = 2
+# Tokens of a document that stay where a request with token budgets has a query that leaves no room for them.
+MIN_DOCUMENT_TOKENS = 64
 OUTPUT_NAMES = {
     Output.DENSE: "dense vectors",
     Output.LOGITS: "scores",
@@ -160,9 +162,11 @@ class EmbeddingService:
             lambda: tokenizer.tokenize(texts, prompt, add_special_tokens=add_special_tokens)
         )
 
-    async def shorten(self, texts: Sequence[str], tokens: int) -> list[str]:
-        """The beginning of each text that its first `tokens` tokens cover."""
-        return await self.run_in_thread(self._tokenizer.shorten, texts, tokens)
+    async def shorten(
+        self, pairs: Sequence[Pair], query_tokens: int | None, document_tokens: int | None
+    ) -> list[Pair]:
+        """Cut the texts of pairs to so many tokens; None leaves them."""
+        return await self.run_in_thread(shorten_pairs, self._tokenizer, pairs, query_tokens, document_tokens)
 
     async def decode(
         self, sequences: Sequence[list[int]], role: Role | None, *, skip_special_tokens: bool
@@ -295,12 +299,15 @@ class EmbeddingService:
         rules = self._truncation_rules(query)
         texts = [item for item in query.items if isinstance(item, str)]
         pairs = [item for item in query.items if isinstance(item, Pair)]
-        if query.document_tokens is not None:
-            shortened = self._tokenizer.shorten([pair.second for pair in pairs], query.document_tokens)
-            pairs = [Pair(pair.first, second) for pair, second in zip(pairs, shortened, strict=True)]
+        if query.query_tokens is not None or query.document_tokens is not None:
+            pairs = shorten_pairs(self._tokenizer, pairs, query.query_tokens, query.document_tokens)
+            rules = TruncationRules(rules.truncate, rules.side, min_second=MIN_DOCUMENT_TOKENS)
         encoded_texts = iter(self._tokenizer.encode(texts, "", rules))
+        max_total = self.dispatcher.limits.queue_tokens
         encoded_pairs = iter(
-            self._tokenizer.encode_pairs(pairs, rules, prompt=query.instruction or "") if pairs else ()
+            self._tokenizer.encode_pairs(pairs, rules, prompt=query.instruction or "", max_total=max_total)
+            if pairs
+            else ()
         )
         return [next(encoded_texts if isinstance(item, str) else encoded_pairs) for item in query.items]
 
@@ -347,6 +354,19 @@ class EmbeddingService:
 
     async def run_in_thread(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+
+def shorten_pairs(
+    tokenizer: TextTokenizer, pairs: Sequence[Pair], query_tokens: int | None, document_tokens: int | None
+) -> list[Pair]:
+    """Cut the texts of pairs to so many tokens; None leaves them."""
+    queries = [*dict.fromkeys(pair.first for pair in pairs)]
+    shortened = queries if query_tokens is None else tokenizer.shorten(queries, query_tokens)
+    known = dict(zip(queries, shortened, strict=True))
+    documents = [pair.second for pair in pairs]
+    if document_tokens is not None:
+        documents = tokenizer.shorten(documents, document_tokens)
+    return [Pair(known[pair.first], document) for pair, document in zip(pairs, documents, strict=True)]
 
 
 def _check_listing_size(inputs: Sequence[Input]) -> None:

@@ -106,7 +106,8 @@ class ScoreQuery(Struct, frozen=True):
 
     ranks: whether the second text of each pair is ranked, which needs a model with one label.
     raw: whether logits are returned as the model gives them. instruction: for a reranker that takes one; None for the
-    model's own. document_tokens: the number of tokens to which second texts are truncated first.
+    model's own. query_tokens, document_tokens: the numbers of tokens to which first and second texts are truncated
+    first; with either, a pair that is still too long loses tokens of its second text before those of its first.
     truncate, side, vector_space, timeout: the same as in `EmbedQuery`.
     """
 
@@ -116,6 +117,7 @@ class ScoreQuery(Struct, frozen=True):
     truncate: bool | None = None
     side: Side | None = None
     instruction: str | None = None
+    query_tokens: int | None = None
     document_tokens: int | None = None
     vector_space: str | None = None
     timeout: float | None = None

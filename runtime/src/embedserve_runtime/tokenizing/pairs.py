@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from embedserve_runtime.engines.base import Tokens
-from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong
+from embedserve_runtime.errors import BatchTooLarge, ConfigError, EmptyInput, InputTooLong
 from embedserve_runtime.tokenizing.backend import TokenizedText, TokenizerBackend, split_into_slices
 from embedserve_runtime.tokenizing.tokenizer_json import read_pair_template
-from embedserve_runtime.tokenizing.truncation import TruncationRules, longest_first, truncate_ids
+from embedserve_runtime.tokenizing.truncation import (
+    TruncationRules,
+    longest_first,
+    second_first,
+    truncate_ids,
+)
 
 Pair = tuple[str, str]
+
+
+def check_total(pairs: Sequence[Pair], tokens: Mapping[str, int], max_total: int | None) -> None:
+    """Raise BatchTooLarge where the pairs have more than `max_total` tokens whatever their second texts are.
+
+    tokens: how many each pair with this first text has at least. A long query before each of many documents is refused
+    here before a sequence is built for each.
+    """
+    if max_total is None:
+        return
+    total = sum(tokens[first] for first, _ in pairs)
+    if total > max_total:
+        longest = max(tokens.values())
+        raise BatchTooLarge(
+            f"{len(pairs)} pairs, the first text of which takes up to {longest} tokens in each, have at least {total} "
+            f"tokens; one request may have {max_total}. Send fewer texts at a time, or a shorter query"
+        )
 
 
 def check_not_empty(pairs: Sequence[Pair]) -> None:
@@ -44,29 +66,34 @@ class PairEncoder:
             number for segment in segments if segment.text is None for number in segment.ids.tolist()
         )
 
-    def encode(self, pairs: Sequence[Pair], prompt: str, rules: TruncationRules) -> list[Tokens]:
+    def encode(
+        self, pairs: Sequence[Pair], prompt: str, rules: TruncationRules, max_total: int | None = None
+    ) -> list[Tokens]:
         """Encode each pair, with the prompt before its first text. Equal first texts are tokenized once.
 
-        Raises EmptyInput, InputTooLong, InvalidInput, the first two naming the pair.
+        max_total: the tokens that all pairs may have together. Raises EmptyInput, InputTooLong, InvalidInput, the first
+        two naming the pair, and BatchTooLarge.
         """
         check_not_empty(pairs)
         return [
             self._join(index, pair, tokenized, rules)
-            for index, (pair, tokenized) in enumerate(self._tokenize(pairs, prompt, rules))
+            for index, (pair, tokenized) in enumerate(self._tokenize(pairs, prompt, rules, max_total))
         ]
 
     def _tokenize(
-        self, pairs: Sequence[Pair], prompt: str, rules: TruncationRules
+        self, pairs: Sequence[Pair], prompt: str, rules: TruncationRules, max_total: int | None
     ) -> Iterator[tuple[Pair, tuple[TokenizedText, TokenizedText]]]:
         side = rules.side if rules.truncate else "right"
-        known: dict[str, TokenizedText] = {}
+        texts = [*dict.fromkeys(first for first, _ in pairs)]
+        firsts = self._backend.tokenize_texts([prompt + text for text in texts], self._room, side)
+        known = dict(zip(texts, firsts, strict=True))
+        special_tokens = self._template.special_tokens
+        least = {text: special_tokens + min(first.count, self._room) for text, first in known.items()}
+        check_total(pairs, least, max_total)
         for pair_slice in split_into_slices(pairs, lambda pair: len(pair[0]) + len(pair[1])):
-            prompted = [(prompt + first, second) for first, second in pair_slice]
-            new = [first for first in dict.fromkeys(first for first, _ in prompted) if first not in known]
-            known.update(zip(new, self._backend.tokenize_texts(new, self._room, side), strict=True))
-            seconds = self._backend.tokenize_texts([second for _, second in prompted], self._room, side)
-            for pair, second in zip(prompted, seconds, strict=True):
-                yield pair, (known[pair[0]], second)
+            seconds = self._backend.tokenize_texts([second for _, second in pair_slice], self._room, side)
+            for pair, second in zip(pair_slice, seconds, strict=True):
+                yield (prompt + pair[0], pair[1]), (known[pair[0]], second)
 
     def _join(
         self, index: int, pair: Pair, tokenized: tuple[TokenizedText, TokenizedText], rules: TruncationRules
@@ -79,7 +106,11 @@ class PairEncoder:
                 f"input {index} has {least}{count + self._template.special_tokens} tokens and the model takes at "
                 f"most {self._max_length}; shorten it or set `truncate` to true"
             )
-        lengths = longest_first(*self._find_lengths(pair, tokenized), self._room)
+        lengths = (
+            longest_first(*self._find_lengths(pair, tokenized), self._room)
+            if rules.min_second is None
+            else second_first(first.count, second.count, self._room, rules.min_second)
+        )
         texts = (
             truncate_ids(first.ids, lengths[0], rules.side),
             truncate_ids(second.ids, lengths[1], rules.side),

@@ -20,7 +20,7 @@ from embedserve_runtime.tokenizing.backend import (
     TokenizerBackend,
     split_into_slices,
 )
-from embedserve_runtime.tokenizing.pairs import Pair, check_not_empty
+from embedserve_runtime.tokenizing.pairs import Pair, check_not_empty, check_total
 from embedserve_runtime.tokenizing.truncation import TruncationRules, truncate_ids
 
 _PLACEHOLDERS = re.compile(r"\{(instruction|query|document)\}")
@@ -40,6 +40,11 @@ class _FilledTemplate:
     tail: Int32Array
     room: int
     prefix_tokens: int
+
+    @property
+    def least_tokens(self) -> int:
+        """The tokens of a sequence beside those of the document."""
+        return len(self.head) + self.prefix_tokens + len(self.tail)
 
 
 class TemplateEncoder:
@@ -67,20 +72,27 @@ class TemplateEncoder:
             raise ConfigError(f"max_length {max_length} leaves no room beside the template")
 
     def encode(
-        self, pairs: Sequence[Pair], rules: TruncationRules, *, instruction: str = ""
+        self,
+        pairs: Sequence[Pair],
+        rules: TruncationRules,
+        *,
+        instruction: str = "",
+        max_total: int | None = None,
     ) -> list[Int32Array]:
         """Encode each pair of query and document into a sequence; only the document is truncated.
 
-        Raises EmptyInput and InputTooLong, naming the pair, and InvalidInput.
+        max_total: the tokens that all pairs may have together. Raises EmptyInput and InputTooLong, naming the pair,
+        InvalidInput and BatchTooLarge.
         """
         check_not_empty(pairs)
         options = EncodeOptions(self._max_length, from_left=not rules.truncate or rules.side == "right")
         templates: dict[str, _FilledTemplate] = {}
+        for index, (query, _) in enumerate(pairs):
+            if query not in templates:
+                templates[query] = self._fill_or_refuse(index, query, instruction)
+        check_total(pairs, {query: filled.least_tokens for query, filled in templates.items()}, max_total)
         sequences: list[Int32Array] = []
         for piece in split_into_slices(pairs, lambda pair: len(instruction) + len(pair[0]) + len(pair[1])):
-            for index, (query, _) in enumerate(piece, len(sequences)):
-                if query not in templates:
-                    templates[query] = self._fill_or_refuse(index, query, instruction)
             texts = [templates[query].prefix + document for query, document in piece]
             parts = self._backend.encode_parts(texts, options)
             for (query, _), text, part in zip(piece, texts, parts, strict=True):

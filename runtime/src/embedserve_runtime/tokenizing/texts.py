@@ -187,20 +187,28 @@ class TextTokenizer:
         return sequences
 
     def encode_pairs(
-        self, pairs: Sequence[tuple[str, str]], rules: TruncationRules, *, prompt: str = ""
+        self,
+        pairs: Sequence[tuple[str, str]],
+        rules: TruncationRules,
+        *,
+        prompt: str = "",
+        max_total: int | None = None,
     ) -> list[Tokens]:
         """Encode each pair as transformers' fast tokenizers do with `truncation=True`, with token types where the
         encoder takes them. The prompt goes before the first text, as in sentence-transformers' CrossEncoder; a model
-        with a prompt template takes it as the instruction instead of its own.
+        with a prompt template takes it as the instruction instead of its own. max_total: the tokens that all pairs may
+        have together.
 
-        Raises EmptyInput, InputTooLong, InvalidInput, the first two naming the pair; ConfigError and ModelInvalid as
-        `require_pairs` does.
+        Raises EmptyInput, InputTooLong, InvalidInput, the first two naming the pair; BatchTooLarge; ConfigError and
+        ModelInvalid as `require_pairs` does.
         """
         if self._template_encoder is not None:
             encoder, instruction = self._template_encoder
-            sequences: list[Tokens] = [*encoder.encode(pairs, rules, instruction=prompt or instruction)]
+            sequences: list[Tokens] = [
+                *encoder.encode(pairs, rules, instruction=prompt or instruction, max_total=max_total)
+            ]
         else:
-            sequences = self._pair_encoder.encode(pairs, prompt, rules)
+            sequences = self._pair_encoder.encode(pairs, prompt, rules, max_total)
         self._rows.check_texts(sequences)
         return sequences
 

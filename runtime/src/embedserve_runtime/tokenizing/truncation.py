@@ -15,11 +15,14 @@ class TruncationRules(Struct, frozen=True):
     """Says what happens to inputs longer than the model takes: they are refused, or truncated on one side.
 
     max_tokens: takes the place of the model's length for single texts where it is lower.
+    min_second: for pairs: only the second text is truncated as long as so many of its tokens stay; None truncates the
+    longer text first.
     """
 
     truncate: bool
     side: Side = "right"
     max_tokens: int | None = None
+    min_second: int | None = None
 
 
 def truncate_ids(ids: Int32Array, length: int, side: Side) -> Int32Array:
@@ -38,3 +41,13 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
         return first, second
     short = min(first, second, room // 2)
     return (room - short, short) if first > second else (short, room - short)
+
+
+def second_first(first: int, second: int, room: int, min_second: int) -> tuple[int, int]:
+    """Return how many tokens of each text of a pair stay, together at most `room`.
+
+    The second text is cut first. Where fewer than `min_second` of its tokens would stay, or fewer than half of the room
+    if that is less, the first is cut for them.
+    """
+    kept = max(min(second, room - first), min(second, min_second, room // 2))
+    return min(first, room - kept), kept

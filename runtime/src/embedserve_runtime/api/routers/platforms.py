@@ -1,7 +1,7 @@
 """The routes that platforms call, which say nothing of the task: `POST /`, `/invocations`, `/vertex`.
 
 The model and the shape of the body decide. An `inputs` object with a `source_sentence` is a similarity; among Vertex's
-instances, one with `query` and `texts` is ranked; else the model does what it is for.
+instances, one with `query` and `texts` or `documents` is ranked; else the model does what it is for.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from embedserve_runtime.api.inputs import record_inputs, request_options
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import BytesResponse, vector_space_header
 from embedserve_runtime.api.routers.error_docs import error_responses
-from embedserve_runtime.api.routers.tei import answer_similarity, run_task
+from embedserve_runtime.api.routers.rank_task import rank_task
+from embedserve_runtime.api.routers.tei import answer_similarity
 from embedserve_runtime.api.routers.tei_tasks import (
-    TeiTask,
+    Task,
     embed_task,
     predict_task,
-    rerank_task,
+    run_task,
     sparse_task,
 )
 from embedserve_runtime.api.schemas.parsing import read_python
+from embedserve_runtime.api.schemas.ranking import RankBody
 from embedserve_runtime.api.schemas.tei import (
     EmbedBody,
     ErrorBody,
     PlatformBody,
     PredictBody,
-    RerankBody,
     SimilarityBody,
     TokensBody,
     VertexBody,
@@ -81,10 +82,10 @@ async def vertex(request: Request, body: VertexBody) -> Response:
     )
 
 
-def _choose_task(context: RequestContext, card: ModelCard, content: Any, where: str = "") -> TeiTask:
+def _choose_task(context: RequestContext, card: ModelCard, content: Any, where: str = "") -> Task:
     """Choose the model's main task, or a ranking where the body is one. Raises WrongShape."""
     if card.main_output in (Output.LOGITS, Output.MULTI_VECTOR) and _is_ranking(content):
-        return rerank_task(context, read_python(RerankBody, content, where))
+        return rank_task(context, read_python(RankBody, content, where))
     if card.main_output is Output.LOGITS:
         return predict_task(context, read_python(PredictBody, content, where))
     if card.main_output is Output.SPARSE:
@@ -93,14 +94,14 @@ def _choose_task(context: RequestContext, card: ModelCard, content: Any, where: 
 
 
 def _is_ranking(content: Any) -> bool:
-    return isinstance(content, dict) and "query" in content and "texts" in content
+    return isinstance(content, dict) and "query" in content and ("texts" in content or "documents" in content)
 
 
 async def _build_tasks(
     context: RequestContext, service: EmbeddingService, instances: Sequence[Any]
-) -> list[TeiTask]:
+) -> list[Task]:
     """Build the task of each instance. Lets others have the event loop meanwhile."""
-    tasks: list[TeiTask] = []
+    tasks: list[Task] = []
     for index, content in enumerate(instances):
         if index % MAX_CONCURRENT_INSTANCES == 0:
             await asyncio.sleep(0)
@@ -110,13 +111,13 @@ async def _build_tasks(
 
 def _build_instance_task(
     context: RequestContext, service: EmbeddingService, index: int, content: Any
-) -> TeiTask:
+) -> Task:
     if _is_ranking(content):
         service.check_ranks()
     return _choose_task(context, service.card, content, f"instance {index}")
 
 
-async def _run_all(service: EmbeddingService, tasks: Sequence[TeiTask], seconds: float) -> list[bytes]:
+async def _run_all(service: EmbeddingService, tasks: Sequence[Task], seconds: float) -> list[bytes]:
     """Run the tasks, some at a time; the first failure cancels the others.
 
     seconds: the time for all of them together. Raises DeadlineExceeded.

@@ -26,11 +26,10 @@ from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import BytesResponse, result_response, vector_space_header
 from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.routers.tei_tasks import (
-    TeiTask,
     build_tokens_query,
     embed_task,
     predict_task,
-    rerank_task,
+    run_task,
     sparse_task,
 )
 from embedserve_runtime.api.schemas.base import to_json
@@ -45,8 +44,6 @@ from embedserve_runtime.api.schemas.tei import (
     ModelType,
     PredictBody,
     PredictItem,
-    RankItem,
-    RerankBody,
     SimilarityBody,
     SimilarityParameters,
     SparseItem,
@@ -80,11 +77,6 @@ async def embed_sparse(request: Request, body: TokensBody) -> Response:
     return await run_task(request, sparse_task(get_context(request), get_service(request).card, body))
 
 
-@router.post("/rerank", summary="Scores of texts for a query, the best first", response_model=list[RankItem])
-async def rerank(request: Request, body: RerankBody) -> Response:
-    return await run_task(request, rerank_task(get_context(request), body))
-
-
 @router.post(
     "/predict",
     summary="Labels with their scores; a list of lists for a batch",
@@ -92,13 +84,6 @@ async def rerank(request: Request, body: RerankBody) -> Response:
 )
 async def predict(request: Request, body: PredictBody) -> Response:
     return await run_task(request, predict_task(get_context(request), body))
-
-
-async def run_task(request: Request, task: TeiTask) -> Response:
-    """Run a task and create its answer. Raises any RequestError."""
-    service = get_service(request)
-    content, usage = await task.run(service)
-    return result_response(request, service, content, usage)
 
 
 @router.post(

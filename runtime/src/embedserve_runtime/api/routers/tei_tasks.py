@@ -1,16 +1,18 @@
-"""The tasks of TEI's API, independent of their path: embed, embed_sparse, rerank and predict.
+"""The tasks of TEI's API, independent of their path: embed, embed_sparse and predict.
 
 A task is created from a body first, so that a request with several can be refused before any of them runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import orjson
+from starlette.requests import Request
+from starlette.responses import Response
 
-from embedserve_runtime.api.context import RequestContext
+from embedserve_runtime.api.context import RequestContext, get_service
 from embedserve_runtime.api.encoding import (
     format_numbers,
     write_number_arrays,
@@ -20,9 +22,9 @@ from embedserve_runtime.api.encoding import (
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.input_types import read_input_prompt
 from embedserve_runtime.api.inputs import read_inputs, record_inputs, request_options, truncation_side
-from embedserve_runtime.api.schemas.tei import EmbedBody, PredictBody, RerankBody, TokensBody
+from embedserve_runtime.api.responses import result_response
+from embedserve_runtime.api.schemas.tei import EmbedBody, PredictBody, TokensBody
 from embedserve_runtime.engines.results import Output
-from embedserve_runtime.errors import EmptyInput
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.service import (
     EmbeddingService,
@@ -31,19 +33,25 @@ from embedserve_runtime.service import (
     ScoreQuery,
     ScoreResult,
     Usage,
-    rank,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class TeiTask:
+class Task:
     """A task. inputs: their number. run: returns the answer's JSON and its usage; raises any RequestError."""
 
     inputs: int
     run: Callable[[EmbeddingService], Awaitable[tuple[bytes, Usage]]]
 
 
-def embed_task(context: RequestContext, card: ModelCard, body: EmbedBody) -> TeiTask:
+async def run_task(request: Request, task: Task) -> Response:
+    """Run a task and create its answer. Raises any RequestError."""
+    service = get_service(request)
+    content, usage = await task.run(service)
+    return result_response(request, service, content, usage)
+
+
+def embed_task(context: RequestContext, card: ModelCard, body: EmbedBody) -> Task:
     options = request_options(context)
     prompt = read_input_prompt(card, body)
     query = EmbedQuery(
@@ -63,54 +71,42 @@ def embed_task(context: RequestContext, card: ModelCard, body: EmbedBody) -> Tei
         embedded = await service.embed(query)
         return await write_rows(embedded.dense, write_number_arrays), embedded.usage
 
-    return TeiTask(len(query.inputs), run)
+    return Task(len(query.inputs), run)
 
 
-def sparse_task(context: RequestContext, card: ModelCard, body: TokensBody) -> TeiTask:
+def sparse_task(context: RequestContext, card: ModelCard, body: TokensBody) -> Task:
     query = build_tokens_query(context, card, body, Output.SPARSE)
 
     async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
         embedded = await service.embed(query)
         return await write_sparse_items(embedded.sparse), embedded.usage
 
-    return TeiTask(len(query.inputs), run)
+    return Task(len(query.inputs), run)
 
 
-def rerank_task(context: RequestContext, body: RerankBody) -> TeiTask:
-    count = len(body.texts)
-    record_inputs(context, count, is_batch=True)
-    if not count:
-        raise EmptyInput("`texts` cannot be empty")
-
-    async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
-        service.check_room(count)  # before a pair is made for each text
-        query = _score_query(context, body, [Pair(body.query, text) for text in body.texts], ranks=True)
-        scored = await rank(service, query)
-        places = scored.rank_items()
-        items = (
-            b'{"index":%d,"score":%b%b}'
-            % (place, score, b',"text":' + orjson.dumps(body.texts[place]) if body.return_text else b"")
-            for place, score in zip(places.tolist(), format_numbers(scored.scores[places, 0]), strict=True)
-        )
-        return b"[" + b",".join(items) + b"]", scored.usage
-
-    return TeiTask(count, run)
-
-
-def predict_task(context: RequestContext, body: PredictBody) -> TeiTask:
+def predict_task(context: RequestContext, body: PredictBody) -> Task:
     inputs = body.inputs
     is_batch = isinstance(inputs, list) and not all(isinstance(item, str) for item in inputs)
     count = len(inputs) if is_batch else 1
     record_inputs(context, count, is_batch=is_batch)
+    options = request_options(context)
 
     async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
         service.check_room(count)
         items = [_read_item(item) for item in inputs] if is_batch else [_read_item(inputs)]
-        scored = await service.score(_score_query(context, body, items, ranks=False))
+        query = ScoreQuery(
+            items,
+            raw=bool(body.raw_scores),
+            truncate=body.truncate,
+            side=truncation_side(body.truncation_direction),
+            vector_space=options.vector_space,
+            timeout=options.timeout,
+        )
+        scored = await service.score(query)
         content = b",".join(_write_predictions(scored))
         return b"[" + content + b"]" if is_batch else content, scored.usage
 
-    return TeiTask(count, run)
+    return Task(count, run)
 
 
 def build_tokens_query(
@@ -129,21 +125,6 @@ def build_tokens_query(
         timeout=options.timeout,
         outputs=outputs,
         role=prompt.role,
-    )
-
-
-def _score_query(
-    context: RequestContext, body: RerankBody | PredictBody, items: Sequence[str | Pair], *, ranks: bool
-) -> ScoreQuery:
-    options = request_options(context)
-    return ScoreQuery(
-        items,
-        ranks=ranks,
-        raw=bool(body.raw_scores),
-        truncate=body.truncate,
-        side=truncation_side(body.truncation_direction),
-        vector_space=options.vector_space,
-        timeout=options.timeout,
     )
 
 

@@ -1,14 +1,15 @@
-"""Bodies of `POST /v1/rerank` and `/v2/rerank`, which Cohere, Jina and those who follow them share."""
+"""Bodies of `POST /rerank`, `/v1/rerank` and `/v2/rerank`: those of TEI, and of Cohere, Jina and who follows them."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from embedserve_runtime.api.schemas.base import (
     UNION_MEMBER,
     ApiModel,
+    Direction,
     ExpectedInput,
     FailFastList,
     Index,
@@ -16,53 +17,107 @@ from embedserve_runtime.api.schemas.base import (
     ModelName,
     Positive,
     Query,
+    RawScores,
     RequestId,
+    Truncate,
     is_none,
 )
 from embedserve_runtime.api.schemas.cohere import CohereVersion
+from embedserve_runtime.api.schemas.compatibility import done, ignored, refused
 
 
 class RankDocument(ApiModel):
-    """A document as an object; only its text is ranked."""
+    """A document as an object; its text is ranked, or the fields that `rank_fields` names."""
 
-    text: str = Field(description="The text that is ranked.", examples=["A list of numbers."])
+    model_config = ConfigDict(extra="allow")
+
+    text: str | None = Field(None, description="The text that is ranked.", examples=["A list of numbers."])
 
 
 class RankBody(ApiModel):
-    """Body of `POST /v1/rerank` and `POST /v2/rerank`."""
+    """Body of `POST /rerank`, `/v1/rerank` and `/v2/rerank`.
+
+    With `texts` the answer is TEI's, with `documents` it has Cohere's members and Jina's.
+    """
 
     query: Query
+    texts: Annotated[FailFastList[str] | None, done("TEI")] = Field(
+        None,
+        description="The texts to rank, for an answer as TEI gives it.",
+        examples=[["A list of numbers.", "A fruit."]],
+    )
     documents: Annotated[
         FailFastList[
             Annotated[
                 Annotated[str, UNION_MEMBER] | Annotated[RankDocument, UNION_MEMBER],
                 Field(union_mode="left_to_right"),
             ]
-        ],
+        ]
+        | None,
+        done("Cohere", "Jina", "Voyage"),
         ExpectedInput("a list of texts and objects with a `text`", "a text or an object with a `text`"),
         Field(
-            description="The documents to rank, as texts or as objects with a text.",
-            examples=[["A list of numbers.", {"text": "A fruit."}]],
+            description="The documents to rank, as texts or as objects with a text, instead of `texts`.",
+            examples=[None],
         ),
-    ]
+    ] = None
     model: ModelName = None
-    top_n: Positive | None = Field(None, description="How many of the best; null gives all.", examples=[3])
-    return_documents: bool | None = Field(
-        None, description="Give each result with its text.", examples=[True]
+    top_n: Annotated[Positive | None, done("Cohere", "Jina", "vLLM")] = Field(
+        None, description="How many of the best; null gives all.", examples=[3]
     )
-    max_tokens_per_doc: Positive | None = Field(
+    top_k: Annotated[Positive | None, done("Voyage")] = Field(
+        None, description="The same as `top_n`.", examples=[3]
+    )
+    return_documents: Annotated[bool | None, done("Cohere", "Jina", "Voyage")] = Field(
+        None, description="Give each result with its text; null means false.", examples=[True]
+    )
+    return_text: Annotated[bool | None, done("TEI")] = Field(
+        None, description="The same as `return_documents`.", examples=[True]
+    )
+    raw_scores: Annotated[RawScores, done("TEI")] = None
+    truncate: Annotated[Truncate, done("TEI")] = None
+    truncation: Annotated[bool | None, done("Voyage")] = Field(
+        None, description="The same as `truncate`.", examples=[True]
+    )
+    truncation_direction: Annotated[Direction, done("TEI")] = None
+    max_tokens_per_query: Annotated[Positive | None, done("Embedserve")] = Field(
+        None, description="The query is cut to so many tokens first.", examples=[256]
+    )
+    max_tokens_per_doc: Annotated[Positive | None, done("Cohere")] = Field(
         None, description="Documents are cut to so many tokens first.", examples=[512]
     )
-    max_chunks_per_doc: int | None = Field(
-        None, description="Refused: documents are not chunked.", examples=[None]
+    max_chunks_per_doc: Annotated[
+        Literal[1] | None,
+        refused("Cohere"),
+        ExpectedInput(
+            "1: a document is cut to what the model takes; use `max_tokens_per_doc`, or send the chunks as documents"
+        ),
+    ] = Field(None, description="Refused unless 1.", examples=[1])
+    rank_fields: Annotated[FailFastList[str] | None, done("Cohere")] = Field(
+        None,
+        description="The fields of documents that are ranked, in this order, each on a line; null means text.",
+        examples=[["text"]],
     )
-    rank_fields: FailFastList[str] | None = Field(
-        None, description="Only text is ranked.", examples=[["text"]]
-    )
-    instruction: str | None = Field(
+    instruction: Annotated[str | None, done("Embedserve")] = Field(
         None,
         description="What ranking means, for models whose template has a place for it.",
         examples=["Given a web search query, retrieve passages that answer it"],
+    )
+    priority: Annotated[int | None, ignored("Cohere", "vLLM")] = Field(
+        None, description="Accepted for compatibility; not used.", examples=[0]
+    )
+
+
+class RankItem(ApiModel):
+    """A text by its place in the request, with its score."""
+
+    index: Index
+    score: float = Field(description="How well the text answers the query.", examples=[0.98])
+    text: str | None = Field(
+        None,
+        exclude_if=is_none,
+        description="The text, with `return_text`.",
+        examples=["A list of numbers."],
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from embedserve_runtime.api.schemas.base import (
     ApiModel,
@@ -24,7 +24,12 @@ Numbers = list[float] | None
 
 
 class ScoreWeights(ApiModel):
-    """The measures to take, each with its weight. With weight 0 a measure is told and adds nothing."""
+    """The measures to take, each with its weight. With weight 0 a measure is told and adds nothing.
+
+    A weight for anything else would add nothing without a word, so it is refused.
+    """
+
+    model_config = ConfigDict(extra="forbid")
 
     dense: Weight = Field(
         None,

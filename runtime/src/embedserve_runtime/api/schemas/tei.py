@@ -14,11 +14,9 @@ from embedserve_runtime.api.schemas.base import (
     ErrorMessage,
     ExpectedInput,
     FailFastList,
-    Index,
     Inputs,
     InputTypeField,
     ModelId,
-    Query,
     RawScores,
     Truncate,
     TypedInputs,
@@ -45,21 +43,6 @@ class TokensBody(TypedInputs):
     inputs: Inputs
     truncate: Truncate = None
     truncation_direction: Direction = None
-
-
-class RerankBody(ApiModel):
-    """Body of `POST /rerank`."""
-
-    query: Query
-    texts: FailFastList[str] = Field(
-        description="The texts to rank.", examples=[["A list of numbers.", "A fruit."]]
-    )
-    truncate: Truncate = None
-    truncation_direction: Direction = None
-    raw_scores: RawScores = None
-    return_text: bool | None = Field(
-        None, description="Give each text back with its score; null means false.", examples=[True]
-    )
 
 
 class PredictBody(ApiModel):
@@ -199,19 +182,6 @@ class SparseItem(ApiModel):
 
     index: int = Field(description="Place in the vocabulary.", examples=[2054])
     value: float = Field(description="Weight of the entry.", examples=[1.25])
-
-
-class RankItem(ApiModel):
-    """A text by its place in the request, with its score."""
-
-    index: Index
-    score: float = Field(description="How well the text answers the query.", examples=[0.98])
-    text: str | None = Field(
-        None,
-        exclude_if=is_none,
-        description="The text, with `return_text`.",
-        examples=["A list of numbers."],
-    )
 
 
 class PredictItem(ApiModel):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from inspect import isclass
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails, from_json
@@ -79,6 +80,8 @@ def _describe_problem(
     first = errors[0]
     if first["type"] == "missing":
         return f"{name} is missing"
+    if first["type"] == "extra_forbidden":
+        return f"{name} is unknown: there are {', '.join(_find_fields(path[:-1], model))}"
     expected = _find_expected_input(path, model) or " or ".join(
         dict.fromkeys(map(_describe_expected, errors))
     )
@@ -98,6 +101,16 @@ def _find_expected_input(path: _Path, model: type[BaseModel]) -> str:
     if found is None or len(path) > 2:
         return ""
     return found.value if len(path) == 1 else found.item
+
+
+def _find_fields(path: _Path, model: type[BaseModel]) -> list[str]:
+    """Find the names of the fields of the model at a path."""
+    for step in path:
+        annotation = model.model_fields[str(step)].annotation
+        model = next(
+            one for one in (annotation, *get_args(annotation)) if isclass(one) and issubclass(one, BaseModel)
+        )
+    return [*model.model_fields]
 
 
 def _describe_expected(error: ErrorDetails) -> str:

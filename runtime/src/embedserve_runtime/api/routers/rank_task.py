@@ -1,0 +1,133 @@
+"""The task of ranking, independent of its path: the shape of the body decides the dialect of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import orjson
+
+from embedserve_runtime.api.context import RequestContext
+from embedserve_runtime.api.encoding import format_numbers
+from embedserve_runtime.api.errors import WrongShape
+from embedserve_runtime.api.inputs import agree, record_inputs, request_options, truncation_side
+from embedserve_runtime.api.routers.tei_tasks import Task
+from embedserve_runtime.api.schemas.base import to_json
+from embedserve_runtime.api.schemas.cohere import CohereVersion
+from embedserve_runtime.api.schemas.ranking import (
+    RankAnswer,
+    RankBody,
+    RankDocument,
+    RankMeta,
+    RankResult,
+    RankTokens,
+    RankUnits,
+    RankUsage,
+)
+from embedserve_runtime.errors import EmptyInput
+from embedserve_runtime.service import EmbeddingService, Pair, ScoreQuery, ScoreResult, Usage, rank
+
+Version = Literal["1", "2"]
+
+DOCUMENTS_PER_UNIT = 100
+
+
+def rank_task(context: RequestContext, body: RankBody, version: Version = "2") -> Task:
+    """Create the task of a body. version: the one of Cohere's API that the answer names. Raises RequestError."""
+    texts = _read_texts(body)
+    record_inputs(context, len(texts), is_batch=True)
+    if not texts:
+        raise EmptyInput(f"`{'documents' if body.texts is None else 'texts'}` cannot be empty")
+    options = request_options(context, body.model)
+    max_results = agree(top_n=body.top_n, top_k=body.top_k)
+    returns_texts = agree(return_documents=body.return_documents, return_text=body.return_text)
+    truncate = agree(truncate=body.truncate, truncation=body.truncation)
+    is_tei = body.documents is None
+    # Cohere and Jina always cut; on the tokenizer's own side, since they have no field for it.
+    takes_own_side = not is_tei and body.truncation_direction is None
+
+    async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
+        service.check_room(len(texts))  # before a pair is made for each text
+        query = ScoreQuery(
+            [Pair(body.query, text) for text in texts],
+            ranks=True,
+            raw=bool(body.raw_scores),
+            truncate=truncate if is_tei or truncate is not None else True,
+            side=None if takes_own_side else truncation_side(body.truncation_direction),
+            instruction=body.instruction,
+            query_tokens=body.max_tokens_per_query,
+            document_tokens=body.max_tokens_per_doc,
+            vector_space=options.vector_space,
+            timeout=options.timeout,
+        )
+        scored = await rank(service, query)
+        places = scored.rank_items()[:max_results].tolist()
+        if is_tei:
+            return _write_tei(scored, places, texts if returns_texts else None), scored.usage
+        answer = _build_answer(context, scored, places, version)
+        if returns_texts:
+            answer = _add_documents(answer, body)
+        return to_json(answer), scored.usage
+
+    return Task(len(texts), run)
+
+
+def _read_texts(body: RankBody) -> list[str]:
+    """Return the text that is ranked of each document. Raises WrongShape."""
+    if (body.texts is None) == (body.documents is None):
+        raise WrongShape("give either `texts` or `documents`")
+    if body.documents is None:
+        return body.texts or []
+    fields = body.rank_fields or ["text"]
+    return [
+        item if isinstance(item, str) else _join_fields(index, item, fields)
+        for index, item in enumerate(body.documents)
+    ]
+
+
+def _join_fields(index: int, document: RankDocument, fields: Sequence[str]) -> str:
+    """Join the values of fields, each on a line. Raises WrongShape, naming document and field."""
+    values = [document.text if name == "text" else (document.model_extra or {}).get(name) for name in fields]
+    for name, value in zip(fields, values, strict=True):
+        if not isinstance(value, str | int | float):
+            raise WrongShape(f"`documents.{index}.{name}` must be a text or a number: it is ranked")
+    return "\n".join(map(str, values))
+
+
+def _write_tei(scored: ScoreResult, places: Sequence[int], texts: Sequence[str] | None) -> bytes:
+    items = (
+        b'{"index":%d,"score":%b%b}'
+        % (place, score, b"" if texts is None else b',"text":' + orjson.dumps(texts[place]))
+        for place, score in zip(places, format_numbers(scored.scores[places, 0]), strict=True)
+    )
+    return b"[" + b",".join(items) + b"]"
+
+
+def _build_answer(
+    context: RequestContext, scored: ScoreResult, places: Sequence[int], version: Version
+) -> RankAnswer:
+    tokens, count = scored.usage.tokens, len(scored.scores)
+    return RankAnswer(
+        id=context.request_id,
+        model=context.model_name,
+        results=[RankResult(index=place, relevance_score=float(scored.scores[place, 0])) for place in places],
+        meta=RankMeta(
+            api_version=CohereVersion(version=version),
+            billed_units=RankUnits(search_units=-(-count // DOCUMENTS_PER_UNIT)),
+            tokens=RankTokens(input_tokens=tokens),
+        ),
+        usage=RankUsage(prompt_tokens=tokens, total_tokens=tokens),
+    )
+
+
+def _add_documents(answer: RankAnswer, body: RankBody) -> RankAnswer:
+    documents = body.documents or []
+    results = [
+        result.model_copy(update={"document": _to_object(documents[result.index])})
+        for result in answer.results
+    ]
+    return answer.model_copy(update={"results": results})
+
+
+def _to_object(document: str | RankDocument) -> RankDocument:
+    return RankDocument(text=document) if isinstance(document, str) else document
