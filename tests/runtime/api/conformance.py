@@ -1,6 +1,6 @@
 """The HTTP API of Text Embeddings Inference 1.9 as one table: what a drop-in has to do, row by row.
 
-    python -m tests.runtime.api.conformance      writes docs/compatibility.md from it
+    python -m tests.runtime.api.conformance      writes docs/compatibility.md from it, and from the table of fields
 
 A row with a `Difference` is one where this server does something else on purpose; the row tests what it does.
 Values of vectors are tested in `test_routes`; here it is statuses, shapes and headers.
@@ -31,6 +31,7 @@ from tests.runtime.api.conformance_checks import (
     untimed,
     vectors,
 )
+from tests.runtime.api.fields import fields_page
 
 PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
 
@@ -766,7 +767,7 @@ def page() -> str:
             lines = [*lines[:-2], "No difference."]
         same = [f"`{row.request}`: {row.what} ({row.want_status})" for row in rows if not row.differs]
         lines += ["", f"The same ({len(same)}): " + "; ".join(same) + "."]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *fields_page()]) + "\n"
 
 
 def _shown(row: Row) -> str:

@@ -156,7 +156,7 @@ RANKING_REFUSED = [
     pytest.param({"documents": []}, RERANKER, 400, "`documents` cannot be empty", id="no documents"),
     pytest.param({"top_n": 0}, RERANKER, 422, "`top_n` must be at least 1", id="none of the best"),
     pytest.param({"max_chunks_per_doc": 3}, RERANKER, 422, "`max_tokens_per_doc`", id="chunks"),
-    pytest.param({"instruction": "rank"}, RERANKER, 422, "takes no instruction", id="an instruction"),
+    pytest.param({"instruction": "rank"}, RERANKER, 422, "takes no `instruction`", id="an instruction"),
     pytest.param({}, CLASSIFIER, 424, "it has 3 labels; use /predict", id="a classifier"),
     pytest.param({}, card_of(), 424, "not a re-ranker model", id="an embedding model"),
 ]

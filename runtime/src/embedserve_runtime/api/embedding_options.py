@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from embedserve_runtime.api.inputs import agree
+from embedserve_runtime.api.inputs import agree, check_dimensions
 from embedserve_runtime.api.schemas.base import EmbeddingType
 from embedserve_runtime.api.schemas.openai import EmbeddingsBody
 from embedserve_runtime.heads.quantization import Precision
+from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.tokenizing import Side
 
 PRECISIONS: Mapping[EmbeddingType, Precision] = {
@@ -36,7 +37,7 @@ class EmbeddingOptions(NamedTuple):
     normalize: bool = True
 
 
-def read_embedding_options(body: EmbeddingsBody) -> EmbeddingOptions:
+def read_embedding_options(card: ModelCard, body: EmbeddingsBody) -> EmbeddingOptions:
     """Read the options of a body. Raises InvalidInput where two of its fields contradict each other."""
     if body.model_fields_set <= _COMMON_FIELDS:
         return EmbeddingOptions(body.dimensions, body.encoding_format == "base64")
@@ -47,6 +48,7 @@ def read_embedding_options(body: EmbeddingsBody) -> EmbeddingOptions:
         embedding_types=body.embedding_types[0] if body.embedding_types else None,
         output_dtype=body.output_dtype,
     )
+    check_dimensions(card, output_dimension=body.output_dimension)
     max_tokens = body.truncate_prompt_tokens
     truncate = agree(
         truncate=body.truncate != "NONE" if isinstance(body.truncate, str) else body.truncate,

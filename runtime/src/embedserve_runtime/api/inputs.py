@@ -11,6 +11,7 @@ from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.input_types import InputWord, split_model_name
 from embedserve_runtime.api.responses import VECTOR_SPACE
 from embedserve_runtime.errors import InvalidInput, VectorSpaceMismatch
+from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.tokenizing import Input, Side
 
 T = TypeVar("T")
@@ -123,6 +124,15 @@ def record_inputs(context: RequestContext, count: int, *, is_batch: bool) -> Non
 def truncation_side(direction: str | None) -> Side:
     """Return the side on which texts are truncated; None means right, as in TEI."""
     return "left" if direction in ("Left", "left") else "right"
+
+
+def check_dimensions(card: ModelCard, **given: int | None) -> None:
+    """Raise InvalidInput for more dimensions than the vectors have, by the name of the field that asks for them."""
+    for field, dimensions in given.items():
+        if dimensions is not None and dimensions > card.pipeline.dimensions:
+            raise InvalidInput(
+                f"`{field}` must lie between 1 and {card.pipeline.dimensions}, got {dimensions}"
+            )
 
 
 def agree(**given: T | None) -> T | None:

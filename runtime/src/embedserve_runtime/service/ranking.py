@@ -26,7 +26,7 @@ async def rank(service: EmbeddingService, query: ScoreQuery) -> ScoreResult:
     pairs = [pair for pair in query.items if isinstance(pair, Pair)]
     service.check_count(len(pairs))
     if query.instruction is not None:
-        raise InvalidInput("this model takes no instruction")
+        raise InvalidInput("this model takes no `instruction`")
     if query.query_tokens is not None or query.document_tokens is not None:
         pairs = await service.shorten(pairs, query.query_tokens, query.document_tokens)
     queries = [*dict.fromkeys(pair.first for pair in pairs)]

@@ -230,7 +230,7 @@ class EmbeddingService:
         self.dispatcher.check_room(len(query.items))
         head = head or self._require_classifier("classifier")
         if head.template is None and query.instruction is not None:
-            raise InvalidInput("this model takes no instruction")
+            raise InvalidInput("this model takes no `instruction`")
         if head.template is not None and not all(isinstance(item, Pair) for item in query.items):
             raise InvalidInput("this model judges a document by a query; send pairs of texts")
         return head

@@ -11,7 +11,7 @@ from embedserve_runtime.api.context import get_context, get_service
 from embedserve_runtime.api.encoding import RowWriter, get_base64_writer, get_number_writer, write_rows
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.input_types import read_input_prompt
-from embedserve_runtime.api.inputs import record_inputs, request_options
+from embedserve_runtime.api.inputs import check_dimensions, record_inputs, request_options
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import result_response
 from embedserve_runtime.api.routers.error_docs import error_responses
@@ -46,6 +46,7 @@ async def embed(request: Request, body: CohereBody) -> Response:
     options = request_options(context, body.model)
     texts = _read_texts(body)
     record_inputs(context, len(texts), is_batch=True)
+    check_dimensions(service.card, output_dimension=body.output_dimension)
     prompt = read_input_prompt(service.card, body, model_word=options.word)
     query = EmbedQuery(
         inputs=texts,

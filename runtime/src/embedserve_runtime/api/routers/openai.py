@@ -44,7 +44,7 @@ async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
     if list in map(type, inputs):
         _check_token_ids(get_server_context(request))
     prompt = read_input_prompt(service.card, body, model_word=options.word)
-    wanted = read_embedding_options(body)
+    wanted = read_embedding_options(service.card, body)
     query = EmbedQuery(
         inputs,
         truncate=wanted.truncate,

@@ -1,0 +1,320 @@
+"""No tests: the table of the optional fields of each route, with values of each and what they do to the answer.
+
+The fields come from the schemas. One that has no row here fails `test_fields`, and so does a row without a field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from inspect import isclass
+from typing import Any, get_args
+
+from embedserve_runtime.api.schemas import cohere, native, openai, ranking, score, tei
+from embedserve_runtime.api.schemas.base import ApiModel
+from embedserve_runtime.api.schemas.compatibility import Origin, Verdict
+
+
+class Effect(StrEnum):
+    """What a value does to the answer that the body has without it."""
+
+    SAME = "the same answer"
+    FORM = "the same numbers in another form"
+    NUMBERS = "other numbers"
+
+
+SAME, FORM, NUMBERS = Effect
+
+
+@dataclass(frozen=True)
+class Case:
+    """A value of a field. effect: None where it is refused with 422, by the field's name.
+
+    beside: other fields of the body, with and without the value. server: another one than the route's.
+    """
+
+    value: Any
+    effect: Effect | None
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    server: str = ""
+
+
+@dataclass(frozen=True)
+class RouteFields:
+    """The routes of one body. base: the body without optional fields. dialect: whose the fields without a note are."""
+
+    paths: tuple[str, ...]
+    dialect: str
+    base: Mapping[str, Any]
+    cases: Mapping[str, tuple[Case, ...]]
+    server: str = "dense"
+
+
+def refused(*values: Any, **beside: Any) -> tuple[Case, ...]:
+    return tuple(Case(value, None, beside) for value in values)
+
+
+# The model takes 32 tokens.
+LONG = "world " + "hello " * 40 + "vector"
+DOCUMENTS = ["a vector", LONG, "list of numbers"]
+
+TYPE = (Case("query", NUMBERS), Case("passage", NUMBERS), Case("text-matching", SAME), *refused("qurey", 5))
+NAME = (Case("clustering", NUMBERS), *refused("nope", 5))
+TYPED = {"input_type": TYPE, "task": TYPE, "prompt_name": NAME}
+CUT = (Case(True, SAME), *refused(False, "maybe"))
+SIDE = (Case("Left", NUMBERS), Case("right", SAME), *refused("up"))
+MODEL = (Case("any", SAME), Case("tiny:query", NUMBERS), *refused("tiny:qurey", 5))
+PLAIN_MODEL = (Case("any", SAME), *refused(5))
+NORMALIZE = (Case(False, NUMBERS), Case(True, SAME), *refused("no"))
+DIMENSIONS = (Case(8, NUMBERS), Case(16, SAME), *refused(0, 17))
+KIND = (
+    Case("int8", NUMBERS),
+    Case("ubinary", NUMBERS),
+    Case("base64", FORM),
+    Case("float", SAME),
+    *refused("f"),
+)
+UNUSED = (Case("anything", SAME), *refused(5))
+PRIORITY = (Case(5, SAME), *refused("high"))
+RAW = (Case(True, NUMBERS), Case(False, SAME), *refused("yes"))
+BEST = (Case(2, NUMBERS), Case(3, SAME), *refused(0))
+SHOWN = (Case(True, FORM), Case(False, SAME), *refused("yes"))
+YES = Case(True, SAME)
+
+TOKENS = RouteFields(
+    ("/embed_all",), "TEI", {"inputs": [LONG]}, {**TYPED, "truncate": CUT, "truncation_direction": SIDE}
+)
+RANKING = {
+    "texts": refused(["a"], documents=DOCUMENTS),
+    "documents": refused(["a"], "a"),
+    "model": PLAIN_MODEL,
+    "top_n": BEST,
+    "top_k": (*BEST, *refused(1, top_n=2)),
+    "return_documents": SHOWN,
+    "return_text": SHOWN,
+    "raw_scores": RAW,
+    "truncate": CUT,
+    "truncation": (YES, *refused(False, "maybe"), *refused(False, truncate=True)),
+    "truncation_direction": SIDE,
+    "max_tokens_per_query": (Case(1, NUMBERS), Case(9, SAME), *refused(0)),
+    "max_tokens_per_doc": (Case(1, NUMBERS), *refused(0)),
+    "max_chunks_per_doc": (Case(1, SAME), *refused(3)),
+    "rank_fields": (
+        Case(["text"], SAME),
+        Case(["title"], NUMBERS, {"texts": None, "documents": [{"text": "a", "title": "vector"}, "world"]}),
+        *refused("text"),
+    ),
+    "instruction": refused("rank these", 5),
+    "priority": PRIORITY,
+}
+
+
+def sparse(value: Any, effect: Effect) -> Case:
+    return Case(value, effect, {"outputs": ["sparse"]}, "sparse")
+
+
+TABLE: Mapping[type[ApiModel], RouteFields] = {
+    tei.EmbedBody: RouteFields(
+        ("/embed",),
+        "TEI",
+        {"inputs": [LONG, "hello"]},
+        {
+            **TYPED,
+            "truncate": CUT,
+            "truncation_direction": SIDE,
+            "normalize": NORMALIZE,
+            "dimensions": DIMENSIONS,
+        },
+    ),
+    tei.TokensBody: TOKENS,
+    tei.PredictBody: RouteFields(
+        ("/predict",),
+        "TEI",
+        {"inputs": LONG},
+        {"truncate": CUT, "truncation_direction": SIDE, "raw_scores": RAW},
+        "classifier",
+    ),
+    tei.SimilarityBody: RouteFields(
+        ("/similarity",),
+        "TEI",
+        {"inputs": {"source_sentence": "a vector", "sentences": DOCUMENTS}},
+        {
+            "parameters": (Case({}, SAME), *refused(5)),
+            **{f"parameters.{name}": cases for name, cases in TOKENS.cases.items()},
+        },
+    ),
+    tei.TokenizeBody: RouteFields(
+        ("/tokenize",),
+        "TEI",
+        {"inputs": ["hello"]},
+        {**TYPED, "add_special_tokens": (Case(False, NUMBERS), YES, *refused("no"))},
+    ),
+    tei.DecodeBody: RouteFields(
+        ("/decode",),
+        "TEI",
+        {"ids": [2, 9, 3]},
+        {
+            "skip_special_tokens": (Case(False, FORM), YES, *refused("no")),
+            "input_type": (Case("query", SAME), Case("document", SAME), *refused("qurey")),
+        },
+    ),
+    openai.EmbeddingsBody: RouteFields(
+        ("/v1/embeddings",),
+        "OpenAI",
+        {"input": [LONG, "hello"]},
+        {
+            **TYPED,
+            "model": MODEL,
+            "encoding_format": (Case("base64", FORM), Case("float", SAME), *refused("hex")),
+            "dimensions": DIMENSIONS,
+            "user": UNUSED,
+            "output_dimension": (*DIMENSIONS, *refused(8, dimensions=9)),
+            "embedding_type": (
+                *KIND,
+                Case(["int8"], NUMBERS),
+                *refused([], ["float", "int8"]),
+                *refused("int8", output_dtype="uint8"),
+            ),
+            "embedding_types": (Case(["int8"], NUMBERS), Case(["float"], SAME), *refused("int8", [])),
+            "output_dtype": KIND,
+            "truncate": (
+                *CUT,
+                Case("END", SAME),
+                Case("START", NUMBERS),
+                *refused("NONE", "MIDDLE"),
+            ),
+            "truncation": (YES, *refused(False, "maybe"), *refused(False, truncate="END")),
+            "truncate_prompt_tokens": (
+                Case(3, NUMBERS),
+                Case(-1, SAME),
+                Case(32, SAME),
+                *refused(-2),
+                *refused(3, truncate="NONE"),
+            ),
+            "normalized": NORMALIZE,
+            "normalize": (*NORMALIZE, *refused(True, normalized=False)),
+            "return_multivector": (Case(False, SAME), *refused(True)),
+            "add_special_tokens": (YES, *refused(False)),
+            "modality": (Case("text", SAME), *refused("image")),
+            "messages": refused([{"role": "user", "content": "hello"}]),
+        },
+    ),
+    cohere.CohereBody: RouteFields(
+        ("/v2/embed",),
+        "Cohere",
+        {"texts": [LONG, "hello"]},
+        {
+            **TYPED,
+            "texts": refused("a"),
+            "inputs": refused([{"content": [{"type": "text", "text": "hello"}]}]),
+            "images": (Case([], SAME), *refused("a")),
+            "model": MODEL,
+            "priority": PRIORITY,
+            "embedding_types": (
+                Case(["int8"], NUMBERS),
+                Case(["base64"], FORM),
+                Case(["float"], SAME),
+                *refused(["hex"]),
+            ),
+            "output_dimension": DIMENSIONS,
+            "max_tokens": (Case(4, NUMBERS), Case(512, SAME), *refused(0)),
+            "truncate": (Case("START", NUMBERS), Case("END", SAME), *refused("NONE", "MIDDLE")),
+        },
+    ),
+    ranking.RankBody: RouteFields(
+        ("/rerank", "/v1/rerank", "/v2/rerank"),
+        "Cohere",
+        {"query": "hello world", "texts": DOCUMENTS},
+        RANKING,
+        "reranker",
+    ),
+    native.EncodeBody: RouteFields(
+        ("/v1/encode",),
+        "Embedserve",
+        {"inputs": [LONG, "hello"]},
+        {
+            **TYPED,
+            "model": MODEL,
+            "outputs": (Case(["dense"], SAME), Case(["hidden"], NUMBERS), *refused([], ["nope"])),
+            "top_k": (sparse(2, NUMBERS), *refused(0)),
+            "threshold": (sparse(0.2, NUMBERS), *refused(-1)),
+            "sparse_tokens": (sparse(True, FORM), *refused("yes")),
+            "sparse_map": (sparse(True, FORM), *refused("yes")),
+            "prompt": (Case("list of ", NUMBERS), *refused(5), *refused("a", prompt_name="query")),
+            "truncate": CUT,
+            "truncation_direction": SIDE,
+            "dimensions": DIMENSIONS,
+            "normalize": NORMALIZE,
+            "dtype": (Case("float32", SAME), Case("int8", NUMBERS), *refused("float64")),
+            "encoding": (Case("base64", FORM), Case("json", SAME), *refused("hex")),
+            "ranges": (
+                Case({"min": [-1.0] * 16, "max": [1.0] * 16}, NUMBERS, {"dtype": "int8"}),
+                *refused({"min": [], "max": []}, 5),
+            ),
+            "spans": (Case([[[0, 5]], [[0, 5]]], NUMBERS), *refused([[[0, 5]]])),
+            "pool_factor": refused(2, 0.5),
+        },
+    ),
+    score.ScoreBody: RouteFields(
+        ("/v1/score",),
+        "Embedserve",
+        {"query": "hello world", "documents": DOCUMENTS},
+        {
+            "model": PLAIN_MODEL,
+            "weights": (Case({"dense": 1.0}, SAME), *refused({"colbert": 1.0}, 5)),
+            **{f"weights.{name}": refused(-1) for name in score.ScoreWeights.model_fields},
+            "divide_by_weights": (Case(False, NUMBERS, {"weights": {"dense": 2.0}}), YES, *refused("no")),
+            "query_prompt_name": NAME,
+            "document_prompt_name": NAME,
+            "truncate": CUT,
+            "truncation_direction": SIDE,
+        },
+    ),
+    tei.PlatformBody: RouteFields(
+        ("/", "/invocations"), "platforms", {}, {"inputs": (Case("hello", NUMBERS), *refused(5))}
+    ),
+}
+
+
+def optional_fields(model: type[ApiModel], prefix: str = "") -> Iterator[tuple[str, Origin | None]]:
+    """The optional fields of a body, those of objects in it by their path, each with its note."""
+    for name, each in model.model_fields.items():
+        if not each.is_required():
+            yield prefix + name, next((note for note in each.metadata if isinstance(note, Origin)), None)
+        for inner in (each.annotation, *get_args(each.annotation)):
+            if isclass(inner) and issubclass(inner, ApiModel):
+                yield from optional_fields(inner, f"{prefix}{name}.")
+
+
+def fields_page() -> list[str]:
+    """The section of docs/compatibility.md about fields."""
+    lines = [
+        "## Fields of each route",
+        "",
+        "Made from the schemas of the bodies and from `tests/runtime/api/fields.py`; a test tries each of the values with "
+        "a text that is",
+        "too long for the model. Fields that are not here are ignored, and null is the same as leaving a field out.",
+    ]
+    for model, routes in TABLE.items():
+        paths = ", ".join(f"`POST {path}`" for path in routes.paths)
+        lines += [
+            "",
+            f"### {paths}",
+            "",
+            "| field | of | | other numbers | refused |",
+            "|---|---|---|---|---|",
+        ]
+        for name, note in optional_fields(model):
+            apis, verdict = note or Origin((routes.dialect,), Verdict.DONE)
+            cases = routes.cases[name]
+            other = _shown([case.value for case in cases if case.effect is NUMBERS and not case.beside])
+            no = _shown([case.value for case in cases if case.effect is None and not case.beside])
+            lines.append(f"| `{name}` | {', '.join(apis)} | {verdict} | {other} | {no} |")
+    return lines
+
+
+def _shown(values: list[Any]) -> str:
+    written = [json.dumps(value) for value in values]
+    return ", ".join(f"`{one}`" for one in written if len(one) < 24)
