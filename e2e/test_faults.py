@@ -47,7 +47,7 @@ def changing(operator: Operator, service: MakeService) -> Iterator[Service]:
     found = service("changing")
     for one in (found, *(service(f"bystander-{number}") for number in range(BYSTANDERS))):
         one.apply(spec("before"))
-        one.wait_condition("Ready", "False", "Suspended")
+        one.wait_condition("Ready", "True", "Suspended")
     wait_until(
         "nothing more is written",
         lambda: not writes(operator, time.monotonic() - QUIET_S),
@@ -117,7 +117,7 @@ def test_an_api_server_that_answers_badly_is_got_along_with(
     print(f"\n{fault}: acted on after {time.monotonic() - began:.1f} s, {proxy.came - came} requests")
     assert writes_about_others(operator, began) == []
     proxy.fault = "None"
-    changing.wait_condition("Ready", "False", "Suspended")
+    changing.wait_condition("Ready", "True", "Suspended")
 
 
 @pytest.mark.parametrize("ends", [FaultProxy.cut_watches, FaultProxy.tell_gone], ids=["cut", "410 Gone"])

@@ -103,7 +103,7 @@ def test_a_service_that_nobody_wakes_goes_to_zero_and_comes_back(scaled: Service
     """The trigger is of KEDA: a time of the day, which is over or never ends."""
     never, always = during("0 0 1 1 *", "1 0 1 1 *"), during("0 0 1 1 *", "59 23 31 12 *")
     scaled.apply(scaled_spec(minReplicas=0, triggers=[never]))
-    asleep = scaled.wait_condition("Ready", "False", "ScaledToZero")
+    asleep = scaled.wait_condition("Ready", "True", "ScaledToZero")
     assert asleep["message"] == "its autoscaler sees no work: no pod runs"
     wait_until("no pod runs", lambda: scaled.pods() == [], timeout_s=PATIENCE_S)
     scaled.apply(scaled_spec(minReplicas=0, triggers=[always]))

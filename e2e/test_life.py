@@ -167,7 +167,7 @@ def _applies(kubectl: Kubectl) -> dict[str, int]:
 
 def test_a_suspended_service_keeps_its_name_and_nothing_else(life: Service) -> None:
     life.apply({**SPEC, "suspend": True})
-    life.wait_condition("Ready", "False", "Suspended")
+    life.wait_condition("Ready", "True", "Suspended")
     wait_until("no pod runs", lambda: not life.pods(), timeout_s=PATIENCE_S)
     assert len(life.children("services", "deployments")) == 3, "the vector space has a Service too"
     life.apply(SPEC)

@@ -85,7 +85,7 @@ def test_an_upgrade_of_the_operator_restarts_no_pod(
     # That this one is served shows that the new operator has gone over all resources.
     other = service("other")
     other.apply(hub_spec(suspend=True))
-    other.wait_condition("Ready", "False", "Suspended")
+    other.wait_condition("Ready", "True", "Suspended")
     assert is_serving(steady.get())
     assert [(pod["metadata"]["uid"], pod["metadata"]["name"]) for pod in steady.pods()] == before
     kubectl("set", "image", *OPERATOR_DEPLOYMENT, f"operator={image}")

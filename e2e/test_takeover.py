@@ -80,6 +80,6 @@ def test_one_that_was_stopped_and_goes_on_writes_nothing_more(
     assert code == 1
     late = [one for one in first.proxy.passed if one.is_write and one.at > took and one.status < 300]
     assert late == []
-    paused.wait_condition("Ready", "False", "Suspended")
+    paused.wait_condition("Ready", "True", "Suspended")
     wait_until("its children are there", lambda: len(paused.children()) >= 4, timeout_s=PATIENCE_S)
     paused.delete()

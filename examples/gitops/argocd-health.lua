@@ -22,9 +22,9 @@ if found["Stalled"] ~= nil then
   health.status = "Degraded"
 elseif found["Reconciling"] ~= nil then
   health.status = "Progressing"
-elseif told.status == "True" then
-  health.status = "Healthy"
 elseif told.reason == "Suspended" then
   health.status = "Suspended"
+elseif told.status == "True" then
+  health.status = "Healthy"
 end
 return health

@@ -138,6 +138,8 @@ class Cluster:
     settings: RenderSettings = SETTINGS
     replies: Mapping[str, PodReplies] = field(default_factory=dict)
     """Beside what is proved, by runs of pods."""
+    creation_problems: Mapping[str, str] = field(default_factory=dict)
+    """Why pods of Jobs cannot be created, by the UID of the Job."""
 
     def observed(self) -> ObservedState:
         """Pods that are ready have proved their vectors."""
@@ -153,6 +155,7 @@ class Cluster:
             jobs=[Job.parse(job) for job in self.jobs],
             pods=[Pod.parse(pod) for pod in self.job_pods],
             claims=[PersistentVolumeClaim.parse(claim) for claim in self.claims],
+            creation_problems=self.creation_problems,
         )
         return observe(
             service,

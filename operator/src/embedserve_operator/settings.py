@@ -76,9 +76,14 @@ class LeaseSettings:
     deadline: float = 10.0
     """A leader that could not renew for this long stops."""
     retry: float = 2.0
-    """Pause between a leader's renewals, and the longest a single attempt may take."""
+    """Time from the beginning of one renewal by a leader to that of the next, where the API server is not slower."""
     poll_interval: float = 1.0
     """Pause between the looks of a process that waits."""
+
+    @property
+    def attempt(self) -> float:
+        """The longest time that one renewal may take: behind a dead connection, another has time on a new one."""
+        return self.deadline / 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from embedserve_operator.apply.results import ApplyFailure
 from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.errors import UnavailableError
 from embedserve_operator.kube.client import KubeClient
+from embedserve_operator.settings import KedaSettings
 from tests.operator.api_server import ApiServer, serving, status
-from tests.operator.builders import Cluster, hub_spec, resource
+from tests.operator.builders import SETTINGS, Cluster, hub_spec, resource
 from tests.operator.cache_builders import cached
 from tests.operator.cache_builders import serving as serving_from_cache
 
@@ -30,6 +32,8 @@ class RefusingServer(ApiServer):
         self.refused: Mapping[str, web.Response] = {}
         self.written: list[str] = []
         self.deleted: list[str] = []
+        self.rival = ""
+        """The kind of an autoscaler beside which no other is admitted."""
         self.answer = self.keep
 
     async def keep(self, request: web.Request) -> web.StreamResponse:
@@ -39,6 +43,9 @@ class RefusingServer(ApiServer):
         if request.method == "DELETE":
             self.deleted.append(request.path.split("/")[-2])
             return web.json_response({"kind": "Status"})
+        is_scaler = body["kind"] in ("ScaledObject", "HorizontalPodAutoscaler")
+        if is_scaler and self.rival and self.rival not in self.deleted:
+            return status(403, "the workload is already managed by another autoscaler")
         if body["kind"] in self.refused:
             said = self.refused[body["kind"]]
             return web.Response(body=said.body, status=said.status, content_type="application/json")
@@ -103,17 +110,22 @@ async def test_a_child_that_cannot_be_changed_keeps_no_other_from_its_change(
     assert set(server.written) == written
 
 
+SCALED = Cluster(resource(hub_spec(autoscaling={"maxReplicas": 3}))).applied().rolled_out()
+NAMED_OTHERWISE = SCALED.changed(
+    hub_spec(autoscaling={"maxReplicas": 3}, networkPolicy={"mode": "Disabled"}, prompts={"a": "b"})
+)
+
+
 async def test_what_is_no_longer_wanted_goes_whatever_was_refused_unless_it_serves(
     server: RefusingServer,
 ) -> None:
-    before = Cluster(resource(hub_spec(autoscaling={"maxReplicas": 3}))).applied().rolled_out()
-    fixed = before.changed(hub_spec(replicas=2))
+    fixed = SCALED.changed(hub_spec(replicas=2))
     server.refused = {"PodDisruptionBudget": QUOTA}
     await apply(fixed)
     assert server.deleted == ["horizontalpodautoscalers"]
     server.deleted.clear()
     server.refused = {"Deployment": QUOTA}
-    await apply(fixed)
+    await apply(NAMED_OTHERWISE)
     assert server.deleted == [], "its successor could not be written"
 
 
@@ -149,3 +161,21 @@ async def test_an_api_server_that_is_away_ends_the_pass(server: RefusingServer) 
     with pytest.raises(UnavailableError):
         await apply(NEW)
     assert "Deployment" not in server.written
+
+
+async def test_an_autoscaler_goes_before_keda_is_asked_to_take_over_and_the_other_way_round(
+    server: RefusingServer,
+) -> None:
+    keda = replace(SETTINGS, keda=KedaSettings())
+    there = replace(SCALED.facts, optional_kinds=frozenset({"ScaledObject"}))
+    by_keda = replace(SCALED, settings=keda, facts=there)
+    server.rival = "horizontalpodautoscalers"
+    assert await apply(by_keda) is None
+    assert "ScaledObject" in server.written
+    assert "Deployment" not in server.written, "the number of pods is nobody else's business meanwhile"
+    server.rival = "scaledobjects"
+    server.deleted.clear()
+    server.written.clear()
+    assert await apply(replace(by_keda.applied(), settings=SETTINGS)) is None
+    assert server.deleted == ["scaledobjects", "services"]
+    assert server.written == ["HorizontalPodAutoscaler"]

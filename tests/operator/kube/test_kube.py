@@ -206,3 +206,27 @@ async def test_who_waits_looks_when_the_lease_runs_out_and_not_a_whole_pause_lat
             await second.acquire()
     assert server.lease is not None
     assert server.lease["spec"]["holderIdentity"] == "second"
+
+
+async def test_a_leader_behind_a_slow_api_server_leads_on(server: ApiServer) -> None:
+    """Each answer takes five times as long as the pause between two renewals, as 10 s do beside 2 s."""
+    slow = LeaseSettings(namespace="system", duration=600.0, deadline=500.0, retry=0.02, poll_interval=0.02)
+    renewals = asyncio.Event()
+
+    async def answer_late(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(5 * slow.retry)
+        server.answer = None
+        answer = await server.handle(request)
+        server.answer = answer_late
+        if sum(one.startswith("PUT") for one in server.requests) > 6:
+            renewals.set()
+        return answer
+
+    server.answer = answer_late
+    async with KubeClient(request_timeout=60) as kube, asyncio.timeout(120):
+        first = LeaderElector(kube, slow, "first", now=lambda: NOON, on_attempt=lambda: None)
+        await first.acquire()
+        keeping = asyncio.create_task(first.renew())
+        await renewals.wait()
+        assert first.is_leader()
+        keeping.cancel()

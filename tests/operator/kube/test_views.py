@@ -87,7 +87,7 @@ def read_service(received: Any) -> object:
 
 
 def read_job(received: Any) -> object:
-    return read_jobs([Job.parse(received)], [Pod.parse(one) for one in CLUSTER.job_pods])
+    return read_jobs([Job.parse(received)], [Pod.parse(one) for one in CLUSTER.job_pods], {})
 
 
 READERS: list[tuple[str, Callable[[Any], object], Manifest]] = [

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from embedserve_operator.api.status import ConversionStatus, FetchStatus
+from embedserve_operator.api.times import format_moment
 from embedserve_operator.kube.views.workloads import Job
 from embedserve_operator.observe.pods import read_mounted_config_map
 from tests.operator.builders import OTHER_REPO, REPORT, Cluster, hub_spec, resource
@@ -518,3 +519,59 @@ def test_a_claim_that_is_larger_than_the_manifest_asks_for_is_left_so(
     cluster = enlarged(serving(cached()), live).changed(cached({"volume": {"size": wanted}}))
     (claim_sent,) = [child for child in cluster.plan().children if child["kind"] == "PersistentVolumeClaim"]
     assert claim_sent["spec"]["resources"]["requests"]["storage"] == sent
+
+
+QUOTA = (
+    'Error creating: pods "{job}-x7k2p" is forbidden: exceeded quota: small, requested: pods=1, used: pods=4, limited: '
+    "pods=4"
+)
+
+
+def without_pods(cluster: Cluster, seconds: int) -> Cluster:
+    """After the Job has been there for so many seconds and has got no pod."""
+    stamp = {"creationTimestamp": format_moment(cluster.now - seconds)}
+    jobs = tuple({**job, "metadata": {**job["metadata"], **stamp}} for job in cluster.jobs)
+    return replace(cluster, jobs=jobs)
+
+
+@pytest.mark.parametrize(("seconds", "asked", "wake_after"), [(3, 0, 7), (10, 1, None), (900, 1, None)])
+def test_the_events_of_a_job_that_stays_without_pods_are_read(
+    seconds: int, asked: int, wake_after: int | None
+) -> None:
+    plan = without_pods(started(Cluster(resource(cached()))), seconds).plan()
+    assert (len(plan.unstarted_jobs), plan.wake_after) == (asked, wake_after)
+
+
+def test_a_job_that_has_had_a_pod_is_not_asked_about() -> None:
+    cluster = without_pods(started(Cluster(resource(cached()))), 900)
+    assert retrying(cluster, "SourceUnavailable", retryable=True).plan().unstarted_jobs == ()
+    counted = replace(cluster, jobs=tuple({**job, "status": {"active": 1}} for job in cluster.jobs))
+    assert counted.plan().unstarted_jobs == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        pytest.param(QUOTA, "QuotaExceeded", id="a quota"),
+        pytest.param(
+            'Error creating: admission webhook "x" denied the request', "PodsNotCreated", id="a webhook"
+        ),
+    ],
+)
+def test_why_a_job_gets_no_pod_is_said_in_the_same_words_at_each_attempt(said: str, reason: str) -> None:
+    cluster = without_pods(started(Cluster(resource(cached()))), 900)
+    job = running(cluster)["metadata"]
+    found = replace(cluster, creation_problems={job["uid"]: said.format(job=job["name"])})
+    condition = found.conditions()["Reconciling"]
+    assert condition.reason == reason
+    assert f"Job {job['name']}: Error creating" in condition.message
+    assert "x7k2p" not in condition.message
+
+
+def test_what_kept_a_job_from_its_pod_is_past_when_it_has_one() -> None:
+    cluster = without_pods(started(Cluster(resource(cached()))), 900)
+    job = running(cluster)["metadata"]
+    found = replace(cluster, creation_problems={job["uid"]: QUOTA.format(job=job["name"])})
+    assert retrying(found, "SourceUnavailable", retryable=True).conditions()["Reconciling"].reason == (
+        "SourceUnavailable"
+    )

@@ -171,3 +171,43 @@ def test_the_users_terms_are_each_narrowed_to_the_class() -> None:
         keys = {expression["key"] for expression in term["matchExpressions"]}
         assert {"kubernetes.io/arch", "nvidia.com/gpu.compute.major"} <= keys
     assert [set(term) for term in terms] == [{"matchExpressions"}, {"matchExpressions", "matchFields"}]
+
+
+GPU = hub_spec(hardware={"class": "hopper"})
+WITH_CLASS = replace(NODES, runtime_classes=frozenset({"nvidia"}))
+WITHOUT_CLASS = replace(NODES, runtime_classes=frozenset())
+
+
+def runtime_class(found: Cluster) -> str | None:
+    (made,) = [child for child in found.plan().children if child["kind"] == "Deployment"]
+    name = made["spec"]["template"]["spec"].get("runtimeClassName")
+    assert name is None or isinstance(name, str)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(WITH_CLASS, WITHOUT_CLASS), (WITHOUT_CLASS, WITH_CLASS)],
+    ids=["deleted", "installed"],
+)
+def test_pods_that_serve_are_not_restarted_for_a_runtime_class_that_comes_or_goes(
+    before: ClusterState, after: ClusterState
+) -> None:
+    serving = cluster(GPU, before).applied().rolled_out().applied().published()
+    later = replace(serving, facts=after)
+    assert runtime_class(later) == runtime_class(serving)
+    assert later.applied() == later
+    changed = later.changed({**GPU, "batching": {"maxBatchTokens": 64}})
+    assert runtime_class(changed) == ("nvidia" if after is WITH_CLASS else None), (
+        "with the next change it counts"
+    )
+
+
+def test_pods_that_found_no_accelerator_get_the_runtime_class_once_it_is_there() -> None:
+    waiting = cluster(GPU, WITHOUT_CLASS).applied().started()
+    assert runtime_class(replace(waiting, facts=WITH_CLASS)) == "nvidia"
+
+
+def test_a_stopped_service_keeps_its_runtime_class() -> None:
+    stopped = cluster({**GPU, "replicas": 0}, WITH_CLASS).applied().rolled_out()
+    assert runtime_class(replace(stopped, facts=WITHOUT_CLASS)) == "nvidia"

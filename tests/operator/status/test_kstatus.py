@@ -63,9 +63,21 @@ BROKEN = failed("ModelNotFound", "no repository a/b", retryable=False)
         ),
         pytest.param(
             SERVING.changed(hub_spec(suspend=True)).applied().rolled_out().published(),
-            "InProgress",
+            "Current",
             "Suspended",
             id="suspended",
+        ),
+        pytest.param(
+            SERVING.changed(hub_spec(replicas=0)).applied().rolled_out().published(),
+            "Current",
+            "Healthy",
+            id="no pod is asked for",
+        ),
+        pytest.param(
+            SERVING.changed(hub_spec(suspend=True)).applied().published(),
+            "InProgress",
+            "Progressing",
+            id="suspended, while the last pods go",
         ),
     ],
 )

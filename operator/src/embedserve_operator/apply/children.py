@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 
 from embedserve_operator.apply.conflicts import ConflictHistory, find_applying_managers
 from embedserve_operator.apply.drift import AppliedDifferences, find_reason_to_apply
@@ -21,7 +21,7 @@ from embedserve_operator.errors import (
     RefusedError,
 )
 from embedserve_operator.kube.client import FIELD_MANAGER, SCALE_MANAGER, KubeClient
-from embedserve_operator.kube.kinds import JOB, POD
+from embedserve_operator.kube.kinds import JOB, POD, SCALER_KINDS
 from embedserve_operator.kube.objects import Manifest, Received
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.kube.views.objects import Object
@@ -29,7 +29,7 @@ from embedserve_operator.kube.views.workloads import Workload
 from embedserve_operator.manifests.metadata import SPACE_LABEL, read_ref
 from embedserve_operator.plan import Plan, PodLabel, ReplicasHandOver
 from embedserve_operator.state.observed import ObservedState
-from embedserve_operator.state.resource import Resource
+from embedserve_operator.state.resource import Child, Resource
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +81,9 @@ class ChildApplier:
             log.info("%s: delete %s: another try, or no longer wanted", observed.resource.key, ref)
             if results.record(ref, await _attempt(ref, self._delete(namespace, ref, job.uid))):
                 self._objects.drop_uid(JOB, job.uid)
+        # KEDA refuses a ScaledObject as long as the Deployment has another autoscaler.
+        scalers = [child for child in plan.prune if child.ref.kind in SCALER_KINDS]
+        await self._prune(scalers, observed, results)
         for manifest in plan.children:
             ref = read_ref(manifest)
             if results.may_write(ref):
@@ -89,17 +92,22 @@ class ChildApplier:
         for label in plan.labels:
             ref = ChildRef(POD, label.pod.name)
             results.record(ref, await _attempt(ref, self._apply_label(label, observed)))
-        for child in plan.prune if results.may_prune() else ():
-            log.info("%s: delete %s: no longer wanted", observed.resource.key, child.ref)
-            if results.record(
-                child.ref, await _attempt(child.ref, self._delete(namespace, child.ref, child.uid))
-            ):
-                self._objects.drop(child.ref.kind, child.received)
+        if results.may_prune():
+            others = [child for child in plan.prune if child.ref.kind not in SCALER_KINDS]
+            await self._prune(others, observed, results)
         for manifest in plan.jobs_to_create:
             ref = read_ref(manifest)
             if results.may_write(ref):
                 results.record(ref, await _attempt(ref, self._create_job(manifest, observed), manifest))
         return results.merge()
+
+    async def _prune(self, children: Iterable[Child], observed: ObservedState, results: PassResults) -> None:
+        key = observed.resource.key
+        for child in children:
+            log.info("%s: delete %s: no longer wanted", key, child.ref)
+            work = self._delete(key.namespace, child.ref, child.uid)
+            if results.record(child.ref, await _attempt(child.ref, work)):
+                self._objects.drop(child.ref.kind, child.received)
 
     async def _delete(self, namespace: str, ref: ChildRef, uid: str) -> None:
         await self._kube.delete(namespace, ref, uid)

@@ -24,6 +24,10 @@ class ClusterCache:
         self._optional_kinds: frozenset[str] = frozenset()
         self._metrics_providers: tuple[str, ...] = ()
 
+    def find_node(self, name: str) -> NodeState | None:
+        """Return a node, if it is known."""
+        return self._nodes.get(name)
+
     def put(self, kind: str, received: Received) -> bool:
         """Record that a node or RuntimeClass exists."""
         if kind == NODE:

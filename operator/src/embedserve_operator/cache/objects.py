@@ -15,6 +15,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from embedserve_operator.kube.kinds import API_KINDS, CHILD_KINDS, CLAIM, CLAIM_KINDS, JOB, POD, RESOURCE
 from embedserve_operator.kube.objects import Received
@@ -27,6 +28,8 @@ from embedserve_operator.manifests.metadata import CLAIM_LABEL, JOB_NAME, SERVIC
 from embedserve_operator.observe.resource import read_claim_name
 from embedserve_operator.observe.state import VolumeObjects
 
+Generations: TypeAlias = tuple[tuple[str, int], ...]
+"""UIDs of the resources that are known under one name, each with the generation of its spec."""
 KINDS = (RESOURCE, *CHILD_KINDS, *CLAIM_KINDS, POD)
 
 
@@ -106,6 +109,13 @@ class ObjectCache:
         """Return the keys of all resources."""
         return list(self._objects[RESOURCE])
 
+    def list_generations(self) -> dict[ObjectKey, Generations]:
+        """Return which specs are known of each resource; equal values stand for equal specs."""
+        return {
+            key: tuple((uid, kept.generation) for uid, kept in found.items())
+            for key, found in self._objects[RESOURCE].items()
+        }
+
     def get_resource(self, key: ObjectKey) -> EmbeddingServiceObject | None:
         """Return the user's resource; the youngest one if two are known under the same name."""
         found = [EmbeddingServiceObject.parse_json(one) for one in self._read(RESOURCE, key)]
@@ -166,6 +176,7 @@ class _CachedObject:
     version: str
     content: bytes
     """The object as JSON."""
+    generation: int
     claim: ObjectKey | None = None
     """For a resource, the key of the objects around the claim that it uses."""
 
@@ -175,7 +186,7 @@ def _build_cached_object(kind: str, received: Received, version: str) -> _Cached
     claim = _read_claim_key(EmbeddingServiceObject.parse(received)) if kind == RESOURCE else None
     view = _VIEWS.get(kind)
     content = view.parse(received).as_json() if view is not None else _dump_whole(kind, received)
-    return _CachedObject(version, content, claim)
+    return _CachedObject(version, content, Object.parse(received).metadata.generation, claim)
 
 
 _VIEWS: Mapping[str, type[Object]] = {POD: Pod, JOB: Job}

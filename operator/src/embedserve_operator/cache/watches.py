@@ -12,7 +12,7 @@ from typing import Any
 
 import kopf
 
-from embedserve_operator.cache.cluster import ClusterCache
+from embedserve_operator.cache.cluster_watch import ClusterWatch
 from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.kube.kinds import API_KINDS, CLAIM, CLUSTER_KINDS, LABELLED_KINDS, RESOURCE
 from embedserve_operator.kube.references import ObjectKey
@@ -45,15 +45,15 @@ def build_watch_settings() -> kopf.OperatorSettings:
 
 def build_registry(
     objects: ObjectCache,
-    cluster: ClusterCache,
     queue: WorkQueue[ObjectKey],
     relisted: asyncio.Event,
     *,
-    nodes: bool,
+    cluster_watch: ClusterWatch | None,
 ) -> kopf.OperatorRegistry:
     """Return kopf's registry, in which every event goes into the cache and then its resource into the queue.
 
-    `relisted` is set when a kind has been listed, at the start or again after a gap.
+    `relisted` is set when a kind has been listed, at the start or again after a gap. `cluster_watch` holds what is
+    fed by events about nodes and RuntimeClasses; None where these are not watched.
     """
     registry = kopf.OperatorRegistry()
 
@@ -63,8 +63,9 @@ def build_registry(
     kopf.on.login(registry=registry)(login)
     for kind in (RESOURCE, CLAIM, *LABELLED_KINDS):
         _watch_kind(kind, registry, objects=objects, queue=queue, relisted=relisted)
-    for kind in CLUSTER_KINDS if nodes else ():
-        _watch_cluster_kind(kind, registry, objects=objects, cluster=cluster, queue=queue)
+    if cluster_watch is not None:
+        for kind in CLUSTER_KINDS:
+            _watch_cluster_kind(kind, registry, cluster_watch, queue)
     return registry
 
 
@@ -93,18 +94,12 @@ def _watch_kind(
 
 
 def _watch_cluster_kind(
-    kind: str,
-    registry: kopf.OperatorRegistry,
-    *,
-    objects: ObjectCache,
-    cluster: ClusterCache,
-    queue: WorkQueue[ObjectKey],
+    kind: str, registry: kopf.OperatorRegistry, cluster_watch: ClusterWatch, queue: WorkQueue[ObjectKey]
 ) -> None:
     async def notice(event: kopf.RawEvent, **_: Any) -> None:
-        change = cluster.drop if event["type"] == "DELETED" else cluster.put
-        if change(kind, event["object"]):
-            for key in objects.list_keys():
-                queue.add(key)
+        for key in cluster_watch.notice(kind, event["object"], is_gone=event["type"] == "DELETED"):
+            # Whatever happens to nodes comes behind what happens to services.
+            queue.add_low_priority(key)
 
     _register(kind, registry, notice)
 

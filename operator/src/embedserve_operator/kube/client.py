@@ -35,7 +35,7 @@ from embedserve_operator.kube.objects import Manifest, Received
 from embedserve_operator.kube.references import ChildRef, ObjectKey
 from embedserve_operator.kube.views.base import Part, Text, View
 from embedserve_operator.kube.views.cluster import Discovery, ErrorStatus, Lease, ServerVersion
-from embedserve_operator.kube.views.objects import Object, ObjectList
+from embedserve_operator.kube.views.objects import Event, Object, ObjectList
 
 FIELD_MANAGER = "embedserve-operator"
 SCALE_MANAGER = "embedserve-operator-scale"
@@ -160,6 +160,18 @@ class KubeClient:
             await self._call("POST", path, body=event)
         except ConflictError:
             return
+
+    async def find_last_event(self, namespace: str, uid: str, reason: str) -> Event | None:
+        """Return the latest event about an object for a reason, or None where there is none any more."""
+        selector = f"involvedObject.uid={uid},reason={reason}"
+        found = [
+            Event.parse(one)
+            async for page in self._list_pages(
+                API_KINDS["Event"].path(namespace), {"fieldSelector": selector}
+            )
+            for one in page
+        ]
+        return max(found, key=lambda event: event.last_timestamp, default=None)
 
     async def list_versions(self, kind: str, label: str) -> dict[str, str]:
         """Return the resource versions of all watched objects of a kind, by UID."""

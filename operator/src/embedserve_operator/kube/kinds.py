@@ -47,6 +47,7 @@ NODE = "Node"
 RUNTIME_CLASS = "RuntimeClass"
 SERVICE_MONITOR = "ServiceMonitor"
 SCALED_OBJECT = "ScaledObject"
+AUTOSCALER = "HorizontalPodAutoscaler"
 STORAGE_CLASS = "StorageClass"
 
 API_KINDS: Mapping[str, ApiKind] = MappingProxyType(
@@ -57,7 +58,7 @@ API_KINDS: Mapping[str, ApiKind] = MappingProxyType(
         "ConfigMap": ApiKind("", "v1", "configmaps"),
         "Deployment": ApiKind("apps", "v1", "deployments"),
         "Event": ApiKind("", "v1", "events"),
-        "HorizontalPodAutoscaler": ApiKind("autoscaling", "v2", "horizontalpodautoscalers"),
+        AUTOSCALER: ApiKind("autoscaling", "v2", "horizontalpodautoscalers"),
         JOB: ApiKind("batch", "v1", "jobs"),
         "Lease": ApiKind("coordination.k8s.io", "v1", "leases"),
         "NetworkPolicy": ApiKind("networking.k8s.io", "v1", "networkpolicies"),
@@ -77,7 +78,7 @@ API_KINDS: Mapping[str, ApiKind] = MappingProxyType(
 WATCHED_CHILDREN = (
     "ConfigMap",
     "Deployment",
-    "HorizontalPodAutoscaler",
+    AUTOSCALER,
     "NetworkPolicy",
     "PodDisruptionBudget",
     "Service",
@@ -85,6 +86,8 @@ WATCHED_CHILDREN = (
 OPTIONAL_KINDS = (SERVICE_MONITOR, SCALED_OBJECT)
 """These kinds are not watched, since their definitions may be absent; they are listed from time to time."""
 CHILD_KINDS = (*WATCHED_CHILDREN, *OPTIONAL_KINDS)
+SCALER_KINDS = frozenset({AUTOSCALER, SCALED_OBJECT})
+"""Objects of these kinds decide the number of pods of a Deployment, of which there may be one."""
 CLAIM_KINDS = (JOB, CLAIM)
 """These kinds belong to a volume of models; an object of them may concern several resources."""
 LABELLED_KINDS = (*WATCHED_CHILDREN, POD, JOB)

@@ -34,7 +34,7 @@ _RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("monitoring.coreos.com", ("servicemonitors",), (*_READ, *_WRITE)),
     ("keda.sh", ("scaledobjects",), (*_READ, *_WRITE)),
     ("", ("pods",), ("list", "watch", "patch")),
-    ("", ("events",), ("create",)),
+    ("", ("events",), ("list", "create")),
 )
 SERVICE_PERMISSIONS: tuple[Permission, ...] = tuple(
     Permission(group, resource, verb)

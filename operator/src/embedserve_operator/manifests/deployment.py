@@ -1,6 +1,6 @@
 """This module builds the Deployment of one revision.
 
-Its pod template is a function of the spec, the images and the existing RuntimeClasses: an upgrade of the
+Its pod template is a function of the spec, the images and the inputs that it was made for: an upgrade of the
 operator that leaves the runtime image unchanged restarts no pod.
 """
 
@@ -148,7 +148,8 @@ def read_template_hash(manifest: Manifest) -> str:
 
 def _build_pod_spec(pods: PodInputs, *, memory: str | None) -> Manifest:
     spec, settings, volume = pods.spec, pods.settings, pods.volume
-    place = build_placement(spec, settings, pods.cluster, build_selector(pods.resource, pods.revision))
+    selector = build_selector(pods.resource, pods.revision)
+    place = build_placement(spec, settings, selector, runtime_class=pods.runtime_class)
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,

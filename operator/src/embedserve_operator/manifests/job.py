@@ -109,10 +109,8 @@ def _build_pod_spec(pods: PodInputs, task: JobTask) -> Manifest:
 def _build_placement(pods: PodInputs) -> Manifest:
     """Return where the service's pods may run.
 
-    A Job uses no accelerator, so it gets no RuntimeClass that would give it all of them.
+    A Job uses no accelerator, so the hardware class gives it no RuntimeClass that would give it all of them.
     """
-    fields = build_placement(pods.spec, pods.settings, pods.cluster, {})
+    fields = build_placement(pods.spec, pods.settings, {})
     del fields["topologySpreadConstraints"]
-    if pods.spec.pod.runtime_class_name is None:
-        fields.pop("runtimeClassName", None)
     return {**fields, "affinity": add_colocation(fields["affinity"], pods.volume)}

@@ -58,11 +58,15 @@ def build_node_requirements(spec: EmbeddingServiceSpec, settings: RenderSettings
 
 
 def build_placement(
-    spec: EmbeddingServiceSpec, settings: RenderSettings, cluster: ClusterState, labels: dict[str, str]
+    spec: EmbeddingServiceSpec,
+    settings: RenderSettings,
+    labels: dict[str, str],
+    *,
+    runtime_class: str | None = None,
 ) -> Manifest:
     """Return the fields of a pod spec that decide where the pod runs.
 
-    `labels` select the pods of the revision.
+    `labels` select the pods of the revision. `runtime_class` is that of the hardware class, if there is one.
     """
     hardware, wanted = find_hardware_class(spec, settings), build_node_requirements(spec, settings)
     fields: dict[str, Any] = {
@@ -72,22 +76,21 @@ def build_placement(
         "topologySpreadConstraints": [one.as_wire() for one in spec.pod.topology_spread_constraints]
         if spec.pod.topology_spread_constraints is not None
         else [_build_spread_constraint(key, labels) for key in (ZONE, HOSTNAME)],
-        "runtimeClassName": _choose_runtime_class(spec, hardware, cluster),
+        "runtimeClassName": spec.pod.runtime_class_name or runtime_class,
         "priorityClassName": spec.pod.priority_class_name,
         "schedulerName": spec.pod.scheduler_name,
     }
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _choose_runtime_class(
-    spec: EmbeddingServiceSpec, hardware: HardwareClass, cluster: ClusterState
+def find_runtime_class(
+    spec: EmbeddingServiceSpec, settings: RenderSettings, cluster: ClusterState
 ) -> str | None:
-    """Return the user's RuntimeClass, or that of the class where the cluster has it: clusters whose nodes need
-    none have none.
+    """Return the RuntimeClass of the hardware class where the cluster has it: clusters whose nodes need none have
+    none.
     """
-    if spec.pod.runtime_class_name is not None:
-        return spec.pod.runtime_class_name
-    return hardware.runtime_class_name if hardware.runtime_class_name in cluster.runtime_classes else None
+    name = find_hardware_class(spec, settings).runtime_class_name
+    return name if name in cluster.runtime_classes else None
 
 
 def _build_spread_constraint(key: str, labels: dict[str, str]) -> Manifest:

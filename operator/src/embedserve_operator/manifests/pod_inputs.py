@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.manifests.volume import ModelVolume
 from embedserve_operator.settings import RenderSettings
-from embedserve_operator.state.nodes import ClusterState
 from embedserve_operator.state.resource import Resource
 
 
@@ -18,9 +17,10 @@ class PodInputs:
     resource: Resource
     spec: EmbeddingServiceSpec
     settings: RenderSettings
-    cluster: ClusterState
     revision: str
     config: str
     """Name of the ConfigMap that the pods mount."""
     volume: ModelVolume | None = None
     """The volume of models; None where each pod has its own."""
+    runtime_class: str | None = None
+    """The RuntimeClass of the hardware class; None where the pods get none by it."""

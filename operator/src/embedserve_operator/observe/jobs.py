@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
+from embedserve_operator.api.times import parse_moment
 from embedserve_operator.kube.views.pods import Pod
 from embedserve_operator.kube.views.workloads import Job, PersistentVolumeClaim
 from embedserve_operator.manifests.metadata import JOB_NAME, TASK_LABEL, TEMPLATE_HASH
@@ -14,18 +16,26 @@ from embedserve_operator.observe.pods import (
     read_result,
 )
 from embedserve_operator.observe.reports import read_conversion_report, read_model_report
-from embedserve_operator.state.failures import Failure
+from embedserve_operator.state.failures import Failure, build_creation_failure
 from embedserve_operator.state.jobs import ClaimState, JobPhase, JobState, JobTask
 
 
-def read_jobs(jobs: Iterable[Job], pods: Iterable[Pod]) -> tuple[JobState, ...]:
-    """Return the state of the Jobs, ordered by name. `pods` are the pods of all of them."""
+def read_jobs(
+    jobs: Iterable[Job], pods: Iterable[Pod], creation_problems: Mapping[str, str]
+) -> tuple[JobState, ...]:
+    """Return the state of the Jobs, ordered by name.
+
+    `pods` are the pods of all of them. `creation_problems` says why pods of a Job cannot be created, by its UID.
+    """
     by_job: dict[str, list[Pod]] = {}
     for pod in pods:
         by_job.setdefault(pod.metadata.labels.get(JOB_NAME, ""), []).append(pod)
     # A Job that is being deleted no longer counts.
     there = [job for job in jobs if not job.metadata.is_being_deleted]
-    found = [_read_job(job, by_job.get(job.metadata.name, [])) for job in there]
+    found = [
+        _read_job(job, by_job.get(job.metadata.name, []), creation_problems.get(job.metadata.uid, ""))
+        for job in there
+    ]
     return tuple(sorted(found, key=lambda job: job.name))
 
 
@@ -41,12 +51,18 @@ def read_claim(claim: PersistentVolumeClaim) -> ClaimState:
     )
 
 
-def _read_job(job: Job, pods: Sequence[Pod]) -> JobState:
+def _read_job(job: Job, pods: Sequence[Pod], creation_problem: str) -> JobState:
     metadata = job.metadata
     task: JobTask = "convert" if metadata.labels.get(TASK_LABEL) == "convert" else "fetch"
     youngest = max(pods, key=lambda pod: pod.metadata.creation_timestamp, default=None)
     phase, why = _read_phase(job)
     failure = find_failure(youngest) if youngest is not None and phase != "Succeeded" else None
+    has_pods = bool(pods) or job.status.active > 0 or job.status.failed > 0
+    is_unstarted = phase == "Running" and not has_pods
+    if is_unstarted and creation_problem:
+        # Each attempt is about a pod of another name, which would make news of the same words.
+        said = re.sub(rf'"{re.escape(metadata.name)}-[a-z0-9]+"', f'"{metadata.name}"', creation_problem)
+        why = build_creation_failure(f"Job {metadata.name}: {said}")
     results = [read_result(pod, task) for pod in pods]
     model = next((result.model for result in results if result.model is not None), None)
     conversion = next((result.conversion for result in results if result.conversion is not None), None)
@@ -63,6 +79,7 @@ def _read_job(job: Job, pods: Sequence[Pod]) -> JobState:
         report=None if model is None else read_model_report(model),
         conversion=None if conversion is None else read_conversion_report(conversion),
         fetching_pod=next((found for pod in pods if (found := read_fetching_pod(pod)) is not None), None),
+        unstarted_since=parse_moment(metadata.creation_timestamp) if is_unstarted else None,
     )
 
 

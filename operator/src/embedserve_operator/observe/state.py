@@ -5,7 +5,7 @@ frozen values.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from embedserve_operator.kube.kinds import CLAIM, SCALED_OBJECT
 from embedserve_operator.kube.objects import Received
@@ -48,6 +48,8 @@ class VolumeObjects:
     pods: Iterable[Pod] = ()
     """The pods of those Jobs."""
     claims: Iterable[PersistentVolumeClaim] = ()
+    creation_problems: Mapping[str, str] = field(default_factory=dict)
+    """Why pods of a Job cannot be created, by the UID of the Job."""
 
 
 def observe(
@@ -110,7 +112,7 @@ def _read_pod(pod: Pod, replies: Mapping[str, PodReplies]) -> PodState:
 
 
 def _read_jobs(volume: VolumeObjects, replies: Mapping[str, PodReplies]) -> tuple[JobState, ...]:
-    found = read_jobs(volume.jobs, volume.pods)
+    found = read_jobs(volume.jobs, volume.pods, volume.creation_problems)
     return tuple(replace(job, fetching_pod=_add_progress(job.fetching_pod, replies)) for job in found)
 
 

@@ -43,6 +43,7 @@ def read_deployment(deployment: Deployment) -> DeploymentState:
         template_hash=template.metadata.annotations.get(TEMPLATE_HASH, ""),
         declaration=metadata.annotations.get(DECLARATION, ""),
         model_bytes=int(size) if size.isdecimal() else None,
+        runtime_class=template.spec.runtime_class_name or None,
     )
 
 

@@ -1,8 +1,8 @@
 """This module builds the conditions Ready, Reconciling and Stalled.
 
-Ready says what is served now. Reconciling (on the way) and Stalled (somebody has to change something) say
-how far it is from what the spec asks for; they exist only while they are true, and never both, as kstatus
-reads them.
+Ready says what is served now, and is true of a service that should have no pods: it has all that it should have.
+Reconciling (on the way) and Stalled (somebody has to change something) say how far it is from what the spec
+asks for; they exist only while they are true, and never both, as kstatus reads them.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def _build_ready(inputs: ConditionInputs) -> PlannedCondition:
     serving = inputs.serving
     if inputs.replicas == 0:
         if inputs.is_suspended:
-            return PlannedCondition("Ready", "False", SUSPENDED, "spec.suspend is true: no pod runs")
+            return PlannedCondition("Ready", "True", SUSPENDED, "spec.suspend is true: no pod runs")
         why = "its autoscaler sees no work" if inputs.is_autoscaled else "spec.replicas is 0"
-        return PlannedCondition("Ready", "False", SCALED_TO_ZERO, f"{why}: no pod runs")
+        return PlannedCondition("Ready", "True", SCALED_TO_ZERO, f"{why}: no pod runs")
     asked = inputs.replicas
     if inputs.rollout.is_waiting and serving is not None:
         asked = serving.desired_replicas

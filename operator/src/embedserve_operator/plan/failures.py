@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.plan.vector_spaces import find_unexpected_pods
-from embedserve_operator.state.failures import Failure
+from embedserve_operator.state.failures import Failure, build_creation_failure
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.pods import PodState
 from embedserve_operator.state.workloads import DeploymentState
@@ -30,10 +30,7 @@ def find_worst_failure(
         if not failure.is_transient:
             return failure
     if deployment is not None and deployment.creation_problem:
-        quota = "exceeded quota" in deployment.creation_problem
-        return Failure(
-            "QuotaExceeded" if quota else "PodsNotCreated", deployment.creation_problem, is_transient=True
-        )
+        return build_creation_failure(deployment.creation_problem)
     if placement_failure is not None and all(failure.is_unscheduled for failure in found):
         return placement_failure
     return found[0] if found else None

@@ -21,8 +21,11 @@ from embedserve_operator.manifests.job import read_job_template_hash
 from embedserve_operator.state.failures import Failure
 from embedserve_operator.state.jobs import JobPhase, JobState, JobTask
 from embedserve_operator.state.models import ModelReport
+from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.resource import Resource
 
+_MAX_START_SECONDS = 10
+"""A Job that has had no pod for so long has none for a reason: its controller makes one within moments."""
 UNCONVERTED_PRECISION = "float32"
 """The precision that can always be served."""
 _ACTIVITIES: dict[JobTask, str] = {"fetch": "fetching", "convert": "converting"}
@@ -49,6 +52,23 @@ class JobStep:
     def activity(self) -> str:
         """What the Job is doing, described for people."""
         return f"Job {self.name} is {_ACTIVITIES[self.task]} the model"
+
+
+def find_unstarted_jobs(observed: ObservedState) -> tuple[JobState, ...]:
+    """Return the Jobs that should have had a pod by now."""
+    return tuple(
+        job
+        for job in observed.jobs
+        if job.unstarted_since is not None and observed.now - job.unstarted_since >= _MAX_START_SECONDS
+    )
+
+
+def list_start_deadlines(observed: ObservedState) -> tuple[int, ...]:
+    """Return when Jobs that have had no pod yet should have had one, in seconds since 1970."""
+    ends = [
+        job.unstarted_since + _MAX_START_SECONDS for job in observed.jobs if job.unstarted_since is not None
+    ]
+    return tuple(end for end in ends if end > observed.now)
 
 
 def plan_job_step(

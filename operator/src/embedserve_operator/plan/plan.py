@@ -110,5 +110,7 @@ class Plan:
 
     They are asked from time to time, and later passes see the answers.
     """
+    unstarted_jobs: tuple[JobState, ...] = ()
+    """The Jobs that should have had a pod by now; events say why they have none."""
     wake_after: int | None = None
     """Seconds after which another pass is due even if nothing happens."""

@@ -9,6 +9,7 @@ from embedserve_operator.plan import conditions
 from embedserve_operator.plan.children import build_children, find_unwanted_children
 from embedserve_operator.plan.evaluation import Evaluation
 from embedserve_operator.plan.fetch_progress import find_fetching_pods
+from embedserve_operator.plan.jobs import find_unstarted_jobs, list_start_deadlines
 from embedserve_operator.plan.model_volume import find_cache_refusal
 from embedserve_operator.plan.plan import Plan
 from embedserve_operator.plan.pod_messages import plan_messages, plan_pod_labels, plan_self_checks
@@ -67,7 +68,7 @@ def _build_plan(evaluation: Evaluation) -> Plan:
     build, preparation = evaluation.build, evaluation.build.preparation
     children = build_children(evaluation)
     asked = find_fetching_pods(observed, build.desired, preparation.fetch)
-    ends = [one.until for one in rollout.retained]
+    ends = [*(one.until for one in rollout.retained), *list_start_deadlines(observed)]
     if observed.next_failure_at is not None:
         ends.append(observed.next_failure_at)
     return Plan(
@@ -81,6 +82,7 @@ def _build_plan(evaluation: Evaluation) -> Plan:
         messages=plan_messages(observed, rollout),
         self_checks=plan_self_checks(observed, rollout, build.desired),
         fetching_pods=asked,
+        unstarted_jobs=find_unstarted_jobs(observed),
         wake_after=max(1, min(ends) - observed.now) if ends else None,
     )
 

@@ -257,7 +257,6 @@ def _plan_job(
         resource=resource,
         spec=spec,
         settings=inputs.settings,
-        cluster=observed.cluster,
         revision=compute_revision(spec),
         config=config["metadata"]["name"],
         volume=volume,

@@ -4,21 +4,22 @@ model has been prepared.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.configmap import build_config_map
 from embedserve_operator.manifests.deployment import build_deployment, read_template_hash
 from embedserve_operator.manifests.metadata import read_fingerprint
+from embedserve_operator.manifests.placement import find_runtime_class
 from embedserve_operator.manifests.pod_inputs import PodInputs
 from embedserve_operator.manifests.volume import ModelVolume
-from embedserve_operator.plan.model_size import build_deployment_for_size
 from embedserve_operator.plan.model_volume import choose_model_volume
 from embedserve_operator.plan.preparation import Preparation, plan_preparation
 from embedserve_operator.plan.revision import compute_revision
 from embedserve_operator.plan.rollout import DesiredRevision
 from embedserve_operator.plan.scaling import choose_replicas
+from embedserve_operator.plan.template_inputs import TemplateInputs, build_deployment_for_inputs
 from embedserve_operator.plan.vector_spaces import find_vector_space
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.models import FetchedModel
@@ -57,16 +58,17 @@ def build_revision(
         resource=observed.resource,
         spec=spec,
         settings=settings,
-        cluster=observed.cluster,
         revision=revision,
         config=config["metadata"]["name"],
         volume=volume,
     )
 
-    def build_for_size(model_bytes: int | None) -> Manifest:
-        return build_deployment(pods, space=space, report=report, model_bytes=model_bytes)
+    def build_for(inputs: TemplateInputs) -> Manifest:
+        placed = replace(pods, runtime_class=inputs.runtime_class)
+        return build_deployment(placed, space=space, report=report, model_bytes=inputs.model_bytes)
 
-    deployment = build_deployment_for_size(observed, revision, report, build_for_size)
+    present = find_runtime_class(spec, settings, observed.cluster)
+    deployment = build_deployment_for_inputs(observed, revision, report, present, build_for)
     # What is not prepared cannot be complete.
     fingerprint = read_fingerprint(deployment) if preparation.is_ready else ""
     replicas = choose_replicas(observed, spec, revision)

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import datetime
 
 from embedserve_operator.apply.children import ChildApplier
 from embedserve_operator.apply.pod_client import PodClient
 from embedserve_operator.cache.cluster import ClusterCache
+from embedserve_operator.cache.job_events import JobEvents
 from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.errors import ApiError
 from embedserve_operator.kube.client import KubeClient
@@ -32,6 +34,10 @@ _IDLE_SECONDS = 5.0
 _PROGRESS_PAUSE_SECONDS = 5.0
 _MAX_PROGRESS_RATE = 5.0
 """How often running fetches are looked at, per second in total: each look may lead to a write of a status."""
+
+_EVENTS_PAUSE_SECONDS = 15.0
+_MAX_EVENTS_RATE = 2.0
+"""How often the events of Jobs without pods are read, per second in total."""
 
 _STATUS_PAUSE_SECONDS = 2.0
 _MAX_STATUS_RATE = 100.0
@@ -66,6 +72,8 @@ class Controller:
         self._pod_client = pod_client
         self._applier = ChildApplier(kube, objects)
         self._progress_throttle = Throttle(clock, pause=_PROGRESS_PAUSE_SECONDS, rate=_MAX_PROGRESS_RATE)
+        self._job_events = JobEvents(kube)
+        self._events_throttle = Throttle(clock, pause=_EVENTS_PAUSE_SECONDS, rate=_MAX_EVENTS_RATE)
         self._status_throttle = Throttle(clock, pause=_STATUS_PAUSE_SECONDS, rate=_MAX_STATUS_RATE)
 
     async def reconcile(self, key: ObjectKey) -> bool:
@@ -77,6 +85,8 @@ class Controller:
         if received is None or received.metadata.is_being_deleted:
             self._pod_client.forget(key)
             self._progress_throttle.forget(key)
+            self._job_events.forget(key)
+            self._events_throttle.forget(key)
             self._status_throttle.forget(key)
             return True  # the children go by their owner references
         now = self._now()
@@ -85,7 +95,10 @@ class Controller:
             self._objects.list_children(key),
             self._objects.list_pods(key),
             self._cluster.get_state(),
-            self._objects.get_volume_objects(key),
+            replace(
+                self._objects.get_volume_objects(key),
+                creation_problems=self._job_events.get_creation_problems(key),
+            ),
             replies=self._pod_client.get_replies(key),
             now=int(now.timestamp()),
         )
@@ -117,6 +130,7 @@ class Controller:
         if plan.wake_after is not None:
             self._queue.add_later(key, plan.wake_after)
         await self._watch_fetch(key, plan)
+        await self._read_job_events(key, plan)
         if not plan.self_checks:
             return True
         passed = await self._pod_client.run_self_checks(key, plan.self_checks)
@@ -129,10 +143,28 @@ class Controller:
         if not plan.fetching_pods:
             self._progress_throttle.forget(key)
             return
-        seconds_until_due = self._progress_throttle.seconds_until_due(key)
+        await self._look(
+            key, self._progress_throttle, lambda: self._pod_client.refresh_progress(key, plan.fetching_pods)
+        )
+
+    async def _read_job_events(self, key: ObjectKey, plan: Plan) -> None:
+        """Read why Jobs have no pods; the next pass publishes what is new."""
+        if not plan.unstarted_jobs:
+            self._job_events.forget(key)
+            self._events_throttle.forget(key)
+            return
+        await self._look(
+            key, self._events_throttle, lambda: self._job_events.refresh(key, plan.unstarted_jobs)
+        )
+
+    async def _look(self, key: ObjectKey, throttle: Throttle, look: Callable[[], Awaitable[bool]]) -> None:
+        """Look at something that no event tells, as often as the throttle allows; `look` returns whether it has found
+        something new, which is worth another pass.
+        """
+        seconds_until_due = throttle.seconds_until_due(key)
         if seconds_until_due == 0.0:
-            seconds_until_due = self._progress_throttle.record(key)
-            if await self._pod_client.refresh_progress(key, plan.fetching_pods):
+            seconds_until_due = throttle.record(key)
+            if await look():
                 self._queue.add(key)
         self._queue.add_later(key, seconds_until_due)
 

@@ -128,7 +128,7 @@ class LeaderElector:
         said = ""
         while True:
             self._on_attempt()
-            if await self._try_to_hold(self._settings.retry):
+            if await self._try_to_hold(self._settings.deadline):
                 log.info("leading as %s", self._me)
                 return
             holder = self._seen.holder if self._seen is not None else ""
@@ -154,14 +154,17 @@ class LeaderElector:
         """Renew the Lease until that fails for too long, or the process under it is not alive; ends only with
         LeaseLostError.
         """
+        began = self._renewed
         while True:
-            await asyncio.sleep(self._settings.retry)
+            # Where the API server is slow, the next attempt follows at once.
+            await asyncio.sleep(max(0.0, began + self._settings.retry - self._clock()))
+            began = self._clock()
             self._on_attempt()
             left = self._renewed + self._settings.deadline - self._clock()
             if left <= 0:
                 raise LeaseLostError(f"the Lease could not be renewed for {self._settings.deadline:g} s")
             if self._is_alive():
-                await self._try_to_hold(min(self._settings.retry, left))
+                await self._try_to_hold(min(self._settings.attempt, left))
             else:
                 log.error("the Lease is not renewed: the operator hangs")
             if self._seen is not None and self._seen.lease is not None and not self._is_holder(self._seen):
@@ -174,7 +177,7 @@ class LeaderElector:
         lease = build_lease(self._seen.lease, self._settings, "", self._now(), "renew")
         lease["spec"]["leaseDurationSeconds"] = 1
         try:
-            async with asyncio.timeout(self._settings.retry):
+            async with asyncio.timeout(self._settings.attempt):
                 await self._kube.replace_lease(self._settings.namespace, lease)
         except (ApiError, TimeoutError) as error:
             log.info("the Lease was not given back and runs out by itself: %s", error)
@@ -183,11 +186,10 @@ class LeaderElector:
         return seen.holder == self._me
 
     async def _try_to_hold(self, limit: float) -> bool:
-        """Try once to hold the Lease; whatever fails, the next attempt reads it again."""
-        began = self._clock()
+        """Try once to hold the Lease, for so many seconds; whatever fails, the next attempt reads it again."""
         try:
             async with asyncio.timeout(limit):
-                return await self._write_lease(began)
+                return await self._write_lease()
         except ConflictError:
             # Somebody else wrote first. Reading the Lease now shows at once who leads.
             log.info("another process wrote the Lease first")
@@ -205,7 +207,7 @@ class LeaderElector:
             log.warning("the Lease could not be read: %s", str(error) or "no answer in time")
         return False
 
-    async def _write_lease(self, began: float) -> bool:
+    async def _write_lease(self) -> bool:
         seen = self._seen
         if seen is None or not self._is_holder(seen):
             seen = await self._read()
@@ -214,9 +216,11 @@ class LeaderElector:
             return False
         lease = build_lease(seen.lease, self._settings, self._me, self._now(), step)
         write = self._kube.create_lease if step == "create" else self._kube.replace_lease
+        # Others count from when they see the write, which is later.
+        sent = self._clock()
         got = await write(self._settings.namespace, lease)
-        self._seen = LeaseObservation(got, began)
-        self._renewed = began
+        self._seen = LeaseObservation(got, sent)
+        self._renewed = sent
         return True
 
     async def _read(self) -> LeaseObservation:

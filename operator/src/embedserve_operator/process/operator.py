@@ -19,7 +19,9 @@ from embedserve_operator.adapter.registrar import Registrar
 from embedserve_operator.apply.pod_client import PodClient
 from embedserve_operator.cache.audit import WATCHED_KINDS, Audit
 from embedserve_operator.cache.cluster import ClusterCache
+from embedserve_operator.cache.cluster_watch import ClusterWatch
 from embedserve_operator.cache.objects import ObjectCache
+from embedserve_operator.cache.placement import PlacementIndex
 from embedserve_operator.cache.watches import build_registry, build_watch_settings
 from embedserve_operator.errors import ApiError, LeaseLostError, RefusedError, WatchFailedError
 from embedserve_operator.kube.client import KubeClient
@@ -170,7 +172,8 @@ def _start_tasks(
         tasks.append(asyncio.create_task(registrar.run(beat), name="register the metrics adapter"))
     # kopf installs its own signal handlers; ours are restored once it is running.
     tasks.append(asyncio.create_task(_restore_signal_handlers(ready, stop), name="take the signals back"))
-    registry = build_registry(objects, cluster, queue, relisted, nodes=settings.watch_nodes)
+    watch = ClusterWatch(cluster, PlacementIndex(objects, settings.render)) if settings.watch_nodes else None
+    registry = build_registry(objects, queue, relisted, cluster_watch=watch)
     tasks.append(asyncio.create_task(_watch(settings, registry, ready, stop), name="watch"))
     return tasks
 

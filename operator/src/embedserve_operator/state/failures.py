@@ -22,3 +22,9 @@ class Failure:
     """When this starts to count as a failure, in seconds since 1970: what may be over in a moment does not
     count before.
     """
+
+
+def build_creation_failure(said: str) -> Failure:
+    """Return why pods cannot be created. `said` is what the API server answers to those who try."""
+    quota = "exceeded quota" in said
+    return Failure("QuotaExceeded" if quota else "PodsNotCreated", said, is_transient=True)

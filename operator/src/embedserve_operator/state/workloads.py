@@ -34,6 +34,8 @@ class DeploymentState:
     """The fields of the manifest that declare its model, as JSON; empty when the Deployment does not say."""
     model_bytes: int | None = None
     """Size of the model's files that its pod template was made for."""
+    runtime_class: str | None = None
+    """RuntimeClass of its pods."""
 
 
 @dataclass(frozen=True, slots=True)

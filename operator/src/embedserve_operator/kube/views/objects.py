@@ -98,6 +98,13 @@ class Service(Object):
     spec: Part[ServiceSpec]
 
 
+class Event(Object):
+    """Holds what is read of an event."""
+
+    message: Text
+    last_timestamp: Text
+
+
 class ListMetadata(View):
     """Holds the metadata of a list."""
 

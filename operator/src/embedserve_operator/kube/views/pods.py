@@ -70,6 +70,7 @@ class PodSpec(View):
     """Holds what is read of the spec of a pod."""
 
     node_name: Text
+    runtime_class_name: Text
     volumes: Items[Volume]
     init_containers: Items[Container]
     containers: Items[Container]

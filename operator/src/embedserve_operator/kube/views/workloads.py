@@ -56,6 +56,8 @@ class JobStatus(View):
     """Holds what is read of the status of a Job."""
 
     completion_time: Text
+    active: Count
+    failed: Count
     conditions: Items[ObjectCondition]
 
 

@@ -1,0 +1,76 @@
+"""This module decides which of the things that become known by and by a pod template is made for: the size of the
+model, and a RuntimeClass that the cluster has.
+
+The size is known once the model has been fetched, often by the very pods whose memory it decides. A RuntimeClass
+comes and goes with what others install. A template that changed at that moment would restart every pod of the
+service. So a Deployment keeps what its template was made for, and takes the present values into account with the
+next change of its template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.manifests.deployment import read_template_hash
+from embedserve_operator.plan.vector_spaces import find_model_report
+from embedserve_operator.state.models import ModelReport
+from embedserve_operator.state.observed import ObservedState
+from embedserve_operator.state.workloads import DeploymentState
+
+
+class TemplateInputs(NamedTuple):
+    """Holds what a pod template is made for, beside the spec and the settings."""
+
+    model_bytes: int | None
+    """Size of the model's files; None as long as it is not known."""
+    runtime_class: str | None
+    """RuntimeClass of the hardware class; None where the cluster has none of its name."""
+
+
+def build_deployment_for_inputs(
+    observed: ObservedState,
+    revision: str,
+    report: ModelReport | None,
+    runtime_class: str | None,
+    build_for: Callable[[TemplateInputs], Manifest],
+) -> Manifest:
+    """Return the Deployment of a revision.
+
+    `build_for` builds it for some inputs; `report` is what a Job has found out, `runtime_class` the RuntimeClass that
+    the cluster has for the hardware class now.
+    """
+    there = observed.find_deployment(revision)
+    before = None
+    if there is not None:
+        before = TemplateInputs(there.model_bytes, _choose_runtime_class(there, runtime_class))
+        as_before = build_for(before)
+        if read_template_hash(as_before) == there.template_hash:
+            return as_before
+    size = report.size_bytes if report is not None else None
+    size = size or find_model_size(observed, revision) or (before.model_bytes if before is not None else None)
+    return build_for(TemplateInputs(size, runtime_class))
+
+
+def _choose_runtime_class(there: DeploymentState, present: str | None) -> str | None:
+    """Return the RuntimeClass that a Deployment keeps, or the present one where none of its pods is ready: pods that
+    found no accelerator may find it with that.
+    """
+    is_of_use = there.ready > 0 or there.desired_replicas == 0
+    return there.runtime_class if is_of_use else present
+
+
+def find_model_size(observed: ObservedState, revision: str) -> int | None:
+    """Return the size of the files of a revision's model: what its pods report, or else what was published."""
+    report = find_model_report(observed, revision)
+    if report is not None and report.size_bytes is not None:
+        return report.size_bytes
+    status = observed.resource.status
+    space, rollout, model = status.vector_space, status.rollout, status.model
+    if space is not None and space.revision == revision and model is not None:
+        return model.size_bytes
+    if rollout is not None and rollout.revision == revision:
+        return rollout.size_bytes
+    previous = space.previous if space is not None else ()
+    return next((one.size_bytes for one in previous if one.revision == revision), None)
