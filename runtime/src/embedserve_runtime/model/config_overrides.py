@@ -58,8 +58,8 @@ def _check_unwritten_pooling(encoder: Encoder, modules: Modules, *, takes_first:
     """Raise ConfigError or UnsupportedArchitecture where no file says how to pool and the usual way would be wrong."""
     if modules.splade is not None:
         raise ConfigError(
-            "model.outputs: the modules of the model say how sparse vectors are pooled and not how dense ones are; set "
-            "model.pooling"
+            "model.pooling: dense vectors are asked for, and the model's modules say only how sparse ones are pooled; "
+            "set it"
         )
     if takes_first and any(layer.attention.causal for layer in encoder.layers):
         raise UnsupportedArchitecture(
