@@ -88,8 +88,32 @@ def pylate(ask: Mapping[str, Any]) -> Any:
     }
 
 
+def lora(ask: Mapping[str, Any]) -> Any:
+    """A random adapter for the bare encoder in `bare`, saved into the pipeline in `folder`; then what
+    sentence-transformers makes of the pipeline, with and without peft's own merging."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from sentence_transformers import SentenceTransformer
+    from transformers import AutoModel
+
+    torch.manual_seed(3)
+    model = get_peft_model(AutoModel.from_pretrained(ask["bare"]), LoraConfig(**ask["settings"]))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name or "modules_to_save" in name or parameter.requires_grad:
+                parameter.normal_(std=0.3)
+    model.save_pretrained(ask["folder"])
+    served = SentenceTransformer(ask["folder"], device="cpu")
+    return {"served": served.encode(ask["texts"]).tolist(), "merged": _merged(model, ask["texts"], served)}
+
+
+def _merged(model: Any, texts: Any, served: Any) -> Any:
+    served[0].auto_model = model.merge_and_unload().eval()
+    return served.encode(texts).tolist()
+
+
 ORACLES: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    function.__name__: function for function in (m3, dense, reranker, pylate)
+    function.__name__: function for function in (m3, dense, reranker, pylate, lora)
 }
 
 

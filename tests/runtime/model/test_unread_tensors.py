@@ -53,12 +53,13 @@ def pooled(folder: Path) -> None:
     """Say by a Pooling module that the folder is for dense vectors."""
     modules = ("", "Transformer"), ("1_Pooling", "Pooling")
     lines = [
-        {"idx": number, "path": path, "type": f"sentence_transformers.models.{kind}"}
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for number, (path, kind) in enumerate(modules)
     ]
     (folder / "modules.json").write_text(json.dumps(lines))
     (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
+    pooling = {"word_embedding_dimension": 24, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
 
 
 @pytest.fixture

@@ -65,6 +65,9 @@ def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig
         "queries": None if card.query is None else _describe_query_route(card, card.query),
         "prompts": dict(card.prompts),
         "defaultPrompt": card.default_prompt,
+        "adapter": None
+        if card.adapter is None
+        else {"base": card.adapter.base, "modules": len(card.adapter.scales)},
         "ignoredSettings": list(card.ignored_settings),
         "engines": {kind: reason or "yes" for kind, reason in _check_routed_engines(card).items()},
         "artifact": _find_artifact(card, config),
@@ -285,6 +288,8 @@ def _list_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
             for name, text in facts["prompts"].items()
         ],
     )
+    if facts["adapter"] is not None:
+        yield "Adapter", [f"LoRA for {facts['adapter']['base']}, {facts['adapter']['modules']} modules"]
     if facts["ignoredSettings"]:
         yield "Ignored", facts["ignoredSettings"]
     yield "Engines", [f"{kind}: {reason}" for kind, reason in facts["engines"].items()]

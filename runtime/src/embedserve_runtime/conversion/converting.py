@@ -57,6 +57,7 @@ from embedserve_runtime.engines.onnx.graph import build
 from embedserve_runtime.engines.onnx.spool import drain_arrays
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.loading.assembly import heads_of, runners_of
+from embedserve_runtime.model.adapted_tensors import open_encoder_tensors
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Weights
@@ -155,7 +156,7 @@ class ArtifactWriter:
         self._tensors = tensors
         self._inputs = inputs
         self._threads = threads
-        self._checkpoint = tensors.checkpoint(card.encoder_path)
+        self._checkpoint = open_encoder_tensors(card, tensors)
         self._benchmark = Benchmark(card, tokenize_corpus(card, parity_texts()))
         self._seconds: dict[str, float] = {}
         self._heads = heads_of(card, tensors, self._checkpoint)

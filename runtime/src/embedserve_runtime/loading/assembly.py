@@ -19,10 +19,11 @@ from embedserve_runtime.heads.dense import DenseHead, RoutedHead
 from embedserve_runtime.heads.layers import LoadedLayer, apply_layers
 from embedserve_runtime.heads.sparse import LoadedSparseHead
 from embedserve_runtime.heads.token_heads import LoadedLexicalHead, LoadedMultiVectorHead
+from embedserve_runtime.model.adapted_tensors import open_encoder_tensors
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.checkpoint import StoredTensors, Weights
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
@@ -65,7 +66,7 @@ def _route_runners(card: ModelCard, tensors: ModelTensors, engines_of: OpenEngin
             return [StaticRunner(card, table, own, partial(apply_layers, _dense_layers(card, tensors)))]
         case WordTable():
             return [WordRunner(card, token_weights(tensors, card.encoder_path))]
-    checkpoint = tensors.checkpoint(card.encoder_path)
+    checkpoint = open_encoder_tensors(card, tensors)
     engines = engines_of(card.encoder, Weights(card.encoder, checkpoint))
     heads = heads_of(card, tensors, checkpoint)
     return [_encoder_runner(engine, card, heads) for engine in engines]
@@ -95,7 +96,7 @@ def open_bundled_runner(
     return EncoderRunner(card, engine, Heads(dense=dense))
 
 
-def heads_of(card: ModelCard, tensors: ModelTensors, checkpoint: Checkpoint) -> Heads:
+def heads_of(card: ModelCard, tensors: ModelTensors, checkpoint: StoredTensors) -> Heads:
     """Load the heads of a model with their tensors. checkpoint: the encoder's. Raises ModelInvalid."""
     heads = Heads()
     if card.head is None:
@@ -115,7 +116,7 @@ def heads_of(card: ModelCard, tensors: ModelTensors, checkpoint: Checkpoint) -> 
 
 
 def _head_layers(
-    head: Head | TokenHead, tensors: ModelTensors, checkpoint: Checkpoint
+    head: Head | TokenHead, tensors: ModelTensors, checkpoint: StoredTensors
 ) -> tuple[LoadedLayer, ...]:
     arrays = {
         name: tensor.astype(np.float32, copy=False)

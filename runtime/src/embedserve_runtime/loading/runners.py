@@ -16,6 +16,7 @@ from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.loading.assembly import heads_of, open_bundled_runner, runners_of
 from embedserve_runtime.loading.engine_choice import check_graph, check_static, choose_engine, is_table
 from embedserve_runtime.loops import compile_loops
+from embedserve_runtime.model.adapted_tensors import open_encoder_tensors
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
@@ -124,7 +125,7 @@ def _settle_precision(
 
 def _measure_parity(card: ModelCard, tensors: ModelTensors, settings: EngineSettings) -> float:
     """Return the parity of an encoder in 8 bit with itself in 16 bit, on one device."""
-    checkpoint = tensors.checkpoint(card.encoder_path)
+    checkpoint = open_encoder_tensors(card, tensors)
     weights, heads, hides = (
         Weights(card.encoder, checkpoint),
         heads_of(card, tensors, checkpoint),

@@ -24,6 +24,7 @@ from embedserve_runtime.model.heads.description import (
     Task,
     TokenHead,
 )
+from embedserve_runtime.model.lora import LoraAdapter
 from embedserve_runtime.model.pipeline import Pipeline
 from embedserve_runtime.model.ranges import Ranges
 from embedserve_runtime.model.static import StaticTable
@@ -89,6 +90,7 @@ class ModelCard:
     pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
     body: what runs instead of the layers that `encoder` describes; of the encoder then only the sizes hold.
     ranges: of the dimensions of dense vectors as the model makes them, where the folder has them.
+    adapter: what is merged into the tensors of encoder and head.
     ignored_settings: what the model's files say and is not done since no vector depends on it, as `file: key`.
     """
 
@@ -111,6 +113,7 @@ class ModelCard:
     pair_types: bool = False
     body: Body | None = None
     ranges: Ranges | None = None
+    adapter: LoraAdapter | None = None
     ignored_settings: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import ml_dtypes  # noqa: F401  # tells numpy what bfloat16 is; without it safetensors cannot read such a file
 import numpy as np
@@ -21,10 +22,22 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 PICKLE_FILE = "pytorch_model.bin"
 PICKLE_INDEX_FILE = "pytorch_model.bin.index.json"
+ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 
 
 class _Index(FileModel):
     weight_map: dict[str, str]
+
+
+class StoredTensors(Protocol):
+    """The tensors of an encoder, by the names that they have in its files."""
+
+    @property
+    def names(self) -> frozenset[str]: ...
+
+    def raw(self, name: str) -> NDArray[np.generic]: ...
+
+    def row(self, name: str, row: int) -> NDArray[np.generic]: ...
 
 
 class Checkpoint:
@@ -61,6 +74,18 @@ class Checkpoint:
         hint = f"; {', '.join(path.name for path in pickles)}: {ADVICE}" if pickles else ""
         raise ModelFileMissing(f"no weights in {folder}: looked for {SINGLE_FILE} and {INDEX_FILE}{hint}")
 
+    @classmethod
+    def open_adapter(cls, folder: Path) -> Checkpoint:
+        """Open the tensors of a LoRA adapter. Raises ModelFileMissing or ModelInvalid."""
+        path = next((folder / name for name in ADAPTER_FILES if (folder / name).exists()), None)
+        if path is None:
+            raise ModelFileMissing(
+                f"no tensors of the LoRA adapter in {folder}: looked for {ADAPTER_FILES[0]}"
+            )
+        if path.suffix == ".bin" and not can_read():
+            raise ModelFileMissing(f"no {ADAPTER_FILES[0]} in {folder}; {path.name}: {ADVICE}")
+        return cls([path])
+
     @property
     def names(self) -> frozenset[str]:
         return frozenset(self._file_of) | frozenset(self._pickled)
@@ -69,6 +94,10 @@ class Checkpoint:
     def unread(self) -> list[str]:
         """Names of the tensors of which nothing has been read through this object, sorted."""
         return sorted(self.names - self._read)
+
+    def mark_read(self, name: str) -> None:
+        """Count a tensor as read that another one stands for."""
+        self._read.add(name)
 
     def raw(self, name: str) -> NDArray[np.generic]:
         """The tensor as stored, its own dtype (bfloat16 as ml_dtypes' bfloat16)."""
@@ -119,7 +148,7 @@ def _indexed_files(index: Path) -> list[Path]:
     return [index.parent / name for name in names]
 
 
-def resolve(encoder: Encoder, checkpoint: Checkpoint) -> Mapping[str, TensorSource]:
+def resolve(encoder: Encoder, checkpoint: StoredTensors) -> Mapping[str, TensorSource]:
     """Our parameter name -> where the checkpoint keeps it, for every parameter of the description.
 
     Raises ModelInvalid naming every parameter that the checkpoint lacks.
@@ -159,7 +188,7 @@ def _candidates(names: ParameterNames, parameter: Parameter, prefix: str) -> lis
 class Weights:
     """The tensors of an encoder under our parameter names, checked against the description's shapes."""
 
-    def __init__(self, encoder: Encoder, checkpoint: Checkpoint) -> None:
+    def __init__(self, encoder: Encoder, checkpoint: StoredTensors) -> None:
         self._checkpoint = checkpoint
         self._source_of = resolve(encoder, checkpoint)
         self._shape_of = {parameter.name: parameter.shape for parameter in encoder.parameters()}

@@ -49,6 +49,7 @@ from embedserve_runtime.model.heads.reading import (
     read_token_heads,
 )
 from embedserve_runtime.model.identity import digest_tokenizer
+from embedserve_runtime.model.lora import read_adapter
 from embedserve_runtime.model.modules import ModelLayout, ModuleEntry, read_layout
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.model.ranges import read_ranges
@@ -81,15 +82,21 @@ def describe_route(source: CardSource, entries: Sequence[ModuleEntry]) -> ModelC
     if table is not None:
         return _static_card(source, layout, table)
     home = files.at(layout.modules.transformer)
+    adapter = read_adapter(home, tensors, layout.modules.transformer)
     if TOKENIZER_FILE not in home:
         raise ModelFileMissing(
             f"{TOKENIZER_FILE} not found in {home.path}: the folder needs the fast tokenizer's file "
             "(save the tokenizer with a current transformers to get it)"
         )
     graph = _find_graph(source, layout)
-    if graph is not None:
-        return _graph_card(source, layout, graph)
-    return _encoder_card(source, layout)
+    if graph is None:
+        return replace(_encoder_card(source, layout), adapter=adapter)
+    if adapter is not None:
+        raise UnsupportedArchitecture(
+            f"{home.path}: its LoRA adapter cannot be merged into an ONNX file; merge it into the weights of "
+            f"{adapter.base} (`merge_and_unload()` of peft), save and export those"
+        )
+    return _graph_card(source, layout, graph)
 
 
 def _encoder_card(source: CardSource, layout: ModelLayout) -> ModelCard:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from embedserve_runtime.model.adapted_tensors import open_adapted_tensors
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Weights
@@ -29,7 +30,9 @@ def digest_tensors(card: ModelCard, tensors: ModelTensors, *, with_encoder: bool
         case WordTable():
             row = token_weights(tensors, card.encoder_path)
             return TensorDigests(_digests([(TENSOR, row)]), dense, {}, ())
-    checkpoint = tensors.checkpoint(card.encoder_path)
+    adapted = open_adapted_tensors(card, tensors)
+    # What a merged tensor is, its last bits, depends on the machine; so the parts are digested.
+    checkpoint = tensors.checkpoint(card.encoder_path) if adapted is None else adapted.unmerged
     weights = Weights(card.encoder, checkpoint)
     return TensorDigests(
         encoder=_digests(weights.raw_tensors() if with_encoder else ()),
@@ -38,6 +41,7 @@ def digest_tensors(card: ModelCard, tensors: ModelTensors, *, with_encoder: bool
         token_heads=tuple(
             _digests(head_tensors(tensors, checkpoint, head.layers)) for head in card.token_heads
         ),
+        adapter=_digests(() if adapted is None else adapted.factors()),
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.model.files import ModelFile, ModelFiles, read_file
+from embedserve_runtime.model.lora import ADAPTER_FILE
 from embedserve_runtime.model.modules import MODULES_FILE, read_entries
 from embedserve_runtime.model.ranges import RANGES_FILE
 from embedserve_runtime.model.routes import ROUTER_FILES, expand_routes, is_router
@@ -27,6 +28,7 @@ SMALL_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    ADAPTER_FILE,
     RANGES_FILE,
 )
 

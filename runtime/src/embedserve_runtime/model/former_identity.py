@@ -33,8 +33,8 @@ def identify_as_before(
 ) -> str | None:
     """Return the identity that former releases gave the model; None where they ran it in another way. The arguments are
     those of `identify_vector_space`."""
-    if card.body is None and not card.tokenizer.adds_special_tokens:
-        return None  # `add_special_tokens` of sentence_bert_config.json was ignored
+    if card.adapter is not None or (card.body is None and not card.tokenizer.adds_special_tokens):
+        return None  # LoRA adapters and `add_special_tokens` of sentence_bert_config.json were ignored
     of_documents = _identify_route(card, documents)
     if card.query is None or queries is None:
         return of_documents

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -29,12 +29,14 @@ class TensorDigests:
 
     encoder: or of the table that stands in its place; empty for an ONNX file, whose digest is in the card.
     dense: of the pipeline's layers. token_heads: in the order of those of the card.
+    adapter: of the factors of a LoRA adapter; what it replaces is digested in its place.
     """
 
     encoder: Mapping[str, str]
     dense: Mapping[str, str]
     head: Mapping[str, str]
     token_heads: tuple[Mapping[str, str], ...]
+    adapter: Mapping[str, str] = field(default_factory=dict)
 
 
 def digest_tensor(tensor: NDArray[np.generic]) -> str:

@@ -40,6 +40,10 @@ class ModelTensors:
         """Open the tensors of an encoder or a module, by its folder. Raises ModelFileMissing or ModelInvalid."""
         return Checkpoint.open(self.root / folder)
 
+    def adapter(self, folder: str) -> Checkpoint:
+        """Open the tensors of the LoRA adapter in a folder. Raises ModelFileMissing or ModelInvalid."""
+        return Checkpoint.open_adapter(self.root / folder)
+
     def open(self, path: str) -> TensorReader:
         """Open a file of torch.save, or the folder of a module. Raises ModelFileMissing or ModelInvalid."""
         return TorchFile(self.root / path) if path.endswith(".pt") else self.checkpoint(path)
@@ -49,15 +53,21 @@ class ModelTensors:
 class TrackedTensors(ModelTensors):
     """Opens each folder once, so that it can be said which tensors nobody has read.
 
-    opened: the checkpoints by their folders.
+    opened: the checkpoints by their folders. adapters: those of LoRA adapters.
     """
 
     opened: dict[str, Checkpoint] = field(default_factory=dict)
+    adapters: dict[str, Checkpoint] = field(default_factory=dict)
 
     def checkpoint(self, folder: str) -> Checkpoint:
         if folder not in self.opened:
             self.opened[folder] = Checkpoint.open(self.root / folder)
         return self.opened[folder]
+
+    def adapter(self, folder: str) -> Checkpoint:
+        if folder not in self.adapters:
+            self.adapters[folder] = Checkpoint.open_adapter(self.root / folder)
+        return self.adapters[folder]
 
 
 def dense_tensors(tensors: ModelTensors, layers: Iterable[DenseLayer]) -> Iterator[NamedTensor]:

@@ -7,13 +7,14 @@ without a word. transformers and sentence-transformers leave such tensors out to
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint
 from embedserve_runtime.model.files import FileModel, ModelFiles
+from embedserve_runtime.model.lora import PREFIX, find_module
 from embedserve_runtime.model.tensors import TrackedTensors
 
 CLASSIFIER, TOKEN_CLASSIFIER = "ForSequenceClassification", "ForTokenClassification"
@@ -66,36 +67,54 @@ def check_all_read(files: ModelFiles, tensors: TrackedTensors, *cards: ModelCard
 
     tensors: what the tensors of the cards have been read through. cards: of all routes.
     """
-    family_of = {card.encoder_path: card.encoder.family for card in cards}
+    card_of = {card.encoder_path: card for card in cards}
     for folder, checkpoint in tensors.opened.items():
-        strays: list[StrayTensors] = []
-        if folder in family_of:
-            config = files.at(folder).parse_if_there("config.json", _ConfigFile, _ConfigFile())
-            strays = _select_strays(family_of[folder], config.architectures or [])
-        unknown = [name for name in checkpoint.unread if not _is_stray(name, checkpoint, strays)]
-        if unknown:
-            raise UnsupportedArchitecture(
-                f"{files.path / folder}: nothing here reads {_list_tensors(checkpoint, unknown)}, so the model would "
-                "give other vectors than its authors meant; if they are left over from training, save the model "
-                "without them"
-            )
+        home, card = files.at(folder), card_of.get(folder)
+        strays = [] if card is None else _select_strays(home, card)
+        _check_known(home, checkpoint, {name: name for name in checkpoint.unread}, strays)
+    for folder, own in tensors.adapters.items():
+        home, card = files.at(folder), card_of[folder]
+        # A head may read the word embeddings in place of a tensor that an adapter changes.
+        strays = _select_strays(home, card) if card.head is None else []
+        _check_known(home, own, {name: _find_changed(name) for name in own.unread}, strays)
 
 
-def _select_strays(family: str, architectures: Sequence[str]) -> list[StrayTensors]:
+def _check_known(
+    home: ModelFiles, checkpoint: Checkpoint, unread: Mapping[str, str], strays: Sequence[StrayTensors]
+) -> None:
+    """Raise UnsupportedArchitecture for unread tensors that are no strays. unread: by their names in the file, the
+    names that `strays` has for them."""
+    unknown = [
+        name
+        for name, stray in unread.items()
+        if not any(_is_stray(stray, checkpoint.shape(name), one) for one in strays)
+    ]
+    if unknown:
+        raise UnsupportedArchitecture(
+            f"{home.path}: nothing here reads {_list_tensors(checkpoint, unknown)}, so the model would give other "
+            "vectors than its authors meant; if they are left over from training, save the model without them"
+        )
+
+
+def _find_changed(name: str) -> str:
+    """Return the name of the tensor that an adapter's tensor changes or replaces."""
+    bare = name.removeprefix(PREFIX)
+    module = find_module(bare)
+    return bare if module is None else f"{module}.weight"
+
+
+def _select_strays(home: ModelFiles, card: ModelCard) -> list[StrayTensors]:
+    architectures = home.parse_if_there("config.json", _ConfigFile, _ConfigFile()).architectures or []
     return [
         one
         for one in STRAYS
-        if one.family in ("", family)
+        if one.family in ("", card.encoder.family)
         and (not one.architectures or any(name.endswith(one.architectures) for name in architectures))
     ]
 
 
-def _is_stray(name: str, checkpoint: Checkpoint, strays: Sequence[StrayTensors]) -> bool:
-    return any(
-        re.fullmatch(one.names, name) is not None
-        and (not one.min_rows or (*checkpoint.shape(name), 0)[0] >= one.min_rows)
-        for one in strays
-    )
+def _is_stray(name: str, shape: tuple[int, ...], strays: StrayTensors) -> bool:
+    return re.fullmatch(strays.names, name) is not None and (*shape, 0)[0] >= strays.min_rows
 
 
 def _list_tensors(checkpoint: Checkpoint, names: Sequence[str]) -> str:

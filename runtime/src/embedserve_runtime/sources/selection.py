@@ -15,6 +15,7 @@ from embedserve_runtime.model.pickles import ADVICE, can_read
 SMALL = ("*.json", "*.txt", "*.model", "chat_template.jinja", *BGE_M3_FILES)
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 MODULE_WEIGHTS = ("*/model.safetensors",)
+ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 UNWANTED = ("onnx/*", "openvino/*")
 
 
@@ -41,11 +42,14 @@ def description_files(names: Iterable[str]) -> list[str]:
 
 
 def weight_files(names: Sequence[str]) -> list[str]:
-    """Safetensors, and pickles that none stands in for.
+    """Safetensors, pickles that none stands in for, and a LoRA adapter beside either.
 
     Raises ModelFileMissing where pickles are needed and cannot be read.
     """
-    return [name for name in names if any(fnmatch(name, pattern) for pattern in WEIGHTS)] + _pickles(names)
+    weights = [name for name in names if any(fnmatch(name, pattern) for pattern in WEIGHTS)] + _pickles(names)
+    folders = {PurePosixPath(name).parent for name in names if _is_weight(name)}
+    adapters = [name for name in names if PurePosixPath(name).name in ADAPTERS]
+    return weights + [name for name in adapters if PurePosixPath(name).parent in folders]
 
 
 def external_files(folder: Path, graph: str) -> list[str]:
@@ -53,8 +57,12 @@ def external_files(folder: Path, graph: str) -> list[str]:
     return [str(PurePosixPath(graph).parent / name) for name in read_declaration(folder / graph).external]
 
 
+def _is_weight(name: str) -> bool:
+    return name.endswith((".safetensors", ".bin")) and PurePosixPath(name).name not in ADAPTERS
+
+
 def _pickles(names: Sequence[str]) -> list[str]:
-    folders = {PurePosixPath(name).parent for name in names if name.endswith(".safetensors")}
+    folders = {PurePosixPath(name).parent for name in names if _is_weight(name) and not name.endswith(".bin")}
     needed = [
         name
         for name in names

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.errors import ModelInvalid
 from embedserve_runtime.model.architecture import NormKind
-from embedserve_runtime.model.checkpoint import Checkpoint
+from embedserve_runtime.model.checkpoint import StoredTensors
 from embedserve_runtime.model.heads.description import HeadLayer
 from embedserve_runtime.model.tensors import ModelTensors, NamedTensor, TensorReader
 
 
 def head_tensors(
-    tensors: ModelTensors, checkpoint: Checkpoint, layers: Sequence[HeadLayer]
+    tensors: ModelTensors, checkpoint: StoredTensors, layers: Sequence[HeadLayer]
 ) -> Iterator[NamedTensor]:
     """Read the tensors as stored, named `head.<number>.<part>`. checkpoint: the encoder's; layers may have files of
     their own.
@@ -43,7 +43,7 @@ def head_tensors(
             yield f"{name}.norm.bias", _tensor(source, biases, (out,))
 
 
-def _difference(checkpoint: Checkpoint, layer: HeadLayer) -> NDArray[np.generic]:
+def _difference(checkpoint: StoredTensors, layer: HeadLayer) -> NDArray[np.generic]:
     """Take one row of the stored weight, or the first less the second, float32, (1, in features)."""
     found = _found(checkpoint, layer.weight)
     rows = [checkpoint.row(found, row).astype(np.float32) for row in layer.rows]
