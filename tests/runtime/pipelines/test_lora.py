@@ -306,6 +306,9 @@ def test_tensors_that_do_not_fit_stop_the_start(
 def test_an_adapter_of_an_output_layer_takes_no_part_in_dense_vectors(bert: Path) -> None:
     pooled(bert)
     tensors = factors(weights_of(bert), QUERY)
-    head = {"lm_head.lora_A.weight": np.ones((4, 24), np.float32), "lm_head.lora_B.weight": np.ones((97, 4))}
+    head: Tensors = {
+        "lm_head.lora_A.weight": np.ones((4, 24), np.float32),
+        "lm_head.lora_B.weight": np.ones((97, 4), np.float32),
+    }
     write_adapter(bert, tensors | head)
     assert card_of(bert).adapter is not None
