@@ -294,8 +294,8 @@ def fields_page() -> list[str]:
         "## Fields of each route",
         "",
         "Made from the schemas of the bodies and from `tests/runtime/api/fields.py`; a test tries each of the values "
-        "with a text that is",
-        "too long for the model. Fields that are not here are ignored, and null is the same as leaving a field out.",
+        "with a text that",
+        "is too long for the model. Fields that are not here are ignored, and null is the same as leaving a field out.",
     ]
     for model, routes in TABLE.items():
         paths = ", ".join(f"`POST {path}`" for path in routes.paths)

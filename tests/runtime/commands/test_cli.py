@@ -73,12 +73,25 @@ def test_the_store_is_the_one_of_the_environment_where_no_flag_names_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBEDSERVE_MODEL__STORE", str(tmp_path / "served"))
+    for name in ("served", "other"):
+        (tmp_path / name).mkdir()
     assert run(capsys, "verify") == (0, f"0 damaged, 0 models and artifacts in {tmp_path / 'served'}\n")
     where = ("--store", str(tmp_path / "other"))
     assert run(capsys, "verify", *where) == (
         0,
         f"0 damaged, 0 models and artifacts in {tmp_path / 'other'}\n",
     )
+
+
+@pytest.mark.parametrize("action", [["list"], ["list", "--json"], ["verify"]])
+def test_a_store_that_is_not_there_is_not_an_empty_one(
+    action: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing"
+    assert main(["store", *action, "--store", str(missing)]) == 1
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert f"there is no folder {missing}" in written.err
 
 
 def test_the_store_is_listed_checked_and_cleaned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

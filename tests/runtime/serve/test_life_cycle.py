@@ -167,6 +167,18 @@ def test_a_port_in_use_is_said(minilm: Path, tmp_path: Path) -> None:
     )
 
 
+def test_a_port_for_grpc_in_use_is_said_with_its_reason_in_a_log_of_json(
+    minilm: Path, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with live(minilm, tmp_path, {"server": {"grpc_port": port}}) as server:
+            assert server.exit_code() == os.EX_CONFIG
+    message = json.loads((tmp_path / "termination").read_text())["message"]
+    assert message == f"cannot listen on 127.0.0.1:{port} for gRPC: Address already in use"
+    assert all("time" in line for line in server.lines), "other lines are not JSON"
+
+
 async def test_the_port_answers_before_the_model_is_there(minilm: Path, tmp_path: Path) -> None:
     with live(minilm, tmp_path, {"server": {"management_port": None}}) as server:
         line = server.wait_for("listening")

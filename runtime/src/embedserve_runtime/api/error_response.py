@@ -12,6 +12,7 @@ from starlette.types import Scope
 from embedserve_runtime.api.context import get_scope_context
 from embedserve_runtime.api.errors import MethodNotAllowed, RouteNotFound, error_body, error_headers
 from embedserve_runtime.api.responses import BytesResponse
+from embedserve_runtime.api.routes import find_similar_path
 from embedserve_runtime.errors import EmbedserveError
 
 
@@ -40,7 +41,9 @@ def add_exception_handlers(app: FastAPI) -> None:
 def _translate_error(request: Request, error: HTTPException) -> Exception:
     match error.status_code:
         case 404:
-            return RouteNotFound("no such path; /docs lists them all")
+            similar = find_similar_path(request.scope["path"])
+            hint = "/docs lists them all" if similar is None else f"did you mean {similar}?"
+            return RouteNotFound(f"no such path; {hint}")
         case 405:
             methods = _list_methods(request.app.routes, request.scope)
             return MethodNotAllowed(f"only {' and '.join(methods)} is answered here", methods)

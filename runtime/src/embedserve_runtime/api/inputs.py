@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from typing import NamedTuple, TypeVar
 
 from embedserve_runtime.api.context import RequestContext
@@ -21,6 +21,8 @@ SPACE_SUFFIX = re.compile(r"@(vs[12]-[^@]*)\Z")
 `docs@vs2-0123456789abcdef0123`.
 """
 TIMEOUT = b"x-embedserve-timeout"
+_DECIMAL = re.compile(rb"\s*\+?(?P<digits>[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
+"""Python's own reader of numbers takes `1_0`, `nan` and `inf`, too."""
 
 
 class RequestOptions(NamedTuple):
@@ -64,13 +66,11 @@ def _parse_timeout(context: RequestContext) -> float | None:
     value = context.headers.get(TIMEOUT)
     if value is None:
         return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise InvalidInput("X-Embedserve-Timeout must be a number of seconds greater than 0")
-    return seconds
+    number = _DECIMAL.fullmatch(value)
+    if number is None or not number["digits"].strip(b"0."):
+        raise InvalidInput("X-Embedserve-Timeout must be a decimal number of seconds greater than 0")
+    # What a client has left of its own time may be too small for a float; it is still more than nothing.
+    return float(value) or sys.float_info.min
 
 
 def read_inputs(context: RequestContext, value: str | list[str | int | list[int]], field: str) -> list[Input]:

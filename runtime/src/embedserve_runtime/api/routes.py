@@ -53,8 +53,9 @@ RPC_SERVICES = (*RPC_EMBEDDING_SERVICES, "tei.v1.Info", "tei.v1.Tokenize")
 
 _ALIASES = {"/embeddings": "/v1/embeddings", "/invocations": "/", "/ping": "/health"}
 _KNOWN = frozenset(ROUTES) - {FORWARDED, OTHER}
-_OPENAI_PREFIXES = ("/v1/embeddings", "/embeddings", "/v1/models")
-_MESSAGE_PREFIXES = ("/v1/", "/v2/")
+_MESSAGE_PATHS = ("/v1/encode", "/v1/rerank", "/v1/score")
+_OPENAI_PREFIXES = ("/v1/", "/embeddings/")
+_MESSAGE_PREFIX = "/v2/"
 
 
 def route_label(method: str, path: str) -> str:
@@ -68,7 +69,15 @@ def route_label(method: str, path: str) -> str:
 
 
 def error_dialect(path: str) -> Dialect:
-    """Return the dialect of errors on this path."""
-    if path.startswith(_OPENAI_PREFIXES):
-        return "openai"
-    return "message" if path.startswith(_MESSAGE_PREFIXES) else "tei"
+    """Return the dialect of errors on this path, which need not exist: below `/v1` mostly clients of OpenAI call."""
+    path = f"{path.rstrip('/')}/"
+    if path.startswith(_MESSAGE_PREFIX) or path[:-1] in _MESSAGE_PATHS:
+        return "message"
+    return "openai" if path.startswith(_OPENAI_PREFIXES) else "tei"
+
+
+def find_similar_path(path: str) -> str | None:
+    """Return the path of the API that an unknown one ends with, but for slashes; None where it ends with none."""
+    words = "/" + "/".join(filter(None, path.split("/")))
+    known = (*_KNOWN, *_ALIASES)
+    return max((one for one in known if one != "/" and words.endswith(one)), key=len, default=None)

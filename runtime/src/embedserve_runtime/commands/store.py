@@ -49,6 +49,7 @@ def _read_names(file: Path | None) -> list[str]:
 
 
 def _list(root: Path, out: TextIO, *, as_json: bool) -> int:
+    _check_exists(root)
     contents = list_contents(root, time.time())
     rows = [_describe_folder(folder, contents) for folder in contents.folders]
     if as_json:
@@ -58,6 +59,14 @@ def _list(root: Path, out: TextIO, *, as_json: bool) -> int:
         names = ", ".join(row["names"]) or row["madeFrom"] or "-"
         out.write(f"{row['kind']:9}  {row['name'][:12]}  {row['sizeBytes'] / 1e6:10.1f} MB  {names}\n")
     return 0
+
+
+def _check_exists(root: Path) -> None:
+    """Raise ConfigError for a folder that is not there, which would look like an empty store."""
+    if not root.is_dir():
+        raise ConfigError(
+            f"there is no folder {root}, so no store to look at; --store or EMBEDSERVE_MODEL__STORE names another one"
+        )
 
 
 def _describe_folder(folder: StoreFolder, contents: StoreContents) -> dict[str, Any]:
@@ -78,6 +87,7 @@ def _describe_folder(folder: StoreFolder, contents: StoreContents) -> dict[str, 
 
 
 def _verify(root: Path, out: TextIO, *, remove_them: bool) -> int:
+    _check_exists(root)
     damages = list(find_damage(root))
     for damage in damages:
         out.write(f"{damage.path}: {damage.problem}{' (removed)' if remove_them else ''}\n")

@@ -6,6 +6,8 @@ As with HTTP, one port is for calls by the service's name, and one for calls by 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
@@ -55,6 +57,7 @@ class RpcServer:
     def __init__(self, server: ServerContext, ports: RpcPorts) -> None:
         """Bind the ports. Raises ConfigError when a port is not available."""
         self._server = server
+        self._ports = ports
         self._context = RpcContext(server, MessageMemory(server.memory))
         self._host = f"[{ports.host}]" if ":" in ports.host else ports.host
         self._health = HealthServicer()
@@ -98,7 +101,19 @@ class RpcServer:
         try:
             return f"{self._host}:{server.add_insecure_port(wanted)}"
         except RuntimeError as error:
-            raise ConfigError(f"cannot listen on {wanted} for gRPC: {error}") from error
+            raise ConfigError(f"cannot listen on {wanted} for gRPC: {self._find_reason(port)}") from error
+
+    def _find_reason(self, port: int) -> str:
+        """Find out why a port could not be bound, which the library tells nobody but its own log."""
+        try:
+            with socket.create_server(
+                (self._ports.host, port),
+                family=socket.AF_INET6 if ":" in self._ports.host else socket.AF_INET,
+            ):
+                return "it was in use"
+        except OSError as error:
+            # Python appends the address; names that are not found have a number of their own below 0.
+            return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
 
     async def start(self) -> None:
         await self.update_health()

@@ -183,7 +183,7 @@ async def _rerank(
 async def tokenize(context: MessageContext, request: pb.EncodeRequest) -> Response[pb.EncodeResponse]:
     text, name = request.inputs, optional_field(request, "prompt_name")
     record_inputs(context.request, 1, is_batch=False)
-    query = EmbedQuery([text], prompt_name=name)
+    query = EmbedQuery([text], prompt_name=name, timeout=context.options.timeout)
     (tokens,) = await context.service.tokenize(query, add_special_tokens=request.add_special_tokens)
     return Response(
         await asyncio.to_thread(_build_tokens, context.service.resolve_prompt(query) + text, tokens)
@@ -192,9 +192,8 @@ async def tokenize(context: MessageContext, request: pb.EncodeRequest) -> Respon
 
 async def decode(context: MessageContext, request: pb.DecodeRequest) -> Response[pb.DecodeResponse]:
     record_inputs(context.request, 1, is_batch=False)
-    (text,) = await context.service.decode(
-        [list(request.ids)], None, skip_special_tokens=request.skip_special_tokens
-    )
+    query = EmbedQuery([list(request.ids)], timeout=context.options.timeout)
+    (text,) = await context.service.decode(query, skip_special_tokens=request.skip_special_tokens)
     return Response(pb.DecodeResponse(text=text))
 
 

@@ -31,7 +31,6 @@ from embedserve_runtime.service.types import (
     EmbedQuery,
     EmbedResult,
     Pair,
-    Role,
     ScoreQuery,
     ScoreResult,
     Timings,
@@ -158,8 +157,9 @@ class EmbeddingService:
         _check_listing_size(query.inputs)
         tokenizer, prompt = self._reader(query), self.resolve_prompt(query)
         texts = [text for text in query.inputs if isinstance(text, str)]
-        return await self.run_in_thread(
-            lambda: tokenizer.tokenize(texts, prompt, add_special_tokens=add_special_tokens)
+        return await self._run_until(
+            self._compute_deadline(self._clock(), query.timeout),
+            lambda: tokenizer.tokenize(texts, prompt, add_special_tokens=add_special_tokens),
         )
 
     async def shorten(
@@ -168,14 +168,14 @@ class EmbeddingService:
         """Cut the texts of pairs to so many tokens; None leaves them."""
         return await self.run_in_thread(shorten_pairs, self._tokenizer, pairs, query_tokens, document_tokens)
 
-    async def decode(
-        self, sequences: Sequence[list[int]], role: Role | None, *, skip_special_tokens: bool
-    ) -> list[str]:
-        """role: whose ids they are, as of `EmbedQuery`."""
-        self.check_count(len(sequences))
-        tokenizer = self._reader(EmbedQuery(sequences, role=role))
-        return await self.run_in_thread(
-            lambda: tokenizer.decode(sequences, skip_special_tokens=skip_special_tokens)
+    async def decode(self, query: EmbedQuery, *, skip_special_tokens: bool) -> list[str]:
+        """Return the texts of the token ids that the query has as inputs."""
+        self.check_count(len(query.inputs))
+        tokenizer = self._reader(query)
+        sequences = [ids for ids in query.inputs if not isinstance(ids, str)]
+        return await self._run_until(
+            self._compute_deadline(self._clock(), query.timeout),
+            lambda: tokenizer.decode(sequences, skip_special_tokens=skip_special_tokens),
         )
 
     def _reader(self, query: EmbedQuery) -> TextTokenizer:
@@ -319,12 +319,14 @@ class EmbeddingService:
         Megabytes without a blank take the tokenizer seconds and cannot be interrupted; the client does not wait for
         them.
         """
-        if characters <= MAX_INLINE_CHARACTERS:
-            return encode()
+        return encode() if characters <= MAX_INLINE_CHARACTERS else await self._run_until(deadline, encode)
+
+    async def _run_until(self, deadline: float, tokenize: Callable[[], T]) -> T:
+        """Run a function of the tokenizer in a thread. Raises DeadlineExceeded at `deadline`, a time of the clock."""
         seconds = max(0.0, deadline - self._clock())
         try:
             async with asyncio.timeout(seconds):
-                return await self.run_in_thread(encode)
+                return await self.run_in_thread(tokenize)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"the inputs were not tokenized within {seconds:.1f} s; send fewer or shorter ones"

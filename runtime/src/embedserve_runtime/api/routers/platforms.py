@@ -7,7 +7,8 @@ instances, one with `query` and `texts` or `documents` is ranked; else the model
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import APIRouter
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from embedserve_runtime.api.context import RequestContext, get_context, get_service
+from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.inputs import record_inputs, request_options
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import BytesResponse, vector_space_header
@@ -40,12 +42,31 @@ from embedserve_runtime.api.schemas.tei import (
     VertexBody,
 )
 from embedserve_runtime.engines.results import Output
-from embedserve_runtime.errors import DeadlineExceeded, EmptyInput
+from embedserve_runtime.errors import (
+    BatchTooLarge,
+    DeadlineExceeded,
+    EmptyInput,
+    InputTooLong,
+    InvalidInput,
+    NotFinite,
+    UnknownPrompt,
+    WrongModelKind,
+)
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.service import EmbeddingService
 
 # Of one request: enough for full batches, and few enough for the event loop to have turns for other requests.
 MAX_CONCURRENT_INSTANCES = 256
+_ERRORS_OF_INPUTS = (
+    BatchTooLarge,
+    EmptyInput,
+    InputTooLong,
+    InvalidInput,
+    NotFinite,
+    UnknownPrompt,
+    WrongModelKind,
+    WrongShape,
+)
 
 router = APIRouter(route_class=JsonRoute, tags=["platforms"], responses=error_responses(ErrorBody))
 
@@ -82,15 +103,15 @@ async def vertex(request: Request, body: VertexBody) -> Response:
     )
 
 
-def _choose_task(context: RequestContext, card: ModelCard, content: Any, where: str = "") -> Task:
+def _choose_task(context: RequestContext, card: ModelCard, content: Any) -> Task:
     """Choose the model's main task, or a ranking where the body is one. Raises WrongShape."""
     if card.main_output in (Output.LOGITS, Output.MULTI_VECTOR) and _is_ranking(content):
-        return rank_task(context, read_python(RankBody, content, where))
+        return rank_task(context, read_python(RankBody, content))
     if card.main_output is Output.LOGITS:
-        return predict_task(context, read_python(PredictBody, content, where))
+        return predict_task(context, read_python(PredictBody, content))
     if card.main_output is Output.SPARSE:
-        return sparse_task(context, card, read_python(TokensBody, content, where))
-    return embed_task(context, card, read_python(EmbedBody, content, where))
+        return sparse_task(context, card, read_python(TokensBody, content))
+    return embed_task(context, card, read_python(EmbedBody, content))
 
 
 def _is_ranking(content: Any) -> bool:
@@ -112,9 +133,21 @@ async def _build_tasks(
 def _build_instance_task(
     context: RequestContext, service: EmbeddingService, index: int, content: Any
 ) -> Task:
-    if _is_ranking(content):
-        service.check_ranks()
-    return _choose_task(context, service.card, content, f"instance {index}")
+    with _naming_instance(index, has_one_input=False):
+        if _is_ranking(content):
+            service.check_ranks()
+        return _choose_task(context, service.card, content)
+
+
+@contextmanager
+def _naming_instance(index: int, *, has_one_input: bool) -> Iterator[None]:
+    """Make errors about the inputs of an instance name it: a client of Vertex knows no other inputs."""
+    try:
+        yield
+    except _ERRORS_OF_INPUTS as error:
+        rest = error.message.removeprefix("input 0") if has_one_input else error.message
+        named = f"instance {index}{rest}" if rest != error.message else f"instance {index}: {rest}"
+        raise type(error)(named) from error
 
 
 async def _run_all(service: EmbeddingService, tasks: Sequence[Task], seconds: float) -> list[bytes]:
@@ -127,7 +160,8 @@ async def _run_all(service: EmbeddingService, tasks: Sequence[Task], seconds: fl
 
     async def run_pending() -> None:
         for place, task in pending:
-            answers[place], _ = await task.run(service)
+            with _naming_instance(place, has_one_input=task.inputs == 1):
+                answers[place], _ = await task.run(service)
 
     running = [asyncio.ensure_future(run_pending()) for _ in range(min(len(tasks), MAX_CONCURRENT_INSTANCES))]
     try:

@@ -136,7 +136,13 @@ async def tokenize(request: Request, body: TokenizeBody) -> Response:
     service = get_service(request)
     texts = read_texts(get_context(request), body.inputs)
     prompt = read_input_prompt(service.card, body)
-    query = EmbedQuery(texts, prompt_name=prompt.name, prompt=prompt.text, role=prompt.role)
+    query = EmbedQuery(
+        texts,
+        prompt_name=prompt.name,
+        prompt=prompt.text,
+        role=prompt.role,
+        timeout=request_options(get_context(request)).timeout,
+    )
     tokenized = await service.tokenize(query, add_special_tokens=body.add_special_tokens is not False)
     content = await asyncio.to_thread(_write_tokens, texts, service.resolve_prompt(query), tokenized)
     return BytesResponse(content)
@@ -148,7 +154,8 @@ async def decode(request: Request, body: DecodeBody) -> Response:
     sequences = read_ids(body.ids, "ids")
     record_inputs(get_context(request), len(sequences), is_batch=sequences[:1] != [body.ids])
     role = None if body.input_type is None else INPUT_TYPES[body.input_type].role
-    texts = await service.decode(sequences, role, skip_special_tokens=body.skip_special_tokens is not False)
+    query = EmbedQuery(sequences, role=role, timeout=request_options(get_context(request)).timeout)
+    texts = await service.decode(query, skip_special_tokens=body.skip_special_tokens is not False)
     return BytesResponse(orjson.dumps(texts))
 
 

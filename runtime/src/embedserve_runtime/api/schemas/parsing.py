@@ -27,10 +27,9 @@ def read_json(model: type[M], content: bytes) -> M:
         raise WrongShape(describe_errors(errors, model, "the body")) from None
 
 
-def read_python(model: type[M], value: Any, where: str = "") -> M:
-    """Validate a value that is parsed JSON. where: what an error names first. Raises WrongShape."""
+def read_python(model: type[M], value: Any) -> M:
+    """Validate a value that is parsed JSON. Raises WrongShape."""
     try:
         return model.__pydantic_validator__.validate_python(value)  # type: ignore[no-any-return]  # of any model
     except ValidationError as error:
-        words = describe_errors(error.errors(include_url=False), model, "the value")
-        raise WrongShape(f"{where}: {words}" if where else words) from None
+        raise WrongShape(describe_errors(error.errors(include_url=False), model, "the value")) from None

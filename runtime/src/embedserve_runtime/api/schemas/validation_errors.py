@@ -63,7 +63,9 @@ def describe_json_error(reason: str, content: bytes) -> str:
     if "hex escape" in reason and (found := _describe_lone_surrogate(reason, content)):
         return f"the body is not valid JSON: {found}"
     if reason.startswith("invalid unicode code point"):
-        reason = reason.replace("invalid unicode code point", "it is not UTF-8")
+        place = _find_place(reason, content)
+        path = () if place is None else _find_last_path(content[: place - 1])
+        reason = reason.replace("invalid unicode code point", f"{_name_text(path)} is not UTF-8")
     if reason.startswith("recursion limit exceeded"):
         reason = reason.replace("recursion limit exceeded", "it is nested too deep")
     return f"the body is not valid JSON: {reason}"
@@ -140,14 +142,9 @@ def _shorten(text: str) -> str:
 
 def _describe_lone_surrogate(reason: str, content: bytes) -> str:
     """Describe an escape that is half of a surrogate pair; empty for other errors."""
-    place = _PLACE.search(reason)
-    if place is None:
+    end = _find_place(reason, content)
+    if end is None:
         return ""
-    line, column = map(int, place.groups())
-    start = 0
-    for _ in range(line - 1):
-        start = content.index(b"\n", start) + 1
-    end = start + column
     runs = list(_SURROGATES.finditer(content, max(0, end - _WINDOW), end))
     if not runs:
         return ""
@@ -155,9 +152,24 @@ def _describe_lone_surrogate(reason: str, content: bytes) -> str:
     halves = [point for point in json.loads(b'"%b"' % run.group()) if "\ud800" <= point <= "\udfff"]
     if not halves:
         return ""
-    path = _find_last_path(content[: run.start()]) if run.start() <= MAX_QUOTED_BODY_BYTES else ()
-    where = f"the text of `{_format_path(path)}`" if path else "a text"
+    where = _name_text(_find_last_path(content[: run.start()]))
     return f"{where} has half a surrogate pair, \\u{ord(halves[-1]):04x}: a character was cut in two, often an emoji"
+
+
+def _name_text(path: _Path) -> str:
+    return f"the text of `{_format_path(path)}`" if path else "a text"
+
+
+def _find_place(reason: str, content: bytes) -> int | None:
+    """Find the offset of the place in the content that the parser's reason names; None where it names none."""
+    place = _PLACE.search(reason)
+    if place is None:
+        return None
+    line, column = map(int, place.groups())
+    start = 0
+    for _ in range(line - 1):
+        start = content.index(b"\n", start) + 1
+    return start + column
 
 
 def _find_last_path(start: bytes) -> _Path:
