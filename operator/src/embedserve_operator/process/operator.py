@@ -158,6 +158,7 @@ def _start_tasks(
         name = f"worker-{number}"
         heartbeats.expect(name, _MAX_WORKER_SILENCE_SECONDS)
         tasks.append(asyncio.create_task(controller.run_worker(partial(heartbeats.record, name)), name=name))
+    tasks.append(asyncio.create_task(controller.self_checks.run(), name="self-checks"))
     tasks.append(asyncio.create_task(audit.run(settings.audit_interval, relisted), name="audit"))
     if settings.adapter is not None:
         registrar = Registrar(
