@@ -65,6 +65,10 @@ class KubeClient:
         self._namespaces = namespaces
         self._may_write: Callable[[], bool] = lambda: True
 
+    def limit_to(self, namespaces: tuple[str, ...]) -> None:
+        """List objects of these namespaces only; none stands for all that there are."""
+        self._namespaces = namespaces
+
     def write_only_while(self, may_write: Callable[[], bool]) -> None:
         """Refuse every write except those of Leases while `may_write` returns False; they raise
         UnavailableError.
@@ -197,6 +201,10 @@ class KubeClient:
         for path in self._build_list_paths(api):
             async for page in self._list_pages(path, query, accept):
                 yield page
+
+    async def probe_list(self, kind: str, namespace: str) -> None:
+        """Find out whether a kind can be listed in a namespace; RefusedError says why it cannot."""
+        await self._call("GET", API_KINDS[kind].path(namespace), query={"limit": "1"})
 
     async def list_pod_pages(self, namespace: str, selector: str) -> AsyncIterator[tuple[Received, ...]]:
         """Yield the pods of a namespace that a label selector admits, as they are now, about a hundred at a
