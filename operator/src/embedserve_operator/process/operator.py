@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import kopf
 
 from embedserve_operator.adapter.registrar import Registrar
+from embedserve_operator.api.types import build_class_selector
 from embedserve_operator.apply.pod_client import PodClient
 from embedserve_operator.cache.audit import WATCHED_KINDS, Audit
 from embedserve_operator.cache.cluster import ClusterCache
@@ -63,7 +64,11 @@ async def run_operator(settings: RunSettings) -> int:
     health = await serve_health(heartbeats, settings.health_port)
     try:
         async with (
-            KubeClient(request_timeout=settings.request_timeout, namespaces=settings.namespaces) as kube,
+            KubeClient(
+                request_timeout=settings.request_timeout,
+                namespaces=settings.namespaces,
+                resource_selector=build_class_selector(settings.operator_class),
+            ) as kube,
             PodClient(tell_timeout=settings.tell_timeout, check_timeout=settings.check_timeout) as pod_client,
             run_election(
                 settings.lease,
@@ -178,13 +183,13 @@ def _start_tasks(
     tasks.append(asyncio.create_task(_restore_signal_handlers(ready, stop), name="take the signals back"))
     watch = ClusterWatch(cluster, PlacementIndex(objects, settings.render)) if settings.watch_nodes else None
     registry = build_registry(objects, queue, relisted, cluster_watch=watch)
-    watching = _watch(settings.identity, namespaces.watched, registry, ready, stop)
+    watching = _watch(settings, namespaces.watched, registry, ready, stop)
     tasks.append(asyncio.create_task(watching, name="watch"))
     return tasks
 
 
 async def _watch(
-    identity: str,
+    settings: RunSettings,
     namespaces: tuple[str, ...],
     registry: kopf.OperatorRegistry,
     ready: asyncio.Event,
@@ -193,12 +198,12 @@ async def _watch(
     try:
         await kopf.operator(
             registry=registry,
-            settings=build_watch_settings(),
+            settings=build_watch_settings(build_class_selector(settings.operator_class)),
             clusterwide=not namespaces,
             namespaces=namespaces,
             standalone=True,
             # Otherwise kopf derives one from the name of the user, and the pod's user may have no name.
-            identity=identity,
+            identity=settings.identity,
             ready_flag=ready,
             stop_flag=stop,
         )
