@@ -157,6 +157,14 @@ CASES = [
         id="nobody may read nodes where nobody is to watch them",
     ),
     pytest.param(
+        {"watch": {"operatorClass": "gpu-team"}},
+        {
+            **flags(OPERATOR, "--operator-class=gpu-team"),
+            "ClusterRole embedserve-operator.metadata.labels.embedserve.dev/operator-class": "gpu-team",
+        },
+        id="one of several releases serves the resources of its class, and says so to the others",
+    ),
+    pytest.param(
         {"monitoring": {"namespaces": ["observability"]}},
         no_flags(OPERATOR, "--management-client=monitoring")
         | flags(OPERATOR, "--management-client=observability"),

@@ -336,6 +336,7 @@ class Operator:
             succeeded = passing.result()
         except ApiError:
             return True
+        await controller.self_checks.wait_until_idle()
         refused = not succeeded and simulation.writes in simulation.fails_at
         return refused or await queue.get(0) is not None
 

@@ -97,3 +97,34 @@ capabilities:
 {{- end }}
 {{- join ", " $found }}
 {{- end }}
+
+{{- /* Labels on the roles that let the operator serve: by them another release sees which services are taken. */ -}}
+{{- define "embedserve.scopeLabels" -}}
+embedserve.dev/serves: "true"
+embedserve.dev/operator-class: {{ .Values.watch.operatorClass | quote }}
+{{- end }}
+
+{{- /* Other releases that serve the same resources, as far as helm can see the cluster. Who may only install into a
+namespace may not list the roles of all. */ -}}
+{{- define "embedserve.rivals" -}}
+{{- $own := printf "%s/%s" .Release.Namespace .Release.Name }}
+{{- $roles := list }}
+{{- if or .Values.watch.nodes (not .Values.watch.namespaces) }}
+{{- $roles = concat $roles (default list (lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "").items) }}
+{{- end }}
+{{- range default (list "") .Values.watch.namespaces }}
+{{- $roles = concat $roles (default list (lookup "rbac.authorization.k8s.io/v1" "Role" . "").items) }}
+{{- end }}
+{{- $found := list }}
+{{- range $roles }}
+{{- $labels := default dict .metadata.labels }}
+{{- if and (eq (get $labels "embedserve.dev/serves") "true") (eq (get $labels "embedserve.dev/operator-class") $.Values.watch.operatorClass) }}
+{{- $annotations := default dict .metadata.annotations }}
+{{- $other := printf "%s/%s" (get $annotations "meta.helm.sh/release-namespace") (get $annotations "meta.helm.sh/release-name") }}
+{{- if and (ne $other $own) (ne $other "/") }}
+{{- $found = append $found $other }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- join ", " (uniq $found) }}
+{{- end }}

@@ -150,6 +150,8 @@ class RunSettings:
     """Name of this process in the Lease: the pod's name."""
     namespaces: tuple[str, ...] = ()
     """The namespaces that are watched; empty stands for all."""
+    operator_class: str = ""
+    """Value of the label of the resources that are worked on; empty: those without that label."""
     watch_nodes: bool = True
     """Whether nodes and RuntimeClasses are watched, which needs rights on the whole cluster."""
     adapter: AdapterReference | None = None

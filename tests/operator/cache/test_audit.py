@@ -13,6 +13,7 @@ from aiohttp import web
 from embedserve_operator.cache.audit import WATCHED_KINDS, Audit
 from embedserve_operator.cache.cluster import ClusterCache
 from embedserve_operator.cache.objects import ObjectCache
+from embedserve_operator.errors import WatchFailedError
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.queue.work_queue import WorkQueue
@@ -36,6 +37,7 @@ class Stage:
         self.alive: list[str] = []
         self.seen_alive = asyncio.Event()
         self.lists: dict[str, list[dict[str, Any]]] = {}
+        self.refused = ""
         self.audit = Audit(
             kube,
             self.store,
@@ -57,6 +59,8 @@ class Stage:
             if optional[group] in self.lists:
                 return web.json_response({"resources": [{"name": optional[group]}]})
             return status(404, "no such group")
+        if plural == self.refused:
+            return status(403, "no right")
         return web.json_response({"items": self.lists.get(plural, [])})
 
 
@@ -175,3 +179,11 @@ def test_a_heartbeat_of_a_node_changes_nothing() -> None:
 def test_nodes_that_are_not_watched_are_unknown_and_not_none() -> None:
     assert ClusterCache(watches_nodes=False).get_state().nodes is None
     assert ClusterCache(watches_nodes=True).get_state().nodes == ()
+
+
+async def test_lists_that_are_refused_end_the_process(stage: Stage) -> None:
+    relisted = asyncio.Event()
+    relisted.set()
+    stage.refused = "deployments"
+    with pytest.raises(WatchFailedError, match="no right"):
+        await stage.audit.run(3600.0, relisted)

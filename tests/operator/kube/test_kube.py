@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from embedserve_operator.api.types import build_class_selector
 from embedserve_operator.errors import (
     ApiError,
     ConflictError,
@@ -230,3 +231,24 @@ async def test_a_leader_behind_a_slow_api_server_leads_on(server: ApiServer) -> 
         await renewals.wait()
         assert first.is_leader()
         keeping.cancel()
+
+
+@pytest.mark.parametrize(
+    ("operator_class", "selector"),
+    [("", "%21embedserve.dev/operator-class"), ("gpu", "embedserve.dev/operator-class%3Dgpu")],
+)
+async def test_only_the_resources_of_the_operator_s_class_are_listed(
+    server: ApiServer, operator_class: str, selector: str
+) -> None:
+    async def empty(_request: web.Request) -> web.StreamResponse:
+        return web.json_response({"items": []})
+
+    server.answer = empty
+    async with KubeClient(request_timeout=5, resource_selector=build_class_selector(operator_class)) as kube:
+        await kube.list_versions("EmbeddingService", "x")
+        await kube.list_versions("Deployment", "x")
+    root = "GET /apis/embedserve.dev/v1alpha1/embeddingservices?labelSelector="
+    assert [one.replace("!", "%21") for one in server.requests] == [
+        f"{root}{selector}&limit=100",
+        "GET /apis/apps/v1/deployments?labelSelector=x&limit=100",
+    ]

@@ -31,6 +31,13 @@ VERSION = "v1alpha1"
 KIND = "EmbeddingService"
 PLURAL = "embeddingservices"
 API_VERSION = f"{GROUP}/{VERSION}"
+OPERATOR_CLASS = f"{GROUP}/operator-class"
+"""Label by which a resource chooses one of several operators; without it, the one that has no class."""
+
+
+def build_class_selector(operator_class: str) -> str:
+    """Return the label selector of the resources that an operator of a class works on; empty: of none."""
+    return f"{OPERATOR_CLASS}={operator_class}" if operator_class else f"!{OPERATOR_CLASS}"
 
 
 OnnxFile = Annotated[

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from embedserve_operator.cache.cluster import ClusterCache
 from embedserve_operator.cache.objects import KINDS, ObjectCache
-from embedserve_operator.errors import ApiError, RefusedError
+from embedserve_operator.errors import ApiError, RefusedError, WatchFailedError
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.kinds import CLUSTER_KINDS, OPTIONAL_KINDS
 from embedserve_operator.kube.references import ObjectKey
@@ -61,7 +61,7 @@ class Audit:
         self._enqueue_all()
 
     async def run(self, interval: float, relisted: asyncio.Event) -> None:
-        """Audit after each new list and every `interval` seconds, forever."""
+        """Audit after each new list and every `interval` seconds; ends only with WatchFailedError."""
         clock = asyncio.get_running_loop().time
         due = clock() + interval
         while True:
@@ -74,6 +74,8 @@ class Audit:
                 due = clock() + interval
             try:
                 await self.run_once(regular=regular)
+            except RefusedError as error:
+                raise WatchFailedError(f"what is watched can no longer be listed: {error}") from error
             except ApiError as error:
                 log.warning("the caches could not be checked: %s", error)
 

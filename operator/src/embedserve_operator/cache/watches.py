@@ -23,9 +23,9 @@ _PAGE_SIZE = 100
 """The number of objects that are requested at a time."""
 
 
-def build_watch_settings() -> kopf.OperatorSettings:
+def build_watch_settings(resource_selector: str) -> kopf.OperatorSettings:
     """Return kopf's settings: without discovery, peering and posting, and with a quick recovery after an
-    outage.
+    outage. `resource_selector` is the label selector of the resources that are watched.
     """
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = True
@@ -38,6 +38,7 @@ def build_watch_settings() -> kopf.OperatorSettings:
     # responsive (it gives the heartbeat for the Lease), and they end when there is nothing to do.
     settings.queueing.worker_limit = 64
     settings.queueing.idle_timeout = 0.02
+    settings.watching.label_selectors[_build_selector(RESOURCE)] = resource_selector
     for kind in LABELLED_KINDS:
         settings.watching.label_selectors[_build_selector(kind)] = SERVICE_LABEL
     return settings

@@ -13,6 +13,7 @@ import yaml
 
 from embedserve_operator import __version__
 from embedserve_operator.api.hardware import CLASSES, HardwareClass, merge_classes
+from embedserve_operator.api.types import OPERATOR_CLASS
 from embedserve_operator.commands.preflight.facts import Expectations, OperatorTarget, Provider
 from embedserve_operator.errors import SettingsError
 from embedserve_operator.settings import (
@@ -160,6 +161,12 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="register the metrics adapter of that name in the namespace of the Lease",
     )
+    parser.add_argument(
+        "--operator-class",
+        default="",
+        metavar="CLASS",
+        help=f"work only on resources whose label {OPERATOR_CLASS} has this value (default: on those without it)",
+    )
     parser.add_argument("--health-port", type=int, default=8081, help="port of /healthz")
     _add_log_level(parser)
 
@@ -262,6 +269,7 @@ def build_run_settings(options: argparse.Namespace) -> RunSettings:
         lease=LeaseSettings(namespace=options.namespace, name=options.lease_name),
         identity=options.identity,
         namespaces=tuple(options.watch_namespace),
+        operator_class=options.operator_class,
         watch_nodes=not options.no_nodes,
         health_port=options.health_port,
         adapter=AdapterReference(options.namespace, options.metrics_adapter)

@@ -60,10 +60,18 @@ kind: an unknown field, or two items with one key in a list that is a map.
 class KubeClient:
     """Holds a connection to the API server. Use it as an asynchronous context manager."""
 
-    def __init__(self, *, request_timeout: float, namespaces: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, *, request_timeout: float, namespaces: tuple[str, ...] = (), resource_selector: str = ""
+    ) -> None:
+        """`resource_selector` is the label selector of the resources that are listed; empty selects all."""
+        self._resource_selector = resource_selector
         self._timeout = request_timeout
         self._namespaces = namespaces
         self._may_write: Callable[[], bool] = lambda: True
+
+    def limit_to(self, namespaces: tuple[str, ...]) -> None:
+        """List objects of these namespaces only; none stands for all that there are."""
+        self._namespaces = namespaces
 
     def write_only_while(self, may_write: Callable[[], bool]) -> None:
         """Refuse every write except those of Leases while `may_write` returns False; they raise
@@ -193,10 +201,16 @@ class KubeClient:
         Kinds that are watched by their label are listed by it.
         """
         api = API_KINDS[kind]
-        query = {} if kind in (RESOURCE, CLAIM) or not api.namespaced else {"labelSelector": label}
+        selector = self._resource_selector if kind == RESOURCE else label
+        is_filtered = api.namespaced and kind != CLAIM and bool(selector)
+        query = {"labelSelector": selector} if is_filtered else {}
         for path in self._build_list_paths(api):
             async for page in self._list_pages(path, query, accept):
                 yield page
+
+    async def probe_list(self, kind: str, namespace: str) -> None:
+        """Find out whether a kind can be listed in a namespace; RefusedError says why it cannot."""
+        await self._call("GET", API_KINDS[kind].path(namespace), query={"limit": "1"})
 
     async def list_pod_pages(self, namespace: str, selector: str) -> AsyncIterator[tuple[Received, ...]]:
         """Yield the pods of a namespace that a label selector admits, as they are now, about a hundred at a

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from embedserve_operator.apply.children import ChildApplier
 from embedserve_operator.apply.pod_client import PodClient
+from embedserve_operator.apply.self_checks import SelfCheckRunner
 from embedserve_operator.cache.cluster import ClusterCache
 from embedserve_operator.cache.job_events import JobEvents
 from embedserve_operator.cache.objects import ObjectCache
@@ -71,6 +72,7 @@ class Controller:
         self._now = now
         self._pod_client = pod_client
         self._applier = ChildApplier(kube, objects)
+        self.self_checks = SelfCheckRunner(pod_client, queue)
         self._progress_throttle = Throttle(clock, pause=_PROGRESS_PAUSE_SECONDS, rate=_MAX_PROGRESS_RATE)
         self._job_events = JobEvents(kube)
         self._events_throttle = Throttle(clock, pause=_EVENTS_PAUSE_SECONDS, rate=_MAX_EVENTS_RATE)
@@ -84,6 +86,7 @@ class Controller:
         received = self._objects.get_resource(key)
         if received is None or received.metadata.is_being_deleted:
             self._pod_client.forget(key)
+            self.self_checks.request(key, ())
             self._progress_throttle.forget(key)
             self._job_events.forget(key)
             self._events_throttle.forget(key)
@@ -119,24 +122,16 @@ class Controller:
         )
         if status_due_in > 0.0:
             self._queue.add_later(key, status_due_in)
-        # A pod that cannot be told does not keep the others from proving their vectors.
-        succeeded = failure is None and await self._schedule_next_pass(key, plan)
-        return succeeded and delivery == "All"
+        await self._schedule_next_pass(key, plan)
+        return failure is None and delivery == "All"
 
-    async def _schedule_next_pass(self, key: ObjectKey, plan: Plan) -> bool:
-        """Schedule the passes that follow from answers of pods or from the time; return whether all pods
-        passed.
-        """
+    async def _schedule_next_pass(self, key: ObjectKey, plan: Plan) -> None:
+        """Schedule the passes that follow from answers of pods or from the time, whatever became of the children."""
         if plan.wake_after is not None:
             self._queue.add_later(key, plan.wake_after)
         await self._watch_fetch(key, plan)
         await self._read_job_events(key, plan)
-        if not plan.self_checks:
-            return True
-        passed = await self._pod_client.run_self_checks(key, plan.self_checks)
-        if passed:
-            self._queue.add(key)
-        return passed
+        self.self_checks.request(key, plan.self_checks)
 
     async def _watch_fetch(self, key: ObjectKey, plan: Plan) -> None:
         """Ask for the progress of a fetch; the next pass publishes what is new."""

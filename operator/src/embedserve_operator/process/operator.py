@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import kopf
 
 from embedserve_operator.adapter.registrar import Registrar
+from embedserve_operator.api.types import build_class_selector
 from embedserve_operator.apply.pod_client import PodClient
 from embedserve_operator.cache.audit import WATCHED_KINDS, Audit
 from embedserve_operator.cache.cluster import ClusterCache
@@ -30,6 +31,7 @@ from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.process.controller import Controller
 from embedserve_operator.process.health import HeartbeatMonitor, serve_health
 from embedserve_operator.process.leadership import Leadership, run_election
+from embedserve_operator.process.namespaces import WatchedNamespaces
 from embedserve_operator.queue.work_queue import WorkQueue
 from embedserve_operator.settings import RegistrationSettings, RunSettings
 
@@ -62,7 +64,11 @@ async def run_operator(settings: RunSettings) -> int:
     health = await serve_health(heartbeats, settings.health_port)
     try:
         async with (
-            KubeClient(request_timeout=settings.request_timeout, namespaces=settings.namespaces) as kube,
+            KubeClient(
+                request_timeout=settings.request_timeout,
+                namespaces=settings.namespaces,
+                resource_selector=build_class_selector(settings.operator_class),
+            ) as kube,
             PodClient(tell_timeout=settings.tell_timeout, check_timeout=settings.check_timeout) as pod_client,
             run_election(
                 settings.lease,
@@ -94,7 +100,7 @@ async def _work_as_leader(
     tasks = [asyncio.create_task(elector.renew(), name="keep the Lease")]
     components = _build_components(settings, clients.kube, heartbeats)
     try:
-        opening = asyncio.create_task(_fill_caches(clients.kube, components.audit), name="fill the caches")
+        opening = asyncio.create_task(_fill_caches(clients.kube, components), name="fill the caches")
         try:
             await _wait_for_first(stop, *tasks, opening)
         finally:
@@ -117,12 +123,13 @@ async def _work_as_leader(
 
 
 class _Components(NamedTuple):
-    """Holds the caches, the queue and the audit of a leading process."""
+    """Holds the caches, the queue, the audit and the namespaces of a leading process."""
 
     objects: ObjectCache
     cluster: ClusterCache
     queue: WorkQueue[ObjectKey]
     audit: Audit
+    namespaces: WatchedNamespaces
 
 
 def _build_components(settings: RunSettings, kube: KubeClient, heartbeats: HeartbeatMonitor) -> _Components:
@@ -138,7 +145,7 @@ def _build_components(settings: RunSettings, kube: KubeClient, heartbeats: Heart
         watches_nodes=settings.watch_nodes,
         on_live_watch=lambda kind: heartbeats.record(f"watch of {kind}"),
     )
-    return _Components(objects, cluster, queue, audit)
+    return _Components(objects, cluster, queue, audit, WatchedNamespaces(kube, settings.namespaces))
 
 
 def _start_tasks(
@@ -150,7 +157,7 @@ def _start_tasks(
 ) -> list[asyncio.Task[None]]:
     """Start the tasks of a leading process; none of them ends by itself."""
     kube, pod_client = clients
-    objects, cluster, queue, audit = components
+    objects, cluster, queue, audit, namespaces = components
     relisted, ready = asyncio.Event(), asyncio.Event()
     controller = Controller(kube, objects, cluster, queue, pod_client, settings=settings.render, now=_now)
     tasks = []
@@ -158,7 +165,9 @@ def _start_tasks(
         name = f"worker-{number}"
         heartbeats.expect(name, _MAX_WORKER_SILENCE_SECONDS)
         tasks.append(asyncio.create_task(controller.run_worker(partial(heartbeats.record, name)), name=name))
+    tasks.append(asyncio.create_task(controller.self_checks.run(), name="self-checks"))
     tasks.append(asyncio.create_task(audit.run(settings.audit_interval, relisted), name="audit"))
+    tasks.append(asyncio.create_task(namespaces.run(settings.audit_interval), name="namespaces"))
     if settings.adapter is not None:
         registrar = Registrar(
             kube,
@@ -174,19 +183,24 @@ def _start_tasks(
     tasks.append(asyncio.create_task(_restore_signal_handlers(ready, stop), name="take the signals back"))
     watch = ClusterWatch(cluster, PlacementIndex(objects, settings.render)) if settings.watch_nodes else None
     registry = build_registry(objects, queue, relisted, cluster_watch=watch)
-    tasks.append(asyncio.create_task(_watch(settings, registry, ready, stop), name="watch"))
+    watching = _watch(settings, namespaces.watched, registry, ready, stop)
+    tasks.append(asyncio.create_task(watching, name="watch"))
     return tasks
 
 
 async def _watch(
-    settings: RunSettings, registry: kopf.OperatorRegistry, ready: asyncio.Event, stop: asyncio.Event
+    settings: RunSettings,
+    namespaces: tuple[str, ...],
+    registry: kopf.OperatorRegistry,
+    ready: asyncio.Event,
+    stop: asyncio.Event,
 ) -> None:
     try:
         await kopf.operator(
             registry=registry,
-            settings=build_watch_settings(),
-            clusterwide=not settings.namespaces,
-            namespaces=settings.namespaces,
+            settings=build_watch_settings(build_class_selector(settings.operator_class)),
+            clusterwide=not namespaces,
+            namespaces=namespaces,
             standalone=True,
             # Otherwise kopf derives one from the name of the user, and the pod's user may have no name.
             identity=settings.identity,
@@ -204,7 +218,7 @@ async def _restore_signal_handlers(ready: asyncio.Event, stop: asyncio.Event) ->
     await stop.wait()
 
 
-async def _fill_caches(kube: KubeClient, audit: Audit) -> None:
+async def _fill_caches(kube: KubeClient, components: _Components) -> None:
     """Fill the caches as soon as there is an API server that knows the resource: kopf would never serve a kind
     that appears after its start.
     """
@@ -212,7 +226,8 @@ async def _fill_caches(kube: KubeClient, audit: Audit) -> None:
     while True:
         try:
             if await kube.serves(RESOURCE):
-                await audit.fill()
+                await components.namespaces.choose()
+                await components.audit.fill()
                 return
             message = "the CustomResourceDefinition of EmbeddingService is not installed"
         except RefusedError:

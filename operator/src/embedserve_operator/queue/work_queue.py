@@ -68,7 +68,7 @@ class KeyQueue(Generic[K]):
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
             # The exponent is bounded as well, since 2.0 ** 1100 is not a number any more.
-            self._later[key] = now + min(self._first * 2.0 ** min(failures, 32), self._limit)
+            self.add_later(key, now + min(self._first * 2.0 ** min(failures, 32), self._limit))
             return
         self._failures.pop(key, None)
         if happened:

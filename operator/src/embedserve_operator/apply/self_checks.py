@@ -1,0 +1,103 @@
+"""This module has pods prove their vectors beside the passes over their resources.
+
+A pod may take a minute, and one that does not answer takes that at every attempt. So no pass waits for it: the answer
+leads to another pass. Some pods are asked at a time, and of one namespace fewer, so that one namespace whose pods do
+not answer leaves room for the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from embedserve_operator.apply.pod_client import PodClient
+from embedserve_operator.kube.references import ObjectKey
+from embedserve_operator.plan import SelfCheckRequest
+from embedserve_operator.queue.work_queue import WorkQueue
+
+MAX_RUNNING = 32
+MAX_RUNNING_OF_NAMESPACE = 8
+_FIRST_PAUSE_SECONDS = 1.0
+_MAX_PAUSE_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class _Attempts:
+    """Counts the attempts to have one run of a pod prove its vectors."""
+
+    is_running: bool = False
+    failures: int = 0
+    due: float = 0.0
+    """When the next attempt may begin, by the clock of the event loop."""
+
+
+class SelfCheckRunner:
+    """Has pods prove their vectors; a pod that did not is asked again after a pause that doubles."""
+
+    def __init__(self, pod_client: PodClient, queue: WorkQueue[ObjectKey]) -> None:
+        self._pod_client = pod_client
+        self._queue = queue
+        self._attempts: dict[ObjectKey, dict[str, _Attempts]] = {}
+        """By resources and runs of their pods."""
+        self._places = asyncio.Semaphore(MAX_RUNNING)
+        self._places_of_namespace: dict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(MAX_RUNNING_OF_NAMESPACE)
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def request(self, key: ObjectKey, requests: Sequence[SelfCheckRequest]) -> None:
+        """Have these pods of a resource prove their vectors, and no others; each answer leads to a pass."""
+        known = self._attempts.get(key, {})
+        wanted = {request.pod.run_id: request for request in requests}
+        self._attempts[key] = {
+            run: attempts for run, attempts in known.items() if run in wanted or attempts.is_running
+        }
+        for run, request in wanted.items():
+            self._request_one(key, request, self._attempts[key].setdefault(run, _Attempts()))
+        if not self._attempts[key]:
+            del self._attempts[key]
+
+    def _request_one(self, key: ObjectKey, request: SelfCheckRequest, attempts: _Attempts) -> None:
+        pause = attempts.due - asyncio.get_running_loop().time()
+        if attempts.is_running:
+            return
+        if pause > 0.0:
+            self._queue.add_later(key, pause)
+            return
+        attempts.is_running = True
+        task = asyncio.create_task(self._run(key, request, attempts))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, key: ObjectKey, request: SelfCheckRequest, attempts: _Attempts) -> None:
+        run = request.pod.run_id
+        before = self._pod_client.get_replies(key).get(run)
+        try:
+            # Who waits for a place of the namespace does not wait for one of all: those are for other namespaces.
+            async with self._places_of_namespace[key.namespace], self._places:
+                passed = await self._pod_client.run_self_checks(key, (request,))
+        finally:
+            attempts.is_running = False
+        attempts.failures = 0 if passed else attempts.failures + 1
+        pause = 0.0 if passed else _FIRST_PAUSE_SECONDS * 2.0 ** min(attempts.failures - 1, 32)
+        pause = min(pause, _MAX_PAUSE_SECONDS)
+        attempts.due = asyncio.get_running_loop().time() + pause
+        if passed or self._pod_client.get_replies(key).get(run) != before:
+            self._queue.add(key)
+        else:
+            self._queue.add_later(key, pause)
+
+    async def wait_until_idle(self) -> None:
+        """Return once every pod that was asked has answered."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def run(self) -> None:
+        """Keep the attempts going until this is cancelled, which ends them."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for task in self._tasks:
+                task.cancel()
