@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch import kernels
 from embedserve_runtime.engines.torch.engine import TorchEngine
-from embedserve_runtime.engines.torch.kernels import why_not_varlen
+from embedserve_runtime.engines.torch.kernels import find_varlen_obstacle
 from embedserve_runtime.engines.torch.packing import PackedTokens
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Alibi, Attention, Encoder
@@ -137,5 +137,5 @@ def test_the_packed_kernel_is_for_what_it_can_compute(
     want_reason: str | None,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    reason = why_not_varlen(*form)
+    reason = find_varlen_obstacle(*form)
     assert reason is None if want_reason is None else want_reason in str(reason)

@@ -40,14 +40,14 @@ def open_encoder_tensors(card: ModelCard, tensors: ModelTensors) -> StoredTensor
 
     Raises ModelFileMissing, ModelInvalid or UnsupportedArchitecture.
     """
-    return open_adapted_tensors(card, tensors) or tensors.checkpoint(card.encoder_path)
+    return open_adapted_tensors(card, tensors) or tensors.open_checkpoint(card.encoder_path)
 
 
 def open_adapted_tensors(card: ModelCard, tensors: ModelTensors) -> AdaptedTensors | None:
     """Open the same of a card with an adapter; None without one. Raises as `open_encoder_tensors`."""
     if card.adapter is None:
         return None
-    checkpoint, own = tensors.checkpoint(card.encoder_path), tensors.adapter(card.encoder_path)
+    checkpoint, own = tensors.open_checkpoint(card.encoder_path), tensors.adapter(card.encoder_path)
     return AdaptedTensors(checkpoint, own, card.adapter, card.encoder)
 
 
@@ -80,15 +80,15 @@ class AdaptedTensors:
         modules = {update.module for updates in self._updates.values() for update in updates}
         for name in sorted(self._own.names):
             if find_module(name.removeprefix(PREFIX)) in modules:
-                yield name.removeprefix(PREFIX), self._own.raw(name)
+                yield name.removeprefix(PREFIX), self._own.read_tensor(name)
 
     def stored(self, name: str) -> NDArray[np.generic]:
         """Return the tensor as the files have it: the adapter's own, else the checkpoint's, with nothing added."""
         replacement = self._replacement_of.get(self._strip(name))
         if replacement is None:
-            return self._checkpoint.raw(name)
+            return self._checkpoint.read_tensor(name)
         self._checkpoint.mark_read(name)
-        return self._own.raw(PREFIX + replacement)
+        return self._own.read_tensor(PREFIX + replacement)
 
     def raw(self, name: str) -> NDArray[np.generic]:
         """Return the tensor with the adapter merged into it: float32 where something is added, else as stored. Raises
@@ -152,7 +152,7 @@ class AdaptedTensors:
     def _factor(self, name: str) -> FloatArray:
         if name not in self._own.names:
             raise ModelInvalid(f"the LoRA adapter lacks the tensor {name}")
-        factor = self._own.float32(name)
+        factor = self._own.read_float32(name)
         if factor.ndim != 2:
             raise ModelInvalid(
                 f"the LoRA adapter's tensor {name} has shape {list(factor.shape)}, not two sides"

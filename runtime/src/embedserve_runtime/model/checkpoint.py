@@ -65,10 +65,10 @@ class Checkpoint:
         """Open the encoder's weights. Raises ModelFileMissing with what was looked for and what is there."""
         if (folder / SINGLE_FILE).exists():
             return cls([folder / SINGLE_FILE])
-        indexed = _indexed_files(folder / INDEX_FILE)
+        indexed = _list_indexed_files(folder / INDEX_FILE)
         if indexed:
             return cls(indexed)
-        pickles = _pickles(folder)
+        pickles = _list_pickles(folder)
         if pickles and can_read():
             return cls(pickles)
         hint = f"; {', '.join(path.name for path in pickles)}: {ADVICE}" if pickles else ""
@@ -99,7 +99,7 @@ class Checkpoint:
         """Count a tensor as read that another one stands for."""
         self._read.add(name)
 
-    def raw(self, name: str) -> NDArray[np.generic]:
+    def read_tensor(self, name: str) -> NDArray[np.generic]:
         """The tensor as stored, its own dtype (bfloat16 as ml_dtypes' bfloat16)."""
         self._read.add(name)
         if name in self._pickled:
@@ -112,7 +112,7 @@ class Checkpoint:
             raise ModelInvalid(f"{file}: tensor {name} cannot be read: {error}") from error
         return tensor
 
-    def row(self, name: str, row: int) -> NDArray[np.generic]:
+    def read_row(self, name: str, row: int) -> NDArray[np.generic]:
         """One row of a matrix as stored, without reading the others."""
         self._read.add(name)
         file = self._file_of[name]
@@ -130,18 +130,18 @@ class Checkpoint:
         with safe_open(self._file_of[name], framework="np") as tensors:
             return tuple(tensors.get_slice(name).get_shape())
 
-    def float32(self, name: str) -> FloatArray:
+    def read_float32(self, name: str) -> FloatArray:
         """The tensor as float32."""
-        return self.raw(name).astype(np.float32, copy=False)
+        return self.read_tensor(name).astype(np.float32, copy=False)
 
 
-def _pickles(folder: Path) -> list[Path]:
+def _list_pickles(folder: Path) -> list[Path]:
     if (folder / PICKLE_FILE).exists():
         return [folder / PICKLE_FILE]
-    return _indexed_files(folder / PICKLE_INDEX_FILE)
+    return _list_indexed_files(folder / PICKLE_INDEX_FILE)
 
 
-def _indexed_files(index: Path) -> list[Path]:
+def _list_indexed_files(index: Path) -> list[Path]:
     """The files that an index names; none where there is no index. Raises ModelInvalid."""
     file = read_file(index)
     names = [] if file is None else sorted(set(file.parse(_Index).weight_map.values()))
@@ -154,11 +154,11 @@ def resolve(encoder: Encoder, checkpoint: StoredTensors) -> Mapping[str, TensorS
     Raises ModelInvalid naming every parameter that the checkpoint lacks.
     """
     names = checkpoint.names
-    prefix = _prefix(encoder.parameter_names, names)
+    prefix = _find_prefix(encoder.parameter_names, names)
     resolved: dict[str, TensorSource] = {}
     missing: list[str] = []
     for parameter in encoder.parameters():
-        candidates = _candidates(encoder.parameter_names, parameter, prefix)
+        candidates = _list_candidates(encoder.parameter_names, parameter, prefix)
         found = next((source for source in candidates if source.tensor in names), None)
         if found is None:
             missing.append(candidates[0].tensor)
@@ -172,13 +172,13 @@ def resolve(encoder: Encoder, checkpoint: StoredTensors) -> Mapping[str, TensorS
     return resolved
 
 
-def _prefix(names: ParameterNames, available: frozenset[str]) -> str:
+def _find_prefix(names: ParameterNames, available: frozenset[str]) -> str:
     words = [source.tensor for source in names.sources["embeddings.word.weight"]]
     found = (prefix for prefix in names.prefixes if any(prefix + word in available for word in words))
     return next(found, names.prefixes[0])
 
 
-def _candidates(names: ParameterNames, parameter: Parameter, prefix: str) -> list[TensorSource]:
+def _list_candidates(names: ParameterNames, parameter: Parameter, prefix: str) -> list[TensorSource]:
     return [
         replace(source, tensor=prefix + source.tensor.format(layer=parameter.layer))
         for source in names.sources[parameter.pattern]
@@ -193,7 +193,7 @@ class Weights:
         self._source_of = resolve(encoder, checkpoint)
         self._shape_of = {parameter.name: parameter.shape for parameter in encoder.parameters()}
 
-    def raw(self, parameter: str) -> NDArray[np.generic]:
+    def read_tensor(self, parameter: str) -> NDArray[np.generic]:
         """The parameter in the dtype on disk. Raises ModelInvalid when the shape is not the description's."""
         source = self._source_of[parameter]
         tensor = self._checkpoint.raw(source.tensor)
@@ -210,11 +210,11 @@ class Weights:
             )
         return tensor
 
-    def float32(self, parameter: str) -> FloatArray:
+    def read_float32(self, parameter: str) -> FloatArray:
         """The parameter as float32."""
-        return self.raw(parameter).astype(np.float32, copy=False)
+        return self.read_tensor(parameter).astype(np.float32, copy=False)
 
-    def raw_tensors(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    def read_tensors(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """Every parameter as stored, in the order of our names."""
         for parameter in sorted(self._source_of):
-            yield parameter, self.raw(parameter)
+            yield parameter, self.read_tensor(parameter)

@@ -69,11 +69,11 @@ def check_all_read(files: ModelFiles, tensors: TrackedTensors, *cards: ModelCard
     """
     card_of = {card.encoder_path: card for card in cards}
     for folder, checkpoint in tensors.opened.items():
-        home, card = files.at(folder), card_of.get(folder)
+        home, card = files.enter_folder(folder), card_of.get(folder)
         strays = [] if card is None else _select_strays(home, card)
         _check_known(home, checkpoint, {name: name for name in checkpoint.unread}, strays)
     for folder, own in tensors.adapters.items():
-        home, card = files.at(folder), card_of[folder]
+        home, card = files.enter_folder(folder), card_of[folder]
         # A head may read the word embeddings in place of a tensor that an adapter changes.
         strays = _select_strays(home, card) if card.head is None else []
         _check_known(home, own, {name: _find_changed(name) for name in own.unread}, strays)

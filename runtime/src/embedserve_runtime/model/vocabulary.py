@@ -71,7 +71,7 @@ class _SpecialTokens(FileModel):
     unk_token: str | _Content | None = None
 
 
-def special_tokens(files: ModelFiles, names: Sequence[str]) -> Mapping[str, str]:
+def read_special_tokens(files: ModelFiles, names: Sequence[str]) -> Mapping[str, str]:
     """The tokens of those names (`cls_token` and the like) that the tokenizer's files say. Raises ModelInvalid."""
     found: dict[str, str] = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):  # the second has the last word
@@ -86,11 +86,11 @@ def special_tokens(files: ModelFiles, names: Sequence[str]) -> Mapping[str, str]
 def read_placeholder_ids(files: ModelFiles) -> tuple[int, ...]:
     """Return the ids, ascending, of the special tokens that stand for nothing in a text: those around it, padding and
     the unknown token. files: the encoder's. Raises ModelInvalid where the tokenizer has none."""
-    ids = token_ids(files)
+    ids = read_token_ids(files)
     added = {
         token.content for token in files.parse(TOKENIZER_FILE, _TokenizerFile).added_tokens if token.special
     }
-    named = special_tokens(files, [*PLACEHOLDERS])
+    named = read_special_tokens(files, [*PLACEHOLDERS])
     usual = {token for name, tokens in PLACEHOLDERS.items() if name not in named for token in tokens}
     found = sorted({ids[token] for token in {*named.values(), *(usual & added)} if token in ids})
     if not found:
@@ -101,7 +101,7 @@ def read_placeholder_ids(files: ModelFiles) -> tuple[int, ...]:
     return tuple(found)
 
 
-def token_ids(files: ModelFiles) -> Mapping[str, int]:
+def read_token_ids(files: ModelFiles) -> Mapping[str, int]:
     """The id of every token as the vocabulary writes it, added ones included. Raises ModelError."""
     content = files.parse(TOKENIZER_FILE, _TokenizerFile)
     vocabulary = content.model.vocab or {}

@@ -31,7 +31,7 @@ def is_safe(path: str) -> bool:
     )
 
 
-def description_files(names: Iterable[str]) -> list[str]:
+def select_description_files(names: Iterable[str]) -> list[str]:
     """What says how a model is run, and weights that belong to modules of their own."""
     return [
         name
@@ -41,18 +41,20 @@ def description_files(names: Iterable[str]) -> list[str]:
     ]
 
 
-def weight_files(names: Sequence[str]) -> list[str]:
+def select_weight_files(names: Sequence[str]) -> list[str]:
     """Safetensors, pickles that none stands in for, and a LoRA adapter beside either.
 
     Raises ModelFileMissing where pickles are needed and cannot be read.
     """
-    weights = [name for name in names if any(fnmatch(name, pattern) for pattern in WEIGHTS)] + _pickles(names)
+    weights = [
+        name for name in names if any(fnmatch(name, pattern) for pattern in WEIGHTS)
+    ] + _select_pickles(names)
     folders = {PurePosixPath(name).parent for name in names if _is_weight(name)}
     adapters = [name for name in names if PurePosixPath(name).name in ADAPTERS]
     return weights + [name for name in adapters if PurePosixPath(name).parent in folders]
 
 
-def external_files(folder: Path, graph: str) -> list[str]:
+def list_external_files(folder: Path, graph: str) -> list[str]:
     """Files that hold weights of an ONNX file, by their paths in the source. Raises ModelInvalid."""
     return [str(PurePosixPath(graph).parent / name) for name in read_declaration(folder / graph).external]
 
@@ -61,7 +63,7 @@ def _is_weight(name: str) -> bool:
     return name.endswith((".safetensors", ".bin")) and PurePosixPath(name).name not in ADAPTERS
 
 
-def _pickles(names: Sequence[str]) -> list[str]:
+def _select_pickles(names: Sequence[str]) -> list[str]:
     folders = {PurePosixPath(name).parent for name in names if _is_weight(name) and not name.endswith(".bin")}
     needed = [
         name

@@ -10,9 +10,9 @@ from embedserve_runtime.tokenizing.backend import TokenizedText, TokenizerBacken
 from embedserve_runtime.tokenizing.tokenizer_json import read_pair_template
 from embedserve_runtime.tokenizing.truncation import (
     TruncationRules,
-    longest_first,
     second_first,
     truncate_ids,
+    truncate_longest_first,
 )
 
 Pair = tuple[str, str]
@@ -107,7 +107,7 @@ class PairEncoder:
                 f"most {self._max_length}; shorten it or set `truncate` to true"
             )
         lengths = (
-            longest_first(*self._find_lengths(pair, tokenized), self._room)
+            truncate_longest_first(*self._find_lengths(pair, tokenized), self._room)
             if rules.min_second is None
             else second_first(first.count, second.count, self._room, rules.min_second)
         )

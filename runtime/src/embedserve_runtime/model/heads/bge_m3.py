@@ -22,11 +22,11 @@ def is_bge_m3(files: ModelFiles) -> bool:
     return any(name in files for name in FILES)
 
 
-def token_heads(files: ModelFiles, tensors: ModelTensors, encoder: Encoder) -> tuple[TokenHead, ...]:
+def describe_token_heads(files: ModelFiles, tensors: ModelTensors, encoder: Encoder) -> tuple[TokenHead, ...]:
     """The heads whose files are there. Raises ModelError, naming the file."""
     heads: list[TokenHead] = []
     if SPARSE_FILE in files:
-        layer = _layer(files, tensors, SPARSE_FILE, encoder)
+        layer = _describe_layer(files, tensors, SPARSE_FILE, encoder)
         if layer.out_features != 1:
             raise ModelInvalid(
                 f"{files.path / SPARSE_FILE}: gives {layer.out_features} weights a token, expected 1"
@@ -34,19 +34,21 @@ def token_heads(files: ModelFiles, tensors: ModelTensors, encoder: Encoder) -> t
         heads.append(LexicalHead((layer,), read_placeholder_ids(files), encoder.embeddings.vocabulary))
     if COLBERT_FILE in files:
         heads.append(
-            MultiVectorHead((_layer(files, tensors, COLBERT_FILE, encoder),), normalize=True, skipped=1)
+            MultiVectorHead(
+                (_describe_layer(files, tensors, COLBERT_FILE, encoder),), normalize=True, skipped=1
+            )
         )
     return tuple(heads)
 
 
-def _layer(files: ModelFiles, tensors: ModelTensors, name: str, encoder: Encoder) -> HeadLayer:
+def _describe_layer(files: ModelFiles, tensors: ModelTensors, name: str, encoder: Encoder) -> HeadLayer:
     """The file alone says how many features come out."""
     path, own = files.path / name, tensors.open(name)
     if own.names != {"weight", "bias"}:
         raise ModelInvalid(
             f"{path}: has {', '.join(sorted(own.names)) or 'no tensors'}, expected weight and bias"
         )
-    shape = own.raw("weight").shape
+    shape = own.read_tensor("weight").shape
     if len(shape) != 2 or shape[1] != encoder.hidden_size:
         raise ModelInvalid(
             f"{path}: weight has shape {list(shape)}, the encoder gives {encoder.hidden_size} features"

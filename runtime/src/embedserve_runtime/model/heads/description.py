@@ -68,7 +68,7 @@ class HeadLayer:
     residual_weight: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
 
     @classmethod
-    def of_dense(cls, dense: DenseLayer) -> HeadLayer:
+    def from_dense(cls, dense: DenseLayer) -> HeadLayer:
         """A Dense module, with the names that sentence-transformers gives its tensors."""
         return cls(
             dense.in_features,
@@ -213,7 +213,7 @@ Head = ClassifierHead | SparseHead | MultiVectorHead
 TokenHead = LexicalHead | SparseHead | MultiVectorHead
 
 
-def head_outputs(head: Head) -> int:
+def count_outputs(head: Head) -> int:
     """Columns of a row that the head gives."""
     if isinstance(head, ClassifierHead):
         return len(head.labels)

@@ -11,8 +11,8 @@ from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArch
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.heads import bge_m3, causal, classifiers, masked_lm, token_classifiers
-from embedserve_runtime.model.heads.causal import causal_head
-from embedserve_runtime.model.heads.classifiers import classifier_head
+from embedserve_runtime.model.heads.causal import describe_causal_head
+from embedserve_runtime.model.heads.classifiers import describe_classifier_head
 from embedserve_runtime.model.heads.config import HeadConfig, HeadSource
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
@@ -24,7 +24,7 @@ from embedserve_runtime.model.heads.description import (
     Task,
     TokenHead,
 )
-from embedserve_runtime.model.heads.late_interaction import read_multi_vector_head, with_prompts
+from embedserve_runtime.model.heads.late_interaction import read_multi_vector_head, replace_prompts
 from embedserve_runtime.model.modules import ModelLayout
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.model.tensors import ModelTensors
@@ -46,7 +46,7 @@ def read_head(
 
     Raises ModelError (naming file and head), or ConfigError when the folder is not for the task that is asked for.
     """
-    source = HeadSource.of(files.at(layout.modules.transformer), encoder)
+    source = HeadSource.read(files.enter_folder(layout.modules.transformer), encoder)
     asked = settings.task
     task = _detect_task(source, layout) if asked == "auto" else asked
     if task == Task.SPARSE and "dense" in settings.outputs:
@@ -66,7 +66,7 @@ def read_head(
                 "dense ones; set it to auto"
             )
         return Task.SPARSE, _read_sparse_head(source, layout)
-    return _classifier(source, layout, asked)
+    return _read_classifier(source, layout, asked)
 
 
 def read_graph_head(
@@ -74,14 +74,14 @@ def read_graph_head(
 ) -> tuple[Task, ClassifierHead]:
     """Task and head of a graph that gives `width` logits itself. home: the encoder's files. Raises ModelError or
     ConfigError."""
-    source = HeadSource.of(home, encoder)
-    labels, scores = classifiers.labels_and_scores(source, layout.activation)
+    source = HeadSource.read(home, encoder)
+    labels, scores = classifiers.read_labels_and_scores(source, layout.activation)
     if len(labels) != width:
         raise ModelInvalid(f"{source.path} names {len(labels)} labels, the ONNX file gives {width} logits")
-    return _task(asked, len(labels)), ClassifierHead(Pooling.CLS, (), labels, scores)
+    return _choose_task(asked, len(labels)), ClassifierHead(Pooling.CLS, (), labels, scores)
 
 
-def _task(asked: str, labels: int) -> Task:
+def _choose_task(asked: str, labels: int) -> Task:
     if asked == Task.RERANK and labels != 1:
         raise ConfigError(f"model.task: rerank needs a model with one label, this one has {labels}")
     return Task.RERANK if labels == 1 and asked != Task.CLASSIFY else Task.CLASSIFY
@@ -91,9 +91,9 @@ def read_token_heads(
     files: ModelFiles, tensors: ModelTensors, encoder: Encoder, layout: ModelLayout, settings: ModelSettings
 ) -> tuple[TokenHead, ...]:
     """What the model makes of each token beside dense vectors. Raises ModelError."""
-    source = HeadSource.of(files.at(layout.modules.transformer), encoder)
+    source = HeadSource.read(files.enter_folder(layout.modules.transformer), encoder)
     heads = [
-        *bge_m3.token_heads(files, tensors, encoder),
+        *bge_m3.describe_token_heads(files, tensors, encoder),
         *_read_token_weights(source, tensors, layout, settings),
     ]
     if "sparse" in settings.outputs and source.config.find_architecture(masked_lm.SUFFIX) is not None:
@@ -115,7 +115,9 @@ def _read_token_weights(
     found = source.config.find_architecture(token_classifiers.SUFFIX)
     if found is None:
         return []
-    labels = token_classifiers.count_labels(source.config, tensors.checkpoint(layout.modules.transformer))
+    labels = token_classifiers.count_labels(
+        source.config, tensors.open_checkpoint(layout.modules.transformer)
+    )
     reason = token_classifiers.why_not_weights(found, labels)
     if reason is None:
         return [token_classifiers.token_classifier_head(source, found)]
@@ -131,7 +133,9 @@ def _read_token_weights(
 def pools_first_token(files: ModelFiles, layout: ModelLayout, heads: Sequence[TokenHead]) -> bool:
     """Return whether the model's authors take the first token's state, normalised, for the dense vector where no
     modules.json says how to pool. heads: what is made of each token."""
-    config = files.at(layout.modules.transformer).parse_if_there("config.json", HeadConfig, HeadConfig())
+    config = files.enter_folder(layout.modules.transformer).parse_if_there(
+        "config.json", HeadConfig, HeadConfig()
+    )
     return (
         bge_m3.is_bge_m3(files)
         or any(isinstance(head, LexicalHead) for head in heads)
@@ -144,7 +148,7 @@ def override_prompts(
 ) -> Head | None:
     """Return the head with the service's prompts in place of its own: those of roles, or the instruction."""
     if isinstance(head, MultiVectorHead) and head.interaction is not None:
-        return replace(head, interaction=with_prompts(head.interaction, prompts))
+        return replace(head, interaction=replace_prompts(head.interaction, prompts))
     if isinstance(head, ClassifierHead) and head.template is not None and default_prompt is not None:
         return replace(head, template=replace(head.template, instruction=prompts[default_prompt]))
     return head
@@ -174,7 +178,9 @@ def _detect_task(source: HeadSource, layout: ModelLayout) -> str:
 
 def _read_sparse_head(source: HeadSource, layout: ModelLayout) -> SparseHead:
     found = source.config.find_architecture(masked_lm.SUFFIX)
-    layers = masked_lm.masked_lm_layers(source, found or next(iter(source.config.architectures or []), ""))
+    layers = masked_lm.describe_masked_lm_layers(
+        source, found or next(iter(source.config.architectures or []), "")
+    )
     splade = layout.modules.splade
     if splade is None:
         return SparseHead(layers, SparsePooling.MAX)
@@ -183,16 +189,16 @@ def _read_sparse_head(source: HeadSource, layout: ModelLayout) -> SparseHead:
     )
 
 
-def _classifier(source: HeadSource, layout: ModelLayout, asked: str) -> tuple[Task, ClassifierHead]:
+def _read_classifier(source: HeadSource, layout: ModelLayout, asked: str) -> tuple[Task, ClassifierHead]:
     architecture = source.config.find_architecture(classifiers.SUFFIX)
     causal_model = source.config.find_architecture(causal.SUFFIX)
     if architecture is not None:
-        head = classifier_head(source, architecture, layout.activation)
+        head = describe_classifier_head(source, architecture, layout.activation)
     elif causal_model is not None and asked != Task.CLASSIFY:
-        head = causal_head(source, causal_model, layout.modules.logit_score, layout.activation)
+        head = describe_causal_head(source, causal_model, layout.modules.logit_score, layout.activation)
     else:
         named = ", ".join(source.config.architectures or []) or "no architecture"
         raise ConfigError(
             f"model.task: {asked} needs a model for sequence classification, {source.path} has {named}"
         )
-    return _task(asked, len(head.labels)), head
+    return _choose_task(asked, len(head.labels)), head

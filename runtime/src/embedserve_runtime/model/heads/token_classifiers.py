@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from embedserve_runtime.model.checkpoint import Checkpoint
-from embedserve_runtime.model.heads.classifiers import modernbert_head
-from embedserve_runtime.model.heads.config import HeadConfig, HeadSource, layer
+from embedserve_runtime.model.heads.classifiers import describe_modernbert_layer
+from embedserve_runtime.model.heads.config import HeadConfig, HeadSource, describe_layer
 from embedserve_runtime.model.heads.description import HeadLayer, LexicalHead
 from embedserve_runtime.model.vocabulary import read_placeholder_ids
 
@@ -22,15 +22,15 @@ Layers = tuple[HeadLayer, ...]
 
 
 def _classifier(source: HeadSource) -> Layers:
-    return (layer(source.hidden, 1, "classifier"),)
+    return (describe_layer(source.hidden, 1, "classifier"),)
 
 
 def _modernbert(source: HeadSource) -> Layers:
-    return modernbert_head(source), *_classifier(source)
+    return describe_modernbert_layer(source), *_classifier(source)
 
 
 def _decoder(source: HeadSource) -> Layers:
-    return (layer(source.hidden, 1, "score", bias=source.config.token_classification_bias),)
+    return (describe_layer(source.hidden, 1, "score", bias=source.config.token_classification_bias),)
 
 
 TOKEN_CLASSIFIERS: Mapping[str, Callable[[HeadSource], Layers]] = MappingProxyType(
@@ -71,7 +71,7 @@ def count_labels(config: HeadConfig, checkpoint: Checkpoint) -> int:
     if named is not None:
         return named
     stored = next((name for name in WEIGHTS if name in checkpoint.names), None)
-    return 2 if stored is None else len(checkpoint.raw(stored))
+    return 2 if stored is None else len(checkpoint.read_tensor(stored))
 
 
 def _count_named_labels(config: HeadConfig) -> int | None:
