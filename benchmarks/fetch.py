@@ -68,7 +68,7 @@ def phases(progress: Progress, ended: threading.Event) -> dict[str, float]:
     """Seconds that were spent in each phase."""
     spent: dict[str, float] = {}
     while not ended.wait(0.01):
-        phase = progress.state().phase
+        phase = progress.get_state().phase
         spent[phase] = spent.get(phase, 0.0) + 0.01
     return spent
 

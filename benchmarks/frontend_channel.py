@@ -142,7 +142,7 @@ async def channel_front_end(address: str) -> None:
         assert isinstance(outcome, CompletedRequest)
 
     ids = np.arange(TEXTS * TOKENS, dtype=np.int32)
-    request = BatchRequest(FlatTokens.of(ids, np.full(TEXTS, TOKENS, dtype=np.int32)), Output.DENSE)
+    request = BatchRequest(FlatTokens.build(ids, np.full(TEXTS, TOKENS, dtype=np.int32)), Output.DENSE)
     channel = FrontEndChannel(address, IDENTITY, receive, sys.exit)
     dispatcher = RemoteDispatcher(channel, LIMITS)
     await paced(lambda: cast(None, dispatcher.start(request, time.perf_counter() + 60, settle)))

@@ -142,7 +142,7 @@ class Loaded:
         return self._engine.run(batch, _land, needs_hidden=False)
 
     def run(self, batch: PackedBatch) -> FloatArray:
-        return np.concatenate([part.array() for part in self.submit(batch)])
+        return np.concatenate([part.wait() for part in self.submit(batch)])
 
 
 def _land(done: Forward, _: PackedBatch) -> PendingArray:
@@ -204,7 +204,7 @@ def pending_results(loaded: Loaded, batch: PackedBatch, wanted: Iterable[object]
 
 def _wait(parts: Sequence[PendingArray]) -> None:
     for part in parts:
-        part.array()
+        part.wait()
 
 
 def write(shape: Shape | Trained, folder: Path) -> None:
@@ -253,7 +253,7 @@ def measure(case: Case, folder: Path, peak: float, for_seconds: float) -> Iterat
     shape, name, started = case.shape, case.name, time.perf_counter()
     encoder = families.describe(read_folder(folder))
     weights = Weights(encoder, Checkpoint.open(folder))
-    stored = next(weights.raw_tensors())[1].dtype.name
+    stored = next(weights.read_tensors())[1].dtype.name
     loaded = Loaded(encoder, weights, shape, torch.bfloat16, case.eight_bit)
     ready = time.perf_counter()
     cosine = _parity(loaded, Loaded(encoder, weights, shape, torch.float32), shape.parity_batch(folder))

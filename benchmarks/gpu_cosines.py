@@ -29,11 +29,11 @@ import torch
 from benchmarks.command_line import RESULTS, parser_of
 from benchmarks.outputs import ALL, Place, Size, runner_of, save_like_bge_m3
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.cosines import cosines
+from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.heads import dense
-from embedserve_runtime.loading.assembly import runners_of
+from embedserve_runtime.loading.assembly import build_runners
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.folder import read_folder
@@ -68,7 +68,7 @@ def of_encoder(number: int, dtype: torch.dtype) -> Cosines:
             dense.pool(hidden, batch.cu_seqlens, Pooling.MEAN)
             for hidden in (engine.forward(batch), reference(batch))
         )
-    return {case.name: float(cosines(got, want).min())}
+    return {case.name: float(compute_cosines(got, want).min())}
 
 
 def of_routes(name: str, dtype: torch.dtype) -> Cosines:
@@ -77,7 +77,7 @@ def of_routes(name: str, dtype: torch.dtype) -> Cosines:
         folder = Path(place) / "model"
         torch.manual_seed(1)
         model = saved_pipeline(folder, *CHAINS[name](Bare(Path(place))), **PROMPTS)
-        (runner,) = runners_of(
+        (runner,) = build_runners(
             card_of(folder),
             ModelTensors(folder),
             lambda encoder, weights: [TorchEngine(encoder, weights, _device(), dtype)],
@@ -92,7 +92,7 @@ def of_routes(name: str, dtype: torch.dtype) -> Cosines:
             batch = PackedBatch.pack(tokens_of(card, TEXTS, "query" if query else "document", query=query))
             rows = runner.run(batch, Output.DENSE).dense
             assert rows is not None  # they were asked for
-            found.append(float(cosines(finished(way, rows), want).min()))
+            found.append(float(compute_cosines(finished(way, rows), want).min()))
     return {f"asymmetric, {name}": min(found)}
 
 
@@ -107,7 +107,7 @@ def of_heads(model: str, dtype: torch.dtype) -> Cosines:
         reduced = runner_of(folder, Place("cuda", 1), precision=_name(dtype), **settings)
         ids = TextTokenizer.from_card(exact.card).encode(parity_texts(24), "", TruncationRules(truncate=True))
         got, want = (_rows(runner, PackedBatch.pack(ids), wanted) for runner in (reduced, exact))
-    return {f"{model}, {name}": float(cosines(got[name], rows).min()) for name, rows in want.items()}
+    return {f"{model}, {name}": float(compute_cosines(got[name], rows).min()) for name, rows in want.items()}
 
 
 def _rows(runner: Runner, batch: PackedBatch, wanted: Output) -> dict[str, FloatArray]:

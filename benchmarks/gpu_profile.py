@@ -89,7 +89,7 @@ def host(loaded: Loaded, batch: PackedBatch) -> None:
         parts = loaded.submit(batch)
         submitted = time.perf_counter()
         for part in parts:
-            part.array()
+            part.wait()
         submits.append(submitted - start)
         waits.append(time.perf_counter() - submitted)
     print(f"  host submit {1e6 * median(submits):.0f} us, wait {1e6 * median(waits):.0f} us")

@@ -13,7 +13,7 @@ from embedserve_runtime.api.inputs import prompt_for_input_type
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.heads.quantization import Precision, quantize, row_scales
+from embedserve_runtime.heads.quantization import Precision, compute_row_scales, quantize
 from tests.runtime.serve_kit import SPACE, VOCABULARY, Bench, bench, card_of, mean_of_ids
 
 PROMPTS = {"query": "query: ", "passage": "passage: "}
@@ -316,4 +316,4 @@ async def test_a_client_that_waits_no_longer_gets_504() -> None:
 def test_scales_of_a_row_of_zeros_keep_it() -> None:
     zeros = np.zeros((1, 4), dtype=np.float32)
     assert quantize(zeros, Precision.INT8).tolist() == [[0, 0, 0, 0]]
-    assert row_scales(zeros).tolist() == [0.0]
+    assert compute_row_scales(zeros).tolist() == [0.0]

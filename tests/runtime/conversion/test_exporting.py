@@ -85,7 +85,7 @@ def test_a_checkpoint_that_lacks_tensors_is_not_filled_with_random_ones(
     shutil.copytree(electra, folder)
     checkpoint = Checkpoint.open(folder)
     kept = [name for name in sorted(checkpoint.names) if "intermediate" not in name]
-    save_file({name: np.array(checkpoint.raw(name)) for name in kept}, folder / "model.safetensors")
+    save_file({name: np.array(checkpoint.read_tensor(name)) for name in kept}, folder / "model.safetensors")
     with pytest.raises(ModelInvalid, match=r"lacks 2 tensors of ElectraModel: .*intermediate"):
         convert(config_of(folder, tmp_path / "store"))
 

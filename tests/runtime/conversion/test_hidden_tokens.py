@@ -13,7 +13,7 @@ from embedserve_runtime.conversion.converting import convert
 from embedserve_runtime.engines.onnx.artifacts import find_artifact
 from embedserve_runtime.errors import ConfigError
 from embedserve_runtime.loading.runners import load_runner
-from embedserve_runtime.model.onnx_outputs import onnx_outputs
+from embedserve_runtime.model.onnx_outputs import list_onnx_outputs
 from tests.runtime.heads.head_runner import card_of, greatest
 from tests.runtime.heads.test_late_interaction import DOCUMENTS, KINDS, QUERIES, saved, vectors_by
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
@@ -61,7 +61,7 @@ def test_each_variant_gives_queries_and_documents_as_sentence_transformers_does(
 
 
 def test_a_file_for_other_programs_which_would_show_them_is_refused(folder: Path, tmp_path: Path) -> None:
-    assert onnx_outputs(card_of(folder)) == ()
+    assert list_onnx_outputs(card_of(folder)) == ()
     wanted = r"onnx\.outputs: last_hidden_state cannot be written .* can give nothing"
     with pytest.raises(ConfigError, match=wanted):
         convert(config_of(folder, tmp_path, "auto", "last_hidden_state"))

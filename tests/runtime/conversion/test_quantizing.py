@@ -10,7 +10,7 @@ from embedserve_runtime.conversion.quantizing import (
     ObservedRanges,
     StaticQuantization,
     choose_static,
-    quantization_error,
+    compute_quantization_error,
     quantize_blocks,
     quantize_static,
 )
@@ -47,7 +47,7 @@ def test_the_best_static_form_is_close(outliers: float, offset: float) -> None:
     rows = inputs(outliers, offset)
     form, found = choose_static(WEIGHT, seen(rows), 127)
     assert found <= EIGHT_BIT_PRODUCT_ERROR
-    assert quantization_error(WEIGHT, rows, form, 127) <= EIGHT_BIT_PRODUCT_ERROR
+    assert compute_quantization_error(WEIGHT, rows, form, 127) <= EIGHT_BIT_PRODUCT_ERROR
 
 
 def test_large_columns_are_smoothed_and_columns_of_one_size_are_not() -> None:
@@ -55,14 +55,14 @@ def test_large_columns_are_smoothed_and_columns_of_one_size_are_not() -> None:
     plain = StaticQuantization(None, np.float32((rows.max() - rows.min()) / 255), 128)
     form, found = choose_static(WEIGHT, seen(rows), 127)
     assert form.factors is not None
-    assert found * 5 < quantization_error(WEIGHT, rows, plain, 127)
+    assert found * 5 < compute_quantization_error(WEIGHT, rows, plain, 127)
     assert choose_static(WEIGHT, seen(inputs()), 127)[0].factors is None
 
 
 def test_inputs_a_little_beyond_those_of_calibration_are_still_in_range() -> None:
     rows = inputs()
     form, found = choose_static(WEIGHT, seen(rows), 127)
-    assert quantization_error(WEIGHT, rows * np.float32(1.1), form, 127) <= 2 * found
+    assert compute_quantization_error(WEIGHT, rows * np.float32(1.1), form, 127) <= 2 * found
 
 
 @pytest.mark.parametrize("greatest", [127, 63])

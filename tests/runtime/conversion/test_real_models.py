@@ -9,7 +9,7 @@ import pytest
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.config.engine import ParitySettings
 from embedserve_runtime.conversion.converting import convert
-from embedserve_runtime.engines.cosines import cosines
+from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.onnx.artifacts import find_artifact
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.runners.base import Runner
@@ -42,7 +42,7 @@ def test_8_bit_minilm_is_published_and_close_on_texts_that_it_was_not_tried_with
     runner = load_runner(config_of(minilm_folder(), tmp_path, "int8"))
     assert (runner.engine.precision, runner.card.vector_space) == ("int8", MINILM_SPACE)
     texts = parity_texts(300)
-    found = cosines(embed(minilm_runner, texts), embed(runner, texts))
+    found = compute_cosines(embed(minilm_runner, texts), embed(runner, texts))
     assert found.mean() >= EIGHT_BIT_HELD_OUT_MEAN_COSINE
     assert found.min() >= EIGHT_BIT_MIN_COSINE
 

@@ -14,16 +14,16 @@ from embedserve_runtime.conversion.quantizing import BlockQuantization, choose_s
 from embedserve_runtime.conversion.rewriting import (
     FloatGraph,
     Named,
-    eight_bit,
-    half_weights,
-    plain_products,
+    convert_to_eight_bit,
+    convert_to_plain_products,
+    convert_weights_to_half,
     write_model,
 )
 from embedserve_runtime.cpu.features import instruction_set, max_static_weight
-from embedserve_runtime.engines.cosines import cosines
+from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.graph import build
-from embedserve_runtime.engines.onnx.session import BFLOAT16_PRODUCTS, session_options
+from embedserve_runtime.engines.onnx.session import BFLOAT16_PRODUCTS, build_session_options
 from embedserve_runtime.engines.onnx.spool import drain_arrays
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
@@ -45,22 +45,24 @@ CASES = [
 
 def static(graph: FloatGraph, folder: Path, case: Case) -> Rewritten:
     encoder = families.describe(read_folder(folder.parent))
-    engine = build_probing_engine(folder, encoder, graph.products(), threads=1)
-    seen = observe_ranges(engine, graph.products(), case.sequences())
+    engine = build_probing_engine(folder, encoder, graph.list_products(), threads=1)
+    seen = observe_ranges(engine, graph.list_products(), case.sequences())
     largest = max_static_weight(instruction_set())
     forms = {name: choose_static(graph.read(name), inputs, largest)[0] for name, inputs in seen.items()}
     assert len(forms) >= 4
-    return eight_bit(graph, forms, largest)
+    return convert_to_eight_bit(graph, forms, largest)
 
 
 def blocks(graph: FloatGraph, folder: Path, case: Case) -> Rewritten:
     del folder, case
-    return eight_bit(graph, {product.weight: BlockQuantization(32) for product in graph.products()}, 127)
+    return convert_to_eight_bit(
+        graph, {product.weight: BlockQuantization(32) for product in graph.list_products()}, 127
+    )
 
 
 def half(graph: FloatGraph, folder: Path, case: Case) -> Rewritten:
     del folder, case
-    return half_weights(graph)
+    return convert_weights_to_half(graph)
 
 
 REWRITERS: dict[str, tuple[Callable[[FloatGraph, Path, Case], Rewritten], float]] = {
@@ -84,7 +86,7 @@ def test_hidden_states_stay_close(case: Case, rewriter: str, tmp_path: Path) -> 
         OnnxEngine.load(encoder, tmp_path / name / "model.onnx", name, threads=1).forward(case.batch())
         for name in ("float32", rewriter)
     )
-    found = cosines(want, have)
+    found = compute_cosines(want, have)
     if rewriter == "static":
         # Fewer levels of weights: the error's square grows with that of the step.
         least = 1 - (1 - least) * (127 / max_static_weight(instruction_set())) ** 2
@@ -109,12 +111,12 @@ def test_products_for_bfloat16_stay_apart_from_their_biases_in_the_session(tmp_p
     model, arrays = build(encoder, Weights(encoder, Checkpoint.open(tmp_path)))
     write_model(tmp_path / "float32", model, drain_arrays(arrays), {})
     graph = FloatGraph(tmp_path / "float32")
-    write_model(tmp_path / "bfloat16", *plain_products(graph), {})
-    products = len(graph.products())
+    write_model(tmp_path / "bfloat16", *convert_to_plain_products(graph), {})
+    products = len(graph.list_products())
     optimized = tmp_path / "bfloat16" / "optimized.onnx"
     # As the session's own clean-up leaves it: products of Gemm are not made in bfloat16 anywhere.
     entries = BFLOAT16_PRODUCTS | {"session.optimized_model_external_initializers_file_name": "optimized"}
-    options = session_options(1)
+    options = build_session_options(1)
     options.optimized_model_filepath = str(optimized)
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
@@ -127,4 +129,4 @@ def test_products_for_bfloat16_stay_apart_from_their_biases_in_the_session(tmp_p
         OnnxEngine.load(encoder, tmp_path / name / "model.onnx", name, threads=1).forward(case.batch())
         for name in ("float32", "bfloat16")
     )
-    assert cosines(want, have).min() >= HALF_WEIGHTS_MIN_COSINE
+    assert compute_cosines(want, have).min() >= HALF_WEIGHTS_MIN_COSINE

@@ -68,7 +68,7 @@ def test_every_prefix_in_one_file_or_several_in_every_dtype_gives_the_same_param
     tensors = load_file(tmp_path / FILE)
     expected = Weights(encoder, Checkpoint.open(tmp_path))
     want = {
-        parameter.name: torch.from_numpy(expected.float32(parameter.name))
+        parameter.name: torch.from_numpy(expected.read_float32(parameter.name))
         for parameter in encoder.parameters()
     }
     prefixes = encoder.parameter_names.prefixes
@@ -82,7 +82,7 @@ def test_every_prefix_in_one_file_or_several_in_every_dtype_gives_the_same_param
         weights = Weights(encoder, Checkpoint.open(tmp_path))
         for name, tensor in want.items():
             np.testing.assert_array_equal(
-                weights.float32(name), tensor.to(dtype).float().numpy(), err_msg=name
+                weights.read_float32(name), tensor.to(dtype).float().numpy(), err_msg=name
             )
 
 
@@ -98,5 +98,5 @@ def test_prefix_shards_and_dtype_do_not_depend_on_each_other(
     in_shards(tmp_path, {prefix + name: tensor for name, tensor in tensors.items()}, shards)
     weights = Weights(encoder, Checkpoint.open(tmp_path))
     words = tensors["embeddings.word_embeddings.weight"].float().numpy()
-    np.testing.assert_array_equal(weights.float32("embeddings.word.weight"), words)
-    assert len(list(weights.raw_tensors())) == len(list(encoder.parameters()))
+    np.testing.assert_array_equal(weights.read_float32("embeddings.word.weight"), words)
+    assert len(list(weights.read_tensors())) == len(list(encoder.parameters()))

@@ -137,4 +137,4 @@ def test_every_parameter_is_found_in_the_checkpoint_of_a_model_with_a_head(
     assert not any(name.startswith(("embed_tokens", "embeddings.word")) for name in checkpoint.names)
     weights = Weights(encoder, checkpoint)
     for parameter in encoder.parameters():
-        assert weights.raw(parameter.name).shape == parameter.shape
+        assert weights.read_tensor(parameter.name).shape == parameter.shape

@@ -21,7 +21,7 @@ import torch
 from safetensors.numpy import save_file
 
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch, copy_to_device
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.graphs import MAX_TOKENS, choose_buckets
 from embedserve_runtime.engines.torch.kernel_forms import count_forms
@@ -121,7 +121,7 @@ def forms(monkeypatch: pytest.MonkeyPatch) -> Forms:
 def run_of(folder: Path, kind: EightBit | None, form: str) -> Callable[[DeviceBatch], None]:
     """The forward pass of an encoder, and mean pooling."""
     from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
-    from embedserve_runtime.engines.torch.fused.operations import pooled
+    from embedserve_runtime.engines.torch.fused.operations import pool
 
     plain = encoder_of(LAYERS[form])
     layers = tuple(
@@ -139,7 +139,7 @@ def run_of(folder: Path, kind: EightBit | None, form: str) -> Callable[[DeviceBa
 
     def run(batch: DeviceBatch) -> None:
         hidden = fused(batch)
-        pooled(hidden, batch, Pooling.MEAN, torch.empty((batch.sequences, hidden.shape[1])), 0)
+        pool(hidden, batch, Pooling.MEAN, torch.empty((batch.sequences, hidden.shape[1])), 0)
 
     return run
 
@@ -156,14 +156,14 @@ def test_a_start_compiles_few_forms_of_kernels_and_batches_without_a_graph_add_f
         for capacity in [
             one for one in choose_buckets(MAX_TOKENS) if one.tokens <= 6144 or one.tokens == MAX_TOKENS
         ]:
-            run(DeviceBatch.over(torch.zeros(capacity.integers, dtype=torch.int32), capacity))
+            run(DeviceBatch.view_storage(torch.zeros(capacity.integers, dtype=torch.int32), capacity))
         at_start = forms.by_kernel.total()
         assert 5 < at_start <= MAX_AT_START, forms.by_kernel
         source = np.random.default_rng(1)
         for sequences in range(1, 60):
             lengths = source.integers(1, 40, sequences)
             batch = PackedBatch.pack([source.integers(0, VOCABULARY, n).astype(np.int32) for n in lengths])
-            run(bring(batch, torch.device("cpu")))
+            run(copy_to_device(batch, torch.device("cpu")))
     assert forms.by_kernel.total() - at_start <= MAX_LATER, forms.by_kernel
 
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.cosines import cosines
+from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.engines.torch.engine import TorchEngine
-from embedserve_runtime.engines.torch.fused.support import EightBit, why_not_flash, why_not_fused
+from embedserve_runtime.engines.torch.fused.support import EightBit, find_flash_obstacle, find_fused_obstacle
 from embedserve_runtime.engines.torch.graphs import Forward
 from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, VocabularyHead
 from embedserve_runtime.engines.torch.host_transfer import SparseTransfer
@@ -35,7 +35,7 @@ from embedserve_runtime.model.folder import read_folder
 from embedserve_runtime.model.heads.description import HeadLayer, MultiVectorHead, SparseHead, SparsePooling
 from embedserve_runtime.model.pipeline import DenseLayer, Pooling
 from embedserve_runtime.runners.base import EncoderRunner, Heads
-from embedserve_runtime.runners.device import DeviceRunner, host_layers
+from embedserve_runtime.runners.device import DeviceRunner, to_host_layers
 from tests.runtime.engines.case import Case
 from tests.runtime.engines.cases import CASES
 from tests.runtime.engines.test_forms import (
@@ -73,8 +73,11 @@ def test_every_attention_that_can_run_a_form_gives_the_hidden_states_of_the_cpu(
         assert "cannot run" in str(error)  # noqa: PT017
         return
     if kernel is None:
-        assert (engine.kernel is KernelKind.FUSED) == (why_not_fused(encoder, CUDA, dtype) is None)
-    assert cosines(engine.forward(random_batch()), forward(encoder, weights)).min() >= SIXTEEN_BIT_MIN_COSINE
+        assert (engine.kernel is KernelKind.FUSED) == (find_fused_obstacle(encoder, CUDA, dtype) is None)
+    assert (
+        compute_cosines(engine.forward(random_batch()), forward(encoder, weights)).min()
+        >= SIXTEEN_BIT_MIN_COSINE
+    )
 
 
 @pytest.mark.parametrize("form", LAYERS)
@@ -88,7 +91,7 @@ def test_for_few_tokens_every_form_gives_the_hidden_states_of_the_cpu(
     batch = PackedBatch.pack([source.integers(0, VOCABULARY, count).astype(np.int32) for count in lengths])
     engine = TorchEngine(encoder, weights, CUDA, torch.bfloat16)
     exact = TorchEngine(encoder, weights, torch.device("cpu"), torch.float32)
-    assert cosines(engine.forward(batch), exact.forward(batch)).min() >= SIXTEEN_BIT_MIN_COSINE
+    assert compute_cosines(engine.forward(batch), exact.forward(batch)).min() >= SIXTEEN_BIT_MIN_COSINE
 
 
 @pytest.mark.parametrize("form", OUTER)
@@ -97,7 +100,10 @@ def test_fused_embeddings_and_final_norm_give_the_hidden_states_of_the_cpu(tmp_p
     encoder = encoder_of((replace(LAYER, placement=NormPlacement.PRE),), embeddings, final_norm)
     weights = saved(tmp_path, encoder)
     engine = TorchEngine(encoder, weights, CUDA, torch.bfloat16, kernel=KernelKind.FUSED)
-    assert cosines(engine.forward(random_batch()), forward(encoder, weights)).min() >= SIXTEEN_BIT_MIN_COSINE
+    assert (
+        compute_cosines(engine.forward(random_batch()), forward(encoder, weights)).min()
+        >= SIXTEEN_BIT_MIN_COSINE
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -109,7 +115,7 @@ def test_every_encoder_of_the_table_stays_close_to_transformers_in_16_bit(tmp_pa
     want = dense.pool(reference(batch), batch.cu_seqlens, Pooling.MEAN)
     engine = TorchEngine(encoder, weights, CUDA, torch.bfloat16)
     vectors = dense.pool(engine.forward(batch), batch.cu_seqlens, Pooling.MEAN)
-    assert cosines(vectors, want).min() >= SIXTEEN_BIT_MIN_COSINE
+    assert compute_cosines(vectors, want).min() >= SIXTEEN_BIT_MIN_COSINE
 
 
 @pytest.mark.parametrize("kind", EightBit)
@@ -130,7 +136,7 @@ def test_products_in_8_bit_stay_close_to_the_cpu(
     bounds = [batch.token_ids[start:end] for start, end in pairwise(batch.cu_seqlens)]
     got = engine.forward(PackedBatch.pack(bounds * copies))
     want = np.tile(forward(encoder, weights), (copies, 1))
-    assert cosines(got, want).min() >= EIGHT_BIT_MIN_COSINE
+    assert compute_cosines(got, want).min() >= EIGHT_BIT_MIN_COSINE
 
 
 def test_8_bit_is_refused_with_the_reason_where_it_cannot_be(tmp_path: Path) -> None:
@@ -148,7 +154,7 @@ def prepared(folder: Path, head: PooledHead | None, dtype: torch.dtype = torch.b
 
 def rows_of(engine: TorchEngine, batch: PackedBatch) -> FloatArray:
     parts = engine.run(batch, lambda done, _: done.start_copy(), needs_hidden=False)
-    return np.concatenate([part.array() for part in parts])
+    return np.concatenate([part.wait() for part in parts])
 
 
 def test_a_graph_gives_what_the_same_kernels_give_without_one_for_every_batch_that_fits(
@@ -180,7 +186,7 @@ def test_small_batches_give_the_same_rows_alone_and_while_others_are_under_way(t
         for batch in (*batches, *batches)
     ]
     for want, parts in zip((*alone, *alone), under_way, strict=True):
-        np.testing.assert_array_equal(np.concatenate([part.array() for part in parts]), want)
+        np.testing.assert_array_equal(np.concatenate([part.wait() for part in parts]), want)
     np.testing.assert_array_equal(rows_of(engine, batches[0]), alone[0])
 
 
@@ -193,9 +199,9 @@ def test_pooling_and_dense_layers_on_the_device_are_those_of_the_host(
     weight, bias, residual = (
         source.normal(size=shape).astype(np.float32) for shape in ((7, 40), (7,), (7, 40))
     )
-    dense_layer = HeadLayer.of_dense(DenseLayer("", 40, 7, True, Activation.TANH, residual=True))
+    dense_layer = HeadLayer.from_dense(DenseLayer("", 40, 7, True, Activation.TANH, residual=True))
     layers = [LoadedLayer(dense_layer, weight, bias, None, None, residual)]
-    head = PooledHead([pooling, Pooling.CLS], host_layers(layers), CUDA)
+    head = PooledHead([pooling, Pooling.CLS], to_host_layers(layers), CUDA)
     engine = prepared(tmp_path, head, dtype)
     batch = random_batch()
     hidden = engine.forward(batch)
@@ -230,7 +236,7 @@ def test_sparse_vectors_on_the_device_are_those_of_the_host(
 
     (transfer,) = engine.run(batch, start_copy, needs_hidden=True)
     rows = np.zeros_like(want)
-    for row, (indices, values) in zip(rows, transfer.rows(), strict=True):
+    for row, (indices, values) in zip(rows, transfer.wait_rows(), strict=True):
         assert (np.diff(indices) > 0).all()
         row[indices] = values
     tolerance = 1e-4 if dtype is torch.float32 else 0.05
@@ -322,7 +328,7 @@ def test_long_texts_through_flash_attn_4_have_the_hidden_states_of_our_own_atten
         "a window in every second layer": [plain, replace(plain, window=5)],
     }
     encoder = encoder_of(tuple(replace(LAYER, attention=attention) for attention in forms[form]))
-    reason = why_not_flash(encoder, CUDA, torch.bfloat16)
+    reason = find_flash_obstacle(encoder, CUDA, torch.bfloat16)
     if reason is not None:
         pytest.skip(reason)
     weights = saved(tmp_path, encoder)
@@ -332,5 +338,5 @@ def test_long_texts_through_flash_attn_4_have_the_hidden_states_of_our_own_atten
     )
     assert flash.facts.attention == "flash"
     batch = random_batch()
-    assert cosines(flash.forward(batch), ours.forward(batch)).min() >= SIXTEEN_BIT_MIN_COSINE
-    assert cosines(flash.forward(batch), forward(encoder, weights)).min() >= SIXTEEN_BIT_MIN_COSINE
+    assert compute_cosines(flash.forward(batch), ours.forward(batch)).min() >= SIXTEEN_BIT_MIN_COSINE
+    assert compute_cosines(flash.forward(batch), forward(encoder, weights)).min() >= SIXTEEN_BIT_MIN_COSINE

@@ -84,9 +84,9 @@ def in_turn(
     for batch, wanted in list(zip(given, hidden, strict=True)) * rounds:
         under_way.append(start_copy(graphs, batch, wanted))
         if len(under_way) == 3:
-            yield under_way.popleft().array()
+            yield under_way.popleft().wait()
     while under_way:
-        yield under_way.popleft().array()
+        yield under_way.popleft().wait()
 
 
 @pytest.mark.parametrize("max_second_lane_tokens", [BUCKET_TOKENS, 2048])
@@ -104,7 +104,7 @@ def test_two_lanes_give_the_numbers_of_one_whatever_is_under_way(
     assert one.capacities == two.capacities == among
     # Of large batches no graph keeps hidden states.
     for hidden in ([False] * len(given), [batch.tokens < 8000 for batch in given]):
-        alone = [start_copy(one, batch, wanted).array() for batch, wanted in zip(given, hidden, strict=True)]
+        alone = [start_copy(one, batch, wanted).wait() for batch, wanted in zip(given, hidden, strict=True)]
         got = list(in_turn(two, given, hidden, rounds=7))
         assert len(got) == 7 * len(given)
         for number, array in enumerate(got):

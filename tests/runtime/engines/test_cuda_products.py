@@ -12,7 +12,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from embedserve_runtime.engines.torch.fused.deferred_norm import add_norm_bias
-from embedserve_runtime.engines.torch.fused.hopper import Bounds, EightBitSides, HopperProduct, why_not_hopper
+from embedserve_runtime.engines.torch.fused.hopper import (
+    Bounds,
+    EightBitSides,
+    HopperProduct,
+    find_hopper_obstacle,
+)
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
 from embedserve_runtime.model.activations import Activation
@@ -22,10 +27,10 @@ if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
 CUDA = torch.device("cuda", 0)
-if why_not_hopper(torch.empty(128, 64, dtype=torch.bfloat16, device=CUDA)) is not None:
+if find_hopper_obstacle(torch.empty(128, 64, dtype=torch.bfloat16, device=CUDA)) is not None:
     pytest.skip("needs a Hopper and Gluon", allow_module_level=True)
 
-from embedserve_runtime.engines.torch.fused.eight_bit_rows import in_eight_bit  # noqa: E402  needs Triton
+from embedserve_runtime.engines.torch.fused.eight_bit_rows import normalize_to_eight_bit  # noqa: E402  needs Triton
 
 E4M3, INT8 = torch.float8_e4m3fn, torch.int8
 MAX_VALUES = {E4M3: 448.0, INT8: 127.0}
@@ -121,20 +126,20 @@ def test_a_residual_is_added_also_where_the_result_overwrites_it(dtype: torch.dt
 @pytest.mark.parametrize("adds", [False, True], ids=["alone", "residual"])
 def test_rows_without_scales_are_the_numbers_that_they_say(rows: int, adds: bool) -> None:
     from embedserve_runtime.engines.torch.fused.eight_bit import EightBitProduct
-    from embedserve_runtime.engines.torch.fused.quantizing import quantized
+    from embedserve_runtime.engines.torch.fused.quantizing import quantize
 
     source = torch.Generator(CUDA).manual_seed(1)
     left = 8 * torch.randn((rows, 768), device=CUDA, generator=source)
     weight, bias = torch.randn((256, 768), device=CUDA, generator=source), torch.randn(256, device=CUDA)
     residual = torch.randn((rows, 256), device=CUDA).to(torch.bfloat16) if adds else None
-    narrow, (values, scales) = left.to(E4M3), quantized(weight, EightBit.FP8)
+    narrow, (values, scales) = left.to(E4M3), quantize(weight, EightBit.FP8)
     want = narrow.float() @ (values.float() * scales[:, None]).T + bias
     product = EightBitProduct(Linear(weight, bias), torch.bfloat16, kind=EightBit.FP8)
     if residual is None:
         assert error(product(narrow), want) < MAX_ERROR_16
     else:
         want += residual.float()
-        assert error(product.onto(narrow, residual), want) < MAX_ERROR_16
+        assert error(product.add_to(narrow, residual), want) < MAX_ERROR_16
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, E4M3, INT8], ids=str)
@@ -148,7 +153,7 @@ def test_a_deferred_residual_is_normed_where_it_is_added(
     weight, shift, bias = (torch.randn(256, device=CUDA) for _ in range(3))
     norm = Normalization(kind, 1e-6, weight, shift if kind is NormKind.LAYER else None)
     want = result(left, right, bias, -1, False) + norm(sums.float())
-    _, residual = in_eight_bit(sums, norm, EightBit.INT8)
+    _, residual = normalize_to_eight_bit(sums, norm, EightBit.INT8)
     assert residual.sums is sums
     product = HopperProduct(right.values, add_norm_bias(norm, bias))
     product(left.values, sums, residual=residual, eight=sides(left, right))

@@ -18,14 +18,14 @@ from embedserve_runtime.engines.torch.heads import TokenLayers
 from embedserve_runtime.heads.dense import DenseHead, RoutedHead
 from embedserve_runtime.heads.layers import LoadedLayer, apply_layers
 from embedserve_runtime.heads.token_heads import LoadedMultiVectorHead
-from embedserve_runtime.loading.assembly import runners_of
+from embedserve_runtime.loading.assembly import build_runners
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import HeadLayer, MultiVectorHead
 from embedserve_runtime.model.pipeline import DenseLayer, Pooling
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.runners.base import EncoderRunner, Heads, RoutedRunner, Runner
-from embedserve_runtime.runners.device import DeviceRunner, host_layers
+from embedserve_runtime.runners.device import DeviceRunner, to_host_layers
 from tests.runtime.engines.test_forms import LAYERS, MAX_TOKENS, VOCABULARY, encoder_of
 from tests.runtime.engines.test_torch_engine import saved
 from tests.runtime.heads.head_runner import card_of
@@ -57,7 +57,7 @@ def layer(out: int, activation: Activation, *, residual: bool, inside: int = HID
     def drawn(*shape: int) -> FloatArray:
         return source.normal(size=shape).astype(np.float32) / np.float32(inside**0.5)
 
-    described = HeadLayer.of_dense(DenseLayer("", inside, out, True, activation, residual))
+    described = HeadLayer.from_dense(DenseLayer("", inside, out, True, activation, residual))
     matrix = drawn(out, inside) if residual and out != inside else None
     return LoadedLayer(described, drawn(out, inside), drawn(out), None, None, matrix)
 
@@ -97,7 +97,7 @@ def assert_close(got: Results, want: Results, dtype: torch.dtype) -> None:
 def test_a_residual_layer_on_the_device_is_that_of_the_host(activation: Activation, out: int) -> None:
     layers = [layer(out, activation, residual=True), layer(5, activation, residual=True, inside=out)]
     values = np.random.default_rng(0).normal(size=(33, HIDDEN)).astype(np.float32)
-    got = TokenLayers(host_layers(layers), CUDA)(torch.from_numpy(values).to(CUDA)).cpu().numpy()
+    got = TokenLayers(to_host_layers(layers), CUDA)(torch.from_numpy(values).to(CUDA)).cpu().numpy()
     np.testing.assert_allclose(got, apply_layers(layers, values), atol=1e-5, rtol=1e-4)
 
 
@@ -140,7 +140,7 @@ def test_heads_side_by_side_give_each_sequence_the_row_of_its_way(
 
 
 def on_cuda(folder: Path, dtype: torch.dtype) -> Runner:
-    (runner,) = runners_of(
+    (runner,) = build_runners(
         card_of(folder),
         ModelTensors(folder),
         lambda encoder, weights: [TorchEngine(encoder, weights, CUDA, dtype)],

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from embedserve_runtime.engines.base import PackedBatch, TokenSequence
-from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, bring, copy_in
-from embedserve_runtime.engines.torch.devices import automatic_dtype, chosen
+from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, copy_in, copy_to_device
+from embedserve_runtime.engines.torch.devices import choose_devices, choose_dtype
 from embedserve_runtime.engines.torch.graphs import MAX_TOKENS, choose_buckets, find_bucket
-from embedserve_runtime.engines.torch.memory import MemoryBudget, halves
+from embedserve_runtime.engines.torch.memory import MemoryBudget, split_in_halves
 from embedserve_runtime.errors import ConfigError
 
 
@@ -37,7 +37,7 @@ def lengths_of(parts: list[PackedBatch]) -> list[list[int]]:
 def test_the_dtype_is_the_widest_that_the_device_runs_at_full_speed(
     capability: tuple[int, int] | None, want: torch.dtype
 ) -> None:
-    assert automatic_dtype(capability) is want
+    assert choose_dtype(capability) is want
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def test_the_dtype_is_the_widest_that_the_device_runs_at_full_speed(
 def test_an_engine_goes_on_each_device_that_is_asked_for(
     asked: int | Literal["auto"], gpus: int, want: list[str]
 ) -> None:
-    assert [str(device) for device in chosen(asked, gpus)] == want
+    assert [str(device) for device in choose_devices(asked, gpus)] == want
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_more_devices_than_there_are_stop_the_start(gpus: int) -> None:
     with pytest.raises(ConfigError, match=f"2 are asked for, torch sees {gpus} CUDA devices"):
-        chosen(2, gpus)
+        choose_devices(2, gpus)
 
 
 def test_a_layout_holds_the_batch_and_makes_sequences_of_one_token_of_what_is_left_over() -> None:
@@ -69,7 +69,7 @@ def test_a_layout_holds_the_batch_and_makes_sequences_of_one_token_of_what_is_le
     capacity = Capacity(6, 3)
     storage = torch.full((capacity.integers,), -1, dtype=torch.int32)
     copy_in(batch, capacity, storage)
-    laid = DeviceBatch.over(storage, capacity)
+    laid = DeviceBatch.view_storage(storage, capacity)
     assert laid.ids.tolist() == [5, 7, 8, 9, 0, 0]
     assert laid.types.tolist() == [0, 0, 1, 1, 0, 0]
     assert laid.starts.tolist() == [0, 1, 1, 1, 4, 5]
@@ -77,9 +77,9 @@ def test_a_layout_holds_the_batch_and_makes_sequences_of_one_token_of_what_is_le
     assert laid.firsts.tolist() == [0, 3, 0]
     assert laid.lasts.tolist() == [1, 4, 0]
     assert laid.origins.tolist() == [0, 1, 0]
-    own = bring(batch, torch.device("cpu"))
+    own = copy_to_device(batch, torch.device("cpu"))
     for name in ("ids", "types", "starts", "ends", "sequence_of", "firsts", "lasts", "origins"):
-        assert getattr(laid.of(4, 2), name).tolist() == getattr(own, name).tolist(), name
+        assert getattr(laid.trim(4, 2), name).tolist() == getattr(own, name).tolist(), name
 
 
 def test_a_batch_takes_the_smallest_bucket_with_room_for_its_tokens_and_sequences() -> None:
@@ -100,17 +100,17 @@ def test_no_bucket_is_much_larger_than_the_largest_batch() -> None:
 
 def test_a_batch_that_did_not_fit_lowers_the_budget_and_later_ones_are_cut_to_it() -> None:
     memory, batch = MemoryBudget(), batch_of(3, 3, 2, 9, 1, 2)
-    assert memory.parts(batch) == [batch]
+    assert memory.split(batch) == [batch]
     memory.lower(batch)
     assert (memory.failures, memory.max_tokens) == (1, 10)
-    parts = memory.parts(batch)
+    parts = memory.split(batch)
     assert lengths_of(parts) == [[3, 3, 2], [9, 1], [2]]
     assert np.concatenate([part.token_ids for part in parts]).tolist() == batch.token_ids.tolist()
 
 
 def test_a_sequence_longer_than_the_budget_runs_alone_and_cannot_lower_it() -> None:
     memory = MemoryBudget(max_tokens=4)
-    assert lengths_of(memory.parts(batch_of(2, 7, 1))) == [[2], [7], [1]]
+    assert lengths_of(memory.split(batch_of(2, 7, 1))) == [[2], [7], [1]]
     memory.lower(batch_of(7))
     assert (memory.failures, memory.max_tokens) == (1, 4)
 
@@ -125,13 +125,13 @@ def test_a_sequence_longer_than_the_budget_runs_alone_and_cannot_lower_it() -> N
     ],
 )
 def test_halves_have_about_the_same_tokens(lengths: tuple[int, ...], want: list[list[int]]) -> None:
-    assert lengths_of(halves(batch_of(*lengths))) == want
+    assert lengths_of(split_in_halves(batch_of(*lengths))) == want
 
 
 def test_parts_keep_types_and_what_pooling_leaves_out() -> None:
     types = np.array([0, 1], dtype=np.int32)
     sequences = [TokenSequence(types, types, unpooled) for unpooled in (1, 0)]
-    first, second = halves(PackedBatch.pack(sequences))
+    first, second = split_in_halves(PackedBatch.pack(sequences))
     assert first.unpooled is not None
     assert second.unpooled is not None
     assert (first.unpooled.tolist(), second.unpooled.tolist()) == ([1], [0])

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.torch.device_batch import bring
-from embedserve_runtime.engines.torch.fused.flash import FlashAttention, FlashTiming, flash_from
-from embedserve_runtime.engines.torch.fused.support import flash_runs, why_not_flash
+from embedserve_runtime.engines.torch.device_batch import copy_to_device
+from embedserve_runtime.engines.torch.fused.flash import FlashAttention, FlashTiming, choose_flash_length
+from embedserve_runtime.engines.torch.fused.support import can_flash_run, find_flash_obstacle
 from embedserve_runtime.model.architecture import Attention
 from tests.runtime.engines.test_forms import ATTENTION, BUCKETS, LAYERS, encoder_of
 
@@ -41,7 +41,7 @@ def test_flash_is_taken_from_the_length_from_which_on_it_is_faster(
     flash: list[float], cosine: float, want: int | None
 ) -> None:
     timings = [FlashTiming(1024 << number, 1.0, time, cosine) for number, time in enumerate(flash)]
-    assert flash_from(timings) == flash_from(timings[::-1]) == want
+    assert choose_flash_length(timings) == choose_flash_length(timings[::-1]) == want
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,14 @@ def test_flash_is_taken_from_the_length_from_which_on_it_is_faster(
 def test_a_layer_takes_it_where_its_form_has_neither_window_nor_terms(
     attention: Attention, want: bool
 ) -> None:
-    assert flash_runs(attention) is want
+    assert can_flash_run(attention) is want
 
 
 def test_without_a_card_the_reason_is_told() -> None:
     encoder = encoder_of(LAYERS["causal"])
-    assert why_not_flash(encoder, torch.device("cpu"), torch.bfloat16) == "the fused kernels are for CUDA"
+    assert (
+        find_flash_obstacle(encoder, torch.device("cpu"), torch.bfloat16) == "the fused kernels are for CUDA"
+    )
 
 
 def by_hand(
@@ -100,7 +102,7 @@ def test_its_call_gets_the_heads_of_the_joint_product_and_the_bounds_of_the_sequ
     monkeypatch.setitem(sys.modules, "flash_attn.cute", module)
     lengths = (5, 1, 9)
     packed = PackedBatch.pack([np.zeros(length, dtype=np.int32) for length in lengths])
-    batch = bring(packed, torch.device("cpu")).with_bounds(packed.max_seqlen)
+    batch = copy_to_device(packed, torch.device("cpu")).with_bounds(packed.max_seqlen)
     joint = torch.randn((15, 8 * 64), generator=torch.Generator().manual_seed(0))
     got = FlashAttention(PLAIN)(joint, batch)
     heads = joint.view(15, 8, 64)

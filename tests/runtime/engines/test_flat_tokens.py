@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import FlatTokens, PackedBatch, lengths_of
+from embedserve_runtime.engines.base import FlatTokens, PackedBatch, get_lengths
 
 LISTS = [[1, 2, 3], [4], [5, 6], [7, 8, 9, 10]]
-FLAT = FlatTokens.of(np.arange(1, 11, dtype=np.int32), np.array([3, 1, 2, 4], dtype=np.int32))
+FLAT = FlatTokens.build(np.arange(1, 11, dtype=np.int32), np.array([3, 1, 2, 4], dtype=np.int32))
 
 
 def test_iterating_gives_each_sequence() -> None:
     assert [ids.tolist() for ids in FLAT] == LISTS
-    assert (len(FLAT), lengths_of(FLAT)) == (4, [3, 1, 2, 4])
+    assert (len(FLAT), get_lengths(FLAT)) == (4, [3, 1, 2, 4])
 
 
 @pytest.mark.parametrize("index", [0, 3, -1, -4])

@@ -70,7 +70,7 @@ def test_cutting_into_groups(lengths: list[int], want_sizes: list[int]) -> None:
 @given(lengths_of_a_batch)
 def test_equal_groups_follow_each_other_and_hold_every_token_of_one_length_each(lengths: list[int]) -> None:
     ordered = np.array(sorted(lengths), dtype=np.int32)
-    groups = EqualGroups.of(ordered)
+    groups = EqualGroups.build(ordered)
     counts, runs = groups.shapes[:, 0], groups.shapes[:, 1]
     np.testing.assert_array_equal(np.repeat(runs, counts), ordered)
     np.testing.assert_array_equal((groups.ends - groups.starts)[:, 0], counts * runs)
@@ -89,5 +89,5 @@ def test_equal_groups_follow_each_other_and_hold_every_token_of_one_length_each(
     ids=["one group a length", "only neighbours", "cut into like parts", "one sequence may have more"],
 )
 def test_cutting_into_equal_groups(lengths: list[int], want: list[tuple[int, int]]) -> None:
-    shapes = EqualGroups.of(np.array(lengths, dtype=np.int32)).shapes
+    shapes = EqualGroups.build(np.array(lengths, dtype=np.int32)).shapes
     assert [tuple(row) for row in shapes[:, :2].tolist()] == want

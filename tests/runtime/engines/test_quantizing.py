@@ -11,8 +11,8 @@ from torch import Tensor
 from embedserve_runtime.engines.torch.fused.quantizing import (
     MAX_VALUE,
     FoldedValues,
-    bounds_behind,
-    quantized,
+    compute_output_bounds,
+    quantize,
 )
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
@@ -41,7 +41,7 @@ def linear_of(channels: int, depth: int, source: torch.Generator, *, bias: bool)
 
 def in_eight_bit(rows: Tensor, kind: EightBit) -> Tensor:
     """What products get of the rows."""
-    values, scales = quantized(rows, kind)
+    values, scales = quantize(rows, kind)
     return values.float() * scales[:, None]
 
 
@@ -62,7 +62,7 @@ def test_no_input_of_the_norm_takes_a_column_beyond_its_bound(
     source = torch.Generator().manual_seed(seed)
     norm = norm_of(norm_kind, source)
     linear = linear_of(24, WIDTH, source, bias=seed % 2 == 0)
-    bounds = bounds_behind(norm, linear, kind)
+    bounds = compute_output_bounds(norm, linear, kind)
     for rows in (
         furthest(norm, linear.weight),
         torch.eye(WIDTH),
@@ -101,12 +101,12 @@ def test_scaled_and_shifted_values_give_the_same_output_and_fit_into_e4m3(
     weights = torch.softmax(20 * torch.randn((4, len(rows), len(rows)), generator=source), dim=2)
     want = output(attended(joint, rows, weights))
 
-    folded = FoldedValues.of(joint, output, FORM, norm, kind)
+    folded = FoldedValues.fold(joint, output, FORM, norm, kind)
     first = attended(folded.joint, rows, weights)
     torch.testing.assert_close(folded.output(first), want, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(folded.joint(rows)[:, : QUERIES + KEYS], joint(rows)[:, : QUERIES + KEYS])
 
-    of_joint, of_output = folded.shifts(first)
+    of_joint, of_output = folded.compute_shifts(first)
     centred = shifted(folded.joint, of_joint)
     second = attended(centred, rows, weights)
     torch.testing.assert_close(shifted(folded.output, of_output)(second), want, rtol=1e-4, atol=1e-4)
@@ -126,7 +126,7 @@ def test_no_digit_of_a_weight_in_16_bit_changes() -> None:
             linear_of(WIDTH, QUERIES, source, bias=False),
         )
     )
-    folded = FoldedValues.of(joint, output, FORM, norm_of(NormKind.LAYER, source), EightBit.INT8)
+    folded = FoldedValues.fold(joint, output, FORM, norm_of(NormKind.LAYER, source), EightBit.INT8)
     for before, after in ((joint, folded.joint), (output, folded.output)):
         (digits, _), (want, _) = torch.frexp(after.weight), torch.frexp(before.weight.float())
         torch.testing.assert_close(digits, want, rtol=0, atol=0)

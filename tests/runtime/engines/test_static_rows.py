@@ -45,7 +45,7 @@ def texts() -> tuple[Int32Array, Int32Array]:
 
 def by_loop(tensors: Tensors) -> FloatArray:
     ids, bounds = texts()
-    rows = Rows.of(tensors)
+    rows = Rows.build(tensors)
     into = np.empty((len(LENGTHS), DIMENSIONS), dtype=np.float32)
     assert means(ids, bounds, rows.table, rows.mapping, rows.weights, TOKENS, UNKNOWN, into) == -1
     return into
@@ -74,7 +74,7 @@ def test_means_are_those_of_numpy(table: str, weights: str | None, *, mapped: bo
 
 def test_dtypes_that_have_no_product_are_refused_by_name() -> None:
     with pytest.raises(ModelInvalid, match="a table of bfloat16 with weights of float16"):
-        Rows.of(tensors_of("bfloat16", "float16", mapped=False))
+        Rows.build(tensors_of("bfloat16", "float16", mapped=False))
 
 
 @pytest.mark.parametrize("weights", [None, "float32", "float64"])
@@ -82,17 +82,17 @@ def test_dtypes_that_have_no_product_are_refused_by_name() -> None:
 def test_a_token_alone_has_its_row(table: str, weights: str | None) -> None:
     tensors = tensors_of(table, weights, mapped=True)
     ids = np.arange(TOKENS, dtype=np.int32)
-    rows = Rows.of(tensors)
+    rows = Rows.build(tensors)
     into = np.empty((TOKENS, DIMENSIONS), dtype=np.float32)
     means(
         ids, np.arange(TOKENS + 1, dtype=np.int32), rows.table, rows.mapping, rows.weights, TOKENS, -1, into
     )
-    np.testing.assert_array_equal(rows.of_tokens(ids), into)
+    np.testing.assert_array_equal(rows.look_up(ids), into)
 
 
 def test_every_number_of_float16_is_read() -> None:
     table = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(2**10, 64)
-    rows = Rows.of({"embeddings": table})
+    rows = Rows.build({"embeddings": table})
     ids, bounds = np.arange(2**10, dtype=np.int32), np.arange(2**10 + 1, dtype=np.int32)
     into = np.empty(table.shape, dtype=np.float32)
     means(ids, bounds, rows.table, rows.mapping, rows.weights, 2**10, -1, into)
@@ -101,7 +101,7 @@ def test_every_number_of_float16_is_read() -> None:
 
 
 def test_a_negative_id_is_told_and_nothing_read_for_it() -> None:
-    rows = Rows.of(tensors_of("float32", None, mapped=False))
+    rows = Rows.build(tensors_of("float32", None, mapped=False))
     ids, into = np.array([1, -1, 2], dtype=np.int32), np.empty((1, DIMENSIONS), dtype=np.float32)
     bounds = np.array([0, 3], dtype=np.int32)
     assert means(ids, bounds, rows.table, rows.mapping, rows.weights, TOKENS, UNKNOWN, into) == 1

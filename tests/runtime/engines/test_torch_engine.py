@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch import kernels
 from embedserve_runtime.engines.torch.engine import TorchEngine
-from embedserve_runtime.engines.torch.kernels import why_not_varlen
+from embedserve_runtime.engines.torch.kernels import find_varlen_obstacle
 from embedserve_runtime.engines.torch.packing import PackedTokens
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Alibi, Attention, Encoder
@@ -77,7 +77,7 @@ def test_bfloat16_weights_are_read_by_a_process_that_has_imported_nothing_else(t
         "from pathlib import Path\n"
         "from embedserve_runtime.model.checkpoint import Checkpoint\n"
         f"checkpoint = Checkpoint.open(Path({str(tmp_path)!r}))\n"
-        "print(checkpoint.raw('embeddings.word.weight').dtype)\n"
+        "print(checkpoint.read_tensor('embeddings.word.weight').dtype)\n"
     )
     answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert answer.stdout.strip() == "bfloat16"
@@ -110,7 +110,7 @@ def test_an_index_outside_a_table_fails_the_batch_before_the_device_sees_it(
 ) -> None:
     encoder = encoder_of(LAYERS["causal"])
     engine = TorchEngine(encoder, saved(tmp_path, encoder), CPU, torch.float32, threads=1)
-    monkeypatch.setattr(PackedTokens, "of", None)
+    monkeypatch.setattr(PackedTokens, "copy_to_device", None)
     with pytest.raises(EngineFailure, match=want_message):
         engine.forward(PackedBatch.pack([np.array(sequence, dtype=np.int32)]))
 
@@ -137,5 +137,5 @@ def test_the_packed_kernel_is_for_what_it_can_compute(
     want_reason: str | None,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    reason = why_not_varlen(*form)
+    reason = find_varlen_obstacle(*form)
     assert reason is None if want_reason is None else want_reason in str(reason)

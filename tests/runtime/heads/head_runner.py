@@ -13,7 +13,7 @@ from tokenizers.models import WordLevel
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch, Tokens
 from embedserve_runtime.engines.results import Output
-from embedserve_runtime.loading.assembly import runners_of
+from embedserve_runtime.loading.assembly import build_runners
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.tensors import ModelTensors
@@ -33,7 +33,7 @@ def card_of(folder: Path, **settings: object) -> ModelCard:
 
 def runner_of(folder: Path, engine: str, **settings: object) -> Runner:
     card = card_of(folder, **settings)
-    (runner,) = runners_of(card, ModelTensors(folder), lambda *of: [ENGINES[engine].build(*of)])
+    (runner,) = build_runners(card, ModelTensors(folder), lambda *of: [ENGINES[engine].build(*of)])
     return runner
 
 

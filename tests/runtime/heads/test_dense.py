@@ -12,7 +12,7 @@ from embedserve_runtime.heads.layers import LoadedLayer
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.heads.description import HeadLayer
 from embedserve_runtime.model.pipeline import DenseLayer, Pooling
-from embedserve_runtime.runners.device import host_layers
+from embedserve_runtime.runners.device import to_host_layers
 
 SIZE = 6
 LENGTHS = (1, 5, 3)
@@ -67,7 +67,7 @@ def test_a_dense_layer_equals_that_of_sentence_transformers_on_host_and_device(
     vectors, _ = packed_states()
     tensors = {name: value.detach().numpy() for name, value in reference.named_parameters()}
     layer = LoadedLayer(
-        HeadLayer.of_dense(DenseLayer("", SIZE, out, bias, activation, residual)),
+        HeadLayer.from_dense(DenseLayer("", SIZE, out, bias, activation, residual)),
         tensors["linear.weight"],
         tensors.get("linear.bias"),
         None,
@@ -76,7 +76,7 @@ def test_a_dense_layer_equals_that_of_sentence_transformers_on_host_and_device(
     )
     want = reference({"sentence_embedding": torch.from_numpy(vectors)})["sentence_embedding"].detach().numpy()
     np.testing.assert_allclose(layer(vectors), want, atol=1e-6)
-    on_device = TokenLayers(host_layers([layer]), torch.device("cpu"))
+    on_device = TokenLayers(to_host_layers([layer]), torch.device("cpu"))
     np.testing.assert_allclose(on_device(torch.from_numpy(vectors)).numpy(), want, atol=1e-6)
 
 

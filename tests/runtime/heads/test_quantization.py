@@ -6,7 +6,7 @@ from sentence_transformers.util import quantize_embeddings
 
 from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.heads.quantization import Precision, quantize, row_scales
+from embedserve_runtime.heads.quantization import Precision, compute_row_scales, quantize
 
 UNIT = normalize(np.random.default_rng(3).standard_normal((200, 384), dtype=np.float32))
 
@@ -28,8 +28,8 @@ def test_int8_keeps_cosines_of_unit_vectors() -> None:
 
 def test_int8_times_its_scale_is_the_vector_and_uint8_is_int8_moved() -> None:
     codes = quantize(UNIT, Precision.INT8)
-    back = codes * row_scales(UNIT)[:, None]
-    assert np.abs(back - UNIT).max() <= row_scales(UNIT).max() / 2 + 1e-6
+    back = codes * compute_row_scales(UNIT)[:, None]
+    assert np.abs(back - UNIT).max() <= compute_row_scales(UNIT).max() / 2 + 1e-6
     np.testing.assert_array_equal(quantize(UNIT, Precision.UINT8), codes.astype(np.int16) + 128)
 
 

@@ -14,7 +14,7 @@ from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.heads import sparse
 from embedserve_runtime.heads.layers import LoadedLayer
-from embedserve_runtime.model.heads.config import layer
+from embedserve_runtime.model.heads.config import describe_layer
 from embedserve_runtime.model.heads.description import SparseHead, SparsePooling, Task
 from embedserve_runtime.runners.base import Runner
 from tests.runtime.engines.engines import ENGINES
@@ -63,7 +63,7 @@ def test_sparse_vectors_equal_those_of_transformers_on_every_engine_whatever_els
 
 def made_up_head(pooling: SparsePooling, *, log_twice: bool = False) -> tuple[SparseHead, list[LoadedLayer]]:
     source = np.random.default_rng(3)
-    head = SparseHead((layer(HIDDEN, VOCABULARY, "decoder"),), pooling, log_twice)
+    head = SparseHead((describe_layer(HIDDEN, VOCABULARY, "decoder"),), pooling, log_twice)
     weight = source.normal(size=(VOCABULARY, HIDDEN)).astype(np.float32)
     bias = source.normal(size=VOCABULARY).astype(np.float32)
     return head, [LoadedLayer(head.layers[0], weight, bias, None, None)]

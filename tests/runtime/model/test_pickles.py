@@ -61,7 +61,7 @@ def test_without_torch_a_pickle_is_refused_with_advice(
 def test_bfloat16_survives(tmp_path: Path) -> None:
     values = torch.tensor([1.0, -2.5, 3e38], dtype=torch.bfloat16)
     torch.save({"values": values}, tmp_path / "pytorch_model.bin")
-    got = Checkpoint.open(tmp_path).float32("values")
+    got = Checkpoint.open(tmp_path).read_float32("values")
     np.testing.assert_array_equal(got, values.float().numpy())
 
 

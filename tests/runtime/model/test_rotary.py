@@ -12,7 +12,12 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.model.rotary import RopeParameters, RotaryConfig, ntk_frequencies, rotary
+from embedserve_runtime.model.rotary import (
+    RopeParameters,
+    RotaryConfig,
+    compute_ntk_frequencies,
+    describe_rotary,
+)
 
 CONFIG = Path("config.json")
 LLAMA3 = {
@@ -60,7 +65,7 @@ def of_transformers(settings: dict[str, object], head_size: int) -> tuple[torch.
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 def test_frequencies_equal_those_of_transformers(settings: dict[str, object], head_size: int) -> None:
     want, want_scaling = of_transformers(settings, head_size)
-    got = rotary(CONFIG, RopeParameters.model_validate(settings), head_size, max_positions=32_768)
+    got = describe_rotary(CONFIG, RopeParameters.model_validate(settings), head_size, max_positions=32_768)
     # One unit in the last place: torch's float32 power is off by one for about one value in a thousand.
     np.testing.assert_allclose(got.inverse_frequencies, want.numpy(), rtol=2.4e-7, atol=0)
     assert got.scaling == pytest.approx(want_scaling, abs=1e-12)
@@ -70,38 +75,38 @@ def test_ntk_scaling_follows_the_equations_of_its_source() -> None:
     base, dimensions, factor, exponent = 160_000.0, 64, 8.0, 0.625
     steps = torch.arange(0, dimensions, 2).float() / dimensions
     fixed = 1 / ((base * factor) ** steps) / factor ** (2 / dimensions)
-    np.testing.assert_allclose(ntk_frequencies(base, dimensions, factor, None), fixed, rtol=1e-6)
+    np.testing.assert_allclose(compute_ntk_frequencies(base, dimensions, factor, None), fixed, rtol=1e-6)
     rate = torch.tensor(factor).log() / (dimensions / 2) ** exponent
     stretch = (rate * torch.arange(1, dimensions // 2 + 1).float() ** exponent).exp()
     mixed = 1 / (base**steps) / stretch
-    np.testing.assert_allclose(ntk_frequencies(base, dimensions, factor, exponent), mixed, rtol=1e-6)
+    np.testing.assert_allclose(compute_ntk_frequencies(base, dimensions, factor, exponent), mixed, rtol=1e-6)
 
 
 def test_ntk_scaling_by_a_factor_of_one_changes_nothing() -> None:
-    plain = rotary(CONFIG, RopeParameters(rope_theta=500.0), 16, max_positions=100)
-    assert tuple(ntk_frequencies(500.0, 16, 1.0, 0.625).tolist()) == plain.inverse_frequencies
+    plain = describe_rotary(CONFIG, RopeParameters(rope_theta=500.0), 16, max_positions=100)
+    assert tuple(compute_ntk_frequencies(500.0, 16, 1.0, 0.625).tolist()) == plain.inverse_frequencies
 
 
 @pytest.mark.parametrize("kind", ["longrope", "su", "proportional", "mrope"])
 def test_an_unknown_type_is_refused_by_name(kind: str) -> None:
     with pytest.raises(UnsupportedArchitecture, match=f"config.json: rope_type = '{kind}' is not supported"):
-        rotary(CONFIG, RopeParameters(type=kind), 16, max_positions=100)
+        describe_rotary(CONFIG, RopeParameters(type=kind), 16, max_positions=100)
 
 
 def test_a_partial_rotary_factor_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedArchitecture, match=r"partial_rotary_factor = 0\.5"):
-        rotary(CONFIG, RopeParameters(partial_rotary_factor=0.5), 16, max_positions=100)
+        describe_rotary(CONFIG, RopeParameters(partial_rotary_factor=0.5), 16, max_positions=100)
 
 
 def test_an_odd_head_cannot_be_turned() -> None:
     with pytest.raises(UnsupportedArchitecture, match="heads of 5 dimensions"):
-        rotary(CONFIG, RopeParameters(), 5, max_positions=100)
+        describe_rotary(CONFIG, RopeParameters(), 5, max_positions=100)
 
 
 @pytest.mark.parametrize("kind", ["linear", "ntk", "llama3"])
 def test_a_scaling_without_its_factor_is_invalid(kind: str) -> None:
     with pytest.raises(ModelInvalid, match=f"config.json: rope_type '{kind}' needs factor"):
-        rotary(CONFIG, RopeParameters(rope_type=kind), 16, max_positions=100)
+        describe_rotary(CONFIG, RopeParameters(rope_type=kind), 16, max_positions=100)
 
 
 @pytest.mark.parametrize(
@@ -123,5 +128,5 @@ def test_a_scaling_without_its_factor_is_invalid(kind: str) -> None:
 )
 def test_both_ways_to_save_the_settings_mean_the_same(old: dict[str, object], new: dict[str, object]) -> None:
     read = [RotaryConfig.model_validate({"max_position_embeddings": 4096} | given) for given in (old, new)]
-    first, second = (config.rotary(CONFIG, 64, default_theta=10_000.0) for config in read)
+    first, second = (config.describe_rotary(CONFIG, 64, default_theta=10_000.0) for config in read)
     assert first == second

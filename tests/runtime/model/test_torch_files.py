@@ -28,8 +28,8 @@ def test_tensors_are_read_as_torch_saved_them(tmp_path: Path, dtype: torch.dtype
     file = TorchFile(tmp_path / "a.pt")
     assert file.names == set(state)
     for name, tensor in state.items():
-        assert file.raw(name).dtype.name == str(dtype).removeprefix("torch.")
-        np.testing.assert_array_equal(file.raw(name).astype(np.float64), tensor.double().numpy())
+        assert file.read_tensor(name).dtype.name == str(dtype).removeprefix("torch.")
+        np.testing.assert_array_equal(file.read_tensor(name).astype(np.float64), tensor.double().numpy())
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_every_dictionary_of_tensors_is_read(tmp_path: Path, state: dict[str, to
     file = TorchFile(tmp_path / "a.pt")
     assert file.names == set(state)
     for name, tensor in state.items():
-        np.testing.assert_array_equal(file.raw(name), tensor.detach().numpy())
+        np.testing.assert_array_equal(file.read_tensor(name), tensor.detach().numpy())
 
 
 class Attack:

@@ -6,11 +6,16 @@ from itertools import pairwise
 
 import pytest
 
-from embedserve_runtime.parity.corpus import MIN_TEXTS, calibration_texts, evenly, parity_texts
+from embedserve_runtime.parity.corpus import (
+    MIN_TEXTS,
+    choose_evenly,
+    read_calibration_texts,
+    read_parity_texts,
+)
 
 
 def test_the_corpus_has_other_texts_than_the_calibration_and_many_lengths() -> None:
-    parity, calibration = parity_texts(), calibration_texts()
+    parity, calibration = read_parity_texts(), read_calibration_texts()
     assert len(parity) == len(set(parity)) == 128
     assert not set(parity) & set(calibration)
     lengths = [len(text.split()) for text in parity]
@@ -27,7 +32,7 @@ def test_the_corpus_has_other_texts_than_the_calibration_and_many_lengths() -> N
 )
 def test_texts_are_left_out_evenly_over_their_lengths(tokens: int, want_texts: int) -> None:
     lengths = [*range(100, 0, -1)]
-    taken = evenly(lengths, tokens)
+    taken = choose_evenly(lengths, tokens)
     assert len(taken) == want_texts
     chosen = [lengths[number] for number in taken]
     assert chosen == sorted(chosen)
@@ -36,4 +41,4 @@ def test_texts_are_left_out_evenly_over_their_lengths(tokens: int, want_texts: i
 
 
 def test_a_corpus_of_few_texts_is_taken_whole() -> None:
-    assert evenly([3, 1, 2], 1) == [1, 2, 0]
+    assert choose_evenly([3, 1, 2], 1) == [1, 2, 0]

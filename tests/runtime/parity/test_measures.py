@@ -14,10 +14,10 @@ from embedserve_runtime.parity.measures import (
     ModelOutputs,
     ParityReport,
     compare,
+    compute_similarities,
     describe_shortfalls,
     is_out_of_reach,
     rank_correlation,
-    similarities,
 )
 
 SOURCE = np.random.default_rng(0)
@@ -53,7 +53,7 @@ def test_rank_correlation(one: tuple[float, ...], other: tuple[float, ...], want
 
 def test_similarities_are_those_of_each_pair_once() -> None:
     vectors = np.array([[1, 0], [0, 1], [2, 3]], dtype=np.float32)
-    assert similarities(vectors).tolist() == [0, 2, 3]
+    assert compute_similarities(vectors).tolist() == [0, 2, 3]
 
 
 def test_equal_results_compare_as_equal() -> None:

@@ -60,7 +60,7 @@ def tokens_of(
         tokenizer, way = tokenizer.queries, card.query.card
     name = prompt_name or card.default_prompt
     prompt = "" if name is None else card.prompts[name]
-    unpooled = 0 if way.pipeline.include_prompt else tokenizer.prompt_tokens(prompt)
+    unpooled = 0 if way.pipeline.include_prompt else tokenizer.count_prompt_tokens(prompt)
     ids = tokenizer.encode(texts, prompt, CUT)
     return [TokenSequence(one, unpooled=unpooled, query=query) for one in ids]
 

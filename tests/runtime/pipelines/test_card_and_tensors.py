@@ -14,7 +14,7 @@ import pytest
 from sentence_transformers.base.modules import Module, Normalize
 
 from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.loading.assembly import runners_of
+from embedserve_runtime.loading.assembly import build_runners
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.tensors import ModelTensors
 from tests.runtime.engines.engines import ENGINES
@@ -63,7 +63,7 @@ print(json.dumps(opened))
 
 def vectors(card: ModelCard, folder: Path) -> list[FloatArray]:
     """Of texts as documents, and as queries where they are encoded otherwise."""
-    (runner,) = runners_of(card, ModelTensors(folder), lambda *of: [ENGINES["onnx"].build(*of)])
+    (runner,) = build_runners(card, ModelTensors(folder), lambda *of: [ENGINES["onnx"].build(*of)])
     roles = (False,) if card.query is None else (False, True)
     return [dense_of(runner, tokens_of(card, TEXTS, query=query)) for query in roles]
 

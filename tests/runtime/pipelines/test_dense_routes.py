@@ -21,7 +21,7 @@ from embedserve_runtime.commands.cli import main
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.loading.assembly import runners_of
+from embedserve_runtime.loading.assembly import build_runners
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.runners.base import RoutedRunner, Runner
 from tests.runtime.engines.engines import ENGINES
@@ -166,7 +166,7 @@ def test_hidden_states_come_from_the_encoder_of_the_way(bare: Bare, tmp_path: Pa
 def test_each_device_gets_both_ways_and_a_table_serves_all_of_them(bare: Bare, tmp_path: Path) -> None:
     saved(tmp_path, *OWN["a table beside an encoder"](bare))
     build = ENGINES["torch"].build
-    first, second = runners_of(
+    first, second = build_runners(
         card_of(tmp_path), ModelTensors(tmp_path), lambda *of: [build(*of), build(*of)]
     )
     for ours, theirs in zip(both(first), both(second), strict=True):

@@ -16,7 +16,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertForToken
 from e2e.hub import HubServer
 from embedserve_runtime.config import ModelSettings, load_config
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, TokenSequence
-from embedserve_runtime.engines.grouping import PADDING_SHARE, padded_sizes
+from embedserve_runtime.engines.grouping import PADDING_SHARE, choose_padded_sizes
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import (
     ConfigError,
@@ -357,7 +357,7 @@ def test_the_identity_covers_the_files_and_the_pipeline(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lengths", [[9], [512, 500, 499, 100, 20, 19, 19, 1], [7] * 40, [64, 1, 1, 1, 1, 1]])
 def test_blocks_hold_every_sequence_and_little_padding(lengths: list[int]) -> None:
-    sizes = padded_sizes(np.array(lengths, dtype=np.int32))
+    sizes = choose_padded_sizes(np.array(lengths, dtype=np.int32))
     assert sum(sizes) == len(lengths)
     for block in np.split(np.array(lengths), np.cumsum(sizes)[:-1]):
         assert len(block) * block[0] - block.sum() <= PADDING_SHARE * block.sum()

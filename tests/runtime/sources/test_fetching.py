@@ -30,7 +30,7 @@ from embedserve_runtime.errors import (
     VolumeFull,
 )
 from embedserve_runtime.sources import fetch_model, open_model, partial
-from embedserve_runtime.sources.host_limits import HostLimiters, RetryPolicy, retry_after_s
+from embedserve_runtime.sources.host_limits import HostLimiters, RetryPolicy, parse_retry_after_s
 from embedserve_runtime.sources.progress import Progress
 from tests.runtime.sources.fetch_kit import (
     CONFIG,
@@ -178,7 +178,7 @@ RETRY_AFTER: dict[str, tuple[dict[str, str], float | None]] = {
 
 @pytest.mark.parametrize(("headers", "want"), RETRY_AFTER.values(), ids=RETRY_AFTER.keys())
 def test_how_long_a_host_asks_to_wait(headers: dict[str, str], want: float | None) -> None:
-    assert retry_after_s(headers) == want
+    assert parse_retry_after_s(headers) == want
 
 
 def test_a_host_in_trouble_is_asked_again(

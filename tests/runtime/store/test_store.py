@@ -31,7 +31,7 @@ from embedserve_runtime.store.garbage_collector import (
     list_contents,
     remove_garbage,
 )
-from embedserve_runtime.store.staging import live_writer, staged, sweep
+from embedserve_runtime.store.staging import find_live_writer, open_staging, sweep
 from embedserve_runtime.store.volume import volume_error
 from embedserve_runtime.store.writers import SILENT_AFTER_S, Writer
 
@@ -43,7 +43,7 @@ LATER = time.time() + 3600
 
 def add(store: Store, files: dict[str, bytes] = FILES, name: Name = NAME) -> Reference:
     """As a fetch does it, with the download left out."""
-    with staged(store.root, name.key[:24]) as staging:
+    with open_staging(store.root, name.key[:24]) as staging:
         arrived = []
         for path, content in files.items():
             file = staging.files / "content" / path
@@ -73,8 +73,8 @@ def store(tmp_path: Path) -> Store:
 def test_a_model_is_found_by_its_name_with_its_files_and_what_they_are(store: Store) -> None:
     reference = add(store)
     assert store.find(NAME) == reference
-    assert content_of(store.folder(reference.digest)) == FILES
-    manifest = store.manifest(reference.digest)
+    assert content_of(store.get_folder(reference.digest)) == FILES
+    manifest = store.read_manifest(reference.digest)
     assert (manifest.source, manifest.commit, manifest.licence) == ("lab/model", "c0ffee", "apache-2.0")
     assert {file.path: file.size for file in manifest.files} == {name: len(FILES[name]) for name in FILES}
     assert not list((store.root / "staging").iterdir())
@@ -94,7 +94,7 @@ def test_models_share_the_files_that_they_have_in_common(store: Store) -> None:
     first = add(store)
     second = add(store, FILES | {"config.json": b"{}"}, NAME.model_copy(update={"revision": "next"}))
     weights = "weights/model.safetensors"
-    inodes = {(store.folder(each.digest) / weights).stat().st_ino for each in (first, second)}
+    inodes = {(store.get_folder(each.digest) / weights).stat().st_ino for each in (first, second)}
     assert len(inodes) == 1
 
 
@@ -103,7 +103,7 @@ def test_models_share_the_files_that_they_have_in_common(store: Store) -> None:
 )
 def test_a_damaged_model_is_not_found_and_is_made_anew(store: Store, what: str) -> None:
     reference = add(store)
-    weights = store.folder(reference.digest) / "weights/model.safetensors"
+    weights = store.get_folder(reference.digest) / "weights/model.safetensors"
     manifest = weights.parents[2] / "manifest.json"
     match what:
         case "shorter by a byte":
@@ -117,16 +117,16 @@ def test_a_damaged_model_is_not_found_and_is_made_anew(store: Store, what: str) 
         case _:
             damage(manifest, manifest.read_bytes()[:40])
     assert store.find(NAME) is None
-    assert store.damage(NAME)
+    assert store.find_damage(NAME)
     assert add(store) == reference
     assert store.find(NAME) == reference
-    assert content_of(store.folder(reference.digest)) == FILES
+    assert content_of(store.get_folder(reference.digest)) == FILES
 
 
 def test_a_byte_that_has_changed_is_seen_by_verify_and_what_it_removes_is_made_anew(store: Store) -> None:
     reference = add(store)
     assert list(find_damage(store.root)) == []
-    damage(store.folder(reference.digest) / "weights/model.safetensors", b"w" * 4999 + b"x")
+    damage(store.get_folder(reference.digest) / "weights/model.safetensors", b"w" * 4999 + b"x")
     assert store.find(NAME) is not None, "sizes alone do not show it"
     found = list(find_damage(store.root))
     kinds = sorted(each.path.partition("/")[0] for each in found)
@@ -143,7 +143,7 @@ def test_a_good_file_takes_the_place_of_a_damaged_one_of_the_same_size(store: St
     blob = store.root / "blobs" / hashlib.sha256(FILES["config.json"]).hexdigest()
     damage(blob, b'{"a": 2}')
     second = add(store, {"config.json": FILES["config.json"]}, NAME.model_copy(update={"revision": "next"}))
-    assert content_of(store.folder(second.digest)) == {"config.json": FILES["config.json"]}
+    assert content_of(store.get_folder(second.digest)) == {"config.json": FILES["config.json"]}
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def no_links(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_links")
 def test_without_links_a_model_takes_its_room_once(store: Store) -> None:
     reference = add(store)
-    assert content_of(store.folder(reference.digest)) == FILES
+    assert content_of(store.get_folder(reference.digest)) == FILES
     assert content_of(store.root / "blobs") == {}
     assert list(find_damage(store.root)) == []
 
@@ -230,8 +230,8 @@ def test_of_many_writers_of_one_folder_each_has_a_whole_one(tmp_path: Path) -> N
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from embedserve_runtime.store.staging import staged
-with staged(Path(sys.argv[1]), "key") as staging:
+from embedserve_runtime.store.staging import open_staging
+with open_staging(Path(sys.argv[1]), "key") as staging:
     (staging.files / "half").write_bytes(b"half of it")
     (staging.folder / "building").mkdir()
     os.kill(os.getpid(), signal.SIGKILL)
@@ -240,22 +240,22 @@ with staged(Path(sys.argv[1]), "key") as staging:
 
 def test_what_a_killed_writer_left_is_taken_over_by_the_next_one_of_the_same_thing(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
-    assert live_writer(tmp_path, "key") is None
-    with staged(tmp_path, "other"):
+    assert find_live_writer(tmp_path, "key") is None
+    with open_staging(tmp_path, "other"):
         assert len(list((tmp_path / "staging").iterdir())) == 2, "another thing's leftovers stay for an hour"
-    with staged(tmp_path, "key") as staging:
+    with open_staging(tmp_path, "key") as staging:
         assert (staging.files / "half").read_bytes() == b"half of it"
         assert len(list((tmp_path / "staging").iterdir())) == 1
     assert not list((tmp_path / "staging").iterdir())
 
 
 def test_a_live_writer_is_never_swept(tmp_path: Path) -> None:
-    with staged(tmp_path, "key") as staging:
+    with open_staging(tmp_path, "key") as staging:
         assert sweep(tmp_path, 0.0) == []
-        assert live_writer(tmp_path, "key") == staging.folder
+        assert find_live_writer(tmp_path, "key") == staging.folder
 
 
-HERE = Writer.here()
+HERE = Writer.current()
 LIVES: dict[str, tuple[Writer, float, bool]] = {
     "this process": (HERE, FOREVER, False),
     "its PID has another process now": (HERE.model_copy(update={"started": "1"}), 0.0, True),
@@ -303,7 +303,7 @@ def full(store: Store) -> dict[str, str]:
     digests = {"kept": add(store).digest, "other": add(store, {"config.json": b"{}"}, OTHER).digest}
     digests["unnamed"] = add(store, {"config.json": b"[]"}, OTHER).digest
     (store.root / "refs" / f"{OTHER.key}.json").unlink()
-    with staged(store.root, "again") as staging:
+    with open_staging(store.root, "again") as staging:
         store.point(staging, Reference(name=OTHER, commit="c0ffee", digest=digests["other"]))
 
     def fill(folder: Path) -> None:
@@ -357,7 +357,9 @@ def test_gc_removes_what_nothing_in_use_stands_for(
     assert list(find_damage(store.root)) == []
     for name, of in ((NAME, "kept"), (OTHER, "other")):
         assert (store.find(name) is None) == (of in want)
-    needed = {file.sha256 for digest in left & set(full.values()) for file in store.manifest(digest).files}
+    needed = {
+        file.sha256 for digest in left & set(full.values()) for file in store.read_manifest(digest).files
+    }
     assert {path.name for path in (store.root / "blobs").iterdir()} == needed
 
 
@@ -378,7 +380,7 @@ def test_gc_takes_names_from_a_file_and_removes_nothing_where_it_cannot_be_read(
 def test_gc_leaves_a_file_that_a_live_writer_has_just_linked(store: Store) -> None:
     add(store)
     policy = RetentionPolicy([], references=False, younger_than_s=60)
-    with staged(store.root, "live") as staging:
+    with open_staging(store.root, "live") as staging:
         blob = next(iter((store.root / "blobs").iterdir()))
         os.link(blob, staging.files / "mine")
         remove_garbage(store.root, find_garbage(list_contents(store.root, LATER), policy), 0.0)

@@ -57,13 +57,17 @@ def test_a_prompt_has_as_many_tokens_as_sentence_transformers_leaves_out_of_pool
     transformers_of(kind, "right").save_pretrained(tmp_path)
     reference = Transformer(str(tmp_path), max_seq_length=30)
     want = {prompt: reference.preprocess(["fox"], prompt=prompt)["prompt_length"] for prompt in PROMPTS}
-    assert {prompt: ours(kind, 30).prompt_tokens(prompt) for prompt in PROMPTS} == want
+    assert {prompt: ours(kind, 30).count_prompt_tokens(prompt) for prompt in PROMPTS} == want
 
 
 def test_a_prompt_without_any_token_leaves_nothing_out() -> None:
     words = Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    assert [TextTokenizer(words, 8, 2).prompt_tokens(prompt) for prompt in ("", "  ", "a a")] == [0, 0, 2]
+    assert [TextTokenizer(words, 8, 2).count_prompt_tokens(prompt) for prompt in ("", "  ", "a a")] == [
+        0,
+        0,
+        2,
+    ]
 
 
 def of_text(tokens: list[Token]) -> list[Token]:

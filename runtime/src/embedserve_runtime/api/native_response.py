@@ -28,7 +28,7 @@ from embedserve_runtime.api.vector_store_formats import (
 from embedserve_runtime.engines.base import FloatArray, Int32Array
 from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.errors import InvalidInput
-from embedserve_runtime.heads.quantization import Precision, quantize, row_scales
+from embedserve_runtime.heads.quantization import Precision, compute_row_scales, quantize
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.ranges import RANGES_FILE, Ranges
 from embedserve_runtime.service import EmbeddingService, EmbedResult
@@ -112,7 +112,7 @@ def resolve_ranges(
     pipeline = card.pipeline
     wanted = dimensions or pipeline.dimensions
     if requested != "stored":
-        if fault := requested.fault(wanted):
+        if fault := requested.find_fault(wanted):
             raise InvalidInput(f"`ranges` {fault}")
         return requested
     if card.ranges is None:
@@ -138,7 +138,7 @@ async def write_results(
     if Output.DENSE in wanted:
         members.append(b'"dense":' + await write_rows(embedded.dense, output_format.row_writer))
         if output_format.precision in SCALED_PRECISIONS and output_format.ranges is None:
-            steps = row_scales(embedded.dense)
+            steps = compute_row_scales(embedded.dense)
             members.append(b'"scales":' + orjson.dumps(steps, option=orjson.OPT_SERIALIZE_NUMPY))
     if Output.SPARSE in wanted:
         write_one = output_format.sparse_writer(service.card.sparse_width, service.token_texts)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.engines.cosines import cosines
+from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.service import EmbeddingService, EmbedQuery, Pair, ScoreQuery
@@ -36,7 +36,7 @@ async def find_problems(service: EmbeddingService) -> list[str]:
         problems.append(f"vectors should have length 1, and have {lengths.min():.3f} to {lengths.max():.3f}")
     if not _are_equal(first, second[::-1]):
         problems.append("the same text gave another vector in another batch")
-    if cosines(first, np.roll(first, 1, axis=0)).min() > MAX_DIFFERENT_COSINE and first.shape[1] > 1:
+    if compute_cosines(first, np.roll(first, 1, axis=0)).min() > MAX_DIFFERENT_COSINE and first.shape[1] > 1:
         problems.append("different texts gave the same vector")
     return problems
 
@@ -65,7 +65,7 @@ def _to_dense(vector: SparseVector, size: int) -> FloatArray:
 def _are_equal(one: FloatArray, other: FloatArray) -> bool:
     if one.shape[1] == 1:
         return bool(np.allclose(one, other, rtol=MAX_SCORE_ERROR, atol=MAX_SCORE_ERROR))
-    return bool(cosines(one, other).min() >= MIN_SAME_COSINE)
+    return bool(compute_cosines(one, other).min() >= MIN_SAME_COSINE)
 
 
 def _is_normalised(card: ModelCard) -> bool:

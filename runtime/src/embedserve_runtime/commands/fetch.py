@@ -11,7 +11,7 @@ from embedserve_runtime.config import ModelSettings, RuntimeConfig
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.exports import needs_export
 from embedserve_runtime.model.folder import read_model
-from embedserve_runtime.model.onnx_outputs import onnx_outputs
+from embedserve_runtime.model.onnx_outputs import list_onnx_outputs
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.sources import LocatedModel, fetch_model, note_identity
 from embedserve_runtime.sources.progress import Progress
@@ -63,5 +63,5 @@ def describe_fetched_model(
         "dimensions": card.pipeline.dimensions,
         "vectorSpace": card.vector_space,
         "outputs": card.output_names,
-        "onnxOutputs": onnx_outputs(card),
+        "onnxOutputs": list_onnx_outputs(card),
     }

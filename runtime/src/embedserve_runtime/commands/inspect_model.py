@@ -11,14 +11,14 @@ from typing import Any, TextIO
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.engines.onnx.artifacts import WEIGHTS_FILE, Artifact, Variant
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.loading.engine_choice import choose_engine, engine_reasons
+from embedserve_runtime.loading.engine_choice import choose_engine, find_engine_obstacles
 from embedserve_runtime.loading.runners import choose_variant
 from embedserve_runtime.model.architecture import Encoder, Experts, Layer
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard, QueryRoute
 from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead
 from embedserve_runtime.model.reading import read_card
-from embedserve_runtime.model.static import StaticTable, table_tensors
+from embedserve_runtime.model.static import StaticTable, read_table_tensors
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.sources import LocatedModel, open_model
@@ -140,7 +140,7 @@ def _check_engines(card: ModelCard) -> Mapping[str, str | None]:
         case BundledOnnx():
             return {"onnx": None, "torch": "it does not run ONNX files"}
         case None:
-            return engine_reasons()
+            return find_engine_obstacles()
 
 
 def _estimate_memory(card: ModelCard, tensors: ModelTensors, config: RuntimeConfig) -> Mapping[str, Any]:
@@ -163,7 +163,7 @@ def _estimate_card_memory(card: ModelCard, tensors: ModelTensors, config: Runtim
     precision, activations = "as stored", None
     match card.body:
         case StaticTable() as table:
-            own = table_tensors(tensors.checkpoint(card.encoder_path), table.tensor)
+            own = read_table_tensors(tensors.open_checkpoint(card.encoder_path), table.tensor)
             weights = sum(tensor.nbytes for tensor in own.values())
             activations = tokens * table.dimensions * 4
         case WordTable() as words:
@@ -177,7 +177,7 @@ def _estimate_card_memory(card: ModelCard, tensors: ModelTensors, config: Runtim
             if (stored := _find_variant(card, config)) is not None:
                 artifact, variant = stored
                 precision = variant.precision
-                weights = artifact.file(precision).with_name(WEIGHTS_FILE).stat().st_size
+                weights = artifact.get_path(precision).with_name(WEIGHTS_FILE).stat().st_size
     return {
         "precision": precision,
         "weightsBytes": weights,

@@ -67,14 +67,14 @@ def run_checks() -> Iterator[Check]:
             want = engine.forward(batch)
             alone = np.concatenate([engine.forward(PackedBatch.pack([text])) for text in texts])
             yield compare_hidden_states("onnx engine, texts alone and together", alone, want, MIN_COSINE)
-            reason = torch_support.why_not()
+            reason = torch_support.find_obstacle()
             if reason is not None:
                 yield Check("torch engine", CheckStatus.NOT_CHECKED, reason)
                 return
             # Imported here: torch is an extra.
-            from embedserve_runtime.engines.torch.checks import torch_checks
+            from embedserve_runtime.engines.torch.checks import run_torch_checks
 
-            yield from torch_checks(encoder, weights, batch, want)
+            yield from run_torch_checks(encoder, weights, batch, want)
         except EmbedserveError as error:
             yield Check("engine", CheckStatus.FAILED, error.message)
 

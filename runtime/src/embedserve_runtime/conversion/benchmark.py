@@ -11,14 +11,14 @@ import numpy as np
 
 from embedserve_runtime.config import ParitySettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, Tokens
-from embedserve_runtime.engines.cosines import cosines
+from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.onnx.artifacts import Variant
 from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.heads.dense import normalize, truncate_dimensions
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task
-from embedserve_runtime.parity.corpus import evenly, pairs_of
+from embedserve_runtime.parity.corpus import choose_evenly, pair_texts
 from embedserve_runtime.parity.measures import ModelOutputs, ParityReport, is_out_of_reach
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
@@ -45,11 +45,11 @@ def tokenize_corpus(card: ModelCard, texts: Sequence[str], share: float = 1.0) -
     """
     tokenizer = TextTokenizer.from_card(replace(card, max_length=min(card.max_length, MAX_TOKENS)))
     if card.task is Task.RERANK:
-        read = tokenizer.encode_pairs(pairs_of(texts), TRUNCATE)
+        read = tokenizer.encode_pairs(pair_texts(texts), TRUNCATE)
     else:
         read = [*tokenizer.encode(texts, card.default_prompt_text, TRUNCATE)]
     tokens = min(CORPUS_TOKENS, CORPUS_OPERATIONS / count_operations(card.encoder))
-    return [read[number] for number in evenly([*map(len, read)], int(tokens * share))]
+    return [read[number] for number in choose_evenly([*map(len, read)], int(tokens * share))]
 
 
 def count_operations(encoder: Encoder) -> int:
@@ -121,7 +121,7 @@ class Benchmark:
             start, tokens = clock(), 0
             parts: list[ModelOutputs] = []
             for batch in self._batches:
-                parts.append(_outputs_of(self._card, runner.run(batch, wanted)))
+                parts.append(_get_outputs(self._card, runner.run(batch, wanted)))
                 tokens += batch.tokens
                 if limits is not None and self._is_out_of_reach(parts, limits):
                     return BenchmarkResult(_concatenate(parts), tokens / (clock() - start))
@@ -132,7 +132,7 @@ class Benchmark:
 
     def _is_out_of_reach(self, parts: Sequence[ModelOutputs], limits: ParityLimits) -> bool:
         vectors = np.concatenate([part.vectors for part in parts])
-        found = cosines(limits.reference.vectors[: len(vectors)], vectors)
+        found = compute_cosines(limits.reference.vectors[: len(vectors)], vectors)
         return is_out_of_reach(found, self._texts, limits.floor)
 
 
@@ -142,11 +142,11 @@ def _concatenate(parts: Sequence[ModelOutputs]) -> ModelOutputs:
     return ModelOutputs(vectors, np.concatenate(logits) if logits else None)
 
 
-def _outputs_of(card: ModelCard, results: Results) -> ModelOutputs:
-    return ModelOutputs(normalize(_vectors(card, results)), results.logits)
+def _get_outputs(card: ModelCard, results: Results) -> ModelOutputs:
+    return ModelOutputs(normalize(_stack_vectors(card, results)), results.logits)
 
 
-def _vectors(card: ModelCard, results: Results) -> FloatArray:
+def _stack_vectors(card: ModelCard, results: Results) -> FloatArray:
     """(sequences, dimensions), float32."""
     if results.dense is not None:
         return truncate_dimensions(results.dense, card.pipeline.dimensions)

@@ -35,7 +35,7 @@ def build_probing_engine(
     and removed."""
     model = onnx.load(str(folder / MODEL_FILE), load_external_data=False)
     model.graph.output.extend(
-        helper.make_tensor_value_info(value, TensorProto.FLOAT, None) for value in _input_names(products)
+        helper.make_tensor_value_info(value, TensorProto.FLOAT, None) for value in _list_input_names(products)
     )
     probe = folder / PROBE_FILE
     probe.write_bytes(model.SerializeToString())
@@ -49,16 +49,16 @@ def observe_ranges(
 ) -> Mapping[str, ObservedRanges]:
     """Observe the ranges of the inputs of each product, by the name of its weight. A product that no token came to, as
     of an expert that none chose, is left out."""
-    values = _input_names(products)
+    values = _list_input_names(products)
     collected = {value: _RangeCollector() for value in values}
     step = max(1, sum(map(len, texts)) // ROWS)
     for batch in pack_batches(texts, RUN_TOKENS):
         for value, seen in zip(values, engine.probe(batch, values), strict=True):
             collected[value].add(seen, step)
-    return {one.weight: collected[one.value].ranges() for one in products if collected[one.value].rows}
+    return {one.weight: collected[one.value].get_ranges() for one in products if collected[one.value].rows}
 
 
-def _input_names(products: Sequence[Product]) -> list[str]:
+def _list_input_names(products: Sequence[Product]) -> list[str]:
     """Name the inputs of the products, each once."""
     return list(dict.fromkeys(product.value for product in products))
 
@@ -90,6 +90,6 @@ class _RangeCollector:
             self._high = np.maximum(self._high, values.max(axis=0))
             self.rows.append(values[::step].copy())
 
-    def ranges(self) -> ObservedRanges:
+    def get_ranges(self) -> ObservedRanges:
         rows = np.concatenate(self.rows)
         return ObservedRanges(np.asarray(self._low), np.asarray(self._high), rows[: 2 * ROWS])

@@ -30,12 +30,12 @@ from embedserve_runtime.conversion.rewriting import (
     FloatGraph,
     Form,
     Product,
-    eight_bit,
-    half_weights,
-    plain_products,
+    convert_to_eight_bit,
+    convert_to_plain_products,
+    convert_weights_to_half,
     write_model,
 )
-from embedserve_runtime.conversion.standard import check_outputs, standard_model
+from embedserve_runtime.conversion.standard import build_standard_model, check_outputs
 from embedserve_runtime.cpu.features import max_static_weight
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.onnx.artifacts import (
@@ -49,14 +49,14 @@ from embedserve_runtime.engines.onnx.artifacts import (
     ConversionReport,
     Inputs,
     Variant,
+    describe_inputs,
     find_artifact,
-    inputs_of,
 )
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.onnx.graph import build
 from embedserve_runtime.engines.onnx.spool import drain_arrays
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.loading.assembly import heads_of, runners_of
+from embedserve_runtime.loading.assembly import build_runners, load_heads
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Weights
@@ -64,7 +64,7 @@ from embedserve_runtime.model.exports import needs_export
 from embedserve_runtime.model.folder import read_model
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.tensors import ModelTensors
-from embedserve_runtime.parity.corpus import calibration_texts, parity_texts
+from embedserve_runtime.parity.corpus import read_calibration_texts, read_parity_texts
 from embedserve_runtime.parity.measures import compare, describe_shortfalls
 from embedserve_runtime.sources import open_model
 from embedserve_runtime.store import is_sound, publish_folder, remove_folder
@@ -99,23 +99,23 @@ def convert(config: RuntimeConfig) -> Mapping[str, Any]:
     located = open_model(config.model)
     root = config.model.store.expanduser()
     if config.onnx.convert == "Never":
-        return _result(read_card(located.folder, located.revision, config.model), None)
+        return _describe_result(read_card(located.folder, located.revision, config.model), None)
     files = read_model(located.folder)
     exported = export(config, located, files) if needs_export(files, config.model.onnx_file) else None
     card = read_card(located.folder, located.revision, config.model)
     if exported is not None:
-        return _result(card, find_artifact(root, exported))
+        return _describe_result(card, find_artifact(root, exported))
     refuse_unconvertible(card)
-    inputs = inputs_of(card, config.onnx)
+    inputs = describe_inputs(card, config.onnx)
     artifact = find_artifact(root, inputs.name)
     if artifact is not None and config.onnx.convert == "IfNeeded" and is_sound(artifact.folder):
         log.info("the converted model is there", extra={"artifact": inputs.name})
-        return _result(card, artifact)
+        return _describe_result(card, artifact)
     remove_folder(root, KIND, inputs.name)
     threads = config.engine.threads or usable_cpus()
     writer = ArtifactWriter(card, ModelTensors(located.folder), inputs, threads)
     publish_folder(root, KIND, inputs.name, writer.write, made_from=located.digest)
-    return _result(card, find_artifact(root, inputs.name))
+    return _describe_result(card, find_artifact(root, inputs.name))
 
 
 def refuse_unconvertible(card: ModelCard) -> None:
@@ -136,7 +136,7 @@ def refuse_unconvertible(card: ModelCard) -> None:
         )
 
 
-def _result(card: ModelCard, artifact: Artifact | None) -> Mapping[str, Any]:
+def _describe_result(card: ModelCard, artifact: Artifact | None) -> Mapping[str, Any]:
     report = ConversionReport(chosen=PLAIN, variants=()) if artifact is None else artifact.report
     return {
         "artifact": None if artifact is None else artifact.name,
@@ -155,10 +155,10 @@ class ArtifactWriter:
         self._tensors = tensors
         self._inputs = inputs
         self._threads = threads
-        self._checkpoint = tensors.checkpoint(card.encoder_path)
-        self._benchmark = Benchmark(card, tokenize_corpus(card, parity_texts()))
+        self._checkpoint = tensors.open_checkpoint(card.encoder_path)
+        self._benchmark = Benchmark(card, tokenize_corpus(card, read_parity_texts()))
         self._seconds: dict[str, float] = {}
-        self._heads = heads_of(card, tensors, self._checkpoint)
+        self._heads = load_heads(card, tensors, self._checkpoint)
         self._standard_outputs = inputs.outputs[1:]
         check_outputs(card, self._standard_outputs)
 
@@ -189,35 +189,37 @@ class ArtifactWriter:
         )
 
     @contextmanager
-    def _timed(self, phase: str) -> Iterator[None]:
+    def _time_phase(self, phase: str) -> Iterator[None]:
         began = time.perf_counter()
         yield
         self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - began
 
     def _write_float(self, folder: Path) -> None:
-        with self._timed("writing"):
+        with self._time_phase("writing"):
             weights = Weights(self._card.encoder, self._checkpoint)
             model, arrays = build(
                 self._card.encoder, weights, has_attention_mask=self._card.has_attention_mask
             )
-            write_model(folder, model, drain_arrays(arrays), self._metadata(PLAIN, "as the source"))
+            write_model(folder, model, drain_arrays(arrays), self._build_metadata(PLAIN, "as the source"))
 
     def _write_standard(self, folder: Path) -> None:
         packed = onnx.load(str(folder / MODEL_FILE), load_external_data=False)
-        model = standard_model(packed, self._card, self._heads, self._standard_outputs)
+        model = build_standard_model(packed, self._card, self._heads, self._standard_outputs)
         (folder / STANDARD_FILE).write_bytes(model.SerializeToString(deterministic=True))
 
     def _write_half(self, folder: Path, limits: ParityLimits) -> Variant:
-        with self._timed("writing"):
-            model, arrays = half_weights(FloatGraph(folder / PLAIN))
-            write_model(folder / "float16", model, arrays, self._metadata("float16", "matrices in float16"))
+        with self._time_phase("writing"):
+            model, arrays = convert_weights_to_half(FloatGraph(folder / PLAIN))
+            write_model(
+                folder / "float16", model, arrays, self._build_metadata("float16", "matrices in float16")
+            )
         return self._publish_if_good(folder, "float16", limits)
 
     def _write_bfloat16(self, folder: Path, limits: ParityLimits) -> Variant:
-        with self._timed("writing"):
-            model, arrays = plain_products(FloatGraph(folder / PLAIN))
+        with self._time_phase("writing"):
+            model, arrays = convert_to_plain_products(FloatGraph(folder / PLAIN))
             recipe = "products in bfloat16 as the session makes them"
-            write_model(folder / "bfloat16", model, arrays, self._metadata("bfloat16", recipe))
+            write_model(folder / "bfloat16", model, arrays, self._build_metadata("bfloat16", recipe))
         return self._publish_if_good(folder, "bfloat16", limits)
 
     def _write_eight_bit(self, folder: Path, limits: ParityLimits) -> Variant:
@@ -226,17 +228,17 @@ class ArtifactWriter:
         static = self._choose_static_forms(graph, folder / PLAIN)
         recipes: list[Mapping[str, Form]] = []
         for recipe in QUANTIZATION_CONFIGS:
-            forms = choose_forms(graph.products(), static, recipe)
+            forms = choose_forms(graph.list_products(), static, recipe)
             if forms not in recipes:
                 recipes.append(forms)
         for forms in recipes:
-            with self._timed("writing"):
-                model, arrays = eight_bit(graph, forms, self._max_weight)
+            with self._time_phase("writing"):
+                model, arrays = convert_to_eight_bit(graph, forms, self._max_weight)
                 write_model(
                     folder / "int8",
                     model,
                     arrays,
-                    self._metadata("int8", describe_forms(forms, len(graph.products()))),
+                    self._build_metadata("int8", describe_forms(forms, len(graph.list_products()))),
                 )
             variant = self._publish_if_good(folder, "int8", limits)
             if variant.published:
@@ -252,20 +254,20 @@ class ArtifactWriter:
         self, graph: FloatGraph, folder: Path
     ) -> Mapping[str, tuple[StaticQuantization, float]]:
         """Choose the static form of each product, by the name of its weight, with its error."""
-        texts = tokenize_corpus(self._card, calibration_texts(), CALIBRATION_SHARE)
-        with self._timed("calibrating"):
+        texts = tokenize_corpus(self._card, read_calibration_texts(), CALIBRATION_SHARE)
+        with self._time_phase("calibrating"):
             engine = build_probing_engine(
                 folder,
                 self._card.encoder,
-                graph.products(),
+                graph.list_products(),
                 self._threads,
                 has_attention_mask=self._card.has_attention_mask,
             )
-            seen = observe_ranges(engine, graph.products(), texts)
+            seen = observe_ranges(engine, graph.list_products(), texts)
             del engine
 
         # One after another: numpy's products have threads of their own, and two pools of them wait for each other.
-        with self._timed("choosing scales"):
+        with self._time_phase("choosing scales"):
             return {name: choose_static(graph.read(name), seen[name], self._max_weight) for name in seen}
 
     def _publish_if_good(self, folder: Path, precision: str, limits: ParityLimits) -> Variant:
@@ -281,7 +283,7 @@ class ArtifactWriter:
     def _run_benchmark(
         self, folder: Path, precision: str, limits: ParityLimits | None = None
     ) -> BenchmarkResult:
-        with self._timed(f"trying {precision}"):
+        with self._time_phase(f"trying {precision}"):
             engine = OnnxEngine.load(
                 self._card.encoder,
                 folder / precision / MODEL_FILE,
@@ -289,16 +291,16 @@ class ArtifactWriter:
                 self._threads,
                 has_attention_mask=self._card.has_attention_mask,
             )
-            (runner,) = runners_of(self._card, self._tensors, lambda *_: [engine])
+            (runner,) = build_runners(self._card, self._tensors, lambda *_: [engine])
             return self._benchmark.run(runner, limits)
 
     def _judge(self, limits: ParityLimits, result: BenchmarkResult, precision: str) -> Variant:
         texts = len(result.outputs.vectors)
-        parity = compare(limits.reference.first(texts), result.outputs)
+        parity = compare(limits.reference.take_first(texts), result.outputs)
         reason = "" if precision == PLAIN else describe_shortfalls(parity, self._inputs.floor)
         return describe_variant(precision, parity, reason, result.tokens_per_second)
 
-    def _metadata(self, precision: str, recipe: str) -> Mapping[str, str]:
+    def _build_metadata(self, precision: str, recipe: str) -> Mapping[str, str]:
         return {
             "embedserve.precision": precision,
             "embedserve.recipe": recipe,

@@ -15,14 +15,21 @@ from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.onnx.artifacts import PLAIN, REPORT_FILE, ConversionReport, Variant
 from embedserve_runtime.engines.onnx.bundled import BundledOnnxEngine
 from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.model.bundled_onnx import graph_config, graph_encoder, read_graph
-from embedserve_runtime.model.exports import ADVICE, EXPORT_FILE, KIND, can_export, export_name, origin_of
+from embedserve_runtime.model.bundled_onnx import describe_graph_encoder, read_graph, read_graph_config
+from embedserve_runtime.model.exports import (
+    ADVICE,
+    EXPORT_FILE,
+    KIND,
+    can_export,
+    describe_origin,
+    export_name,
+)
 from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.modules import read_entries, read_layout
 from embedserve_runtime.model.onnx_outputs import HIDDEN, LOGITS
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, parse_tokenizer
-from embedserve_runtime.parity.corpus import evenly, parity_texts
+from embedserve_runtime.parity.corpus import choose_evenly, read_parity_texts
 from embedserve_runtime.parity.measures import ModelOutputs, compare, describe_shortfalls
 from embedserve_runtime.sources import LocatedModel
 from embedserve_runtime.store import publish_folder, remove_folder
@@ -45,8 +52,8 @@ def export(config: RuntimeConfig, located: LocatedModel, files: ModelFiles) -> s
     if not can_export():
         raise UnsupportedArchitecture(f"{config.model.source} is of no family that is run here; {ADVICE}")
     folder = read_layout(files, read_entries(files)).modules.transformer
-    home, checkpoint = files.at(folder), ModelTensors(located.folder).checkpoint(folder)
-    gives = LOGITS if graph_config(home).classifies else HIDDEN
+    home, checkpoint = files.enter_folder(folder), ModelTensors(located.folder).open_checkpoint(folder)
+    gives = LOGITS if read_graph_config(home).classifies else HIDDEN
     missing = sorted({*config.onnx.outputs} - {gives})
     if missing:
         raise ConfigError(
@@ -55,7 +62,7 @@ def export(config: RuntimeConfig, located: LocatedModel, files: ModelFiles) -> s
         )
     if config.onnx.precision not in ("auto", (PLAIN,)):
         log.warning("onnx.precision is not used: what torch exports runs in float32")
-    root, name = config.model.store.expanduser(), export_name(origin_of(home, checkpoint))
+    root, name = config.model.store.expanduser(), export_name(describe_origin(home, checkpoint))
     if config.onnx.convert == "Always":
         remove_folder(root, KIND, name)
     threads = config.engine.threads or usable_cpus()
@@ -71,8 +78,8 @@ def _fill(folder: Path, home: ModelFiles, threads: int) -> None:
     model.export(folder / EXPORT_FILE)
     task = "classify" if model.output == LOGITS else "embed"
     graph = read_graph(home, folder / EXPORT_FILE, task=task, pooled=False)
-    encoder = graph_encoder(home, graph)
-    texts = _texts(home, min(encoder.max_tokens, MAX_TOKENS))
+    encoder = describe_graph_encoder(home, graph)
+    texts = _sample_texts(home, min(encoder.max_tokens, MAX_TOKENS))
     want = [model.run(text) for text in texts]
     engine = BundledOnnxEngine(graph, encoder.hidden_size, threads)
     began = time.perf_counter()
@@ -82,7 +89,7 @@ def _fill(folder: Path, home: ModelFiles, threads: int) -> None:
         for rows in _run(engine, texts[start : start + BATCH], whole_rows=model.output == LOGITS)
     ]
     speed = sum(map(len, texts)) / (time.perf_counter() - began)
-    variant = _judge(_outputs_of(want, model.output), _outputs_of(found, model.output), speed)
+    variant = _judge(_summarize_outputs(want, model.output), _summarize_outputs(found, model.output), speed)
     if not variant.published:
         raise ModelInvalid(f"the export of {home.path} is not what torch computes: {variant.reason}")
     report = ConversionReport(chosen=PLAIN, variants=(variant,))
@@ -90,12 +97,12 @@ def _fill(folder: Path, home: ModelFiles, threads: int) -> None:
     log.info("model exported", extra={"min_cosine": variant.min_cosine, "texts": len(texts)})
 
 
-def _texts(home: ModelFiles, max_tokens: int) -> list[Int32Array]:
-    tokenizer = parse_tokenizer(home.file(TOKENIZER_FILE))
+def _sample_texts(home: ModelFiles, max_tokens: int) -> list[Int32Array]:
+    tokenizer = parse_tokenizer(home.require(TOKENIZER_FILE))
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_tokens)
-    read = [np.array(one.ids, dtype=np.int32) for one in tokenizer.encode_batch(parity_texts())]
-    return [read[number] for number in evenly([*map(len, read)], TOKENS)]
+    read = [np.array(one.ids, dtype=np.int32) for one in tokenizer.encode_batch(read_parity_texts())]
+    return [read[number] for number in choose_evenly([*map(len, read)], TOKENS)]
 
 
 def _run(engine: BundledOnnxEngine, texts: list[Int32Array], *, whole_rows: bool) -> list[FloatArray]:
@@ -109,7 +116,7 @@ def _run(engine: BundledOnnxEngine, texts: list[Int32Array], *, whole_rows: bool
     return np.split(made.hidden, batch.cu_seqlens[1:-1])
 
 
-def _outputs_of(rows: list[FloatArray], output: str) -> ModelOutputs:
+def _summarize_outputs(rows: list[FloatArray], output: str) -> ModelOutputs:
     """The mean of a text's rows; of a classifier, which gives few numbers, its logits for the ranks too."""
     means = np.stack([one.mean(axis=0) for one in rows])
     return ModelOutputs(means, means if output == "logits" and means.shape[1] < len(means) else None)

@@ -99,14 +99,14 @@ def choose_static(
     step = max(1, weight.shape[1] // SAMPLED_COLUMNS)
     sample = np.ascontiguousarray(weight[:, ::step])
     plain, *smoothed = [
-        (form, quantization_error(sample, ranges.rows, form, max_weight))
-        for form in _static_forms(weight, ranges)
+        (form, compute_quantization_error(sample, ranges.rows, form, max_weight))
+        for form in _iterate_static_forms(weight, ranges)
     ]
     best = min(smoothed, key=lambda pair: pair[1])
     return best if best[1] * SMOOTHING_GAIN < plain[1] else plain
 
 
-def quantization_error(
+def compute_quantization_error(
     weight: FloatArray, rows: FloatArray, form: StaticQuantization, max_weight: int
 ) -> float:
     """Return the mean over tokens of the squared error of the product relative to its size; rows (tokens, columns)."""
@@ -119,7 +119,7 @@ def quantization_error(
     return float(np.mean(((found - want) ** 2).sum(axis=1) / size))
 
 
-def _static_forms(weight: FloatArray, ranges: ObservedRanges) -> Iterator[StaticQuantization]:
+def _iterate_static_forms(weight: FloatArray, ranges: ObservedRanges) -> Iterator[StaticQuantization]:
     """Give the form without smoothing, then the smoothed ones."""
     yield _cover_ranges(ranges, None)
     sizes = np.maximum(np.maximum(ranges.high, -ranges.low), TINY)

@@ -24,7 +24,7 @@ from embedserve_runtime.conversion.quantizing import (
 )
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.onnx.artifacts import MODEL_FILE, WEIGHTS_FILE
-from embedserve_runtime.engines.onnx.graph import declared
+from embedserve_runtime.engines.onnx.graph import declare_initializer
 from embedserve_runtime.engines.onnx.nodes import FUSED
 from embedserve_runtime.engines.onnx.spool import write_weights
 
@@ -68,7 +68,7 @@ class FloatGraph:
         count = int(np.prod(tensor.dims, dtype=np.int64))
         return np.fromfile(self._file, dtype=np.float32, count=count, offset=offset).reshape(tensor.dims)
 
-    def products(self) -> list[Product]:
+    def list_products(self) -> list[Product]:
         """Those that are wide enough for another precision, in the order of the graph."""
         return [
             Product(node.input[0], node.input[1])
@@ -76,7 +76,7 @@ class FloatGraph:
             if node.op_type in ("MatMul", "Gemm") and self._is_wide(node.input[1])
         ]
 
-    def tables(self) -> list[str]:
+    def list_tables(self) -> list[str]:
         """Matrices that rows are taken from by number."""
         return [
             node.input[0]
@@ -99,23 +99,23 @@ def write_model(
     (folder / MODEL_FILE).write_bytes(model.SerializeToString(deterministic=True))
 
 
-def half_weights(graph: FloatGraph) -> tuple[onnx.ModelProto, Iterator[Named]]:
+def convert_weights_to_half(graph: FloatGraph) -> tuple[onnx.ModelProto, Iterator[Named]]:
     """All matrices in float16, products in float32."""
     rewriter = _Rewriter(graph)
-    for name in dict.fromkeys([*(product.weight for product in graph.products()), *graph.tables()]):
+    for name in dict.fromkeys([*(product.weight for product in graph.list_products()), *graph.list_tables()]):
         rewriter.halve(name)
     return rewriter.finish()
 
 
-def plain_products(graph: FloatGraph) -> tuple[onnx.ModelProto, Iterator[Named]]:
+def convert_to_plain_products(graph: FloatGraph) -> tuple[onnx.ModelProto, Iterator[Named]]:
     """Products as MatMul, biases added behind: what `session.BFLOAT16_PRODUCTS` acts on. Weights as they are."""
     rewriter = _Rewriter(graph)
-    for product in graph.products():
+    for product in graph.list_products():
         rewriter.make_plain(product.weight)
     return rewriter.finish()
 
 
-def eight_bit(
+def convert_to_eight_bit(
     graph: FloatGraph, forms: Mapping[str, Form], greatest: int
 ) -> tuple[onnx.ModelProto, Iterator[Named]]:
     """Products in 8 bit in the form that is given for their weight, float32 without one; tables in float16.
@@ -123,7 +123,7 @@ def eight_bit(
     greatest: of a static form's weights; 127, or less where sums could overflow.
     """
     rewriter = _Rewriter(graph)
-    for name in dict.fromkeys(graph.tables()):
+    for name in dict.fromkeys(graph.list_tables()):
         rewriter.halve(name)
     for weight, form in forms.items():
         match form:
@@ -147,7 +147,7 @@ class _Rewriter:
         """Keep the matrix in float16. Rows that are taken from it, or the whole of it, become float32 again."""
         half = f"{name}:float16"
 
-        def nodes(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        def build_nodes(node: onnx.NodeProto) -> list[onnx.NodeProto]:
             replaced = onnx.NodeProto()
             replaced.CopyFrom(node)
             place = list(node.input).index(name)
@@ -157,11 +157,11 @@ class _Rewriter:
             replaced.input[place] = f"{half}:{node.output[0]}"
             return [_cast(half, replaced.input[place]), replaced]
 
-        self._nodes[name] = nodes
+        self._nodes[name] = build_nodes
         self._declare(name, {half: (np.float16, None)}, lambda weight: {half: weight.astype(np.float16)})
 
     def make_plain(self, name: str) -> None:
-        def nodes(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        def build_nodes(node: onnx.NodeProto) -> list[onnx.NodeProto]:
             value, weight, *bias = node.input
             (output,) = node.output
             if not bias:
@@ -172,14 +172,14 @@ class _Rewriter:
                 helper.make_node("Add", [product, *bias], [output]),
             ]
 
-        self._nodes[name] = nodes
+        self._nodes[name] = build_nodes
 
     def make_static(self, name: str, form: StaticQuantization, greatest: int) -> None:
         whole, scales = f"{name}:int8", f"{name}:scales"
-        scale = self._scalar(f"{name}:input_scale", np.float32(form.scale))
-        zero = self._scalar(f"{name}:input_zero_point", np.uint8(form.zero_point))
+        scale = self._add_scalar(f"{name}:input_scale", np.float32(form.scale))
+        zero = self._add_scalar(f"{name}:input_zero_point", np.uint8(form.zero_point))
 
-        def nodes(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        def build_nodes(node: onnx.NodeProto) -> list[onnx.NodeProto]:
             value, output, made = node.input[0], node.output[0], []
             if form.factors is not None:
                 made.append(helper.make_node("Mul", [value, f"{name}:factors"], [f"{output}:smooth"]))
@@ -189,29 +189,29 @@ class _Rewriter:
             made.append(helper.make_node("MatMulIntegerToFloat", inputs, [output], domain=FUSED))
             return made
 
-        def arrays(weight: FloatArray) -> dict[str, Array]:
+        def build_arrays(weight: FloatArray) -> dict[str, Array]:
             values: dict[str, Array] = {}
             values[whole], values[scales] = quantize_static(weight, form, greatest)
             if form.factors is not None:
                 values[f"{name}:factors"] = 1 / form.factors
             return values
 
-        outputs = self._shape(name)[1]
+        outputs = self._get_shape(name)[1]
         kinds: dict[str, tuple[Any, tuple[int, ...] | None]] = {
             whole: (np.int8, None),
             scales: (np.float32, (outputs,)),
         }
         if form.factors is not None:
             kinds[f"{name}:factors"] = (np.float32, form.factors.shape)
-        self._nodes[name] = nodes
-        self._declare(name, kinds, arrays)
+        self._nodes[name] = build_nodes
+        self._declare(name, kinds, build_arrays)
 
     def make_blocks(self, name: str, form: BlockQuantization) -> None:
         whole, scales = f"{name}:blocks", f"{name}:scales"
-        columns, outputs = self._shape(name)
+        columns, outputs = self._get_shape(name)
         blocks = -(-columns // form.size)
 
-        def nodes(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        def build_nodes(node: onnx.NodeProto) -> list[onnx.NodeProto]:
             attributes = {"K": columns, "N": outputs, "bits": 8, "block_size": form.size}
             inputs = [node.input[0], whole, scales, "", "", *node.input[2:]]
             return [
@@ -225,15 +225,15 @@ class _Rewriter:
                 )
             ]
 
-        def arrays(weight: FloatArray) -> dict[str, Array]:
+        def build_arrays(weight: FloatArray) -> dict[str, Array]:
             return dict(zip((whole, scales), quantize_blocks(weight, form), strict=True))
 
-        self._nodes[name] = nodes
+        self._nodes[name] = build_nodes
         shapes: dict[str, tuple[Any, tuple[int, ...] | None]] = {
             whole: (np.uint8, (outputs, blocks, form.size)),
             scales: (np.float32, (outputs, blocks)),
         }
-        self._declare(name, shapes, arrays)
+        self._declare(name, shapes, build_arrays)
 
     def finish(self) -> tuple[onnx.ModelProto, Iterator[Named]]:
         """The model, and its weights as they are made."""
@@ -249,7 +249,7 @@ class _Rewriter:
         for name, value in self._new.items():
             inside = value.ndim == 0
             model.graph.initializer.append(
-                numpy_helper.from_array(value, name) if inside else declared(name, value)
+                numpy_helper.from_array(value, name) if inside else declare_initializer(name, value)
             )
         return model, self._stream()
 
@@ -270,15 +270,15 @@ class _Rewriter:
         for new, (dtype, shape) in kinds.items():
             # Of these only dtype and shape are read: no memory is taken.
             self._new[new] = np.broadcast_to(
-                np.zeros((), dtype), self._shape(name) if shape is None else shape
+                np.zeros((), dtype), self._get_shape(name) if shape is None else shape
             )
         self._arrays[name] = lambda: iter(change(self._graph.read(name)).items())
 
-    def _scalar(self, name: str, value: np.generic) -> str:
+    def _add_scalar(self, name: str, value: np.generic) -> str:
         self._new[name] = np.asarray(value)
         return name
 
-    def _shape(self, name: str) -> tuple[int, ...]:
+    def _get_shape(self, name: str) -> tuple[int, ...]:
         tensor = next(one for one in self._graph.model.graph.initializer if one.name == name)
         return tuple(tensor.dims)
 

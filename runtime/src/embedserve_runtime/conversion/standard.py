@@ -33,7 +33,7 @@ from embedserve_runtime.heads.sparse import LoadedSparseHead
 from embedserve_runtime.heads.token_heads import LoadedLexicalHead
 from embedserve_runtime.model.architecture import NormKind
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.onnx_outputs import HIDDEN, ROWS, onnx_outputs
+from embedserve_runtime.model.onnx_outputs import HIDDEN, ROWS, list_onnx_outputs
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.runners.base import Heads
 
@@ -44,7 +44,7 @@ STEM = "standard:"
 
 def check_outputs(card: ModelCard, outputs: Sequence[str]) -> None:
     """Raise ConfigError for an output that the model does not have, or that a file cannot give."""
-    can = onnx_outputs(card)
+    can = list_onnx_outputs(card)
     missing = [name for name in outputs if name not in can]
     if missing:
         raise ConfigError(
@@ -53,15 +53,15 @@ def check_outputs(card: ModelCard, outputs: Sequence[str]) -> None:
         )
 
 
-def standard_model(
+def build_standard_model(
     packed: onnx.ModelProto, card: ModelCard, heads: Heads, outputs: Sequence[str]
 ) -> onnx.ModelProto:
     """packed: as `engines.onnx.graph` writes it or `rewriting` rewrites it; it is not changed."""
     has_types = any(value.name == TYPES_INPUT[0] for value in packed.graph.input)
     before = GraphWriter(stem=STEM)
     places = _pack(before, has_types=has_types)
-    behind = _OutputTail(before.continued(), card, places)
-    declared = [behind.declared(name, heads) for name in outputs]
+    behind = _OutputTail(before.continue_later(), card, places)
+    declared = [behind.write_output(name, heads) for name in outputs]
     model = onnx.ModelProto()
     model.CopyFrom(packed)
     graph = model.graph
@@ -84,19 +84,19 @@ def standard_model(
 def _pack(graph: GraphWriter, *, has_types: bool) -> str:
     """Write the packed graph's inputs; gives the places of the tokens in the batch, int64 (tokens, 2)."""
     places = graph.add("Transpose", graph.add("NonZero", MASK), perm=[1, 0])
-    first, second, minus_one = graph.integers(0), graph.integers(1), graph.integers(-1)
+    first, second, minus_one = graph.add_integers(0), graph.add_integers(1), graph.add_integers(-1)
     lengths = graph.add("ReduceSum", MASK, second, keepdims=1)
-    counted = graph.add("Sub", graph.add("CumSum", MASK, graph.scalar(1)), second)
+    counted = graph.add("Sub", graph.add("CumSum", MASK, graph.add_scalar(1)), second)
     graph.add_named("GatherND", "token_ids", IDS, places)
     graph.add_named("GatherND", "positions", counted, places)
     if has_types:
         graph.add_named("GatherND", TYPES_INPUT[0], TYPES, places)
-    graph.add_named("CumSum", "ends", lengths, graph.scalar(0))
+    graph.add_named("CumSum", "ends", lengths, graph.add_scalar(0))
     graph.add_named("Sub", "starts", "ends", lengths)
     ones = graph.add("Add", graph.add("Mul", lengths, first), second)
     columns = graph.add("Mul", ones, minus_one)
     graph.add_named("Concat", "shapes", ones, lengths, columns, axis=1)
-    graph.add_named("Gather", "groups", graph.add("Shape", lengths), graph.scalar(0))
+    graph.add_named("Gather", "groups", graph.add("Shape", lengths), graph.add_scalar(0))
     return places
 
 
@@ -108,51 +108,51 @@ class _OutputTail:
         self._card = card
         self._places = places
 
-    def declared(self, name: str, heads: Heads) -> onnx.ValueInfoProto:
+    def write_output(self, name: str, heads: Heads) -> onnx.ValueInfoProto:
         """Write the output; gives its declaration."""
         shape: list[str | int]
         if name == HIDDEN:
             width = self._card.encoder.hidden_size
-            made = self._laid_out(OUTPUT, width)
+            made = self._lay_out(OUTPUT, width)
             shape = ["batch", "length", width]
         elif name == ROWS:
             assert isinstance(heads.dense, DenseHead), "checked"
-            made, shape = self._embedding(heads.dense), ["batch", self._card.pipeline.dimensions]
+            made, shape = self._write_embedding(heads.dense), ["batch", self._card.pipeline.dimensions]
         elif isinstance(heads.logits, LoadedClassifierHead):
-            made = self._layers(self._classified(heads.logits), heads.logits.layers)
+            made = self._write_layers(self._write_classifier_states(heads.logits), heads.logits.layers)
             shape = ["batch", len(heads.logits.head.labels)]
         else:
             assert isinstance(heads.sparse, LoadedLexicalHead | LoadedSparseHead), "checked"
             width = heads.sparse.layers[-1].layer.out_features
-            made = self._laid_out(self._layers(OUTPUT, heads.sparse.layers), width)
+            made = self._lay_out(self._write_layers(OUTPUT, heads.sparse.layers), width)
             shape = ["batch", "length", width]
         self.graph.add_named("Identity", name, made)
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
-    def _laid_out(self, rows: str, width: int) -> str:
+    def _lay_out(self, rows: str, width: int) -> str:
         """(tokens, width) to (batch, length, width)."""
         graph = self.graph
-        shape = graph.add("Concat", graph.add("Shape", IDS), graph.integers(width), axis=0)
-        empty = graph.add("Expand", self._number("0", 0), shape)
+        shape = graph.add("Concat", graph.add("Shape", IDS), graph.add_integers(width), axis=0)
+        empty = graph.add("Expand", self._add_number("0", 0), shape)
         return graph.add("ScatterND", empty, self._places, rows)
 
-    def _embedding(self, head: DenseHead) -> str:
+    def _write_embedding(self, head: DenseHead) -> str:
         graph, pipeline = self.graph, self._card.pipeline
-        pooled = [self._pooled(pooling) for pooling in head.pooling]
-        rows = self._layers(
+        pooled = [self._write_pooling(pooling) for pooling in head.pooling]
+        rows = self._write_layers(
             pooled[0] if len(pooled) == 1 else graph.add("Concat", *pooled, axis=1), head.layers
         )
         if pipeline.dimensions != pipeline.full_dimensions:
-            ends = graph.integers(pipeline.dimensions)
-            rows = graph.add("Slice", rows, graph.integers(0), ends, graph.integers(1))
+            ends = graph.add_integers(pipeline.dimensions)
+            rows = graph.add("Slice", rows, graph.add_integers(0), ends, graph.add_integers(1))
         if not pipeline.normalize:
             return rows
-        norms = graph.add("ReduceL2", rows, graph.integers(1), keepdims=1)
-        return graph.add("Div", rows, graph.add("Max", norms, self._number("eps", NORMALIZE_EPS)))
+        norms = graph.add("ReduceL2", rows, graph.add_integers(1), keepdims=1)
+        return graph.add("Div", rows, graph.add("Max", norms, self._add_number("eps", NORMALIZE_EPS)))
 
-    def _pooled(self, pooling: Pooling) -> str:
+    def _write_pooling(self, pooling: Pooling) -> str:
         """(batch, size), as `heads.dense.pool` has it."""
-        graph, second = self.graph, self.graph.integers(1)
+        graph, second = self.graph, self.graph.add_integers(1)
         match pooling:
             case Pooling.CLS:
                 return graph.add("Gather", OUTPUT, graph.add("Squeeze", "starts", second))
@@ -160,61 +160,61 @@ class _OutputTail:
                 last = graph.add("Sub", graph.add("Squeeze", "ends", second), second)
                 return graph.add("Gather", OUTPUT, last)
         size = self._card.encoder.hidden_size
-        laid, mask = self._laid_out(OUTPUT, size), graph.add("Unsqueeze", MASK, graph.integers(2))
+        laid, mask = self._lay_out(OUTPUT, size), graph.add("Unsqueeze", MASK, graph.add_integers(2))
         if pooling is Pooling.MAX:
-            least = self._number("least", np.finfo(np.float32).min)
+            least = self._add_number("least", np.finfo(np.float32).min)
             seen = graph.add("Where", graph.add("Cast", mask, to=TensorProto.BOOL), laid, least)
             return graph.add("ReduceMax", seen, second, keepdims=0)
         weights = graph.add("Cast", mask, to=TensorProto.FLOAT)
         if pooling is Pooling.WEIGHTED_MEAN:
-            numbers = graph.add("CumSum", weights, graph.scalar(1))
+            numbers = graph.add("CumSum", weights, graph.add_scalar(1))
             weights = graph.add("Mul", numbers, weights)
         sums = graph.add("ReduceSum", graph.add("Mul", laid, weights), second, keepdims=0)
         count = graph.add("ReduceSum", weights, second, keepdims=0)
         return graph.add("Div", sums, graph.add("Sqrt", count) if pooling is Pooling.MEAN_SQRT else count)
 
-    def _classified(self, head: LoadedClassifierHead) -> str:
+    def _write_classifier_states(self, head: LoadedClassifierHead) -> str:
         """The states that a classifier reads, (batch, size)."""
-        padding, graph, second = head.head.padding, self.graph, self.graph.integers(1)
+        padding, graph, second = head.head.padding, self.graph, self.graph.add_integers(1)
         if padding is None:
-            return self._pooled(head.head.pooling)
+            return self._write_pooling(head.head.pooling)
         # The last token that is not padding: the greatest of the places of such, the first token without any.
-        counted = graph.add("Sub", graph.add("CumSum", MASK, graph.scalar(1)), second)
-        is_padding = graph.add("Equal", IDS, graph.integers(padding))
+        counted = graph.add("Sub", graph.add("CumSum", MASK, graph.add_scalar(1)), second)
+        is_padding = graph.add("Equal", IDS, graph.add_integers(padding))
         real = graph.add("Mul", graph.add("Cast", graph.add("Not", is_padding), to=TensorProto.INT64), MASK)
         last = graph.add("ReduceMax", graph.add("Mul", counted, real), second, keepdims=0)
         starts = graph.add("Squeeze", "starts", second)
         return graph.add("Gather", OUTPUT, graph.add("Add", starts, last))
 
-    def _layers(self, rows: str, layers: Sequence[LoadedLayer]) -> str:
+    def _write_layers(self, rows: str, layers: Sequence[LoadedLayer]) -> str:
         for layer in layers:
-            rows = self._layer(rows, layer)
+            rows = self._write_layer(rows, layer)
         return rows
 
-    def _layer(self, rows: str, loaded: LoadedLayer) -> str:
+    def _write_layer(self, rows: str, loaded: LoadedLayer) -> str:
         graph, layer = self.graph, loaded.layer
-        product = self._product(rows, loaded.weight)
+        product = self._write_product(rows, loaded.weight)
         if loaded.bias is not None:
-            product = graph.add("Add", product, self._array(loaded.bias))
+            product = graph.add("Add", product, self._add_array(loaded.bias))
         made = STANDARD_ACTIVATIONS[layer.activation](graph, product)
         if layer.norm is not None and loaded.norm_weight is not None:
-            bias = [] if loaded.norm_bias is None else [self._array(loaded.norm_bias)]
+            bias = [] if loaded.norm_bias is None else [self._add_array(loaded.norm_bias)]
             plain = layer.norm.kind is NormKind.LAYER
             operator = "LayerNormalization" if plain else "SimplifiedLayerNormalization"
             made = graph.add(
-                operator, made, self._array(loaded.norm_weight), *bias, axis=-1, epsilon=layer.norm.eps
+                operator, made, self._add_array(loaded.norm_weight), *bias, axis=-1, epsilon=layer.norm.eps
             )
         if not layer.residual:
             return made
         return graph.add(
-            "Add", made, rows if loaded.residual is None else self._product(rows, loaded.residual)
+            "Add", made, rows if loaded.residual is None else self._write_product(rows, loaded.residual)
         )
 
-    def _product(self, rows: str, weight: FloatArray) -> str:
-        return self.graph.add("MatMul", rows, self._array(weight.T))
+    def _write_product(self, rows: str, weight: FloatArray) -> str:
+        return self.graph.add("MatMul", rows, self._add_array(weight.T))
 
-    def _number(self, name: str, value: float | np.float32) -> str:
-        return self.graph.constant(f"{STEM}{name}", np.array(value, dtype=np.float32))
+    def _add_number(self, name: str, value: float | np.float32) -> str:
+        return self.graph.add_constant(f"{STEM}{name}", np.array(value, dtype=np.float32))
 
-    def _array(self, value: FloatArray) -> str:
-        return self.graph.constant(self.graph.fresh("array"), value)
+    def _add_array(self, value: FloatArray) -> str:
+        return self.graph.add_constant(self.graph.make_name("array"), value)

@@ -55,7 +55,7 @@ class FlatTokens(Sequence[Int32Array]):
     cu_seqlens: Int32Array
 
     @classmethod
-    def of(cls, token_ids: Int32Array, lengths: Int32Array) -> FlatTokens:
+    def build(cls, token_ids: Int32Array, lengths: Int32Array) -> FlatTokens:
         cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
         np.cumsum(lengths, out=cu_seqlens[1:])
         return cls(token_ids, cu_seqlens)
@@ -87,7 +87,7 @@ class FlatTokens(Sequence[Int32Array]):
         return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
 
 
-def lengths_of(sequences: Sequence[Tokens]) -> list[int]:
+def get_lengths(sequences: Sequence[Tokens]) -> list[int]:
     return sequences.lengths.tolist() if isinstance(sequences, FlatTokens) else [*map(len, sequences)]
 
 
@@ -124,15 +124,15 @@ class PackedBatch:
         return cls(
             ids,
             cu_seqlens,
-            _token_types(sequences, cu_seqlens),
-            _unpooled_counts(sequences),
-            _query_flags(sequences),
-            _attended_counts(sequences),
+            _join_token_types(sequences, cu_seqlens),
+            _collect_unpooled_counts(sequences),
+            _collect_query_flags(sequences),
+            _collect_attended_counts(sequences),
         )
 
     def select(self, places: Int32Array) -> PackedBatch:
         """The batch of some of its sequences, by their numbers."""
-        rows = self.rows_of(places)
+        rows = self.find_rows(places)
         cu_seqlens = np.zeros(len(places) + 1, dtype=np.int32)
         np.cumsum(self.lengths[places], out=cu_seqlens[1:])
         return PackedBatch(
@@ -144,7 +144,7 @@ class PackedBatch:
             None if self.attended_lengths is None else self.attended_lengths[places],
         )
 
-    def rows_of(self, places: Int32Array) -> Int32Array:
+    def find_rows(self, places: Int32Array) -> Int32Array:
         """Where the tokens of some of its sequences are, sequence after sequence."""
         lengths = self.lengths[places]
         ends = np.cumsum(lengths)
@@ -182,7 +182,7 @@ class PackedBatch:
             )
 
 
-def _token_types(sequences: Sequence[Tokens], cu_seqlens: Int32Array) -> Int32Array | None:
+def _join_token_types(sequences: Sequence[Tokens], cu_seqlens: Int32Array) -> Int32Array | None:
     typed = [
         (start, one.types)
         for one, start in zip(sequences, cu_seqlens[:-1], strict=True)
@@ -196,17 +196,17 @@ def _token_types(sequences: Sequence[Tokens], cu_seqlens: Int32Array) -> Int32Ar
     return types
 
 
-def _unpooled_counts(sequences: Sequence[Tokens]) -> Int32Array | None:
+def _collect_unpooled_counts(sequences: Sequence[Tokens]) -> Int32Array | None:
     counts = [one.unpooled if isinstance(one, TokenSequence) else 0 for one in sequences]
     return np.array(counts, dtype=np.int32) if any(counts) else None
 
 
-def _query_flags(sequences: Sequence[Tokens]) -> BoolArray | None:
+def _collect_query_flags(sequences: Sequence[Tokens]) -> BoolArray | None:
     marks = [isinstance(one, TokenSequence) and one.query for one in sequences]
     return np.array(marks) if any(marks) else None
 
 
-def _attended_counts(sequences: Sequence[Tokens]) -> Int32Array | None:
+def _collect_attended_counts(sequences: Sequence[Tokens]) -> Int32Array | None:
     counts = [one.attended_length if isinstance(one, TokenSequence) else None for one in sequences]
     if all(count is None for count in counts):
         return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.engines.cosines import cosines
+from embedserve_runtime.engines.cosines import compute_cosines
 
 
 class CheckStatus(StrEnum):
@@ -26,6 +26,6 @@ class Check:
 
 def compare_hidden_states(name: str, values: FloatArray, want: FloatArray, min_cosine: float) -> Check:
     """Compare hidden states with those of another engine, token by token."""
-    cosine = float(cosines(values, want).min())
+    cosine = float(compute_cosines(values, want).min())
     status = CheckStatus.OK if cosine >= min_cosine else CheckStatus.FAILED
     return Check(name, status, f"least cosine {cosine:.6f}, at least {min_cosine} is needed")

@@ -10,7 +10,7 @@ from embedserve_runtime.engines.base import FloatArray
 Cosines = NDArray[np.float64]
 
 
-def cosines(one: FloatArray, other: FloatArray) -> Cosines:
+def compute_cosines(one: FloatArray, other: FloatArray) -> Cosines:
     """Return the cosine of each row with the row of the other array. Two rows of zeros are equal: 1; one of them: 0.
     Rows that are not finite are as far apart as can be: -1."""
     left, right = one.astype(np.float64), other.astype(np.float64)

@@ -61,7 +61,7 @@ class Results(Struct, frozen=True, eq=False):
     padding: int = 0
     sound: BoolArray | None = None
 
-    def of(self, start: int, stop: int, wanted: Output) -> Results:
+    def slice(self, start: int, stop: int, wanted: Output) -> Results:
         """What `wanted` asks for, of the sequences from `start` to `stop`.
 
         Of arrays that differ in length copies are made: a view would keep those of the whole batch in memory.
@@ -96,17 +96,17 @@ class Results(Struct, frozen=True, eq=False):
         return sum(one.nbytes for member in members if member is not None for one in member)
 
     @classmethod
-    def placed(cls, count: int, parts: Sequence[tuple[Sequence[int], Results]]) -> Results:
+    def gather(cls, count: int, parts: Sequence[tuple[Sequence[int], Results]]) -> Results:
         """Results of `count` sequences out of parts, each with the places of its sequences. Places that no part has
         hold zeros or nothing."""
         if len(parts) == 1 and (count == 1 or _are_all(parts[0][0], count)):
             return parts[0][1]
         return cls(
-            _rows(count, [(places, part.dense) for places, part in parts]),
-            _rows(count, [(places, part.logits) for places, part in parts]),
-            _ragged(count, [(places, part.sparse) for places, part in parts], _NO_SPARSE),
-            _ragged(count, [(places, part.multi_vectors) for places, part in parts], _NO_VECTORS),
-            _ragged(count, [(places, part.hidden) for places, part in parts], _NO_VECTORS),
+            _gather_rows(count, [(places, part.dense) for places, part in parts]),
+            _gather_rows(count, [(places, part.logits) for places, part in parts]),
+            _gather_ragged(count, [(places, part.sparse) for places, part in parts], _NO_SPARSE),
+            _gather_ragged(count, [(places, part.multi_vectors) for places, part in parts], _NO_VECTORS),
+            _gather_ragged(count, [(places, part.hidden) for places, part in parts], _NO_VECTORS),
         )
 
 
@@ -120,7 +120,7 @@ _NO_VECTORS: FloatArray = np.zeros((0, 0), dtype=np.float32)
 _NO_SPARSE = SparseVector(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32))
 
 
-def _rows(count: int, parts: Sequence[tuple[Sequence[int], FloatArray | None]]) -> FloatArray | None:
+def _gather_rows(count: int, parts: Sequence[tuple[Sequence[int], FloatArray | None]]) -> FloatArray | None:
     given = [(places, values) for places, values in parts if values is not None]
     if not given:
         return None
@@ -130,7 +130,7 @@ def _rows(count: int, parts: Sequence[tuple[Sequence[int], FloatArray | None]]) 
     return rows
 
 
-def _ragged(
+def _gather_ragged(
     count: int, parts: Sequence[tuple[Sequence[int], Sequence[T] | None]], nothing: T
 ) -> list[T] | None:
     if all(values is None for _, values in parts):

@@ -33,26 +33,30 @@ class Rows:
     weights: NDArray[Any]
 
     @classmethod
-    def of(cls, tensors: Mapping[str, NDArray[Any]]) -> Rows:
-        """tensors: as `table_tensors` of `model.static` gives them.
+    def build(cls, tensors: Mapping[str, NDArray[Any]]) -> Rows:
+        """tensors: as `read_table_tensors` of `model.static` gives them.
 
         Products keep the dtype that numpy gives them; integers and float64 are added in float64, all others in float32.
         Raises ModelInvalid for dtypes that have no product.
         """
         table, mapping, weights = tensors["embeddings"], tensors.get("mapping"), tensors.get("weights")
-        product = table.dtype if weights is None else _product(table.dtype, weights.dtype)
+        product = table.dtype if weights is None else _find_product_dtype(table.dtype, weights.dtype)
         added = np.dtype(np.float64 if product.kind in "iu" or product == np.float64 else np.float32)
         if table.dtype.name not in STORED or (weights is not None and product != added):
             table = table if mapping is None else table[mapping]
             table = (table if weights is None else table * weights[:, None]).astype(added)
             mapping = weights = None
         return cls(
-            _fixed(table.view(np.uint16) if table.dtype == np.float16 else table),
-            _fixed(np.zeros(0, dtype=np.int64) if mapping is None else mapping.astype(np.int64, copy=False)),
-            _fixed(np.zeros(0, dtype=added) if weights is None else weights.astype(added, copy=False)),
+            _copy_read_only(table.view(np.uint16) if table.dtype == np.float16 else table),
+            _copy_read_only(
+                np.zeros(0, dtype=np.int64) if mapping is None else mapping.astype(np.int64, copy=False)
+            ),
+            _copy_read_only(
+                np.zeros(0, dtype=added) if weights is None else weights.astype(added, copy=False)
+            ),
         )
 
-    def of_tokens(self, ids: Int32Array) -> FloatArray:
+    def look_up(self, ids: Int32Array) -> FloatArray:
         """A row for each, weighted: (tokens, dimensions)."""
         table = self.table.view(np.float16) if self.table.dtype == np.uint16 else self.table
         rows = table[self.mapping[ids] if len(self.mapping) else ids]
@@ -61,7 +65,7 @@ class Rows:
         return rows.astype(np.float32)
 
 
-def _product(table: np.dtype[Any], weights: np.dtype[Any]) -> np.dtype[Any]:
+def _find_product_dtype(table: np.dtype[Any], weights: np.dtype[Any]) -> np.dtype[Any]:
     try:
         return np.result_type(table, weights)
     except TypeError as error:
@@ -70,7 +74,7 @@ def _product(table: np.dtype[Any], weights: np.dtype[Any]) -> np.dtype[Any]:
         ) from error
 
 
-def _fixed(array: NDArray[Any]) -> NDArray[Any]:
+def _copy_read_only(array: NDArray[Any]) -> NDArray[Any]:
     """A copy, since numpy has large arrays lie in large pages, which rows at random places are found in faster."""
     fixed = np.array(array, order="C")
     fixed.flags.writeable = False
@@ -94,7 +98,7 @@ class StaticRunner:
         tensors: Mapping[str, NDArray[Any]],
         finish: Callable[[FloatArray], FloatArray],
     ) -> None:
-        """tensors: as `table_tensors` of `model.static` gives them. finish: what is made of the means, (sequences,
+        """tensors: as `read_table_tensors` of `model.static` gives them. finish: what is made of the means, (sequences,
         dimensions)."""
         # Imported here: numba is for static models only.
         from embedserve_runtime.loops.mean_pooling import means
@@ -104,7 +108,7 @@ class StaticRunner:
         self._finish = finish
         self._vocabulary = table.vocabulary
         self._unknown = -1 if table.unknown is None else table.unknown
-        self._rows = Rows.of(tensors)
+        self._rows = Rows.build(tensors)
 
     @property
     def card(self) -> ModelCard:
@@ -128,13 +132,13 @@ class StaticRunner:
             raise EngineFailure(f"a batch of {batch.tokens} tokens has a negative token id at {wrong}")
         return Results(
             dense=self._finish(means) if Output.DENSE in wanted else None,
-            hidden=self._spread(batch) if Output.HIDDEN in wanted else None,
+            hidden=self._list_token_states(batch) if Output.HIDDEN in wanted else None,
         )
 
-    def _spread(self, batch: PackedBatch) -> list[FloatArray]:
+    def _list_token_states(self, batch: PackedBatch) -> list[FloatArray]:
         counts = (batch.token_ids < self._vocabulary) & (batch.token_ids != self._unknown)
         hidden = np.zeros((batch.tokens, self._rows.table.shape[1]), dtype=np.float32)
-        hidden[counts] = self._rows.of_tokens(batch.token_ids[counts])
+        hidden[counts] = self._rows.look_up(batch.token_ids[counts])
         return np.split(hidden, batch.cu_seqlens[1:-1])
 
 
@@ -166,10 +170,10 @@ class WordRunner:
         if Output.SPARSE not in wanted:
             return Results()
         return Results(
-            sparse=[self._vector(ids) for ids in np.split(batch.token_ids, batch.cu_seqlens[1:-1])]
+            sparse=[self._build_vector(ids) for ids in np.split(batch.token_ids, batch.cu_seqlens[1:-1])]
         )
 
-    def _vector(self, ids: Int32Array) -> SparseVector:
+    def _build_vector(self, ids: Int32Array) -> SparseVector:
         present = np.unique(ids).astype(np.int32)
         kept = present[~(self._weights[present] <= 0)]
         return SparseVector(kept, self._weights[kept])

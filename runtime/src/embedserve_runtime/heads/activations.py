@@ -47,10 +47,10 @@ def erf(values: FloatArray) -> FloatArray:
     """Compute the error function, to a few units in float32's last place."""
     clipped = np.clip(values, -_ERF_END, _ERF_END)
     square = clipped * clipped
-    return clipped * _polynomial(_ERF_P, square) / _polynomial(_ERF_Q, square)
+    return clipped * _evaluate_polynomial(_ERF_P, square) / _evaluate_polynomial(_ERF_Q, square)
 
 
-def _polynomial(coefficients: tuple[float, ...], values: FloatArray) -> FloatArray:
+def _evaluate_polynomial(coefficients: tuple[float, ...], values: FloatArray) -> FloatArray:
     total = np.full_like(values, coefficients[0])
     for coefficient in coefficients[1:]:
         total *= values

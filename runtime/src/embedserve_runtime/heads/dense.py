@@ -68,7 +68,7 @@ def pool(
         case Pooling.MEAN_SQRT:
             return _sum_sequences(hidden, starts) / _to_column(np.sqrt(lengths))
         case Pooling.WEIGHTED_MEAN:
-            weights = (_token_positions(cu_seqlens) if places is None else places) + 1
+            weights = (_compute_token_positions(cu_seqlens) if places is None else places) + 1
             totals = np.add.reduceat(weights, starts, dtype=np.int64)
             return _sum_sequences(hidden * _to_column(weights), starts) / _to_column(totals)
         case Pooling.MAX:
@@ -89,14 +89,14 @@ def _skip_prompts(
     """
     lengths = np.diff(cu_seqlens)
     skipped = np.minimum(unpooled, lengths - 1)
-    places = _token_positions(cu_seqlens)
+    places = _compute_token_positions(cu_seqlens)
     kept = places >= np.repeat(skipped, lengths)
     bounds = np.zeros_like(cu_seqlens)
     np.cumsum(lengths - skipped, out=bounds[1:])
     return hidden[kept], bounds, places[kept]
 
 
-def _token_positions(cu_seqlens: Int32Array) -> Int32Array:
+def _compute_token_positions(cu_seqlens: Int32Array) -> Int32Array:
     """Return the position of each token in its sequence, from 0."""
     places = np.arange(cu_seqlens[-1], dtype=np.int32)
     return places - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))

@@ -62,7 +62,7 @@ def quantize(rows: FloatArray, precision: Precision, ranges: Ranges | None = Non
             return (np.packbits(rows > 0, axis=1).astype(np.int16) - 128).astype(np.int8)
 
 
-def row_scales(rows: FloatArray) -> FloatArray:
+def compute_row_scales(rows: FloatArray) -> FloatArray:
     """Return the factor of each row that turns its int8 numbers (or uint8 numbers less 128) back into the vector."""
     steps: FloatArray = np.abs(rows).max(axis=1, initial=np.float32(0.0)) / INT8_MAX
     return steps
@@ -78,7 +78,7 @@ def _quantize_in_ranges(rows: FloatArray, ranges: Ranges) -> NDArray[np.int16]:
 
 
 def _quantize_int8(rows: FloatArray) -> NDArray[np.int8]:
-    steps = row_scales(rows)
+    steps = compute_row_scales(rows)
     # A row of zeros stays a row of zeros.
     steps[steps == 0.0] = 1.0
     codes: NDArray[np.int8] = np.rint(rows / steps[:, None]).clip(-INT8_MAX, INT8_MAX).astype(np.int8)

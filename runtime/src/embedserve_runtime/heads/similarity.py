@@ -14,13 +14,13 @@ from embedserve_runtime.engines.results import SparseVector
 from embedserve_runtime.heads.dense import normalize
 
 
-def cosine_similarities(query: FloatArray, rows: FloatArray) -> FloatArray:
+def compute_cosine_similarities(query: FloatArray, rows: FloatArray) -> FloatArray:
     """Return the cosine of one vector to each row, float32 within [-1, 1]; 0 where either is a zero vector."""
     products: FloatArray = normalize(rows) @ normalize(query[None])[0]
     return products.clip(-1.0, 1.0)
 
 
-def sparse_dot_products(query: SparseVector, documents: Iterable[SparseVector]) -> FloatArray:
+def compute_sparse_dot_products(query: SparseVector, documents: Iterable[SparseVector]) -> FloatArray:
     """Return the dot product of the query with each document, over the indices that both have; float32,
     (documents,)."""
     products = []
@@ -32,7 +32,7 @@ def sparse_dot_products(query: SparseVector, documents: Iterable[SparseVector]) 
     return np.array(products, dtype=np.float32)
 
 
-def max_sim_scores(query: FloatArray, documents: Sequence[FloatArray]) -> FloatArray:
+def compute_max_sim_scores(query: FloatArray, documents: Sequence[FloatArray]) -> FloatArray:
     """Return MaxSim scores: for each query vector its largest product with a document's vectors, summed over the query.
 
     query: (query tokens, size); documents: (tokens, size) each. float32, (documents,); 0 for a document without

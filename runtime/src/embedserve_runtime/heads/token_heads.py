@@ -30,7 +30,7 @@ class LoadedLexicalHead:
         weights = np.maximum(apply_layers(self.layers, hidden)[:, 0], np.float32(0))
         kept = ~np.isin(batch.token_ids, self.head.dropped)
         sequences = np.repeat(np.arange(len(batch.lengths)), batch.lengths)
-        return _largest_by_id(sequences[kept], batch.token_ids[kept], weights[kept], len(batch.lengths))
+        return _take_largest_by_id(sequences[kept], batch.token_ids[kept], weights[kept], len(batch.lengths))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,13 +45,13 @@ class LoadedMultiVectorHead:
         if self.head.normalize:
             vectors = normalize(vectors)
         each = np.split(vectors, batch.cu_seqlens[1:-1])
-        counted = self._counted_tokens(batch)
+        counted = self._find_counted_tokens(batch)
         if counted is not None:
             parts = np.split(counted, batch.cu_seqlens[1:-1])
             each = [one[counts] for one, counts in zip(each, parts, strict=True)]
         return [one[self.head.skipped :] for one in each]
 
-    def _counted_tokens(self, batch: PackedBatch) -> BoolArray | None:
+    def _find_counted_tokens(self, batch: PackedBatch) -> BoolArray | None:
         """Return a mask (tokens,) of the tokens whose id is not skipped; None where no id is skipped."""
         late = self.head.interaction
         if late is None or not late.skipped:
@@ -62,7 +62,7 @@ class LoadedMultiVectorHead:
         return ~skipped
 
 
-def _largest_by_id(
+def _take_largest_by_id(
     sequences: NDArray[np.int64], ids: Int32Array, weights: FloatArray, count: int
 ) -> list[SparseVector]:
     """Take the largest weight of each id in each of `count` sequences. NaN weights stay, so that the check for finite

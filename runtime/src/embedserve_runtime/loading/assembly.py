@@ -32,24 +32,24 @@ from embedserve_runtime.model.heads.description import (
     SparseHead,
     TokenHead,
 )
-from embedserve_runtime.model.heads.tensors import head_tensors
-from embedserve_runtime.model.static import StaticTable, table_tensors
-from embedserve_runtime.model.tensors import ModelTensors, dense_tensors
-from embedserve_runtime.model.words import WordTable, token_weights
+from embedserve_runtime.model.heads.tensors import read_head_tensors
+from embedserve_runtime.model.static import StaticTable, read_table_tensors
+from embedserve_runtime.model.tensors import ModelTensors, read_dense_tensors
+from embedserve_runtime.model.words import WordTable, read_token_weights
 from embedserve_runtime.runners.base import EncoderRunner, Heads, RoutedRunner, Runner, TokenWeightRunner
 
 OpenEngines = Callable[[Encoder, Weights], Sequence[EncoderEngine]]
 
 
-def runners_of(card: ModelCard, tensors: ModelTensors, engines_of: OpenEngines) -> Sequence[Runner]:
+def build_runners(card: ModelCard, tensors: ModelTensors, open_engines: OpenEngines) -> Sequence[Runner]:
     """The runners of the card's task, one a device, with the tensors of its heads loaded: on the device where it can.
 
     Two engines a device where queries have an encoder of their own.
     """
-    documents = _route_runners(card, tensors, engines_of)
+    documents = _build_routed_runners(card, tensors, open_engines)
     if card.query is None or card.shares_encoder:
         return documents
-    queries = _route_runners(card.query.card, tensors, engines_of)
+    queries = _build_routed_runners(card.query.card, tensors, open_engines)
     # A table serves all devices.
     count = max(len(documents), len(queries))
     return [
@@ -58,20 +58,22 @@ def runners_of(card: ModelCard, tensors: ModelTensors, engines_of: OpenEngines) 
     ]
 
 
-def _route_runners(card: ModelCard, tensors: ModelTensors, engines_of: OpenEngines) -> Sequence[Runner]:
+def _build_routed_runners(
+    card: ModelCard, tensors: ModelTensors, open_engines: OpenEngines
+) -> Sequence[Runner]:
     match card.body:
         case StaticTable() as table:
-            own = table_tensors(tensors.checkpoint(card.encoder_path), table.tensor)
-            return [StaticRunner(card, table, own, partial(apply_layers, _dense_layers(card, tensors)))]
+            own = read_table_tensors(tensors.open_checkpoint(card.encoder_path), table.tensor)
+            return [StaticRunner(card, table, own, partial(apply_layers, _load_dense_layers(card, tensors)))]
         case WordTable():
-            return [WordRunner(card, token_weights(tensors, card.encoder_path))]
-    checkpoint = tensors.checkpoint(card.encoder_path)
-    engines = engines_of(card.encoder, Weights(card.encoder, checkpoint))
-    heads = heads_of(card, tensors, checkpoint)
-    return [_encoder_runner(engine, card, heads) for engine in engines]
+            return [WordRunner(card, read_token_weights(tensors, card.encoder_path))]
+    checkpoint = tensors.open_checkpoint(card.encoder_path)
+    engines = open_engines(card.encoder, Weights(card.encoder, checkpoint))
+    heads = load_heads(card, tensors, checkpoint)
+    return [_build_encoder_runner(engine, card, heads) for engine in engines]
 
 
-def _encoder_runner(engine: EncoderEngine, card: ModelCard, heads: Heads) -> Runner:
+def _build_encoder_runner(engine: EncoderEngine, card: ModelCard, heads: Heads) -> Runner:
     if not isinstance(engine, OnnxEngine):
         # Imported here, as for the engine below.
         from embedserve_runtime.engines.torch.engine import TorchEngine
@@ -88,20 +90,20 @@ def open_bundled_runner(
     engine = BundledOnnxEngine(graph, card.encoder.hidden_size, settings.threads or usable_cpus())
     if graph.rows is not None:
         return BundledOnnxRunner(card, graph, engine)
-    dense = _dense_head(card, tensors)
+    dense = _load_dense_head(card, tensors)
     lexical = next((head for head in card.token_heads if isinstance(head, LexicalHead)), None)
     if lexical is not None:
         return TokenWeightRunner(card, engine, dense, LoadedLexicalHead(lexical, ()))
     return EncoderRunner(card, engine, Heads(dense=dense))
 
 
-def heads_of(card: ModelCard, tensors: ModelTensors, checkpoint: Checkpoint) -> Heads:
+def load_heads(card: ModelCard, tensors: ModelTensors, checkpoint: Checkpoint) -> Heads:
     """Load the heads of a model with their tensors. checkpoint: the encoder's. Raises ModelInvalid."""
     heads = Heads()
     if card.head is None:
-        heads = Heads(dense=_dense_head(card, tensors))
+        heads = Heads(dense=_load_dense_head(card, tensors))
     for head in (*(() if card.head is None else (card.head,)), *card.token_heads):
-        layers = _head_layers(head, tensors, checkpoint)
+        layers = _load_head_layers(head, tensors, checkpoint)
         match head:
             case ClassifierHead():
                 heads = replace(heads, logits=LoadedClassifierHead(head, layers))
@@ -114,25 +116,27 @@ def heads_of(card: ModelCard, tensors: ModelTensors, checkpoint: Checkpoint) -> 
     return heads
 
 
-def _head_layers(
+def _load_head_layers(
     head: Head | TokenHead, tensors: ModelTensors, checkpoint: Checkpoint
 ) -> tuple[LoadedLayer, ...]:
     arrays = {
         name: tensor.astype(np.float32, copy=False)
-        for name, tensor in head_tensors(tensors, checkpoint, head.layers)
+        for name, tensor in read_head_tensors(tensors, checkpoint, head.layers)
     }
     return LoadedLayer.load_all(head.layers, arrays)
 
 
-def _dense_head(card: ModelCard, tensors: ModelTensors) -> DenseHead | RoutedHead:
-    documents = DenseHead(card.pipeline.pooling, _dense_layers(card, tensors))
+def _load_dense_head(card: ModelCard, tensors: ModelTensors) -> DenseHead | RoutedHead:
+    documents = DenseHead(card.pipeline.pooling, _load_dense_layers(card, tensors))
     if card.query is None or not card.shares_encoder:
         return documents
     query = card.query.card
-    return RoutedHead(documents, DenseHead(query.pipeline.pooling, _dense_layers(query, tensors)))
+    return RoutedHead(documents, DenseHead(query.pipeline.pooling, _load_dense_layers(query, tensors)))
 
 
-def _dense_layers(card: ModelCard, tensors: ModelTensors) -> tuple[LoadedLayer, ...]:
+def _load_dense_layers(card: ModelCard, tensors: ModelTensors) -> tuple[LoadedLayer, ...]:
     dense = card.pipeline.dense
-    arrays = {name: tensor.astype(np.float32, copy=False) for name, tensor in dense_tensors(tensors, dense)}
-    return LoadedLayer.load_all([HeadLayer.of_dense(layer) for layer in dense], arrays, prefix="dense")
+    arrays = {
+        name: tensor.astype(np.float32, copy=False) for name, tensor in read_dense_tensors(tensors, dense)
+    }
+    return LoadedLayer.load_all([HeadLayer.from_dense(layer) for layer in dense], arrays, prefix="dense")

@@ -21,7 +21,7 @@ def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
         raise UnsupportedArchitecture(
             f"engine.kind: static is for tables of token vectors, this is a {encoder.family} encoder; set it to auto"
         )
-    reasons = dict(engine_reasons())
+    reasons = dict(find_engine_obstacles())
     # Of 16 bit, onnx has only variants that `embedserve convert` made; so torch comes first where it can run.
     converts = settings.precision in HALF and (settings.kind == "onnx" or reasons["torch"] is not None)
     refusals = (
@@ -83,12 +83,12 @@ def _check_is_alone(settings: EngineSettings, what: str) -> None:
             )
 
 
-def engine_reasons() -> Mapping[str, str | None]:
+def find_engine_obstacles() -> Mapping[str, str | None]:
     """What keeps each engine from running encoders on this machine, None where nothing does; preferred ones first.
 
     Every description that a family can give is written for both.
     """
-    return {"onnx": None, "torch": torch_support.why_not()}
+    return {"onnx": None, "torch": torch_support.find_obstacle()}
 
 
 def is_table(card: ModelCard) -> bool:

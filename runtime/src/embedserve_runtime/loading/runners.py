@@ -10,10 +10,10 @@ from functools import partial
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.base import EncoderEngine
-from embedserve_runtime.engines.onnx.artifacts import Artifact, Variant, find_artifact, inputs_of
+from embedserve_runtime.engines.onnx.artifacts import Artifact, Variant, describe_inputs, find_artifact
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.loading.assembly import heads_of, open_bundled_runner, runners_of
+from embedserve_runtime.loading.assembly import build_runners, load_heads, open_bundled_runner
 from embedserve_runtime.loading.engine_choice import check_graph, check_static, choose_engine, is_table
 from embedserve_runtime.loops import compile_loops
 from embedserve_runtime.model.architecture import Encoder
@@ -44,18 +44,18 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
         return [open_bundled_runner(card, card.body, tensors, config.engine)]
     if is_table(card):
         check_static(config.engine)
-    if any(isinstance(route.body, StaticTable) for route in _routed_cards(card)):
+    if any(isinstance(route.body, StaticTable) for route in _list_routed_cards(card)):
         compile_loops()
     hides, converted = card.has_attention_mask, _load_variant(card, config)
     with _use_stored_kernels(card, config):
         settings, parity = _settle_precision(card, tensors, config.engine)
 
-        def engines_of(encoder: Encoder, weights: Weights) -> Sequence[EncoderEngine]:
+        def open_encoder_engines(encoder: Encoder, weights: Weights) -> Sequence[EncoderEngine]:
             if converted is not None and encoder is card.encoder:
                 return converted
             return open_engines(encoder, weights, settings, has_attention_mask=hides, parity=parity)
 
-        runners = runners_of(card, tensors, engines_of)
+        runners = build_runners(card, tensors, open_encoder_engines)
     if all(runner.engine.precision == "float32" for runner in runners) or is_table(card):
         return runners
     kind = runners[0].engine.kind
@@ -63,7 +63,7 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
     return [add_fallback(runner, fallback) for runner in runners]
 
 
-def _routed_cards(card: ModelCard) -> list[ModelCard]:
+def _list_routed_cards(card: ModelCard) -> list[ModelCard]:
     """Return the card for documents, and that for queries where they have an encoder of their own."""
     return [card, *([] if card.query is None or card.shares_encoder else [card.query.card])]
 
@@ -71,14 +71,16 @@ def _routed_cards(card: ModelCard) -> list[ModelCard]:
 def _use_stored_kernels(card: ModelCard, config: RuntimeConfig) -> AbstractContextManager[None]:
     """Return a context in which the torch engine takes compiled kernels from the store and keeps new ones there."""
     encoders = [
-        route.encoder for route in _routed_cards(card) if not isinstance(route.body, StaticTable | WordTable)
+        route.encoder
+        for route in _list_routed_cards(card)
+        if not isinstance(route.body, StaticTable | WordTable)
     ]
     if all(choose_engine(encoder, config.engine) != "torch" for encoder in encoders):
         return nullcontext()
     # Imported here, as the engine is.
-    from embedserve_runtime.engines.torch.compiled import stored_kernels
+    from embedserve_runtime.engines.torch.compiled import use_stored_kernels
 
-    return stored_kernels(config.model.store, f"{encoders} {config.engine}")
+    return use_stored_kernels(config.model.store, f"{encoders} {config.engine}")
 
 
 def _load_fallback_runner(
@@ -87,10 +89,10 @@ def _load_fallback_runner(
     """The model in float32 on one device of an engine of that kind. Raises as `load_runners`."""
     fallback = settings.model_copy(update={"kind": kind, "precision": "float32", "devices": 1})
 
-    def engines_of(encoder: Encoder, weights: Weights) -> Sequence[EncoderEngine]:
+    def open_encoder_engines(encoder: Encoder, weights: Weights) -> Sequence[EncoderEngine]:
         return open_engines(encoder, weights, fallback, has_attention_mask=card.has_attention_mask)
 
-    return runners_of(card, tensors, engines_of)[0]
+    return build_runners(card, tensors, open_encoder_engines)[0]
 
 
 def _settle_precision(
@@ -102,7 +104,7 @@ def _settle_precision(
         return settings, None
     encoders = [
         route
-        for route in _routed_cards(card)
+        for route in _list_routed_cards(card)
         if not isinstance(route.body, StaticTable | WordTable)
         and choose_engine(route.encoder, settings) == "torch"
     ]
@@ -119,10 +121,10 @@ def _settle_precision(
 
 def _measure_parity(card: ModelCard, tensors: ModelTensors, settings: EngineSettings) -> float:
     """Return the parity of an encoder in 8 bit with itself in 16 bit, on one device."""
-    checkpoint = tensors.checkpoint(card.encoder_path)
+    checkpoint = tensors.open_checkpoint(card.encoder_path)
     weights, heads, hides = (
         Weights(card.encoder, checkpoint),
-        heads_of(card, tensors, checkpoint),
+        load_heads(card, tensors, checkpoint),
         card.has_attention_mask,
     )
     runners = [
@@ -152,7 +154,7 @@ def _load_variant(card: ModelCard, config: RuntimeConfig) -> list[OnnxEngine] | 
     if chosen is None:
         return None
     artifact, variant = chosen
-    file, threads = artifact.file(variant.precision), config.engine.threads or usable_cpus()
+    file, threads = artifact.get_path(variant.precision), config.engine.threads or usable_cpus()
     try:
         engine = OnnxEngine.load(
             card.encoder,
@@ -175,8 +177,8 @@ def choose_variant(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Va
         return None
     artifact, asked = None, config.engine.precision
     if config.onnx.convert != "Never":
-        artifact = find_artifact(config.model.store.expanduser(), inputs_of(card, config.onnx).name)
-    variant = None if artifact is None else artifact.serving(asked)
+        artifact = find_artifact(config.model.store.expanduser(), describe_inputs(card, config.onnx).name)
+    variant = None if artifact is None else artifact.choose_variant(asked)
     if asked not in ("auto", "float32" if variant is None else variant.precision):
         log.warning(
             "no variant of this precision is published, float32 is run; `embedserve convert` makes and tries them",
@@ -209,11 +211,11 @@ def open_engines(
         )
     attention = "grouped" if has_attention_mask else attention
     # Imported here: torch is an extra, and importing it takes longer than loading a small model.
-    from embedserve_runtime.engines.torch.devices import devices
+    from embedserve_runtime.engines.torch.devices import find_devices
     from embedserve_runtime.engines.torch.engine import TorchEngine
 
     return [
-        TorchEngine.opened(
+        TorchEngine.open(
             encoder,
             weights,
             device,
@@ -222,5 +224,5 @@ def open_engines(
             attention=attention,
             parity=parity,
         )
-        for device in devices(settings.devices)
+        for device in find_devices(settings.devices)
     ]

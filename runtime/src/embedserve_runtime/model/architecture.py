@@ -267,13 +267,13 @@ class Encoder:
 
     def parameters(self) -> Iterator[Parameter]:
         """Every tensor that the description needs, with its shape."""
-        for name, shape in self._outer_shapes():
+        for name, shape in self._iterate_outer_shapes():
             yield Parameter(name, name, None, shape)
         for number, layer in enumerate(self.layers):
-            for name, shape in _layer_shapes(layer, self.hidden_size):
+            for name, shape in _iterate_layer_shapes(layer, self.hidden_size):
                 yield Parameter(f"layers.{number}.{name}", f"layers.{{layer}}.{name}", number, shape)
 
-    def _outer_shapes(self) -> Iterator[tuple[str, Shape]]:
+    def _iterate_outer_shapes(self) -> Iterator[tuple[str, Shape]]:
         hidden, embeddings = self.hidden_size, self.embeddings
         width = embeddings.width or hidden
         yield "embeddings.word.weight", (embeddings.vocabulary, width)
@@ -283,8 +283,8 @@ class Encoder:
             yield "embeddings.token_type.weight", (embeddings.token_types, width)
         if width != hidden:
             yield "embeddings.projection.weight", (hidden, width)
-        yield from _norm("embeddings.norm", hidden, embeddings.norm)
-        yield from _norm("final_norm", hidden, self.final_norm)
+        yield from _iterate_norm_shapes("embeddings.norm", hidden, embeddings.norm)
+        yield from _iterate_norm_shapes("final_norm", hidden, self.final_norm)
         # One table for all layers: the first layer that has such a term describes it.
         for attention in (layer.attention for layer in self.layers):
             if isinstance(attention.distance_bias, RelativeBuckets):
@@ -292,46 +292,48 @@ class Encoder:
                 break
             if attention.disentangled is not None:
                 yield "relative_embeddings.weight", (2 * attention.disentangled.span, hidden)
-                yield from _norm("relative_embeddings.norm", hidden, attention.disentangled.norm)
+                yield from _iterate_norm_shapes(
+                    "relative_embeddings.norm", hidden, attention.disentangled.norm
+                )
                 break
 
 
-def _layer_shapes(layer: Layer, hidden: int) -> Iterator[tuple[str, Shape]]:
+def _iterate_layer_shapes(layer: Layer, hidden: int) -> Iterator[tuple[str, Shape]]:
     attention = layer.attention
     inner, kv_inner = attention.heads * attention.head_size, attention.kv_heads * attention.head_size
-    yield from _linear("attention.query", inner, hidden, attention.qkv_bias)
-    yield from _linear("attention.key", kv_inner, hidden, attention.qkv_bias)
-    yield from _linear("attention.value", kv_inner, hidden, attention.qkv_bias)
+    yield from _iterate_linear_shapes("attention.query", inner, hidden, attention.qkv_bias)
+    yield from _iterate_linear_shapes("attention.key", kv_inner, hidden, attention.qkv_bias)
+    yield from _iterate_linear_shapes("attention.value", kv_inner, hidden, attention.qkv_bias)
     if attention.qk_norm is not None:
         per_head = attention.qk_norm.scope is QkNormScope.HEAD
-        yield from _norm(
+        yield from _iterate_norm_shapes(
             "attention.query_norm", attention.head_size if per_head else inner, attention.qk_norm.norm
         )
-        yield from _norm(
+        yield from _iterate_norm_shapes(
             "attention.key_norm", attention.head_size if per_head else kv_inner, attention.qk_norm.norm
         )
     if attention.disentangled is not None and not attention.disentangled.shared_projections:
         if attention.disentangled.position_to_content:
-            yield from _linear("attention.position_query", inner, hidden, True)
+            yield from _iterate_linear_shapes("attention.position_query", inner, hidden, True)
         if attention.disentangled.content_to_position:
-            yield from _linear("attention.position_key", inner, hidden, True)
-    yield from _linear("attention.output", hidden, inner, attention.output_bias)
+            yield from _iterate_linear_shapes("attention.position_key", inner, hidden, True)
+    yield from _iterate_linear_shapes("attention.output", hidden, inner, attention.output_bias)
     if layer.inner_norm:
-        yield from _norm("attention.inner_norm", hidden, layer.norm)
+        yield from _iterate_norm_shapes("attention.inner_norm", hidden, layer.norm)
     if layer.attention_norm:
-        yield from _norm("attention.norm", hidden, layer.norm)
-    yield from _mlp_shapes(layer.mlp, hidden)
-    yield from _norm("mlp.norm", hidden, layer.norm)
+        yield from _iterate_norm_shapes("attention.norm", hidden, layer.norm)
+    yield from _iterate_mlp_shapes(layer.mlp, hidden)
+    yield from _iterate_norm_shapes("mlp.norm", hidden, layer.norm)
     if layer.convolution is not None:
         yield "convolution.weight", (hidden, hidden, layer.convolution.kernel)
         yield "convolution.bias", (hidden,)
-        yield from _norm("convolution.norm", hidden, layer.norm)
+        yield from _iterate_norm_shapes("convolution.norm", hidden, layer.norm)
     if layer.placement is NormPlacement.SANDWICH:
-        yield from _norm("attention.post_norm", hidden, layer.norm)
-        yield from _norm("mlp.post_norm", hidden, layer.norm)
+        yield from _iterate_norm_shapes("attention.post_norm", hidden, layer.norm)
+        yield from _iterate_norm_shapes("mlp.post_norm", hidden, layer.norm)
 
 
-def _mlp_shapes(mlp: Mlp | Experts, hidden: int) -> Iterator[tuple[str, Shape]]:
+def _iterate_mlp_shapes(mlp: Mlp | Experts, hidden: int) -> Iterator[tuple[str, Shape]]:
     if isinstance(mlp, Experts):
         yield "mlp.router.weight", (mlp.count, hidden)
         yield "mlp.up.weight", (mlp.count * mlp.intermediate, hidden)
@@ -339,18 +341,20 @@ def _mlp_shapes(mlp: Mlp | Experts, hidden: int) -> Iterator[tuple[str, Shape]]:
         yield "mlp.bias", (hidden,)
         return
     if mlp.gated:
-        yield from _linear("mlp.gate", mlp.intermediate, hidden, mlp.up_bias)
-    yield from _linear("mlp.up", mlp.intermediate, hidden, mlp.up_bias)
-    yield from _linear("mlp.down", hidden, mlp.intermediate, mlp.down_bias)
+        yield from _iterate_linear_shapes("mlp.gate", mlp.intermediate, hidden, mlp.up_bias)
+    yield from _iterate_linear_shapes("mlp.up", mlp.intermediate, hidden, mlp.up_bias)
+    yield from _iterate_linear_shapes("mlp.down", hidden, mlp.intermediate, mlp.down_bias)
 
 
-def _linear(name: str, out_features: int, in_features: int, bias: bool) -> Iterator[tuple[str, Shape]]:
+def _iterate_linear_shapes(
+    name: str, out_features: int, in_features: int, bias: bool
+) -> Iterator[tuple[str, Shape]]:
     yield f"{name}.weight", (out_features, in_features)
     if bias:
         yield f"{name}.bias", (out_features,)
 
 
-def _norm(name: str, size: int, norm: Norm | None) -> Iterator[tuple[str, Shape]]:
+def _iterate_norm_shapes(name: str, size: int, norm: Norm | None) -> Iterator[tuple[str, Shape]]:
     if norm is not None:
         yield f"{name}.weight", (size,)
         if norm.kind is NormKind.LAYER and norm.bias:

@@ -21,8 +21,13 @@ from embedserve_runtime.model.architecture import Embeddings, Encoder, Parameter
 from embedserve_runtime.model.files import FileModel, ModelFiles
 from embedserve_runtime.model.heads.description import LexicalHead
 from embedserve_runtime.model.onnx_file import Element, Value, read_declaration
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, parse_tokenizer, special_tokens, token_ids
-from embedserve_runtime.store.manifest import file_sha256
+from embedserve_runtime.model.vocabulary import (
+    TOKENIZER_FILE,
+    parse_tokenizer,
+    read_special_tokens,
+    read_token_ids,
+)
+from embedserve_runtime.store.manifest import hash_file
 
 # In this order; of other files one alone is taken, several must be chosen from.
 DEFAULT_FILES = ("onnx/model.onnx", "model.onnx")
@@ -124,7 +129,7 @@ def choose_file(home: ModelFiles, names: Iterable[str], asked: str | None) -> st
                 f"model.onnx_file: {asked} is not in the model; there: {', '.join(there) or 'none'}"
             )
         return asked
-    if _may_be_a_table(home, present) or "config.json" not in home:
+    if _can_be_table(home, present) or "config.json" not in home:
         return None
     try:
         families.describe(home)
@@ -141,9 +146,9 @@ def choose_file(home: ModelFiles, names: Iterable[str], asked: str | None) -> st
     return found or there[0]
 
 
-def _may_be_a_table(home: ModelFiles, names: Container[str]) -> bool:
+def _can_be_table(home: ModelFiles, names: Container[str]) -> bool:
     """Whether it can be a static embedding model, of which only the weights say it for certain."""
-    return graph_config(home).model_type in ("", "model2vec") and "model.safetensors" in names
+    return read_graph_config(home).model_type in ("", "model2vec") and "model.safetensors" in names
 
 
 def read_graph(home: ModelFiles, file: Path, *, task: str, pooled: bool) -> BundledOnnx:
@@ -155,14 +160,14 @@ def read_graph(home: ModelFiles, file: Path, *, task: str, pooled: bool) -> Bund
     for name in declared.external:
         if not (file.parent / name).is_file():
             raise ModelFileMissing(f"{name}, the weights of {file.name}, not found in {file.parent}")
-    config = graph_config(home)
-    hidden = _hidden(file, declared.outputs)
-    rows, rows_are = _rows(file, declared.outputs, config, hidden, "embed" if pooled else task)
+    config = read_graph_config(home)
+    hidden = _find_hidden_states(file, declared.outputs)
+    rows, rows_are = _find_rows(file, declared.outputs, config, hidden, "embed" if pooled else task)
     if rows is not None and rows_are == "dense" and pooled:
         rows = None
     shown = hidden or rows
     if shown is None:
-        listed = ", ".join(f"{value.name} {_shape(value)}" for value in declared.outputs)
+        listed = ", ".join(f"{value.name} {_format_shape(value)}" for value in declared.outputs)
         raise UnsupportedArchitecture(
             f"{file} has no output that can be used for this task: {listed}; looked for "
             f"{', '.join((*ROW_NAMES, *HIDDEN_NAMES, LOGITS))}, or one output of two or three sides"
@@ -175,21 +180,21 @@ def read_graph(home: ModelFiles, file: Path, *, task: str, pooled: bool) -> Bund
         hidden=None if hidden is None else hidden.name,
         rows=None if rows is None else rows.name,
         rows_are=rows_are,
-        width=None if rows is None else _last(rows, config, file),
-        size=_last(shown, config, file),
-        weights=None if rows is not None else _weights(declared.outputs),
+        width=None if rows is None else _read_last_size(rows, config, file),
+        size=_read_last_size(shown, config, file),
+        weights=None if rows is not None else _find_token_weights(declared.outputs),
         pad=config.pad_token_id or 0,
         pad_side=side.padding_side,
     )
 
 
-def graph_config(home: ModelFiles) -> GraphConfig:
+def read_graph_config(home: ModelFiles) -> GraphConfig:
     return home.parse_if_there("config.json", GraphConfig, GraphConfig())
 
 
-def graph_encoder(home: ModelFiles, graph: BundledOnnx) -> Encoder:
+def describe_graph_encoder(home: ModelFiles, graph: BundledOnnx) -> Encoder:
     """The sizes, as an encoder without layers."""
-    config = graph_config(home)
+    config = read_graph_config(home)
     has_types = any(value.name == "token_type_ids" for value in graph.inputs)
     return Encoder(
         family=config.model_type or "unknown",
@@ -209,33 +214,33 @@ def graph_encoder(home: ModelFiles, graph: BundledOnnx) -> Encoder:
 
 def _count_tokens(home: ModelFiles) -> int:
     """One more than the greatest id that the tokenizer gives."""
-    tokenizer = parse_tokenizer(home.file(TOKENIZER_FILE))
+    tokenizer = parse_tokenizer(home.require(TOKENIZER_FILE))
     return max(tokenizer.get_vocab().values(), default=-1) + 1
 
 
-def _hidden(file: Path, outputs: Sequence[Value]) -> Value | None:
+def _find_hidden_states(file: Path, outputs: Sequence[Value]) -> Value | None:
     named = next((value for name in HIDDEN_NAMES for value in outputs if value.name == name), None)
     if named is not None:
-        return _float(file, named)
-    return _only(file, [value for value in outputs if value.rank == 3 and value.name != LOGITS])
+        return _require_float(file, named)
+    return _choose_only(file, [value for value in outputs if value.rank == 3 and value.name != LOGITS])
 
 
-def _rows(
+def _find_rows(
     file: Path, outputs: Sequence[Value], config: GraphConfig, hidden: Value | None, task: str
 ) -> tuple[Value | None, Rows]:
     by_name = {value.name: value for value in outputs}
     if task in ("rerank", "classify") or (task == "auto" and LOGITS in by_name and _is_for_logits(by_name)):
-        return _logits(file, by_name, outputs), "logits"
+        return _find_logits(file, by_name, outputs), "logits"
     named = next((by_name[name] for name in ROW_NAMES if name in by_name), None)
     if named is not None:
-        return _float(file, named), "dense"
+        return _require_float(file, named), "dense"
     if hidden is not None:
         return None, "dense"
-    found = _only(file, [value for value in outputs if value.rank == 2 and value.name != LOGITS])
+    found = _choose_only(file, [value for value in outputs if value.rank == 2 and value.name != LOGITS])
     return found, "logits" if task == "auto" and config.classifies else "dense"
 
 
-def _weights(outputs: Sequence[Value]) -> str | None:
+def _find_token_weights(outputs: Sequence[Value]) -> str | None:
     """Logits of one label for each token, as exports of a token classifier have them."""
     found = next((value for value in outputs if value.name == LOGITS), None)
     if found is None or not found.is_float or found.rank != 3 or not found.shape or found.shape[-1] != 1:
@@ -243,10 +248,10 @@ def _weights(outputs: Sequence[Value]) -> str | None:
     return found.name
 
 
-def graph_weights(home: ModelFiles, encoder: Encoder) -> LexicalHead:
+def describe_graph_weights(home: ModelFiles, encoder: Encoder) -> LexicalHead:
     """What is made of the weights of a graph: those of special tokens are dropped. Raises ModelInvalid."""
-    ids = token_ids(home)
-    named = special_tokens(home, SPECIAL_TOKENS)
+    ids = read_token_ids(home)
+    named = read_special_tokens(home, SPECIAL_TOKENS)
     dropped = sorted({ids[token] for token in named.values() if token in ids})
     if not dropped:
         raise ModelInvalid(
@@ -259,25 +264,25 @@ def _is_for_logits(by_name: Mapping[str, Value]) -> bool:
     return not any(name in by_name for name in (*ROW_NAMES, *HIDDEN_NAMES))
 
 
-def _logits(file: Path, by_name: Mapping[str, Value], outputs: Sequence[Value]) -> Value:
-    value = by_name.get(LOGITS) or _only(file, [value for value in outputs if value.rank == 2])
+def _find_logits(file: Path, by_name: Mapping[str, Value], outputs: Sequence[Value]) -> Value:
+    value = by_name.get(LOGITS) or _choose_only(file, [value for value in outputs if value.rank == 2])
     if value is None or value.rank not in (2, None):
-        shown = "none" if value is None else f"{value.name} {_shape(value)}"
+        shown = "none" if value is None else f"{value.name} {_format_shape(value)}"
         raise UnsupportedArchitecture(
             f"{file} has no output with one row of logits for each text, as scores and labels need it; found {shown}"
         )
-    return _float(file, value)
+    return _require_float(file, value)
 
 
-def _only(file: Path, candidates: Sequence[Value]) -> Value | None:
+def _choose_only(file: Path, candidates: Sequence[Value]) -> Value | None:
     found = [value for value in candidates if value.is_float]
     if len(found) > 1:
-        listed = ", ".join(f"{value.name} {_shape(value)}" for value in found)
+        listed = ", ".join(f"{value.name} {_format_shape(value)}" for value in found)
         raise ModelInvalid(f"{file}: which output is meant cannot be told by name or shape: {listed}")
     return found[0] if found else None
 
 
-def _float(file: Path, value: Value) -> Value:
+def _require_float(file: Path, value: Value) -> Value:
     if not value.is_float:
         raise UnsupportedArchitecture(
             f"{file}: output {value.name} has element type {value.element}; float32, float16 and float64 are read"
@@ -293,21 +298,21 @@ def _check_input(file: Path, value: Value) -> Value:
     if value.name.startswith(CACHE_PREFIX) and value.is_float and value.rank == 4:
         return value
     raise UnsupportedArchitecture(
-        f"{file}: input {value.name} {_shape(value)} of element type {value.element} cannot be filled; known: "
+        f"{file}: input {value.name} {_format_shape(value)} of element type {value.element} cannot be filled; known: "
         f"{', '.join(TOKEN_INPUTS)} in int64 or int32, and {CACHE_PREFIX}* with four sides"
     )
 
 
-def _last(value: Value, config: GraphConfig, file: Path) -> int:
+def _read_last_size(value: Value, config: GraphConfig, file: Path) -> int:
     size = (value.shape[-1] if value.shape else None) or config.size
     if size is None:
         raise ModelInvalid(
-            f"{file}: output {value.name} {_shape(value)} does not say its size, nor does config.json"
+            f"{file}: output {value.name} {_format_shape(value)} does not say its size, nor does config.json"
         )
     return size
 
 
-def _shape(value: Value) -> str:
+def _format_shape(value: Value) -> str:
     if value.shape is None:
         return "(any shape)"
     return f"[{', '.join('?' if size is None else str(size) for size in value.shape)}]"
@@ -315,4 +320,4 @@ def _shape(value: Value) -> str:
 
 def digest_graph(graph: BundledOnnx) -> BundledOnnx:
     """Return the graph with the digests of its files, which takes as long as reading them."""
-    return replace(graph, contents=tuple(map(file_sha256, graph.files)))
+    return replace(graph, contents=tuple(map(hash_file, graph.files)))

@@ -51,10 +51,10 @@ class Checkpoint:
         """Open the encoder's weights. Raises ModelFileMissing with what was looked for and what is there."""
         if (folder / SINGLE_FILE).exists():
             return cls([folder / SINGLE_FILE])
-        indexed = _indexed_files(folder / INDEX_FILE)
+        indexed = _list_indexed_files(folder / INDEX_FILE)
         if indexed:
             return cls(indexed)
-        pickles = _pickles(folder)
+        pickles = _list_pickles(folder)
         if pickles and can_read():
             return cls(pickles)
         hint = f"; {', '.join(path.name for path in pickles)}: {ADVICE}" if pickles else ""
@@ -64,7 +64,7 @@ class Checkpoint:
     def names(self) -> frozenset[str]:
         return frozenset(self._file_of) | frozenset(self._pickled)
 
-    def raw(self, name: str) -> NDArray[np.generic]:
+    def read_tensor(self, name: str) -> NDArray[np.generic]:
         """The tensor as stored, its own dtype (bfloat16 as ml_dtypes' bfloat16)."""
         if name in self._pickled:
             return self._pickled[name]
@@ -76,7 +76,7 @@ class Checkpoint:
             raise ModelInvalid(f"{file}: tensor {name} cannot be read: {error}") from error
         return tensor
 
-    def row(self, name: str, row: int) -> NDArray[np.generic]:
+    def read_row(self, name: str, row: int) -> NDArray[np.generic]:
         """One row of a matrix as stored, without reading the others."""
         file = self._file_of[name]
         try:
@@ -86,18 +86,18 @@ class Checkpoint:
             raise ModelInvalid(f"{file}: row {row} of tensor {name} cannot be read: {error}") from error
         return values
 
-    def float32(self, name: str) -> FloatArray:
+    def read_float32(self, name: str) -> FloatArray:
         """The tensor as float32."""
-        return self.raw(name).astype(np.float32, copy=False)
+        return self.read_tensor(name).astype(np.float32, copy=False)
 
 
-def _pickles(folder: Path) -> list[Path]:
+def _list_pickles(folder: Path) -> list[Path]:
     if (folder / PICKLE_FILE).exists():
         return [folder / PICKLE_FILE]
-    return _indexed_files(folder / PICKLE_INDEX_FILE)
+    return _list_indexed_files(folder / PICKLE_INDEX_FILE)
 
 
-def _indexed_files(index: Path) -> list[Path]:
+def _list_indexed_files(index: Path) -> list[Path]:
     """The files that an index names; none where there is no index. Raises ModelInvalid."""
     file = read_file(index)
     names = [] if file is None else sorted(set(file.parse(_Index).weight_map.values()))
@@ -110,11 +110,11 @@ def resolve(encoder: Encoder, checkpoint: Checkpoint) -> Mapping[str, TensorSour
     Raises ModelInvalid naming every parameter that the checkpoint lacks.
     """
     names = checkpoint.names
-    prefix = _prefix(encoder.parameter_names, names)
+    prefix = _find_prefix(encoder.parameter_names, names)
     resolved: dict[str, TensorSource] = {}
     missing: list[str] = []
     for parameter in encoder.parameters():
-        candidates = _candidates(encoder.parameter_names, parameter, prefix)
+        candidates = _list_candidates(encoder.parameter_names, parameter, prefix)
         found = next((source for source in candidates if source.tensor in names), None)
         if found is None:
             missing.append(candidates[0].tensor)
@@ -128,13 +128,13 @@ def resolve(encoder: Encoder, checkpoint: Checkpoint) -> Mapping[str, TensorSour
     return resolved
 
 
-def _prefix(names: ParameterNames, available: frozenset[str]) -> str:
+def _find_prefix(names: ParameterNames, available: frozenset[str]) -> str:
     words = [source.tensor for source in names.sources["embeddings.word.weight"]]
     found = (prefix for prefix in names.prefixes if any(prefix + word in available for word in words))
     return next(found, names.prefixes[0])
 
 
-def _candidates(names: ParameterNames, parameter: Parameter, prefix: str) -> list[TensorSource]:
+def _list_candidates(names: ParameterNames, parameter: Parameter, prefix: str) -> list[TensorSource]:
     return [
         replace(source, tensor=prefix + source.tensor.format(layer=parameter.layer))
         for source in names.sources[parameter.pattern]
@@ -149,10 +149,10 @@ class Weights:
         self._source_of = resolve(encoder, checkpoint)
         self._shape_of = {parameter.name: parameter.shape for parameter in encoder.parameters()}
 
-    def raw(self, parameter: str) -> NDArray[np.generic]:
+    def read_tensor(self, parameter: str) -> NDArray[np.generic]:
         """The parameter in the dtype on disk. Raises ModelInvalid when the shape is not the description's."""
         source = self._source_of[parameter]
-        tensor = self._checkpoint.raw(source.tensor)
+        tensor = self._checkpoint.read_tensor(source.tensor)
         if source.transpose:
             tensor = tensor.T
         if source.parts > 1:
@@ -166,11 +166,11 @@ class Weights:
             )
         return tensor
 
-    def float32(self, parameter: str) -> FloatArray:
+    def read_float32(self, parameter: str) -> FloatArray:
         """The parameter as float32."""
-        return self.raw(parameter).astype(np.float32, copy=False)
+        return self.read_tensor(parameter).astype(np.float32, copy=False)
 
-    def raw_tensors(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    def read_tensors(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """Every parameter as stored, in the order of our names."""
         for parameter in sorted(self._source_of):
-            yield parameter, self.raw(parameter)
+            yield parameter, self.read_tensor(parameter)

@@ -17,9 +17,9 @@ from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import (
     BundledOnnx,
     choose_file,
+    describe_graph_encoder,
+    describe_graph_weights,
     digest_graph,
-    graph_encoder,
-    graph_weights,
     read_graph,
 )
 from embedserve_runtime.model.card import ModelCard, TokenizerSettings
@@ -30,17 +30,17 @@ from embedserve_runtime.model.config_overrides import (
     resolve_rows_pipeline,
 )
 from embedserve_runtime.model.end_tokens import read_tokenizer
-from embedserve_runtime.model.exports import ADVICE, find_export, origin_of
+from embedserve_runtime.model.exports import ADVICE, describe_origin, find_export
 from embedserve_runtime.model.files import ModelFile, ModelFiles
-from embedserve_runtime.model.heads.description import MultiVectorHead, Task, head_outputs
-from embedserve_runtime.model.heads.late_interaction import late_layout
+from embedserve_runtime.model.heads.description import MultiVectorHead, Task, count_outputs
+from embedserve_runtime.model.heads.late_interaction import add_markers
 from embedserve_runtime.model.heads.reading import (
     override_prompts,
     read_graph_head,
     read_head,
     read_token_heads,
 )
-from embedserve_runtime.model.identity import tokenizer_digest
+from embedserve_runtime.model.identity import digest_tokenizer
 from embedserve_runtime.model.modules import ModelLayout, ModuleEntry, read_layout
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.model.ranges import read_ranges
@@ -67,11 +67,11 @@ def describe_route(source: CardSource, entries: Sequence[ModuleEntry]) -> ModelC
     files, tensors = source.files, source.tensors
     layout = read_layout(files, entries)
     if layout.modules.words is not None:
-        return _words_card(source, layout, read_words(files, tensors, layout.modules.words))
+        return _describe_words(source, layout, read_words(files, tensors, layout.modules.words))
     table = read_static(files, tensors, layout.modules.static)
     if table is not None:
-        return _static_card(source, layout, table)
-    home = files.at(layout.modules.transformer)
+        return _describe_static(source, layout, table)
+    home = files.enter_folder(layout.modules.transformer)
     if TOKENIZER_FILE not in home:
         raise ModelFileMissing(
             f"{TOKENIZER_FILE} not found in {home.path}: the folder needs the fast tokenizer's file "
@@ -79,32 +79,32 @@ def describe_route(source: CardSource, entries: Sequence[ModuleEntry]) -> ModelC
         )
     graph = _find_graph(source, layout)
     if graph is not None:
-        return _graph_card(source, layout, graph)
-    return _encoder_card(source, layout)
+        return _describe_graph(source, layout, graph)
+    return _describe_encoder(source, layout)
 
 
-def _encoder_card(source: CardSource, layout: ModelLayout) -> ModelCard:
+def _describe_encoder(source: CardSource, layout: ModelLayout) -> ModelCard:
     files, settings = source.files, source.settings
-    home = files.at(layout.modules.transformer)
+    home = files.enter_folder(layout.modules.transformer)
     encoder = families.describe(home)
     task, head = read_head(files, encoder, layout, settings.task)
     if isinstance(head, MultiVectorHead) and head.interaction is not None:
-        layout = late_layout(layout, head.interaction)
+        layout = add_markers(layout, head.interaction)
     if head is None:
         pipeline = resolve_pipeline(files, encoder, layout, settings)
     else:
-        pipeline = resolve_rows_pipeline(head_outputs(head), settings, layout)
-    card = _card(source, layout, encoder, pipeline, read_tokenizer(home))
+        pipeline = resolve_rows_pipeline(count_outputs(head), settings, layout)
+    card = _build_card(source, layout, encoder, pipeline, read_tokenizer(home))
     return replace(
         card,
         task=task,
         head=override_prompts(head, card.prompts, card.default_prompt),
         token_heads=read_token_heads(files, source.tensors, encoder, task),
-        pair_types=_pair_types(encoder, layout),
+        pair_types=_has_pair_types(encoder, layout),
     )
 
 
-def _pair_types(encoder: Encoder, layout: ModelLayout) -> bool:
+def _has_pair_types(encoder: Encoder, layout: ModelLayout) -> bool:
     return encoder.embeddings.token_types > 1 and layout.token_types
 
 
@@ -112,7 +112,7 @@ def _find_graph(source: CardSource, layout: ModelLayout) -> BundledOnnx | None:
     """The ONNX file that is run: the one asked for, else one where no family fits, of the folder or an export in the
     store; None where a family runs."""
     files, settings, modules = source.files, source.settings, layout.modules
-    home = files.at(modules.transformer)
+    home = files.enter_folder(modules.transformer)
     origin: Origin = ()
     try:
         name = choose_file(home, files.names, settings.onnx_file)
@@ -140,7 +140,7 @@ def _open_export(source: CardSource, folder: str, without: UnsupportedArchitectu
     """What an export in the store was made from, and where it lies. folder: of the encoder. Raises `without`, with
     advice, if there is none."""
     try:
-        origin = origin_of(source.files.at(folder), source.tensors.checkpoint(folder))
+        origin = describe_origin(source.files.enter_folder(folder), source.tensors.open_checkpoint(folder))
     except ModelError:
         raise without from None
     found = find_export(source.settings.store.expanduser(), origin)
@@ -149,10 +149,10 @@ def _open_export(source: CardSource, folder: str, without: UnsupportedArchitectu
     return tuple(sorted(origin.items())), str(found)
 
 
-def _graph_card(source: CardSource, layout: ModelLayout, graph: BundledOnnx) -> ModelCard:
+def _describe_graph(source: CardSource, layout: ModelLayout, graph: BundledOnnx) -> ModelCard:
     files, settings, modules = source.files, source.settings, layout.modules
-    home = files.at(modules.transformer)
-    encoder = graph_encoder(home, graph)
+    home = files.enter_folder(modules.transformer)
+    encoder = describe_graph_encoder(home, graph)
     with suppress(ModelError):  # no family: what config.json says in general is all there is
         encoder = replace(encoder, max_tokens=families.describe(home).max_tokens)
     task, head = Task.EMBED, None
@@ -168,16 +168,16 @@ def _graph_card(source: CardSource, layout: ModelLayout, graph: BundledOnnx) -> 
         task, head = read_graph_head(home, encoder, layout, settings.task, graph.width or 0)
         pipeline = resolve_rows_pipeline(graph.width or 0, settings, layout)
     return replace(
-        _card(source, layout, encoder, pipeline, read_tokenizer(home)),
+        _build_card(source, layout, encoder, pipeline, read_tokenizer(home)),
         task=task,
         head=head,
-        token_heads=() if graph.weights is None else (graph_weights(home, encoder),),
+        token_heads=() if graph.weights is None else (describe_graph_weights(home, encoder),),
         body=graph,
-        pair_types=_pair_types(encoder, layout),
+        pair_types=_has_pair_types(encoder, layout),
     )
 
 
-def _static_card(source: CardSource, layout: ModelLayout, table: StaticTable) -> ModelCard:
+def _describe_static(source: CardSource, layout: ModelLayout, table: StaticTable) -> ModelCard:
     settings = source.settings
     if settings.onnx_file is not None:
         raise ConfigError("model.onnx_file: a static embedding model runs from its table; unset it")
@@ -190,11 +190,11 @@ def _static_card(source: CardSource, layout: ModelLayout, table: StaticTable) ->
     pipeline = resolve_pipeline(source.files, table.encoder, layout, settings)
     if table.normalize is not None:
         pipeline = replace(pipeline, normalize=table.normalize)
-    tokenizer = source.files.at(layout.modules.transformer).file(TOKENIZER_FILE)
-    return _with_table(_card(source, layout, table.encoder, pipeline, tokenizer), table)
+    tokenizer = source.files.enter_folder(layout.modules.transformer).require(TOKENIZER_FILE)
+    return _replace_body(_build_card(source, layout, table.encoder, pipeline, tokenizer), table)
 
 
-def _words_card(source: CardSource, layout: ModelLayout, table: WordTable) -> ModelCard:
+def _describe_words(source: CardSource, layout: ModelLayout, table: WordTable) -> ModelCard:
     settings = source.settings
     if settings.onnx_file is not None:
         raise ConfigError("model.onnx_file: a table of token weights runs without one; unset it")
@@ -203,18 +203,18 @@ def _words_card(source: CardSource, layout: ModelLayout, table: WordTable) -> Mo
     modules = replace(layout.modules, transformer=layout.modules.words or "")
     layout = replace(layout, modules=modules, max_length=table.max_length, lowercase=False)
     pipeline = resolve_rows_pipeline(table.vocabulary, settings, layout)
-    tokenizer = source.files.at(layout.modules.transformer).file(TOKENIZER_FILE)
-    card = _card(source, layout, table.encoder, pipeline, tokenizer)
-    return replace(_with_table(card, table), task=Task.SPARSE)
+    tokenizer = source.files.enter_folder(layout.modules.transformer).require(TOKENIZER_FILE)
+    card = _build_card(source, layout, table.encoder, pipeline, tokenizer)
+    return replace(_replace_body(card, table), task=Task.SPARSE)
 
 
-def _with_table(card: ModelCard, table: StaticTable | WordTable) -> ModelCard:
+def _replace_body(card: ModelCard, table: StaticTable | WordTable) -> ModelCard:
     """Return the card with a table as what runs, which knows no special tokens and reads the beginning of a text."""
     tokenizer = replace(card.tokenizer, adds_special_tokens=False, truncation_side="right")
     return replace(card, body=table, tokenizer=tokenizer)
 
 
-def _card(
+def _build_card(
     source: CardSource, layout: ModelLayout, encoder: Encoder, pipeline: Pipeline, tokenizer: ModelFile
 ) -> ModelCard:
     """What every card has; heads and bodies are laid over it. tokenizer: tokenizer.json as it is to be read."""
@@ -228,7 +228,7 @@ def _card(
         max_length=resolve_max_length(encoder, layout, settings),
         tokenizer=TokenizerSettings(
             tokenizer.as_bytes(),
-            tokenizer_digest(tokenizer),
+            digest_tokenizer(tokenizer),
             layout.lowercase,
             truncation_side=layout.truncation_side,
         ),

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Weights
-from embedserve_runtime.model.heads.tensors import head_tensors
-from embedserve_runtime.model.identity import TensorDigests, tensor_digest
-from embedserve_runtime.model.static import StaticTable, table_tensors
-from embedserve_runtime.model.tensors import ModelTensors, NamedTensor, dense_tensors
-from embedserve_runtime.model.words import TENSOR, WordTable, token_weights
+from embedserve_runtime.model.heads.tensors import read_head_tensors
+from embedserve_runtime.model.identity import TensorDigests, digest_tensor
+from embedserve_runtime.model.static import StaticTable, read_table_tensors
+from embedserve_runtime.model.tensors import ModelTensors, NamedTensor, read_dense_tensors
+from embedserve_runtime.model.words import TENSOR, WordTable, read_token_weights
 
 
 def digest_tensors(card: ModelCard, tensors: ModelTensors, *, with_encoder: bool = True) -> TensorDigests:
@@ -19,27 +19,29 @@ def digest_tensors(card: ModelCard, tensors: ModelTensors, *, with_encoder: bool
 
     Raises ModelFileMissing or ModelInvalid.
     """
-    dense = _digests(dense_tensors(tensors, card.pipeline.dense))
+    dense = _digest_all(read_dense_tensors(tensors, card.pipeline.dense))
     match card.body:
         case BundledOnnx():
             return TensorDigests({}, dense, {}, ())
         case StaticTable() as table:
-            own = table_tensors(tensors.checkpoint(card.encoder_path), table.tensor)
-            return TensorDigests(_digests(own.items()), dense, {}, ())
+            own = read_table_tensors(tensors.open_checkpoint(card.encoder_path), table.tensor)
+            return TensorDigests(_digest_all(own.items()), dense, {}, ())
         case WordTable():
-            row = token_weights(tensors, card.encoder_path)
-            return TensorDigests(_digests([(TENSOR, row)]), dense, {}, ())
-    checkpoint = tensors.checkpoint(card.encoder_path)
+            row = read_token_weights(tensors, card.encoder_path)
+            return TensorDigests(_digest_all([(TENSOR, row)]), dense, {}, ())
+    checkpoint = tensors.open_checkpoint(card.encoder_path)
     weights = Weights(card.encoder, checkpoint)
     return TensorDigests(
-        encoder=_digests(weights.raw_tensors() if with_encoder else ()),
+        encoder=_digest_all(weights.read_tensors() if with_encoder else ()),
         dense=dense,
-        head=_digests(() if card.head is None else head_tensors(tensors, checkpoint, card.head.layers)),
+        head=_digest_all(
+            () if card.head is None else read_head_tensors(tensors, checkpoint, card.head.layers)
+        ),
         token_heads=tuple(
-            _digests(head_tensors(tensors, checkpoint, head.layers)) for head in card.token_heads
+            _digest_all(read_head_tensors(tensors, checkpoint, head.layers)) for head in card.token_heads
         ),
     )
 
 
-def _digests(tensors: Iterable[NamedTensor]) -> dict[str, str]:
-    return {name: tensor_digest(tensor) for name, tensor in tensors}
+def _digest_all(tensors: Iterable[NamedTensor]) -> dict[str, str]:
+    return {name: digest_tensor(tensor) for name, tensor in tensors}

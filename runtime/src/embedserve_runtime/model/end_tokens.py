@@ -19,7 +19,7 @@ from typing import Any
 
 from embedserve_runtime.errors import ModelInvalid
 from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, special_tokens, token_ids
+from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, read_special_tokens, read_token_ids
 
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 FAST = "Fast"
@@ -67,7 +67,7 @@ def find_end_tokens(home: ModelFiles) -> tuple[str | None, str | None] | None:
     kind = _find_class(config)
     if kind is None or (config.add_bos_token is None and config.add_eos_token is None):
         return None
-    named = special_tokens(home, ("bos_token", "eos_token"))
+    named = read_special_tokens(home, ("bos_token", "eos_token"))
     adds_bos = kind.adds_bos if config.add_bos_token is None else config.add_bos_token
     return (
         named.get("bos_token", kind.bos) if adds_bos and kind.bos is not None else None,
@@ -78,7 +78,7 @@ def find_end_tokens(home: ModelFiles) -> tuple[str | None, str | None] | None:
 def read_tokenizer(home: ModelFiles) -> ModelFile:
     """Return tokenizer.json as the folder's tokenizer class would have it: with its own template where that puts other
     tokens around a text than the file. Raises ModelFileMissing or ModelInvalid."""
-    file = home.file(TOKENIZER_FILE)
+    file = home.require(TOKENIZER_FILE)
     ends = find_end_tokens(home)
     if ends is None:
         return file
@@ -87,7 +87,7 @@ def read_tokenizer(home: ModelFiles) -> ModelFile:
     wanted = [token for token in (bos, "A", eos) if token is not None]
     if _find_single_template(content.get("post_processor")) == wanted:
         return file
-    ids = token_ids(home)
+    ids = read_token_ids(home)
     for flag, token in (("add_bos_token", bos), ("add_eos_token", eos)):
         if token is not None and token not in ids:
             raise ModelInvalid(
@@ -141,7 +141,11 @@ def _build_template(bos: str | None, eos: str | None, ids: Mapping[str, int]) ->
 
 
 def _build_pieces(bos: str | None, eos: str | None, text: str, number: int) -> list[dict[str, object]]:
-    def special(token: str | None) -> list[dict[str, object]]:
+    def write_special_token(token: str | None) -> list[dict[str, object]]:
         return [] if token is None else [{"SpecialToken": {"id": token, "type_id": number}}]
 
-    return [*special(bos), {"Sequence": {"id": text, "type_id": number}}, *special(eos)]
+    return [
+        *write_special_token(bos),
+        {"Sequence": {"id": text, "type_id": number}},
+        *write_special_token(eos),
+    ]

@@ -43,7 +43,7 @@ def needs_export(files: ModelFiles, onnx_file: str | None) -> bool:
     if onnx_file is not None or modules.static is not None or modules.words is not None:
         return False
     try:
-        choose_file(files.at(modules.transformer), files.names, None)
+        choose_file(files.enter_folder(modules.transformer), files.names, None)
     except UnsupportedArchitecture:
         return True
     return False
@@ -54,17 +54,17 @@ def can_export() -> bool:
     return all(find_spec(name) is not None for name in NEEDED)
 
 
-def origin_of(home: ModelFiles, checkpoint: Checkpoint) -> Mapping[str, str]:
+def describe_origin(home: ModelFiles, checkpoint: Checkpoint) -> Mapping[str, str]:
     """What the export is made from: digests of the configuration and of all tensors. home, checkpoint: the encoder's.
 
     Raises ModelFileMissing or ModelInvalid.
     """
     weights = hashlib.sha256()
     for name in sorted(checkpoint.names):
-        tensor = checkpoint.raw(name)
+        tensor = checkpoint.read_tensor(name)
         weights.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         weights.update(tensor.tobytes())
-    config = hashlib.sha256(home.file("config.json").as_bytes())
+    config = hashlib.sha256(home.require("config.json").as_bytes())
     return {"config": config.hexdigest(), "weights": weights.hexdigest(), "exporter": EXPORTER_VERSION}
 
 

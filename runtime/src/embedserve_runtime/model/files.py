@@ -31,7 +31,7 @@ class FileModel(BaseModel):
 
 
 @cache
-def _validator_of(shape: Any) -> TypeAdapter[Any]:
+def _get_validator(shape: Any) -> TypeAdapter[Any]:
     """Cache one validator for each type, of which the code has few."""
     return TypeAdapter(shape)
 
@@ -67,7 +67,7 @@ class ModelFile:
         model has no use for cannot refuse it.
         """
         try:
-            parsed: T = _validator_of(shape).validate_python(self._json)  # type: ignore[arg-type]  # T has a hash
+            parsed: T = _get_validator(shape).validate_python(self._json)  # type: ignore[arg-type]  # T has a hash
         except ValidationError as error:
             problems = "; ".join(
                 f"{'.'.join(str(part) for part in problem['loc']) or 'content'}: {problem['msg']}"
@@ -113,7 +113,7 @@ class ModelFiles:
         path = self.path / name
         return path in self.small or path in self.paths
 
-    def at(self, folder: str) -> ModelFiles:
+    def enter_folder(self, folder: str) -> ModelFiles:
         """Return the same files as seen from a folder inside this one."""
         return replace(self, path=self.path / folder)
 
@@ -128,7 +128,7 @@ class ModelFiles:
         """Return the small file of a name; None where there is none."""
         return self.small.get(self.path / name)
 
-    def file(self, name: str) -> ModelFile:
+    def require(self, name: str) -> ModelFile:
         """Return the small file of a name. Raises ModelFileMissing."""
         found = self.find(name)
         if found is None:
@@ -138,7 +138,7 @@ class ModelFiles:
 
     def parse(self, name: str, shape: type[T]) -> T:
         """Parse a JSON file. Raises ModelFileMissing or ModelInvalid, naming the file."""
-        return self.file(name).parse(shape)
+        return self.require(name).parse(shape)
 
     def parse_if_there(self, name: str, shape: type[T], otherwise: T) -> T:
         """Parse a JSON file; return `otherwise` where there is none. Raises ModelInvalid."""

@@ -37,10 +37,10 @@ def read_model(path: Path) -> ModelFiles:
     """
     files = read_folder(path)
     entries = read_entries(files)
-    files = _with_folders(files, (entry.path for entry in entries if is_router(entry)))
+    files = _add_folders(files, (entry.path for entry in entries if is_router(entry)))
     routes = expand_routes(files, entries)
     modules = [*routes.documents, *(routes.queries or [])]
-    return _with_folders(files, (entry.path for entry in modules))
+    return _add_folders(files, (entry.path for entry in modules))
 
 
 def read_folder(path: Path) -> ModelFiles:
@@ -49,7 +49,7 @@ def read_folder(path: Path) -> ModelFiles:
     return ModelFiles(path, MappingProxyType(_read_all(path)), paths)
 
 
-def _with_folders(files: ModelFiles, folders: Iterable[str]) -> ModelFiles:
+def _add_folders(files: ModelFiles, folders: Iterable[str]) -> ModelFiles:
     small = dict(files.small)
     for path in dict.fromkeys(files.path / folder for folder in folders):
         if path != files.path:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.files import ModelFile
-from embedserve_runtime.model.heads.description import identity_of
+from embedserve_runtime.model.heads.description import describe_identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +35,24 @@ class TensorDigests:
     token_heads: tuple[Mapping[str, str], ...]
 
 
-def tensor_digest(tensor: NDArray[np.generic]) -> str:
+def digest_tensor(tensor: NDArray[np.generic]) -> str:
     """SHA-256 over dtype, shape and little-endian bytes."""
     digest = hashlib.sha256(f"{tensor.dtype.name}:{','.join(map(str, tensor.shape))}:".encode())
     digest.update(np.ascontiguousarray(tensor).view(np.uint8).reshape(-1).data)
     return digest.hexdigest()
 
 
-def tokenizer_digest(file: ModelFile) -> str:
+def digest_tokenizer(file: ModelFile) -> str:
     """SHA-256 over the canonical JSON of tokenizer.json without `truncation` and `padding`."""
     content = file.parse(dict[str, object])
     return hashlib.sha256(
-        _canonical({key: value for key, value in content.items() if key not in ("truncation", "padding")})
+        _encode_canonical(
+            {key: value for key, value in content.items() if key not in ("truncation", "padding")}
+        )
     ).hexdigest()
 
 
-def vector_space(card: ModelCard, digests: TensorDigests) -> str:
+def compute_vector_space(card: ModelCard, digests: TensorDigests) -> str:
     """The identity of the vectors that inputs get by this card alone, without that of a route for queries."""
     pipeline = card.pipeline
     description: dict[str, object] = {
@@ -76,26 +78,26 @@ def vector_space(card: ModelCard, digests: TensorDigests) -> str:
     if not pipeline.include_prompt:  # left out where it is as usual: older identities stay
         description["include_prompt"] = False
     if card.body is not None:  # it stands in the place of all heads
-        return _identity({**description, "head": card.body.identity, "head_weights": {}})
+        return _hash_description({**description, "head": card.body.identity, "head_weights": {}})
     if card.head is not None:
-        description["head"] = identity_of(card.head)
+        description["head"] = describe_identity(card.head)
         description["head_weights"] = digests.head
     if card.token_heads:
         description["token_heads"] = [
-            {**identity_of(head), "weights": of_head}
+            {**describe_identity(head), "weights": of_head}
             for head, of_head in zip(card.token_heads, digests.token_heads, strict=True)
         ]
-    return _identity(description)
+    return _hash_description(description)
 
 
-def joined(documents: str, queries: str) -> str:
+def join_vector_spaces(documents: str, queries: str) -> str:
     """Return the identity of a model that encodes queries and documents by different routes, from theirs."""
-    return _identity({"documents": documents, "queries": queries})
+    return _hash_description({"documents": documents, "queries": queries})
 
 
-def _identity(description: Mapping[str, object]) -> str:
-    return f"vs1-{hashlib.sha256(_canonical(description)).hexdigest()[:20]}"
+def _hash_description(description: Mapping[str, object]) -> str:
+    return f"vs1-{hashlib.sha256(_encode_canonical(description)).hexdigest()[:20]}"
 
 
-def _canonical(value: object) -> bytes:
+def _encode_canonical(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

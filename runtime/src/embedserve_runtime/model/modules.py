@@ -230,12 +230,12 @@ def read_layout(files: ModelFiles, entries: Sequence[ModuleEntry]) -> ModelLayou
         "config_sentence_transformers.json", _SentenceTransformersFile, _SentenceTransformersFile()
     )
     modules = read_modules(files, entries, model.model_type)
-    encoder = files.at(modules.transformer)
+    encoder = files.enter_folder(modules.transformer)
     settings = _read_transformer(encoder)
     tokenizer = _read_tokenizer_config(encoder)
     return ModelLayout(
         modules=modules,
-        max_length=settings.max_seq_length or _limit(tokenizer),
+        max_length=settings.max_seq_length or _find_length_limit(tokenizer),
         lowercase=settings.do_lower_case,
         prompts=model.prompts,
         default_prompt=model.default_prompt_name,
@@ -257,7 +257,7 @@ def read_modules(files: ModelFiles, entries: Sequence[ModuleEntry], model_type: 
     normalized = [_read_normalized(files, entry) for entry in entries if entry.kind == "Normalize"]
     modules = Modules(
         written=bool(entries),
-        transformer=_first(folder_of, TRANSFORMERS) or "",
+        transformer=_find_first(folder_of, TRANSFORMERS) or "",
         dense=tuple(layer for place, layer in dense if place == TEXTS),
         normalize=TEXTS in normalized,
         splade=_parse_config(files, folder_of.get("SpladePooling"), SpladeFile),
@@ -267,22 +267,24 @@ def read_modules(files: ModelFiles, entries: Sequence[ModuleEntry], model_type: 
         mask=folder_of.get("MultiVectorMask"),
         token_pooling=folder_of.get("HierarchicalTokenPooling"),
         static=folder_of.get("StaticEmbedding"),
-        words=_first(folder_of, WORD_WEIGHTS),
+        words=_find_first(folder_of, WORD_WEIGHTS),
     )
     if "Pooling" in folder_of:
-        pooling, include_prompt = _read_pooling(files.at(folder_of["Pooling"]).file("config.json"))
+        pooling, include_prompt = _read_pooling(
+            files.enter_folder(folder_of["Pooling"]).require("config.json")
+        )
         modules = replace(modules, pooling=pooling, include_prompt=include_prompt)
     _check_inputs(path, modules)
     return modules
 
 
-def _first(folder_of: Mapping[str, str], kinds: Sequence[str]) -> str | None:
+def _find_first(folder_of: Mapping[str, str], kinds: Sequence[str]) -> str | None:
     return next((folder_of[kind] for kind in kinds if kind in folder_of), None)
 
 
 def _parse_config(files: ModelFiles, folder: str | None, shape: type[ConfigT]) -> ConfigT | None:
     """Parse the configuration of the module in `folder`; None where there is no such module."""
-    return None if folder is None else files.at(folder).parse("config.json", shape)
+    return None if folder is None else files.enter_folder(folder).parse("config.json", shape)
 
 
 def _check_known(path: Path, entries: Sequence[ModuleEntry]) -> None:
@@ -315,12 +317,12 @@ def _check_inputs(path: Path, modules: Modules) -> None:
 
 def _read_normalized(files: ModelFiles, entry: ModuleEntry) -> str:
     """What a Normalize module works on: TEXTS or TOKENS."""
-    own = files.at(entry.path)
+    own = files.enter_folder(entry.path)
     config = own.parse_if_there("config.json", _InputFile, _InputFile())
-    return _input_of(own.path / "config.json", config, TEXTS)
+    return _read_input_kind(own.path / "config.json", config, TEXTS)
 
 
-def _input_of(path: Path, config: _InputFile, usual: str) -> str:
+def _read_input_kind(path: Path, config: _InputFile, usual: str) -> str:
     """What the module reads and writes: TEXTS or TOKENS. Raises UnsupportedArchitecture."""
     read = config.module_input_name or usual
     written = config.module_output_name or read
@@ -347,12 +349,12 @@ def _read_direction(home: ModelFiles) -> Literal["left", "right"]:
     return "left" if truncation is not None and truncation.direction == "Left" else "right"
 
 
-def tokenizer_length(home: ModelFiles) -> int | None:
+def read_tokenizer_length(home: ModelFiles) -> int | None:
     """The tokens of a text that the tokenizer in `home` keeps, if it has a limit. Raises ModelInvalid."""
-    return _limit(_read_tokenizer_config(home))
+    return _find_length_limit(_read_tokenizer_config(home))
 
 
-def _limit(tokenizer: _TokenizerConfigFile) -> int | None:
+def _find_length_limit(tokenizer: _TokenizerConfigFile) -> int | None:
     length = tokenizer.model_max_length
     # transformers writes 1e30 for "no limit".
     return int(length) if length is not None and 0 < length < 1e9 else None
@@ -376,7 +378,7 @@ def _read_pooling(file: ModelFile) -> tuple[tuple[Pooling, ...], bool]:
 
 def _read_dense(files: ModelFiles, entry: ModuleEntry, model_type: str | None) -> tuple[str, DenseLayer]:
     """The layer of a Dense module, with what it works on: TEXTS or TOKENS."""
-    file = files.at(entry.path).file("config.json")
+    file = files.enter_folder(entry.path).require("config.json")
     config = file.parse(_DenseFile)
     activation = DENSE_ACTIVATIONS.get(config.activation_function)
     if activation is None:
@@ -394,4 +396,4 @@ def _read_dense(files: ModelFiles, entry: ModuleEntry, model_type: str | None) -
         activation=activation,
         residual=config.use_residual,
     )
-    return _input_of(file.path, config, usual), layer
+    return _read_input_kind(file.path, config, usual), layer

@@ -76,78 +76,80 @@ def _parse_model(model: memoryview) -> OnnxDeclaration:
     outputs: list[Value] = []
     own: set[str] = set()
     external: set[str] = set()
-    graphs = [value for number, _, value in _fields(model) if number == 7]
+    graphs = [value for number, _, value in _iterate_fields(model) if number == 7]
     if not graphs:
         raise ValueError("it holds no graph")
-    for number, _, value in _fields(graphs[0]):
+    for number, _, value in _iterate_fields(graphs[0]):
         match number:
             case 5:
-                name, location = _initializer(value)
+                name, location = _parse_initializer(value)
                 own.add(name)
                 external |= {location} if location else set()
             case 11:
-                inputs.append(_value(value))
+                inputs.append(_parse_value(value))
             case 12:
-                outputs.append(_value(value))
+                outputs.append(_parse_value(value))
     return OnnxDeclaration(
         tuple(value for value in inputs if value.name not in own), tuple(outputs), tuple(sorted(external))
     )
 
 
-def _initializer(tensor: memoryview) -> tuple[str, str | None]:
+def _parse_initializer(tensor: memoryview) -> tuple[str, str | None]:
     """(name, file of its external data)."""
     name, location = "", None
-    for number, _, value in _fields(tensor):
+    for number, _, value in _iterate_fields(tensor):
         if number == 8:
-            name = _text(value)
+            name = _decode_text(value)
         elif number == 13:
-            entry = {key: _text(text) for key, _, text in _fields(value)}
+            entry = {key: _decode_text(text) for key, _, text in _iterate_fields(value)}
             location = entry.get(2) if entry.get(1) == "location" else location
     return name, location
 
 
-def _value(info: memoryview) -> Value:
+def _parse_value(info: memoryview) -> Value:
     name, element, shape = "", 0, None
-    for number, _, value in _fields(info):
+    for number, _, value in _iterate_fields(info):
         if number == 1:
-            name = _text(value)
+            name = _decode_text(value)
         elif number == 2:
-            tensor = next((part for kind, _, part in _fields(value) if kind == 1), None)
+            tensor = next((part for kind, _, part in _iterate_fields(value) if kind == 1), None)
             if tensor is not None:
-                element, shape = _tensor_type(tensor)
+                element, shape = _parse_tensor_type(tensor)
     return Value(name, element, shape)
 
 
-def _tensor_type(tensor: memoryview) -> tuple[int, tuple[int | None, ...] | None]:
+def _parse_tensor_type(tensor: memoryview) -> tuple[int, tuple[int | None, ...] | None]:
     element, shape = 0, None
-    for number, _, value in _fields(tensor):
+    for number, _, value in _iterate_fields(tensor):
         if number == 1:
-            element = _varint(value, 0)[0]
+            element = _parse_varint(value, 0)[0]
         elif number == 2:
-            shape = tuple(_size(dimension) for _, _, dimension in _fields(value))
+            shape = tuple(_parse_size(dimension) for _, _, dimension in _iterate_fields(value))
     return element, shape
 
 
-def _size(dimension: memoryview) -> int | None:
+def _parse_size(dimension: memoryview) -> int | None:
     """Read a size; None for a symbol, and for a size that is not given or below 0."""
-    size = next((_varint(value, 0)[0] for number, _, value in _fields(dimension) if number == 1), None)
+    size = next(
+        (_parse_varint(value, 0)[0] for number, _, value in _iterate_fields(dimension) if number == 1), None
+    )
     return size if size is not None and size < 1 << 63 else None
 
 
-def _text(value: memoryview) -> str:
+def _decode_text(value: memoryview) -> str:
     return bytes(value).decode()
 
 
-def _fields(message: memoryview) -> Iterator[Field]:
+def _iterate_fields(message: memoryview) -> Iterator[Field]:
     """(number, wire type, content) of each field; of a varint, its bytes. Raises ValueError, IndexError."""
     place = 0
     while place < len(message):
-        tag, place = _varint(message, place)
+        tag, place = _parse_varint(message, place)
         number, kind = tag >> 3, tag & 7
         if kind == VARINT:
-            start, (_, place) = place, _varint(message, place)
+            start, (_, place) = place, _parse_varint(message, place)
         elif kind == BYTES:
-            size, start = _varint(message, place)
+            size, start = _parse_varint(message, place)
             place = start + size
         elif kind in FIXED_SIZES:
             start, place = place, place + FIXED_SIZES[kind]
@@ -158,7 +160,7 @@ def _fields(message: memoryview) -> Iterator[Field]:
         yield number, kind, message[start:place]
 
 
-def _varint(message: memoryview, place: int) -> tuple[int, int]:
+def _parse_varint(message: memoryview, place: int) -> tuple[int, int]:
     """(value, place after it)."""
     value = shift = 0
     while True:

@@ -12,7 +12,7 @@ ROWS: Final = "sentence_embedding"
 LOGITS: Final = "logits"
 
 
-def onnx_outputs(card: ModelCard) -> tuple[str, ...]:
+def list_onnx_outputs(card: ModelCard) -> tuple[str, ...]:
     """Return the outputs of a standard ONNX file, in the order of the names above; none where it cannot be written."""
     if card.body is not None or card.has_attention_mask:
         return ()

@@ -42,10 +42,10 @@ def read_pickle(path: Path) -> dict[str, NDArray[np.generic]]:
         ) from error
     if not isinstance(loaded, dict):
         raise ModelInvalid(f"{path} holds a {type(loaded).__name__}, not tensors by name")
-    return {name: _array(value) for name, value in loaded.items() if isinstance(value, torch.Tensor)}
+    return {name: _to_array(value) for name, value in loaded.items() if isinstance(value, torch.Tensor)}
 
 
-def _array(tensor: torch.Tensor) -> NDArray[np.generic]:
+def _to_array(tensor: torch.Tensor) -> NDArray[np.generic]:
     import torch
 
     if tensor.dtype is torch.bfloat16:

@@ -18,7 +18,7 @@ class Ranges:
     minimum: tuple[float, ...]
     maximum: tuple[float, ...]
 
-    def fault(self, dimensions: int) -> str | None:
+    def find_fault(self, dimensions: int) -> str | None:
         """What is wrong with them for vectors of so many dimensions."""
         if len(self.minimum) != dimensions or len(self.maximum) != dimensions:
             return f"has {len(self.minimum)} and {len(self.maximum)} numbers, the vectors have {dimensions} dimensions"
@@ -40,6 +40,6 @@ def read_ranges(files: ModelFiles, dimensions: int) -> Ranges | None:
         return None
     content = file.parse(_RangesFile)
     ranges = Ranges(content.min, content.max)
-    if fault := ranges.fault(dimensions):
+    if fault := ranges.find_fault(dimensions):
         raise ModelInvalid(f"{file.path}: {fault}")
     return ranges

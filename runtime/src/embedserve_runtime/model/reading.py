@@ -13,7 +13,7 @@ from embedserve_runtime.model.describing import CardSource, describe_route
 from embedserve_runtime.model.digests import digest_tensors
 from embedserve_runtime.model.folder import read_model
 from embedserve_runtime.model.heads.description import Task
-from embedserve_runtime.model.identity import joined, vector_space
+from embedserve_runtime.model.identity import compute_vector_space, join_vector_spaces
 from embedserve_runtime.model.modules import read_entries
 from embedserve_runtime.model.routes import expand_routes
 from embedserve_runtime.model.tensors import ModelTensors
@@ -39,7 +39,7 @@ def _read_routes(source: CardSource) -> ModelCard:
     routes = expand_routes(files, read_entries(files))
     if routes.queries is None:
         card = describe_route(source, routes.documents)
-        return replace(card, vector_space=vector_space(card, digest_tensors(card, tensors)))
+        return replace(card, vector_space=compute_vector_space(card, digest_tensors(card, tensors)))
     for name, value, absent in (
         ("pooling", settings.pooling, "auto"),
         ("onnx_file", settings.onnx_file, None),
@@ -53,7 +53,9 @@ def _read_routes(source: CardSource) -> ModelCard:
     # The weights of an encoder that both run are digested with the documents.
     of_queries = digest_tensors(queries, tensors, with_encoder=not queries.runs_encoder_of(documents))
     of_documents = digest_tensors(documents, tensors)
-    space = joined(vector_space(documents, of_documents), vector_space(queries, of_queries))
+    space = join_vector_spaces(
+        compute_vector_space(documents, of_documents), compute_vector_space(queries, of_queries)
+    )
     route = QueryRoute(replace(queries, vector_space=space), routes.default)
     return replace(documents, vector_space=space, query=route)
 

@@ -12,7 +12,7 @@ from embedserve_runtime.model.architecture import Alibi, Attention, Disentangled
 Integers = NDArray[np.integer]
 
 
-def bucket_of_distance(distance: Integers, scheme: RelativeBuckets) -> Integers:
+def compute_distance_buckets(distance: Integers, scheme: RelativeBuckets) -> Integers:
     """Row of the bias table for distance = key - query.
 
     Source: `MPNetEncoder.relative_position_bucket` of transformers: the upper half of the buckets is for keys after the
@@ -30,7 +30,7 @@ def bucket_of_distance(distance: Integers, scheme: RelativeBuckets) -> Integers:
     return after + np.where(size < exact, size, large)
 
 
-def row_of_distance(distance: Integers, scheme: Disentangled) -> Integers:
+def compute_distance_rows(distance: Integers, scheme: Disentangled) -> Integers:
     """Row of the relative embeddings for distance = query - key, in both of DeBERTa-v2's position terms.
 
     Source: `make_log_bucket_position` and `disentangled_attention_bias` of transformers: distances up to half of the
@@ -49,24 +49,26 @@ def row_of_distance(distance: Integers, scheme: Disentangled) -> Integers:
     return np.clip(distance + scheme.span, 0, 2 * scheme.span - 1)
 
 
-def all_distances(max_tokens: int) -> Integers:
+def list_distances(max_tokens: int) -> Integers:
     """Every distance within a sequence, ascending: what the columns of a table stand for."""
     return np.arange(-(max_tokens - 1), max_tokens)
 
 
-def distance_table(attention: Attention, max_tokens: int, buckets: FloatArray | None) -> FloatArray | None:
+def compute_distance_table(
+    attention: Attention, max_tokens: int, buckets: FloatArray | None
+) -> FloatArray | None:
     """What is added to the scores by distance = key - query, or None: causal order, window, ALiBi, learned bias.
 
-    Rows are heads (one row when all are alike), columns `all_distances`; what a query must not see
+    Rows are heads (one row when all are alike), columns `list_distances`; what a query must not see
     is -inf. buckets: the parameter `relative_bias.weight`, where the attention has RelativeBuckets.
     """
-    distances = all_distances(max_tokens)
+    distances = list_distances(max_tokens)
     table = np.zeros((1, len(distances)), dtype=np.float32)
     match attention.distance_bias:
         case Alibi(slopes):
             table = -np.array(slopes, dtype=np.float32)[:, None] * np.abs(distances).astype(np.float32)
         case RelativeBuckets() as scheme if buckets is not None:
-            table = buckets[bucket_of_distance(distances, scheme)].T
+            table = buckets[compute_distance_buckets(distances, scheme)].T
     hidden = np.zeros(len(distances), dtype=np.bool_)
     if attention.causal:
         hidden |= distances > 0

@@ -54,7 +54,7 @@ class RotaryConfig(FileModel):
     rope_scaling: RopeParameters | None = None
     rope_parameters: RopeParameters | None = None
 
-    def rotary(self, path: Path, head_size: int, default_theta: float) -> Rotary:
+    def describe_rotary(self, path: Path, head_size: int, default_theta: float) -> Rotary:
         """Source of the precedence: `RotaryEmbeddingConfigMixin.convert_rope_params_to_dict` of transformers."""
         given = self.rope_scaling or self.rope_parameters or RopeParameters()
         settings = given.model_copy(
@@ -65,7 +65,7 @@ class RotaryConfig(FileModel):
                 or given.original_max_position_embeddings,
             }
         )
-        return rotary(path, settings, head_size, self.max_position_embeddings)
+        return describe_rotary(path, settings, head_size, self.max_position_embeddings)
 
 
 class LayerTypesConfig(FileModel):
@@ -74,7 +74,7 @@ class LayerTypesConfig(FileModel):
     rope_scaling: RopeParameters | None = None
     rope_parameters: Mapping[str, RopeParameters | None] | None = None
 
-    def of_type(self, layer_type: str, theta: float, scaled: bool) -> RopeParameters:
+    def find_parameters(self, layer_type: str, theta: float, scaled: bool) -> RopeParameters:
         """Settings of one type of layer. theta: the base where none is written there; scaled: whether transformers 4's
         `rope_scaling` counts for this type."""
         given = (self.rope_parameters or {}).get(layer_type) or RopeParameters()
@@ -84,7 +84,7 @@ class LayerTypesConfig(FileModel):
         return given if given.rope_theta else given.model_copy(update={"rope_theta": theta})
 
 
-def rotary(path: Path, settings: RopeParameters, dimensions: int, max_positions: int) -> Rotary:
+def describe_rotary(path: Path, settings: RopeParameters, dimensions: int, max_positions: int) -> Rotary:
     """The positions that `settings` describe. Raises UnsupportedArchitecture or ModelInvalid naming `path`.
 
     dimensions: of a head; max_positions: the longest sequence of the model.
@@ -99,62 +99,66 @@ def rotary(path: Path, settings: RopeParameters, dimensions: int, max_positions:
     scaling = 1.0
     match settings.kind:
         case "default":
-            found = frequencies(base, dimensions)
+            found = compute_frequencies(base, dimensions)
         case "linear":
-            found = frequencies(base, dimensions) / np.float32(_number(path, settings, "factor"))
+            found = compute_frequencies(base, dimensions) / np.float32(_read_number(path, settings, "factor"))
         case "dynamic":
             # At rest: no sequence is longer than max_position_embeddings, so the base never grows.
-            found = frequencies(base, dimensions)
+            found = compute_frequencies(base, dimensions)
         case "ntk":
-            found = ntk_frequencies(base, dimensions, _number(path, settings, "factor"), settings.mixed_b)
+            found = compute_ntk_frequencies(
+                base, dimensions, _read_number(path, settings, "factor"), settings.mixed_b
+            )
         case "yarn":
-            found, scaling = _yarn(settings, base, dimensions, max_positions)
+            found, scaling = _compute_yarn(settings, base, dimensions, max_positions)
         case "llama3":
-            found = _llama3(path, settings, base, dimensions, max_positions)
+            found = _compute_llama3(path, settings, base, dimensions, max_positions)
         case other:
             raise UnsupportedArchitecture(f"{path}: rope_type = {other!r} is not supported")
     return Rotary(tuple(float(value) for value in found), scaling)
 
 
-def frequencies(base: float, dimensions: int) -> Frequencies:
+def compute_frequencies(base: float, dimensions: int) -> Frequencies:
     """base^(-2i / dimensions)."""
-    return np.float32(1) / _powers(base, dimensions)
+    return np.float32(1) / _compute_powers(base, dimensions)
 
 
-def _powers(base: float, dimensions: int) -> Frequencies:
+def _compute_powers(base: float, dimensions: int) -> Frequencies:
     exponents = np.arange(0, dimensions, 2, dtype=np.float32) / np.float32(dimensions)
     # Raised in double and rounded once, which is what torch's float32 power gives; NumPy's own is a unit off in places.
     return np.power(np.float64(base), exponents.astype(np.float64)).astype(np.float32)
 
 
-def ntk_frequencies(base: float, dimensions: int, factor: float, mixed_b: float | None) -> Frequencies:
+def compute_ntk_frequencies(
+    base: float, dimensions: int, factor: float, mixed_b: float | None
+) -> Frequencies:
     """Fixed NTK scaling, or mixed with exponent `mixed_b`.
 
     Source: `NTKScalingRotaryEmbedding` of the repository Alibaba-NLP/new-impl, equations (6), (10), (12) and (13) of
     https://kexue.fm/archives/9706. With a factor of 1 or less that code never leaves the plain frequencies.
     """
     if factor <= 1:
-        return frequencies(base, dimensions)
+        return compute_frequencies(base, dimensions)
     if mixed_b is None:
-        return frequencies(base * factor, dimensions) / np.float32(factor ** (2 / dimensions))
+        return compute_frequencies(base * factor, dimensions) / np.float32(factor ** (2 / dimensions))
     half = dimensions // 2
     rate = np.log(np.float32(factor)) / np.float32(half**mixed_b)
     stretch = np.exp(rate * np.arange(1, half + 1, dtype=np.float32) ** np.float32(mixed_b))
-    scaled: Frequencies = (frequencies(base, dimensions) / stretch).astype(np.float32)
+    scaled: Frequencies = (compute_frequencies(base, dimensions) / stretch).astype(np.float32)
     return scaled
 
 
-def _yarn(
+def _compute_yarn(
     settings: RopeParameters, base: float, dimensions: int, max_positions: int
 ) -> tuple[Frequencies, float]:
     """YaRN (https://arxiv.org/abs/2309.00071): (frequencies, factor of cos and sin)."""
     original = settings.original_max_position_embeddings or max_positions
     factor = settings.factor if settings.factor is not None else max_positions / original
 
-    def dimension_of(rotations: float) -> float:
+    def find_dimension(rotations: float) -> float:
         return dimensions * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(base))
 
-    low, high = dimension_of(settings.beta_fast or 32), dimension_of(settings.beta_slow or 1)
+    low, high = find_dimension(settings.beta_fast or 32), find_dimension(settings.beta_slow or 1)
     if settings.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dimensions - 1)
@@ -163,31 +167,34 @@ def _yarn(
     steps = np.arange(dimensions // 2, dtype=np.float32)
     ramp = np.clip((steps - np.float32(low)) / np.float32(high - low), 0, 1)
     kept = np.float32(1) - ramp
-    powers = _powers(base, dimensions)
+    powers = _compute_powers(base, dimensions)
     interpolated, extrapolated = np.float32(1) / (np.float32(factor) * powers), np.float32(1) / powers
     found = interpolated * (np.float32(1) - kept) + extrapolated * kept
-    return found, _yarn_attention_factor(settings, factor)
+    return found, _compute_yarn_attention_factor(settings, factor)
 
 
-def _yarn_attention_factor(settings: RopeParameters, factor: float) -> float:
-    def mscale(weight: float) -> float:
+def _compute_yarn_attention_factor(settings: RopeParameters, factor: float) -> float:
+    def compute_mscale(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
     if settings.attention_factor is not None:
         return settings.attention_factor
     if settings.mscale and settings.mscale_all_dim:
-        return mscale(settings.mscale) / mscale(settings.mscale_all_dim)
-    return mscale(1.0)
+        return compute_mscale(settings.mscale) / compute_mscale(settings.mscale_all_dim)
+    return compute_mscale(1.0)
 
 
-def _llama3(
+def _compute_llama3(
     path: Path, settings: RopeParameters, base: float, dimensions: int, max_positions: int
 ) -> Frequencies:
     """Llama 3.1: short waves kept, long ones divided by the factor, in between interpolated."""
     original = settings.original_max_position_embeddings or max_positions
-    factor = np.float32(_number(path, settings, "factor"))
-    low, high = _number(path, settings, "low_freq_factor"), _number(path, settings, "high_freq_factor")
-    plain = frequencies(base, dimensions)
+    factor = np.float32(_read_number(path, settings, "factor"))
+    low, high = (
+        _read_number(path, settings, "low_freq_factor"),
+        _read_number(path, settings, "high_freq_factor"),
+    )
+    plain = compute_frequencies(base, dimensions)
     wave = np.float32(2 * math.pi) / plain
     smooth = (np.float32(original) / wave - np.float32(low)) / np.float32(high - low)
     between = (np.float32(1) - smooth) * plain / factor + smooth * plain
@@ -195,7 +202,7 @@ def _llama3(
     return np.where(wave < np.float32(original / high), plain, long_waves).astype(np.float32)
 
 
-def _number(path: Path, settings: RopeParameters, field: str) -> float:
+def _read_number(path: Path, settings: RopeParameters, field: str) -> float:
     value: float | None = getattr(settings, field)
     if value is None:
         raise ModelInvalid(f"{path}: rope_type {settings.kind!r} needs {field}")

@@ -64,14 +64,14 @@ def expand_routes(files: ModelFiles, entries: Sequence[ModuleEntry]) -> ModuleRo
         raise UnsupportedArchitecture(f"{files.path / MODULES_FILE}: more than one Router is not supported")
     (place,) = places
     router = entries[place]
-    own = files.at(router.path)
-    file = own.file(next((name for name in ROUTER_FILES if name in own), ROUTER_FILES[0]))
+    own = files.enter_folder(router.path)
+    file = own.require(next((name for name in ROUTER_FILES if name in own), ROUTER_FILES[0]))
     path, config = file.path, file.parse(_RouterFile)
-    routing = _Routing.of(path, config)
-    query, document = routing.route_of(QUERY), routing.route_of(DOCUMENT)
+    routing = _Routing.read(path, config)
+    query, document = routing.find_route(QUERY), routing.find_route(DOCUMENT)
     _check_reached(path, config, {query, document})
     modules_of = {
-        route: [*entries[:place], *_entries(path, router, route, config), *entries[place + 1 :]]
+        route: [*entries[:place], *_list_entries(path, router, route, config), *entries[place + 1 :]]
         for route in (query, document)
     }
     empty = next((route for route, modules in modules_of.items() if not modules), None)
@@ -93,9 +93,9 @@ class _Routing:
     default: str | None
 
     @classmethod
-    def of(cls, path: Path, config: _RouterFile) -> _Routing:
+    def read(cls, path: Path, config: _RouterFile) -> _Routing:
         parameters = config.parameters
-        mappings = {_key(path, text): route for text, route in parameters.route_mappings.items()}
+        mappings = {_parse_key(path, text): route for text, route in parameters.route_mappings.items()}
         routes = list(config.structure)
         named = [*mappings.values(), *filter(None, [parameters.default_route])]
         unknown = next((route for route in named if route not in routes), None)
@@ -103,11 +103,11 @@ class _Routing:
             raise ModelInvalid(f"{path}: structure lacks the route {unknown or QUERY!r}")
         first = routes[0] if parameters.allow_empty_key else None
         otherwise = parameters.default_route or first
-        return cls(path, routes, mappings, _found(mappings, routes, None) or otherwise)
+        return cls(path, routes, mappings, _find_mapping(mappings, routes, None) or otherwise)
 
-    def route_of(self, task: str) -> str:
+    def find_route(self, task: str) -> str:
         """Return the route of a task. Raises UnsupportedArchitecture where there is none."""
-        route = _found(self.mappings, self.routes, task)
+        route = _find_mapping(self.mappings, self.routes, task)
         if route is None:
             raise UnsupportedArchitecture(
                 f"{self.path}: the routes {', '.join(self.routes)} have none for {task!r}; a route must be called so, "
@@ -116,14 +116,14 @@ class _Routing:
         return route
 
 
-def _found(mappings: Mapping[Key, str], routes: Sequence[str], task: str | None) -> str | None:
+def _find_mapping(mappings: Mapping[Key, str], routes: Sequence[str], task: str | None) -> str | None:
     """The most specific mapping first, then a route of the task's name, then one of the name of texts."""
     keys: list[Key] = [(task, TEXT), (task, None), (None, TEXT), (None, None)]
     mapped = next((mappings[key] for key in keys if key in mappings), None)
     return mapped or next((name for name in (task, TEXT) if name in routes), None)
 
 
-def _key(path: Path, text: str) -> Key:
+def _parse_key(path: Path, text: str) -> Key:
     """Parse a key of `route_mappings`, where a pair of task and kind of input is written as a Python tuple."""
     try:
         key = ast.literal_eval(text)
@@ -144,7 +144,7 @@ def _check_reached(path: Path, config: _RouterFile, reached: set[str]) -> None:
         )
 
 
-def _entries(path: Path, router: ModuleEntry, route: str, config: _RouterFile) -> list[ModuleEntry]:
+def _list_entries(path: Path, router: ModuleEntry, route: str, config: _RouterFile) -> list[ModuleEntry]:
     names = config.structure[route]
     unknown = [name for name in names if name not in config.types]
     if unknown:

@@ -85,7 +85,7 @@ class StaticTable:
     @property
     def encoder(self) -> Encoder:
         """The sizes, as an encoder without layers."""
-        return without_layers(self.family, self.dimensions, self.vocabulary, self.max_length)
+        return describe_table_encoder(self.family, self.dimensions, self.vocabulary, self.max_length)
 
     @property
     def identity(self) -> dict[str, object]:
@@ -93,7 +93,7 @@ class StaticTable:
         return {"kind": "static", "unknown": self.unknown}
 
 
-def without_layers(family: str, dimensions: int, vocabulary: int, max_length: int) -> Encoder:
+def describe_table_encoder(family: str, dimensions: int, vocabulary: int, max_length: int) -> Encoder:
     """The sizes of a table, as an encoder."""
     return Encoder(
         family=family,
@@ -111,10 +111,10 @@ def read_static(files: ModelFiles, tensors: ModelTensors, module: str | None) ->
 
     Raises ModelInvalid or ModelFileMissing.
     """
-    home = files.at(module or "")
+    home = files.enter_folder(module or "")
     if module is None and SINGLE_FILE not in home:
         return None
-    checkpoint = tensors.checkpoint(module or "")
+    checkpoint = tensors.open_checkpoint(module or "")
     tensor = next((name for name in (MODEL2VEC, SENTENCE_TRANSFORMERS) if name in checkpoint.names), None)
     if tensor is None and module is not None:
         raise ModelInvalid(
@@ -122,11 +122,11 @@ def read_static(files: ModelFiles, tensors: ModelTensors, module: str | None) ->
         )
     if tensor is None or (module is None and tensor != MODEL2VEC):
         return None
-    return _table(home, tensor, table_tensors(checkpoint, tensor))
+    return _read_table(home, tensor, read_table_tensors(checkpoint, tensor))
 
 
-def _table(home: ModelFiles, tensor: str, tensors: Mapping[str, Tensor]) -> StaticTable:
-    tokenizer = tokenizer_beside(home)
+def _read_table(home: ModelFiles, tensor: str, tensors: Mapping[str, Tensor]) -> StaticTable:
+    tokenizer = load_tokenizer(home)
     tokens = tokenizer.get_vocab()
     vocabulary = len(tensors.get("mapping", tensors["embeddings"]))
     _check(home, tensors, vocabulary, max(tokens.values(), default=0))
@@ -137,7 +137,7 @@ def _table(home: ModelFiles, tensor: str, tensors: Mapping[str, Tensor]) -> Stat
         config = home.parse_if_there("config.json", _Model2VecFile, _Model2VecFile())
         length, normalize = config.max_length, config.normalize
         characters = None if length is None else int(np.median([len(token) for token in tokens]))
-        unknown = _unknown(tokenizer, home)
+        unknown = _find_unknown_token(tokenizer, home)
     return StaticTable(
         tensor=tensor,
         vocabulary=vocabulary,
@@ -149,7 +149,7 @@ def _table(home: ModelFiles, tensor: str, tensors: Mapping[str, Tensor]) -> Stat
     )
 
 
-def tokenizer_beside(home: ModelFiles) -> Tokenizer:
+def load_tokenizer(home: ModelFiles) -> Tokenizer:
     """The tokenizer of the table in `home`. Raises ModelFileMissing or ModelInvalid."""
     file = home.find(TOKENIZER_FILE)
     if file is None:
@@ -157,13 +157,13 @@ def tokenizer_beside(home: ModelFiles) -> Tokenizer:
     return parse_tokenizer(file)
 
 
-def table_tensors(checkpoint: Checkpoint, name: str) -> Mapping[str, Tensor]:
+def read_table_tensors(checkpoint: Checkpoint, name: str) -> Mapping[str, Tensor]:
     """Read `embeddings`, and `weights` and `mapping` where the model has them, as stored. name: of the table, by
     `StaticTable.tensor`. Raises ModelInvalid."""
     parts = {"embeddings": name}
     if name == MODEL2VEC:
         parts |= {part: part for part in ("mapping", "weights") if part in checkpoint.names}
-    return {part: checkpoint.raw(tensor) for part, tensor in parts.items()}
+    return {part: checkpoint.read_tensor(tensor) for part, tensor in parts.items()}
 
 
 def _check(home: ModelFiles, tensors: Mapping[str, Tensor], vocabulary: int, last_token: int) -> None:
@@ -185,7 +185,7 @@ def _check(home: ModelFiles, tensors: Mapping[str, Tensor], vocabulary: int, las
         )
 
 
-def _unknown(tokenizer: Tokenizer, home: ModelFiles) -> int | None:
+def _find_unknown_token(tokenizer: Tokenizer, home: ModelFiles) -> int | None:
     """Unigram names the id, the others the token."""
     token = getattr(tokenizer.model, "unk_token", None)
     if token is not None:

@@ -27,7 +27,7 @@ class TensorReader(Protocol):
     @property
     def names(self) -> frozenset[str]: ...
 
-    def raw(self, name: str) -> NDArray[np.generic]: ...
+    def read_tensor(self, name: str) -> NDArray[np.generic]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +36,20 @@ class ModelTensors:
 
     root: Path
 
-    def checkpoint(self, folder: str) -> Checkpoint:
+    def open_checkpoint(self, folder: str) -> Checkpoint:
         """Open the tensors of an encoder or a module, by its folder. Raises ModelFileMissing or ModelInvalid."""
         return Checkpoint.open(self.root / folder)
 
     def open(self, path: str) -> TensorReader:
         """Open a file of torch.save, or the folder of a module. Raises ModelFileMissing or ModelInvalid."""
-        return TorchFile(self.root / path) if path.endswith(".pt") else self.checkpoint(path)
+        return TorchFile(self.root / path) if path.endswith(".pt") else self.open_checkpoint(path)
 
 
-def dense_tensors(tensors: ModelTensors, layers: Iterable[DenseLayer]) -> Iterator[NamedTensor]:
+def read_dense_tensors(tensors: ModelTensors, layers: Iterable[DenseLayer]) -> Iterator[NamedTensor]:
     """Read the tensors of the sentence-transformers Dense modules, as `dense.<number>.weight`, `.bias` and `.residual`:
     W, b and R."""
     for number, layer in enumerate(layers):
-        checkpoint = tensors.checkpoint(layer.folder)
+        checkpoint = tensors.open_checkpoint(layer.folder)
         parts = {"weight": "linear.weight"}
         if layer.bias:
             parts["bias"] = "linear.bias"
@@ -58,4 +58,4 @@ def dense_tensors(tensors: ModelTensors, layers: Iterable[DenseLayer]) -> Iterat
         for part, tensor in parts.items():
             if tensor not in checkpoint.names:
                 raise ModelInvalid(f"{layer.folder}/{SINGLE_FILE} lacks the tensor {tensor}")
-            yield f"dense.{number}.{part}", checkpoint.raw(tensor)
+            yield f"dense.{number}.{part}", checkpoint.read_tensor(tensor)

@@ -90,7 +90,7 @@ class TorchFile:
     def names(self) -> frozenset[str]:
         return frozenset(self._tensors)
 
-    def raw(self, name: str) -> NDArray[np.generic]:
+    def read_tensor(self, name: str) -> NDArray[np.generic]:
         """The tensor as stored."""
         return self._tensors[name]
 
@@ -103,13 +103,13 @@ def _read(archive: zipfile.ZipFile) -> dict[str, NDArray[np.generic]]:
     if described[0].file_size > MAX_PICKLE_BYTES:
         raise _Refused(f"its data.pkl has more than {MAX_PICKLE_BYTES} bytes")
     order = f"{root}byteorder"
-    if order in archive.namelist() and _bytes(archive, order, len(b"little")) != b"little":
+    if order in archive.namelist() and _read_entry(archive, order, len(b"little")) != b"little":
         raise _Refused("its bytes are not in little-endian order")
-    described_tensors = _interpret(_bytes(archive, described[0].filename, MAX_PICKLE_BYTES))
+    described_tensors = _interpret(_read_entry(archive, described[0].filename, MAX_PICKLE_BYTES))
     return {name: _load(archive, root, tensor) for name, tensor in described_tensors.items()}
 
 
-def _bytes(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
+def _read_entry(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     """The entry's bytes, at most `limit`; one that is packed could grow without bound."""
     entry = archive.getinfo(name)
     if entry.compress_type != zipfile.ZIP_STORED:
@@ -127,7 +127,7 @@ def _load(archive: zipfile.ZipFile, root: str, tensor: _Tensor) -> NDArray[np.ge
     name, size = f"{root}data/{storage.key}", storage.count * storage.dtype.itemsize
     if name not in archive.namelist():
         raise _Refused(f"it lacks the entry {name}")
-    content = _bytes(archive, name, size)
+    content = _read_entry(archive, name, size)
     if len(content) != size:
         raise _Refused(f"its entry {name} has {len(content)} bytes, expected {size}")
     values = np.frombuffer(content, dtype=storage.dtype)
@@ -173,18 +173,18 @@ class _Machine:
     def get(self, place: int) -> None:
         self.push(self._memory[place])
 
-    def name(self, name: str) -> None:
+    def push_name(self, name: str) -> None:
         if name not in (_DICT, _TENSOR, _PARAMETER, *_DTYPES):
             raise _Refused(f"its pickle names {name.replace(' ', '.')}")
         self.push(_Name(name))
 
-    def above_mark(self) -> list[Any]:
+    def pop_to_mark(self) -> list[Any]:
         start = self._marks.pop()
         values = self.stack[start:]
         del self.stack[start:]
         return values
 
-    def tuple_of(self, count: int) -> None:
+    def push_tuple(self, count: int) -> None:
         self.push(tuple(reversed([self.stack.pop() for _ in range(count)])))
 
     def set_items(self, values: list[Any]) -> None:
@@ -193,7 +193,7 @@ class _Machine:
             raise TypeError
         target.update(zip(values[::2], values[1::2], strict=True))
 
-    def storage(self, _: Any) -> None:
+    def push_storage(self, _: Any) -> None:
         kind, storage, key, _device, count = self.stack.pop()
         if kind != "storage" or not isinstance(key, str) or not isinstance(count, int):
             raise TypeError
@@ -221,7 +221,7 @@ def _set_item(machine: _Machine, _: Any) -> None:
     machine.set_items([key, value])
 
 
-def _constant(value: object) -> Callable[[_Machine, Any], None]:
+def _build_constant(value: object) -> Callable[[_Machine, Any], None]:
     return lambda machine, _: machine.push(value)
 
 
@@ -229,23 +229,23 @@ _INSTRUCTIONS: Mapping[str, Callable[[_Machine, Any], None]] = MappingProxyType(
     {
         "PROTO": lambda machine, _: None,
         "STOP": lambda machine, _: None,
-        "GLOBAL": _Machine.name,
+        "GLOBAL": _Machine.push_name,
         "MARK": _Machine.mark,
         "REDUCE": _Machine.call,
-        "BINPERSID": _Machine.storage,
+        "BINPERSID": _Machine.push_storage,
         # The state of a dictionary of torch: versions of its modules.
         "BUILD": lambda machine, _: machine.stack.pop(),
         "SETITEM": _set_item,
-        "SETITEMS": lambda machine, _: machine.set_items(machine.above_mark()),
-        "TUPLE": lambda machine, _: machine.push(tuple(machine.above_mark())),
-        "TUPLE1": lambda machine, _: machine.tuple_of(1),
-        "TUPLE2": lambda machine, _: machine.tuple_of(2),
-        "TUPLE3": lambda machine, _: machine.tuple_of(3),
-        "EMPTY_TUPLE": _constant(()),
+        "SETITEMS": lambda machine, _: machine.set_items(machine.pop_to_mark()),
+        "TUPLE": lambda machine, _: machine.push(tuple(machine.pop_to_mark())),
+        "TUPLE1": lambda machine, _: machine.push_tuple(1),
+        "TUPLE2": lambda machine, _: machine.push_tuple(2),
+        "TUPLE3": lambda machine, _: machine.push_tuple(3),
+        "EMPTY_TUPLE": _build_constant(()),
         "EMPTY_DICT": lambda machine, _: machine.push({}),
-        "NONE": _constant(None),
-        "NEWTRUE": _constant(True),
-        "NEWFALSE": _constant(False),
+        "NONE": _build_constant(None),
+        "NEWTRUE": _build_constant(True),
+        "NEWFALSE": _build_constant(False),
         **dict.fromkeys(("BINPUT", "LONG_BINPUT"), _Machine.put),
         **dict.fromkeys(("BINGET", "LONG_BINGET"), _Machine.get),
         **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE"), _Machine.push),

@@ -45,7 +45,7 @@ class _SpecialTokens(FileModel):
     unk_token: str | _Content | None = None
 
 
-def special_tokens(files: ModelFiles, names: Sequence[str]) -> Mapping[str, str]:
+def read_special_tokens(files: ModelFiles, names: Sequence[str]) -> Mapping[str, str]:
     """The tokens of those names (`cls_token` and the like) that the tokenizer's files say. Raises ModelInvalid."""
     found: dict[str, str] = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):  # the second has the last word
@@ -57,7 +57,7 @@ def special_tokens(files: ModelFiles, names: Sequence[str]) -> Mapping[str, str]
     return MappingProxyType(found)
 
 
-def token_ids(files: ModelFiles) -> Mapping[str, int]:
+def read_token_ids(files: ModelFiles) -> Mapping[str, int]:
     """The id of every token as the vocabulary writes it, added ones included. Raises ModelError."""
     content = files.parse(TOKENIZER_FILE, _TokenizerFile)
     vocabulary = content.model.vocab or {}

@@ -14,8 +14,8 @@ from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import SINGLE_FILE
 from embedserve_runtime.model.files import FileModel, ModelFiles
-from embedserve_runtime.model.modules import tokenizer_length
-from embedserve_runtime.model.static import DEFAULT_MAX_LENGTH, tokenizer_beside, without_layers
+from embedserve_runtime.model.modules import read_tokenizer_length
+from embedserve_runtime.model.static import DEFAULT_MAX_LENGTH, describe_table_encoder, load_tokenizer
 from embedserve_runtime.model.tensors import ModelTensors
 
 TENSOR = "weight"
@@ -38,7 +38,9 @@ class WordTable:
     @property
     def encoder(self) -> Encoder:
         """The sizes, as an encoder without layers."""
-        return without_layers("sparse-static-embedding", self.vocabulary, self.vocabulary, self.max_length)
+        return describe_table_encoder(
+            "sparse-static-embedding", self.vocabulary, self.vocabulary, self.max_length
+        )
 
     @property
     def identity(self) -> dict[str, object]:
@@ -51,26 +53,26 @@ def read_words(files: ModelFiles, tensors: ModelTensors, module: str) -> WordTab
 
     Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture.
     """
-    home = files.at(module)
+    home = files.enter_folder(module)
     if home.parse_if_there("config.json", _File, _File()).path is not None:
         raise UnsupportedArchitecture(
             f"{home.path / 'config.json'}: path (weights in a JSON file) is not supported; load and save the model "
             "with a current sentence-transformers"
         )
-    vocabulary, tokens = len(token_weights(tensors, module)), tokenizer_beside(home).get_vocab()
+    vocabulary, tokens = len(read_token_weights(tensors, module)), load_tokenizer(home).get_vocab()
     if (last := max(tokens.values(), default=0)) >= vocabulary:
         raise ModelInvalid(
             f"{home.path / SINGLE_FILE} has weights of {vocabulary} tokens, tokenizer.json gives ids up to {last}"
         )
-    return WordTable(vocabulary, tokenizer_length(home) or DEFAULT_MAX_LENGTH)
+    return WordTable(vocabulary, read_tokenizer_length(home) or DEFAULT_MAX_LENGTH)
 
 
-def token_weights(tensors: ModelTensors, module: str) -> FloatArray:
+def read_token_weights(tensors: ModelTensors, module: str) -> FloatArray:
     """Read the weights, float32 (vocabulary,), none below 0. Raises ModelFileMissing or ModelInvalid."""
-    checkpoint, path = tensors.checkpoint(module), tensors.root / module / SINGLE_FILE
+    checkpoint, path = tensors.open_checkpoint(module), tensors.root / module / SINGLE_FILE
     if TENSOR not in checkpoint.names:
         raise ModelInvalid(f"{path} lacks the tensor {TENSOR}")
-    weights = checkpoint.float32(TENSOR)
+    weights = checkpoint.read_float32(TENSOR)
     if weights.ndim != 1 or not (weights >= 0).all():
         raise ModelInvalid(
             f"{path}: {TENSOR} must be one row of numbers of at least 0, is of shape {list(weights.shape)} and begins "

@@ -16,20 +16,20 @@ CALIBRATION_TEXTS = 88
 MIN_TEXTS = 32
 
 
-def parity_texts() -> list[str]:
-    return _texts("parity.txt", PARITY_TEXTS)
+def read_parity_texts() -> list[str]:
+    return _read_texts("parity.txt", PARITY_TEXTS)
 
 
-def calibration_texts() -> list[str]:
-    return _texts("calibration.txt", CALIBRATION_TEXTS)
+def read_calibration_texts() -> list[str]:
+    return _read_texts("calibration.txt", CALIBRATION_TEXTS)
 
 
-def pairs_of(texts: Sequence[str]) -> list[tuple[str, str]]:
+def pair_texts(texts: Sequence[str]) -> list[tuple[str, str]]:
     """Each text and the one after it, as query and document."""
     return list(zip(texts, [*texts[1:], *texts[:1]], strict=True))
 
 
-def evenly(lengths: Sequence[int], tokens: int) -> list[int]:
+def choose_evenly(lengths: Sequence[int], tokens: int) -> list[int]:
     """Which texts to take where all are too many: as many as together have at most so many tokens, but FEWEST at
     least, with lengths spread like those of all. In the order of their lengths."""
     by_length = np.argsort(lengths, kind="stable")
@@ -41,7 +41,7 @@ def evenly(lengths: Sequence[int], tokens: int) -> list[int]:
     return [*map(int, by_length[np.arange(count) * len(lengths) // count])]
 
 
-def _texts(name: str, count: int) -> list[str]:
+def _read_texts(name: str, count: int) -> list[str]:
     """Each line alone, then runs of lines, up to `count` texts."""
     content = files("embedserve_runtime.parity") / "texts" / name
     lines = content.read_text(encoding="utf-8").splitlines()

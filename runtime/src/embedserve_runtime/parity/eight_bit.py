@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.cosines import cosines
+from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.heads.dense import pool
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.pipeline import Pooling
-from embedserve_runtime.parity.corpus import evenly, parity_texts
+from embedserve_runtime.parity.corpus import choose_evenly, read_parity_texts
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
@@ -23,18 +23,18 @@ SAMPLE_TOKENS = 8192
 def build_sample(card: ModelCard) -> PackedBatch:
     """Build a batch of texts of the corpus, tokenized as the model gets them."""
     tokenizer = TextTokenizer.from_card(card)
-    texts = tokenizer.encode(parity_texts(), "", TruncationRules(truncate=True))
-    return PackedBatch.pack([texts[number] for number in evenly([*map(len, texts)], SAMPLE_TOKENS)])
+    texts = tokenizer.encode(read_parity_texts(), "", TruncationRules(truncate=True))
+    return PackedBatch.pack([texts[number] for number in choose_evenly([*map(len, texts)], SAMPLE_TOKENS)])
 
 
 def measure_parity(runner: Runner, exact: Runner, batch: PackedBatch) -> float:
     """Return the least cosine of dense vectors, or where a model has none, of means of hidden states. Raises
     EngineFailure."""
     output = Output.DENSE if Output.DENSE in runner.card.outputs else Output.HIDDEN
-    return float(cosines(*(_vectors(one, batch, output) for one in (runner, exact))).min())
+    return float(compute_cosines(*(_compute_vectors(one, batch, output) for one in (runner, exact))).min())
 
 
-def _vectors(runner: Runner, batch: PackedBatch, output: Output) -> FloatArray:
+def _compute_vectors(runner: Runner, batch: PackedBatch, output: Output) -> FloatArray:
     results = runner.run(batch, output)
     if results.dense is not None:
         return results.dense

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.config import ParitySettings
 from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.engines.cosines import Cosines, cosines
+from embedserve_runtime.engines.cosines import Cosines, compute_cosines
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,9 +26,9 @@ class ModelOutputs:
     def scores(self) -> FloatArray:
         """The numbers compared by rank, (kinds, numbers): those of each label of a classifier, else the similarities of
         all pairs of texts."""
-        return similarities(self.vectors)[None] if self.logits is None else self.logits.T
+        return compute_similarities(self.vectors)[None] if self.logits is None else self.logits.T
 
-    def first(self, texts: int) -> ModelOutputs:
+    def take_first(self, texts: int) -> ModelOutputs:
         """Return the outputs for the first texts."""
         return ModelOutputs(self.vectors[:texts], None if self.logits is None else self.logits[:texts])
 
@@ -47,7 +47,7 @@ class ParityReport:
     rank_agreement: float
 
 
-def similarities(vectors: FloatArray) -> FloatArray:
+def compute_similarities(vectors: FloatArray) -> FloatArray:
     """Return the inner products of all pairs of rows, each once: (rows * (rows - 1) / 2,)."""
     products: FloatArray = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
     return products
@@ -57,7 +57,7 @@ def compare(reference: ModelOutputs, found: ModelOutputs) -> ParityReport:
     """Compare outputs with those of the reference; outputs that are not finite get the worst report there is."""
     if not (np.isfinite(found.vectors).all() and np.isfinite(found.scores).all()):
         return ParityReport(-1.0, -1.0, float(np.finfo(np.float32).max), -1.0)
-    found_cosines = cosines(reference.vectors, found.vectors)
+    found_cosines = compute_cosines(reference.vectors, found.vectors)
     return ParityReport(
         float(found_cosines.mean()),
         float(found_cosines.min()),
@@ -77,7 +77,7 @@ def rank_correlation(one: FloatArray, other: FloatArray) -> float:
     side varies, 0 where one does not; 1 of fewer than two numbers."""
     if len(one) < 2:
         return 1.0
-    ranks = [_ranks(values) for values in (one, other)]
+    ranks = [_compute_ranks(values) for values in (one, other)]
     spread = [float(np.std(values)) for values in ranks]
     if min(spread) == 0:
         return 1.0 if max(spread) == 0 else 0.0
@@ -97,7 +97,7 @@ def describe_shortfalls(parity: ParityReport, floor: ParitySettings) -> str:
     )
 
 
-def _ranks(values: FloatArray) -> NDArray[np.float64]:
+def _compute_ranks(values: FloatArray) -> NDArray[np.float64]:
     """From 1; equal numbers get the mean of their places."""
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)

@@ -19,7 +19,7 @@ from embedserve_runtime.api.native_response import (
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
-from embedserve_runtime.heads.quantization import Precision, quantize, row_scales
+from embedserve_runtime.heads.quantization import Precision, compute_row_scales, quantize
 from embedserve_runtime.model.ranges import Ranges
 from embedserve_runtime.rpc.generated import embedserve_pb2 as pb
 from embedserve_runtime.rpc.handlers import MessageContext, MethodHandlers, Methods, Response
@@ -245,7 +245,7 @@ def _write_outputs(
     if Output.DENSE in wanted:
         message.dense.CopyFrom(matrix_format.write(embedded.dense))
         if matrix_format.precision in SCALED_PRECISIONS and matrix_format.ranges is None:
-            message.scales = row_scales(embedded.dense).astype("<f4").tobytes()
+            message.scales = compute_row_scales(embedded.dense).astype("<f4").tobytes()
     message.sparse.extend(_write_sparse(one, matrix_format.precision) for one in embedded.sparse)
     message.multi_vector.extend(map(matrix_format.write, embedded.multi_vectors))
     message.hidden.extend(map(matrix_format.write, embedded.hidden))

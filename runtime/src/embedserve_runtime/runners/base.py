@@ -110,7 +110,7 @@ class EncoderRunner(EngineRunner[EncoderEngine]):
 class TokenWeightEngine(EncoderEngine, Protocol):
     """An engine that gives a weight for each token beside its state."""
 
-    def states(
+    def run_states(
         self, batch: PackedBatch, *, hidden: bool, weights: bool
     ) -> tuple[FloatArray | None, FloatArray | None]:
         """(tokens, hidden size) and (tokens, 1), each if it is asked for. Raises EngineFailure."""
@@ -133,7 +133,7 @@ class TokenWeightRunner(EngineRunner[TokenWeightEngine]):
         self._sparse = sparse
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
-        hidden, weights = self._engine.states(
+        hidden, weights = self._engine.run_states(
             batch, hidden=bool(wanted & (Output.DENSE | Output.HIDDEN)), weights=Output.SPARSE in wanted
         )
         states = hidden if Output.HIDDEN in wanted else None
@@ -218,7 +218,7 @@ class _RoutedBatch:
     def results(self) -> Results:
         parts = [(places, part.results()) for places, part in self.parts]
         padding = sum(part.padding for _, part in parts)
-        return replace(Results.placed(self.count, parts), padding=padding)
+        return replace(Results.gather(self.count, parts), padding=padding)
 
 
 def _submit(runner: Runner, batch: PackedBatch, wanted: Output) -> InFlightBatch:

@@ -80,7 +80,7 @@ class DeviceRunner(EngineRunner[TorchEngine]):
         super().__init__(card, engine)
         self._pooled: Output | None = None
         self._routed = False
-        self._takes: dict[Output, Callable[[Forward, PackedBatch], _Part]] = {Output.HIDDEN: _hidden}
+        self._takes: dict[Output, Callable[[Forward, PackedBatch], _Part]] = {Output.HIDDEN: _take_hidden}
         self._place(heads)
 
     def _place(self, heads: Heads) -> None:
@@ -90,38 +90,38 @@ class DeviceRunner(EngineRunner[TorchEngine]):
         if isinstance(heads.dense, DenseHead):
             self._pooled, pooled = (
                 Output.DENSE,
-                PooledHead(heads.dense.pooling, host_layers(heads.dense.layers), device),
+                PooledHead(heads.dense.pooling, to_host_layers(heads.dense.layers), device),
             )
         if isinstance(heads.dense, RoutedHead):
             both = [
-                PooledHead(head.pooling, host_layers(head.layers), device)
+                PooledHead(head.pooling, to_host_layers(head.layers), device)
                 for head in (heads.dense.documents, heads.dense.queries)
             ]
             self._pooled, self._routed, pooled = Output.DENSE, True, ConcatenatedHead(both)
         if isinstance(heads.logits, LoadedClassifierHead) and heads.logits.head.padding is None:
-            layers = host_layers(heads.logits.layers)
+            layers = to_host_layers(heads.logits.layers)
             self._pooled = Output.LOGITS
             pooled = PooledHead([heads.logits.head.pooling], layers, device)
         elif heads.logits is not None:
             # Which token counts depends on the ids, so the host chooses it.
-            self._takes[Output.LOGITS] = _on_the_host(heads.logits)
+            self._takes[Output.LOGITS] = _take_on_host(heads.logits)
         if isinstance(heads.sparse, LoadedSparseHead):
             vocabulary = VocabularyHead(
-                heads.sparse.head, host_layers(heads.sparse.layers), device, self._engine.dtype
+                heads.sparse.head, to_host_layers(heads.sparse.layers), device, self._engine.dtype
             )
-            self._takes[Output.SPARSE] = _from_vocabulary(vocabulary)
+            self._takes[Output.SPARSE] = _take_from_vocabulary(vocabulary)
         if isinstance(heads.sparse, LoadedLexicalHead):
-            self._takes[Output.SPARSE] = _lexical(
-                heads.sparse, TokenLayers(host_layers(heads.sparse.layers), device)
+            self._takes[Output.SPARSE] = _take_lexical(
+                heads.sparse, TokenLayers(to_host_layers(heads.sparse.layers), device)
             )
         if isinstance(heads.multi_vectors, LoadedMultiVectorHead):
             head = heads.multi_vectors
             finish = TokenLayers(
-                host_layers(head.layers),
+                to_host_layers(head.layers),
                 device,
                 normalize_from=float(NORMALIZE_EPS) if head.head.normalize else None,
             )
-            self._takes[Output.MULTI_VECTOR] = _vectors(head, finish)
+            self._takes[Output.MULTI_VECTOR] = _take_vectors(head, finish)
         self._engine.prepare(pooled)
 
     @property
@@ -140,72 +140,76 @@ class DeviceRunner(EngineRunner[TorchEngine]):
         """
         takes = [take for output, take in self._takes.items() if output in wanted]
 
-        def taken(done: Forward, part: PackedBatch) -> _Part:
+        def take_parts(done: Forward, part: PackedBatch) -> _Part:
             result = _Part()
             if self._pooled is not None and self._pooled in wanted:
-                rows = done.start_copy().array
+                rows = done.start_copy().wait
                 if self._routed:
-                    rows = partial(_routed, rows, part)
+                    rows = partial(_select_roles, rows, part)
                 result = _Part(dense=rows) if self._pooled is Output.DENSE else _Part(logits=rows)
             for take in takes:
                 result = _merge_parts(result, take(done, part))
             return result
 
-        return SubmittedBatch(self._engine.run(batch, taken, needs_hidden=bool(takes)))
+        return SubmittedBatch(self._engine.run(batch, take_parts, needs_hidden=bool(takes)))
 
 
-def _routed(rows: PendingResult[FloatArray], batch: PackedBatch) -> FloatArray:
+def _select_roles(rows: PendingResult[FloatArray], batch: PackedBatch) -> FloatArray:
     """Take from rows for documents beside those for queries the ones of each sequence's role."""
     documents, queries = np.split(rows(), 2, axis=1)
     return documents if batch.queries is None else select_by_role(documents, queries, batch.queries)
 
 
-def _hidden(done: Forward, batch: PackedBatch) -> _Part:
+def _take_hidden(done: Forward, batch: PackedBatch) -> _Part:
     transfer = TokenTransfer.start(done.states)
     return _Part(
-        hidden=lambda: np.split(transfer.rows.array(), batch.cu_seqlens[1:-1]),
-        sound=lambda: transfer.sound(batch.cu_seqlens[:-1]),
+        hidden=lambda: np.split(transfer.rows.wait(), batch.cu_seqlens[1:-1]),
+        sound=lambda: transfer.find_finite(batch.cu_seqlens[:-1]),
     )
 
 
-def _on_the_host(
+def _take_on_host(
     head: Callable[[FloatArray, PackedBatch], FloatArray],
 ) -> Callable[[Forward, PackedBatch], _Part]:
     def take(done: Forward, batch: PackedBatch) -> _Part:
         transfer = HostTransfer.start(done.states)
-        return _Part(logits=lambda: head(transfer.array(), batch))
+        return _Part(logits=lambda: head(transfer.wait(), batch))
 
     return take
 
 
-def _from_vocabulary(head: VocabularyHead) -> Callable[[Forward, PackedBatch], _Part]:
+def _take_from_vocabulary(head: VocabularyHead) -> Callable[[Forward, PackedBatch], _Part]:
     def take(done: Forward, _: PackedBatch) -> _Part:
         transfer = SparseTransfer.start(head(done.states, done.batch))
-        return _Part(sparse=lambda: [SparseVector(indices, values) for indices, values in transfer.rows()])
+        return _Part(
+            sparse=lambda: [SparseVector(indices, values) for indices, values in transfer.wait_rows()]
+        )
 
     return take
 
 
-def _lexical(head: LoadedLexicalHead, layers: TokenLayers) -> Callable[[Forward, PackedBatch], _Part]:
+def _take_lexical(head: LoadedLexicalHead, layers: TokenLayers) -> Callable[[Forward, PackedBatch], _Part]:
     """One weight a token leaves the device; the host finds the largest of each id."""
     rest = replace(head, layers=())
 
     def take(done: Forward, batch: PackedBatch) -> _Part:
         transfer = HostTransfer.start(layers(done.states))
-        return _Part(sparse=lambda: rest(transfer.array(), batch))
+        return _Part(sparse=lambda: rest(transfer.wait(), batch))
 
     return take
 
 
-def _vectors(head: LoadedMultiVectorHead, layers: TokenLayers) -> Callable[[Forward, PackedBatch], _Part]:
+def _take_vectors(
+    head: LoadedMultiVectorHead, layers: TokenLayers
+) -> Callable[[Forward, PackedBatch], _Part]:
     """All but the choice of tokens on the device: on the host it would take longer than the encoder."""
     rest = LoadedMultiVectorHead(replace(head.head, normalize=False), ())
 
     def take(done: Forward, batch: PackedBatch) -> _Part:
         transfer = TokenTransfer.start(layers(done.states))
         return _Part(
-            multi_vectors=lambda: rest(transfer.rows.array(), batch),
-            sound=lambda: transfer.sound(batch.cu_seqlens[:-1]),
+            multi_vectors=lambda: rest(transfer.rows.wait(), batch),
+            sound=lambda: transfer.find_finite(batch.cu_seqlens[:-1]),
         )
 
     return take
@@ -218,11 +222,11 @@ def _merge_parts(first: _Part, second: _Part) -> _Part:
         first.sparse or second.sparse,
         first.multi_vectors or second.multi_vectors,
         first.hidden or second.hidden,
-        _both(first.sound, second.sound),
+        _combine_checks(first.sound, second.sound),
     )
 
 
-def _both(
+def _combine_checks(
     first: PendingResult[BoolArray] | None, second: PendingResult[BoolArray] | None
 ) -> PendingResult[BoolArray] | None:
     if first is None or second is None:
@@ -230,7 +234,7 @@ def _both(
     return lambda: first() & second()
 
 
-def host_layers(loaded: Sequence[LoadedLayer]) -> list[HostLayer]:
+def to_host_layers(loaded: Sequence[LoadedLayer]) -> list[HostLayer]:
     """Return the layers in the form that the device takes."""
     return [
         HostLayer(

@@ -75,9 +75,9 @@ class FallbackRunner:
         return self._runner.out_of_memory
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
-        return self.with_fallback(self._runner.run(batch, wanted), batch, wanted)
+        return self.recompute(self._runner.run(batch, wanted), batch, wanted)
 
-    def with_fallback(self, results: Results, batch: PackedBatch, wanted: Output) -> Results:
+    def recompute(self, results: Results, batch: PackedBatch, wanted: Output) -> Results:
         """Return the results with those that are not numbers recomputed, as far as the bounds go."""
         wrong = find_not_finite(results, len(batch.lengths))
         if not wrong.any():
@@ -119,7 +119,7 @@ class _FallbackBatch:
         self._wanted = wanted
 
     def results(self) -> Results:
-        return self._runner.with_fallback(self._in_flight.results(), self._batch, self._wanted)
+        return self._runner.recompute(self._in_flight.results(), self._batch, self._wanted)
 
 
 def add_fallback(runner: Runner, fallback: FP32Fallback) -> Runner:

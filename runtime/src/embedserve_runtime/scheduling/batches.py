@@ -121,7 +121,7 @@ class Job:
                 return own
         self._queue_seconds += (outcome.started - self.admitted) * len(inputs)
         self._engine_seconds += outcome.seconds * len(inputs)
-        part = outcome.results.of(start, end, self.request.wanted)
+        part = outcome.results.slice(start, end, self.request.wanted)
         if self._is_too_large(part):
             return BatchTooLarge(
                 f"the results of this request take more than {self.request.max_bytes} bytes; send fewer inputs"
@@ -131,7 +131,7 @@ class Job:
         if self.remaining:
             return None
         count = len(self.request.sequences)
-        results = Results.placed(count, self._parts)
+        results = Results.gather(count, self._parts)
         return CompletedRequest(results, self._queue_seconds / count, self._engine_seconds / count)
 
     def _is_too_large(self, part: Results) -> bool:
@@ -245,7 +245,7 @@ def finish_batch(
             return statistics.measure(len(group), packed.tokens, lambda: engine.run(packed, wanted), clock())
 
         done, failed = isolate(batch.inputs, run, failure)
-        results = Results.placed(batch.inputs, done)
+        results = Results.gather(batch.inputs, done)
     return Outcome(results, failed, started, clock() - started, tuple(statistics.runs))
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from embedserve_runtime.engines.base import lengths_of
+from embedserve_runtime.engines.base import get_lengths
 from embedserve_runtime.engines.protocol import Engine
 from embedserve_runtime.errors import DeadlineExceeded, EmbedserveError, NotReady
 from embedserve_runtime.scheduling.batches import (
@@ -123,7 +123,7 @@ class Dispatcher:
         if self._closed:
             raise NotReady(self._closed)
         job = Job(next(self._numbers), request, settle, self._clock())
-        lengths = lengths_of(request.sequences)
+        lengths = get_lengths(request.sequences)
         with self._lock:
             self._policy.admit(job.number, lengths, deadline)
             self._jobs[job.number] = job

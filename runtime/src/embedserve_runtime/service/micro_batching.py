@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray, Tokens, lengths_of
+from embedserve_runtime.engines.base import FloatArray, Tokens, get_lengths
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmbedserveError, NotFinite
 from embedserve_runtime.model.card import ModelCard
@@ -256,4 +256,4 @@ def _compute_usage(request: PendingRequest, now: float) -> Usage:
         completed.queue_seconds,
         completed.engine_seconds,
     )
-    return Usage(lengths_of(request.sequences), request.characters, timings)
+    return Usage(get_lengths(request.sequences), request.characters, timings)

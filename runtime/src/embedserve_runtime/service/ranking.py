@@ -9,7 +9,7 @@ import numpy as np
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput, NotFinite
-from embedserve_runtime.heads.similarity import max_sim_scores
+from embedserve_runtime.heads.similarity import compute_max_sim_scores
 from embedserve_runtime.service.concurrency import MAX_INLINE_PRODUCTS, merge_usage, run_concurrently
 from embedserve_runtime.service.service import EmbeddingService
 from embedserve_runtime.service.types import EmbedQuery, Pair, Role, ScoreQuery, ScoreResult
@@ -68,6 +68,6 @@ def _embed_query(texts: Sequence[str], role: Role, query: ScoreQuery) -> EmbedQu
 
 
 def _compute_scores(vector_pairs: Sequence[tuple[FloatArray, FloatArray]], *, raw: bool) -> FloatArray:
-    sums = [max_sim_scores(query_vectors, [vectors])[0] for query_vectors, vectors in vector_pairs]
+    sums = [compute_max_sim_scores(query_vectors, [vectors])[0] for query_vectors, vectors in vector_pairs]
     counts = [1 if raw else max(1, len(query_vectors)) for query_vectors, _ in vector_pairs]
     return np.asarray(np.array(sums) / np.array(counts), dtype=np.float32)

@@ -12,7 +12,7 @@ import numpy as np
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput, InvalidInput, NotFinite, WrongModelKind
-from embedserve_runtime.heads.similarity import max_sim_scores, sparse_dot_products
+from embedserve_runtime.heads.similarity import compute_max_sim_scores, compute_sparse_dot_products
 from embedserve_runtime.service.concurrency import MAX_INLINE_PRODUCTS, merge_usage, run_concurrently
 from embedserve_runtime.service.service import EmbeddingService
 from embedserve_runtime.service.types import (
@@ -194,9 +194,9 @@ def _compute_measures(
     if Measure.DENSE in measures:
         scores[Measure.DENSE] = documents.dense @ query.dense[0]
     if Measure.SPARSE in measures:
-        scores[Measure.SPARSE] = sparse_dot_products(query.sparse[0], documents.sparse)
+        scores[Measure.SPARSE] = compute_sparse_dot_products(query.sparse[0], documents.sparse)
     if Measure.MULTI_VECTOR in measures:
         (vectors,) = query.multi_vectors
-        sums = max_sim_scores(vectors, documents.multi_vectors)
+        sums = compute_max_sim_scores(vectors, documents.multi_vectors)
         scores[Measure.MULTI_VECTOR] = np.asarray(sums / max(1, len(vectors)), dtype=np.float32)
     return scores

@@ -9,7 +9,7 @@ from functools import cache
 from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import EngineFacts, Int32Array, Tokens, lengths_of
+from embedserve_runtime.engines.base import EngineFacts, Int32Array, Tokens, get_lengths
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import (
     BatchTooLarge,
@@ -181,7 +181,7 @@ class EmbeddingService:
 
     def token_texts(self, ids: Int32Array) -> list[str]:
         """The vocabulary's own strings."""
-        return self._tokenizer.token_texts(ids)
+        return self._tokenizer.look_up_token_texts(ids)
 
     def check_count(self, count: int) -> None:
         """Refuse a request for the number of its inputs. Raises EmptyInput, BatchTooLarge."""
@@ -334,7 +334,7 @@ class EmbeddingService:
             queue=done.queue_seconds,
             engine=done.engine_seconds,
         )
-        return _RunResult(done.results, Usage(lengths_of(request.sequences), characters, timings))
+        return _RunResult(done.results, Usage(get_lengths(request.sequences), characters, timings))
 
     def _compute_deadline(self, started: float, seconds: float | None) -> float:
         return started + self.bound_seconds(seconds)

@@ -18,7 +18,7 @@ from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.results import Results
 from embedserve_runtime.frontends.overhead import measure_overhead
 from embedserve_runtime.loading.runners import load_runners
-from embedserve_runtime.parity.corpus import parity_texts
+from embedserve_runtime.parity.corpus import read_parity_texts
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.scheduling.calibration import Calibration, calibrate, measure_rate, warm_up
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
@@ -131,7 +131,7 @@ def _allocate_cores(
     tokens_rate = _measure_engine_rate(runners[0], tokenizer, calibration)
     workers, cpus = server.first_workers, usable_cpus()
     if server.http_workers == "auto":
-        around = measure_overhead(runners[0].card, tokenizer, parity_texts())
+        around = measure_overhead(runners[0].card, tokenizer, read_parity_texts())
         workers = front_ends(cpus, around=around, rate=tokens_rate * len(runners), threads=threads)
         measured = {
             "around_us_a_token": round(around * 1e6, 3),
@@ -173,7 +173,7 @@ def _log_split(split: CpuSplit) -> None:
 
 def _measure_tokenizing(tokenizer: TextTokenizer) -> float:
     """Measure the CPU seconds per token of tokenizing, over texts of many kinds that were not tokenized before."""
-    texts = parity_texts()
+    texts = read_parity_texts()
     started = time.process_time()
     tokens = sum(map(len, tokenizer.encode(texts, "", TruncationRules(truncate=True))))
     return (time.process_time() - started) / max(tokens, 1)

@@ -54,7 +54,7 @@ class ArchiveSource:
                 f"{', '.join(KINDS)}"
             )
 
-    def listing(self) -> Listing:
+    def list_files(self) -> Listing:
         return Listing(self._sha256, (RemoteFile(self.name, None, ExpectedHash("sha256", self._sha256)),))
 
     def request(self, file: RemoteFile) -> Request:
@@ -91,45 +91,49 @@ def unpack(archive: Path, folder: Path) -> list[str]:
     A single folder at the top of the archive is left out. Raises ModelInvalid for what cannot be read, links, paths
     that lead out of the folder and more than 10,000 files; VolumeFull where the content has no room.
     """
-    top = _top(archive)
+    top = _find_top_folder(archive)
     paths: list[str] = []
-    for member in _members(archive):
+    for member in _iterate_members(archive):
         path = member.path.removeprefix(f"{top}/") if top else member.path
         if len(paths) >= MAX_FILES:
             raise ModelInvalid(f"{archive.name} has more than {MAX_FILES} files")
         need_bytes(folder, member.size)
         target = folder / path
         make_folder(target.parent)
-        with _readable(archive), member.open() as content, target.open("wb") as file:
+        with _archive_errors(archive), member.open() as content, target.open("wb") as file:
             shutil.copyfileobj(content, file, 1 << 20)
         paths.append(path)
     return paths
 
 
-def _top(archive: Path) -> str | None:
+def _find_top_folder(archive: Path) -> str | None:
     """The folder that everything in the archive is in."""
-    tops = {member.path.partition("/")[0] if "/" in member.path else None for member in _members(archive)}
+    tops = {
+        member.path.partition("/")[0] if "/" in member.path else None for member in _iterate_members(archive)
+    }
     return tops.pop() if len(tops) == 1 else None
 
 
-def _members(archive: Path) -> Iterator[Member]:
+def _iterate_members(archive: Path) -> Iterator[Member]:
     """The regular files, in the archive's order."""
-    with _readable(archive):
-        yield from _zip_members(archive) if archive.name.endswith(".zip") else _tar_members(archive)
+    with _archive_errors(archive):
+        yield from (
+            _iterate_zip_members(archive) if archive.name.endswith(".zip") else _iterate_tar_members(archive)
+        )
 
 
-def _tar_members(archive: Path) -> Iterator[Member]:
-    with _tar(archive) as tar:
+def _iterate_tar_members(archive: Path) -> Iterator[Member]:
+    with _open_tar(archive) as tar:
         for entry in tar:
             if entry.isdir():
                 continue
             path = _check_path(archive, entry.name)
             if not entry.isreg():
                 raise ModelInvalid(f"{archive.name}: {path} is a link or a device; pack the files themselves")
-            yield Member(path, entry.size, partial(_content, tar, entry))
+            yield Member(path, entry.size, partial(_open_content, tar, entry))
 
 
-def _zip_members(archive: Path) -> Iterator[Member]:
+def _iterate_zip_members(archive: Path) -> Iterator[Member]:
     with zipfile.ZipFile(archive) as content:
         for entry in content.infolist():
             if entry.is_dir():
@@ -141,7 +145,7 @@ def _zip_members(archive: Path) -> Iterator[Member]:
 
 
 @contextmanager
-def _tar(archive: Path) -> Iterator[tarfile.TarFile]:
+def _open_tar(archive: Path) -> Iterator[tarfile.TarFile]:
     if not archive.name.endswith(".zst"):
         with tarfile.open(archive, "r:*") as tar:
             yield tar
@@ -150,7 +154,7 @@ def _tar(archive: Path) -> Iterator[tarfile.TarFile]:
         yield tar
 
 
-def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
+def _open_content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
     content = tar.extractfile(entry)
     if content is None:
         raise ModelInvalid(f"{entry.name} is not a regular file")
@@ -165,7 +169,7 @@ def _check_path(archive: Path, path: str) -> str:
 
 
 @contextmanager
-def _readable(archive: Path) -> Iterator[None]:
+def _archive_errors(archive: Path) -> Iterator[None]:
     try:
         yield
     except _UNREADABLE as error:

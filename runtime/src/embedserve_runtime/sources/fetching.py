@@ -23,25 +23,25 @@ from embedserve_runtime.model.exports import ADVICE, can_export
 from embedserve_runtime.model.folder import read_folder
 from embedserve_runtime.sources.archive import ArchiveSource, unpack
 from embedserve_runtime.sources.host_limits import HostLimiters, RetryPolicy
-from embedserve_runtime.sources.hub import HubSource, too_many_requests
+from embedserve_runtime.sources.hub import HubSource, find_rate_limit_headers
 from embedserve_runtime.sources.progress import Progress
 from embedserve_runtime.sources.remote import Listing, RemoteFile, Source
 from embedserve_runtime.sources.segments import FetchPlan
 from embedserve_runtime.sources.selection import (
-    description_files,
-    external_files,
     is_safe,
-    weight_files,
+    list_external_files,
+    select_description_files,
+    select_weight_files,
 )
 from embedserve_runtime.sources.transfer import Transfer
 from embedserve_runtime.store import FetchedFile, Name, Reference, Store, StoredFile
-from embedserve_runtime.store.manifest import file_sha256
+from embedserve_runtime.store.manifest import hash_file
 from embedserve_runtime.store.staging import (
     Staging,
-    earlier_writer,
-    live_writer,
+    find_earlier_writer,
+    find_live_writer,
     need_writable,
-    staged,
+    open_staging,
     sweep,
     wait_for,
 )
@@ -74,10 +74,10 @@ def fetch_into(
     LOGGER.info("fetching model", extra={"source": settings.source, "revision": listing.commit})
     key = Name(source=name.source, revision=listing.commit, variant=name.variant).key[:24]
     while True:
-        other = live_writer(store.root, key)
+        other = find_live_writer(store.root, key)
         if other is None:
             try:
-                with volume_errors(store.root), staged(store.root, key) as staging:
+                with volume_errors(store.root), open_staging(store.root, key) as staging:
                     _yield_to_earlier(store, staging)
                     # Another one may have brought it between our first look and now.
                     known = store.find(name)
@@ -104,7 +104,7 @@ class _EarlierWriter(Exception):
 
 
 def _yield_to_earlier(store: Store, staging: Staging) -> None:
-    earlier = earlier_writer(store.root, staging)
+    earlier = find_earlier_writer(store.root, staging)
     if earlier is not None:
         raise _EarlierWriter(earlier)
 
@@ -127,16 +127,16 @@ def _list_source(source: Source, retry_policy: RetryPolicy) -> Listing:
     while True:
         try:
             with limiters.request_slot(HUB, stopped):
-                listing = source.listing()
+                listing = source.list_files()
         except SourceUnavailable as error:
-            headers = too_many_requests(error.__cause__)
+            headers = find_rate_limit_headers(error.__cause__)
             if headers is not None:
                 limiters.record_refusal(HUB, headers)
                 continue
             failures += 1
             if failures >= retry_policy.max_listing_attempts:
                 raise
-            stopped.wait(retry_policy.pause_s(failures))
+            stopped.wait(retry_policy.compute_pause_s(failures))
         else:
             break
     unsafe = next((file.path for file in listing.files if not is_safe(file.path)), None)
@@ -175,16 +175,18 @@ class _Fetcher:
         """The small files, and then of the weights what they show to be run."""
         files = {file.path: file for file in self.listing.files}
         names = list(files)
-        arrived = self._fetch_files(transfer, [files[name] for name in description_files(names)])
+        arrived = self._fetch_files(transfer, [files[name] for name in select_description_files(names)])
         view = self._build_view(arrived)
         graph = self._choose_graph(view, names)
         if graph is None:
             wanted = [
-                name for name in weight_files(names) if name not in {one.stored.path for one in arrived}
+                name
+                for name in select_weight_files(names)
+                if name not in {one.stored.path for one in arrived}
             ]
             return arrived + self._fetch_files(transfer, [files[name] for name in wanted])
         arrived += self._fetch_files(transfer, [files[graph]])
-        external = external_files(self._build_view(arrived), graph)
+        external = list_external_files(self._build_view(arrived), graph)
         missing = [name for name in external if name not in files]
         if missing:
             raise ModelFileMissing(
@@ -199,8 +201,13 @@ class _Fetcher:
         make_folder(folder)
         names = unpack(archive.file, folder)
         graph = self._choose_graph(folder, names)
-        weights = weight_files(names) if graph is None else [graph, *external_files(folder, graph)]
-        return [_describe_file(folder, name) for name in dict.fromkeys([*description_files(names), *weights])]
+        weights = (
+            select_weight_files(names) if graph is None else [graph, *list_external_files(folder, graph)]
+        )
+        return [
+            _describe_file(folder, name)
+            for name in dict.fromkeys([*select_description_files(names), *weights])
+        ]
 
     def _choose_graph(self, folder: Path, names: Sequence[str]) -> str | None:
         try:
@@ -227,7 +234,7 @@ class _Fetcher:
         return [*here.values(), *(transfer.fetch(partials) if partials else [])]
 
     def _find_stored(self, file: RemoteFile) -> FetchedFile | None:
-        blob = self.store.blob(file.sha256, file.size) if file.sha256 is not None else None
+        blob = self.store.find_blob(file.sha256, file.size) if file.sha256 is not None else None
         if blob is None or file.sha256 is None:
             return None
         size = blob.stat().st_size
@@ -249,4 +256,4 @@ class _Fetcher:
 
 def _describe_file(folder: Path, name: str) -> FetchedFile:
     path = folder / name
-    return FetchedFile(StoredFile(path=name, size=path.stat().st_size, sha256=file_sha256(path)), path)
+    return FetchedFile(StoredFile(path=name, size=path.stat().st_size, sha256=hash_file(path)), path)

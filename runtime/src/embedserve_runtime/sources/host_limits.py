@@ -40,7 +40,7 @@ class RetryPolicy:
     connect_s: float = 10.0
     read_s: float = 30.0
 
-    def pause_s(self, failures: int) -> float:
+    def compute_pause_s(self, failures: int) -> float:
         """Return the pause before the next attempt, with jitter, so that many clients do not come back together."""
         pause: float = min(self.first_pause_s * 2.0 ** (failures - 1), self.max_pause_s)
         return pause * random.uniform(0.5, 1.0)
@@ -73,7 +73,7 @@ class HostLimiters:
     @contextmanager
     def request_slot(self, host: str, stopped: threading.Event) -> Iterator[None]:
         """Hold a slot while a request runs; waits until there is one. With `stopped` set it does not wait."""
-        limiter = self._limiter_of(host)
+        limiter = self._get_limiter(host)
         with limiter.changed:
             while not stopped.is_set():
                 pause = limiter.closed_until - self._clock()
@@ -90,15 +90,15 @@ class HostLimiters:
 
     def record_answer(self, host: str) -> None:
         """Allow one more request at once, up to the bound, since the host answers."""
-        limiter = self._limiter_of(host)
+        limiter = self._get_limiter(host)
         with limiter.changed:
             limiter.limit = min(limiter.limit + 1, self._max_requests)
             limiter.changed.notify_all()
 
     def record_refusal(self, host: str, headers: Mapping[str, str]) -> None:
         """Leave the host alone for as long as it asks. Raises SourceUnavailable when that has been too long in all."""
-        limiter = self._limiter_of(host)
-        asked = retry_after_s(headers)
+        limiter = self._get_limiter(host)
+        asked = parse_retry_after_s(headers)
         wanted = (
             self.retry_policy.default_wait_s if asked is None else max(asked, self.retry_policy.first_pause_s)
         )
@@ -118,12 +118,12 @@ class HostLimiters:
                 f"more, after {max(0.0, waited - pause):.0f} s of waiting; try again later, or set a token"
             )
 
-    def _limiter_of(self, host: str) -> _HostLimiter:
+    def _get_limiter(self, host: str) -> _HostLimiter:
         with self._lock:
             return self._limiters.setdefault(host, _HostLimiter(limit=self._max_requests))
 
 
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
+def parse_retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Seconds to wait by `Retry-After` (a number or a date), else by the rate-limit headers of the Hub."""
     lowered = {name.lower(): value for name, value in headers.items()}
     value = lowered.get("retry-after", "").strip()

@@ -42,13 +42,13 @@ LICENCE_TAG = "license:"
 
 
 class HubSource:
-    """One repository at one revision. After `listing` files are read at the commit that it found."""
+    """One repository at one revision. After `list_files` files are read at the commit that it found."""
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
         self._commit = settings.commit or settings.revision
 
-    def listing(self) -> Listing:
+    def list_files(self) -> Listing:
         """List the files of the repository.
 
         Raises ModelNotFound, RevisionNotFound, ModelAccessDenied, SourceUnavailable or CertificateUntrusted.
@@ -60,8 +60,8 @@ class HubSource:
         self._commit = info.sha or self._commit
         return Listing(
             commit=self._commit,
-            files=tuple(_file(sibling) for sibling in info.siblings or []),
-            licence=_licence(info),
+            files=tuple(_describe_file(sibling) for sibling in info.siblings or []),
+            licence=_read_licence(info),
         )
 
     def request(self, file: RemoteFile) -> Request:
@@ -73,7 +73,7 @@ class HubSource:
         name = self._settings.source
         code = headers.get("x-error-code")
         if code == "GatedRepo" or status in (401, 403):
-            return gated(self._settings) if code == "GatedRepo" else _access_error(name, status)
+            return gated_error(self._settings) if code == "GatedRepo" else _access_error(name, status)
         if code == "RevisionNotFound":
             return RevisionNotFound(f"repository {name} has no commit {self._commit} any more")
         if status in (404, 410):
@@ -92,14 +92,14 @@ class HubSource:
         return token.get_secret_value() if token is not None else None
 
 
-def too_many_requests(error: BaseException | None) -> Mapping[str, str] | None:
+def find_rate_limit_headers(error: BaseException | None) -> Mapping[str, str] | None:
     """Headers of an answer 429 that an error was made of."""
     if isinstance(error, HfHubHTTPError) and error.response.status_code == 429:
         return error.response.headers
     return None
 
 
-def gated(settings: ModelSettings) -> ModelAccessDenied:
+def gated_error(settings: ModelSettings) -> ModelAccessDenied:
     hint = "the token given has no access to it" if settings.token else "no token is given"
     return ModelAccessDenied(
         f"repository {settings.source} is gated and {hint}: accept its terms on the hub and set a token that may read "
@@ -111,7 +111,7 @@ def _access_error(name: str, status: int) -> ModelAccessDenied:
     return ModelAccessDenied(f"the hub refuses repository {name} (HTTP {status}): check the token")
 
 
-def _file(sibling: RepoSibling) -> RemoteFile:
+def _describe_file(sibling: RepoSibling) -> RemoteFile:
     """Large files have a SHA-256, the others git's name of their content; a mirror may tell neither."""
     if sibling.lfs is not None:
         return RemoteFile(sibling.rfilename, sibling.lfs.size, ExpectedHash("sha256", sibling.lfs.sha256))
@@ -119,7 +119,7 @@ def _file(sibling: RepoSibling) -> RemoteFile:
     return RemoteFile(sibling.rfilename, sibling.size, check)
 
 
-def _licence(info: ModelInfo) -> str | None:
+def _read_licence(info: ModelInfo) -> str | None:
     tags = (tag for tag in info.tags or [] if tag.startswith(LICENCE_TAG))
     return next((tag.removeprefix(LICENCE_TAG) for tag in tags), None)
 
@@ -131,7 +131,7 @@ def _hub_errors(settings: ModelSettings) -> Iterator[None]:
     try:
         yield
     except GatedRepoError as error:
-        raise gated(settings) from error
+        raise gated_error(settings) from error
     except RevisionNotFoundError as error:
         raise RevisionNotFound(f"repository {name} has no revision {settings.revision!r}") from error
     except RepositoryNotFoundError as error:

@@ -75,12 +75,12 @@ def name_of(settings: ModelSettings) -> Name:
 def _open_folder(
     settings: ModelSettings, progress: Progress | None, retry_policy: RetryPolicy | None
 ) -> LocatedModel:
-    local = _local(settings.source)
+    local = _find_local_model(settings.source)
     if local is not None:
         return local
     store, name = Store(settings.store), name_of(settings)
     with volume_errors(store.root):
-        damage = store.damage(name)
+        damage = store.find_damage(name)
         reference = store.find(name)
     if reference is None:
         if settings.is_offline:
@@ -90,9 +90,9 @@ def _open_folder(
             )
         LOGGER.info("not in the store", extra={"source": settings.source, "problem": damage})
         reference = _fetch_folder(store, name, settings, progress, retry_policy)
-    manifest = store.manifest(reference.digest)
+    manifest = store.read_manifest(reference.digest)
     return LocatedModel(
-        folder=store.folder(reference.digest),
+        folder=store.get_folder(reference.digest),
         revision=reference.commit,
         digest=reference.digest,
         size=manifest.size,
@@ -115,7 +115,7 @@ def _fetch_folder(
     return fetch_into(store, name, settings, progress or Progress(), retry_policy or RetryPolicy())
 
 
-def _local(source: str) -> LocatedModel | None:
+def _find_local_model(source: str) -> LocatedModel | None:
     if source.startswith(REMOTE):
         return None
     folder = Path(source).expanduser()

@@ -69,7 +69,7 @@ class PartialFile:
         self._since_note = 0
         make_folder(self.path.parent)
         make_folder(self._note.parent)
-        self.segments = self._read_note() or _segments(file.size)
+        self.segments = self._read_note() or _split_into_segments(file.size)
         self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         self._hashed = 0
         self._flushed = 0
@@ -107,7 +107,7 @@ class PartialFile:
             if self.size is None:
                 self.size = size
                 first = self.segments[0]
-                self.segments = [first, *_segments(size)[1:]]
+                self.segments = [first, *_split_into_segments(size)[1:]]
                 first.end = min(SEGMENT, size)
 
     def make_whole(self, segment: FileSegment, size: int | None) -> None:
@@ -162,8 +162,8 @@ class PartialFile:
             and self.file.expected_hash is not None
             and self.file.expected_hash.kind != "sha256"
         ):
-            self._other = _hasher(self.file.expected_hash.kind, self.size)
-        until = self._without_gap()
+            self._other = _build_hasher(self.file.expected_hash.kind, self.size)
+        until = self._count_without_gap()
         while self._hashed < until:
             content = os.pread(self._handle, min(CHUNK, until - self._hashed), self._hashed)
             if not content:
@@ -180,7 +180,7 @@ class PartialFile:
             if self._handle >= 0:
                 os.fdatasync(self._handle)
 
-    def mismatch(self) -> str | None:
+    def find_mismatch(self) -> str | None:
         """Return the hash of the complete file if it is not the expected one."""
         expected = self.file.expected_hash
         found = (self._sha256 if self._other is None else self._other).hexdigest()
@@ -199,7 +199,7 @@ class PartialFile:
             os.ftruncate(self._handle, 0)
             self.attempts += 1
             self.resolved = None
-            self.segments = _segments(self.size)
+            self.segments = _split_into_segments(self.size)
             self._start_hash()
 
     def leave(self) -> None:
@@ -224,7 +224,7 @@ class PartialFile:
         self._sha256 = hashlib.sha256()
         self._other = None
 
-    def _without_gap(self) -> int:
+    def _count_without_gap(self) -> int:
         with self._lock:
             for segment in self.segments:
                 if not segment.is_done:
@@ -236,7 +236,7 @@ class PartialFile:
         try:
             note = json.loads(self._note.read_bytes())
             length = self.path.stat().st_size
-            segments = _segments(int(note["size"]))
+            segments = _split_into_segments(int(note["size"]))
             for segment, done in zip(segments, note["done"], strict=True):
                 segment.done = int(done)
         except (OSError, ValueError, KeyError, TypeError):
@@ -249,13 +249,13 @@ class PartialFile:
         return segments
 
 
-def _segments(size: int | None) -> list[FileSegment]:
+def _split_into_segments(size: int | None) -> list[FileSegment]:
     if size is None:
         return [FileSegment(0, None)]
     return [FileSegment(start, min(start + SEGMENT, size)) for start in range(0, max(size, 1), SEGMENT)]
 
 
-def _hasher(kind: str, size: int) -> Hash:
+def _build_hasher(kind: str, size: int) -> Hash:
     if kind == "md5":
         return hashlib.md5(usedforsecurity=False)
     digest = hashlib.sha1(usedforsecurity=False)

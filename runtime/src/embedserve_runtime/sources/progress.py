@@ -31,7 +31,7 @@ class ProgressState:
     def as_json(self) -> dict[str, object]:
         """Return the state in the spelling of the resource's status: bytesDone, bytesTotal, bytesPerSecond,
         secondsRemaining."""
-        return {_camel(name): value for name, value in asdict(self).items()}
+        return {_to_camel_case(name): value for name, value in asdict(self).items()}
 
 
 class Progress:
@@ -49,7 +49,7 @@ class Progress:
     def enter(self, phase: str) -> None:
         with self._lock:
             self._phase = phase
-        LOGGER.info(phase, extra={"progress": self.state().as_json()})
+        LOGGER.info(phase, extra={"progress": self.get_state().as_json()})
 
     def add_expected(self, count: int) -> None:
         """Count bytes that belong to the model."""
@@ -67,7 +67,7 @@ class Progress:
             self._done += count
             self._arrived += count
 
-    def state(self) -> ProgressState:
+    def get_state(self) -> ProgressState:
         now = self._clock()
         with self._lock:
             if now > self._samples[-1][0]:
@@ -86,12 +86,12 @@ class Progress:
         """Write a line to the log that often, with the state in its field `progress`."""
         ended = threading.Event()
 
-        def tell() -> None:
+        def log_state() -> None:
             while not ended.wait(every_s):
-                state = self.state()
+                state = self.get_state()
                 LOGGER.info(state.phase, extra={"progress": state.as_json()})
 
-        teller = threading.Thread(target=tell, name="fetch-progress", daemon=True)
+        teller = threading.Thread(target=log_state, name="fetch-progress", daemon=True)
         teller.start()
         try:
             yield
@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         known = self.path == "/progress"
-        body = json.dumps(self.server.progress.state().as_json()).encode() if known else b""
+        body = json.dumps(self.server.progress.get_state().as_json()).encode() if known else b""
         self.send_response(200 if known else 404)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -149,6 +149,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Probes are not worth a line."""
 
 
-def _camel(name: str) -> str:
+def _to_camel_case(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(word.title() for word in others)

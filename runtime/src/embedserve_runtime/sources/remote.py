@@ -65,7 +65,7 @@ class Request:
 class Source(Protocol):
     """A place where files are listed and read."""
 
-    def listing(self) -> Listing:
+    def list_files(self) -> Listing:
         """List the files of the source. Raises ModelError, SourceUnavailable or CertificateUntrusted."""
 
     def request(self, file: RemoteFile) -> Request:
@@ -83,19 +83,19 @@ def connection_error(name: str, error: BaseException) -> EmbedserveError:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(cause):
-            return untrusted(name, str(error))
+            return untrusted_error(name, str(error))
         cause = cause.__cause__ or cause.__context__
     return SourceUnavailable(f"{name} cannot be reached: {str(error) or type(error).__name__}")
 
 
-def untrusted(name: str, said: str) -> CertificateUntrusted:
+def untrusted_error(name: str, said: str) -> CertificateUntrusted:
     return CertificateUntrusted(
         f"{name} has a certificate that is not trusted here ({said}): set SSL_CERT_FILE to a file with the "
         "certificates of its authority"
     )
 
 
-def http_client(connect_s: float, read_s: float, connections: int) -> httpx2.Client:
+def build_http_client(connect_s: float, read_s: float, connections: int) -> httpx2.Client:
     """Proxies and SSL_CERT_FILE are taken from the environment; content comes as it is stored."""
     # Neither httpx2 nor its transport hands the size on; a larger one does no other connection of the process harm.
     httpcore2.HTTP11Connection.READ_NUM_BYTES = READ_BYTES

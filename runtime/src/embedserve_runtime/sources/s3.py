@@ -23,7 +23,7 @@ from embedserve_runtime.errors import (
     ModelNotFound,
     SourceUnavailable,
 )
-from embedserve_runtime.sources.remote import ExpectedHash, Listing, RemoteFile, Request, untrusted
+from embedserve_runtime.sources.remote import ExpectedHash, Listing, RemoteFile, Request, untrusted_error
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config
@@ -53,17 +53,17 @@ class S3Source:
         self._store = S3Store(
             url.netloc,
             prefix=self._prefix or None,
-            config=_s3_config(settings),
-            client_options=_client_options(settings),
+            config=_build_s3_config(settings),
+            client_options=_build_client_options(settings),
             retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=60)},
         )
 
-    def listing(self) -> Listing:
+    def list_files(self) -> Listing:
         """List the objects. Raises ModelNotFound, ModelAccessDenied, SourceUnavailable or CertificateUntrusted."""
         files = []
         try:
             for page in obstore.list(self._store):
-                files += [_file(entry["path"], entry["size"], entry["e_tag"]) for entry in page]
+                files += [_describe_file(entry["path"], entry["size"], entry["e_tag"]) for entry in page]
                 if len(files) > MAX_OBJECTS:
                     raise ModelNotFound(
                         f"{self._name} has more than {MAX_OBJECTS} objects: name the prefix of one model"
@@ -106,7 +106,7 @@ class S3Source:
         """The server's own code decides where it gives one; servers differ in their statuses."""
         said = str(error)
         code, status = _CODE.search(said), _STATUS.search(said)
-        words = f"{code[1]}: {code[2]}" if code is not None else _first_line(said)
+        words = f"{code[1]}: {code[2]}" if code is not None else _take_first_line(said)
         denied = isinstance(error, PermissionDeniedError | UnauthenticatedError) or (
             status and status[1] in _DENIED
         )
@@ -118,24 +118,24 @@ class S3Source:
         if code is not None and code[1] == "NoSuchBucket":
             return ModelNotFound(f"{self._name}: {words}")
         if "invalid peer certificate" in said:
-            return untrusted(self._name, _first_line(said))
+            return untrusted_error(self._name, _take_first_line(said))
         return SourceUnavailable(f"{self._name} cannot be listed: {words}")
 
 
-def _file(path: str, size: int, etag: str | None) -> RemoteFile:
+def _describe_file(path: str, size: int, etag: str | None) -> RemoteFile:
     """The ETag of what was sent in one part is its MD5."""
     bare = (etag or "").strip('"')
     return RemoteFile(path, size, ExpectedHash("md5", bare) if _MD5.fullmatch(bare) else None, etag)
 
 
-def _s3_config(settings: ModelSettings) -> S3Config:
+def _build_s3_config(settings: ModelSettings) -> S3Config:
     config = cast("S3Config", s3_credentials())
     if settings.s3_endpoint:
         config["endpoint"] = settings.s3_endpoint
     return config
 
 
-def _client_options(settings: ModelSettings) -> ClientConfig:
+def _build_client_options(settings: ModelSettings) -> ClientConfig:
     options: ClientConfig = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(seconds=60)}
     if (settings.s3_url or "").startswith("http://"):
         options["allow_http"] = True
@@ -144,5 +144,5 @@ def _client_options(settings: ModelSettings) -> ClientConfig:
     return options
 
 
-def _first_line(said: str) -> str:
+def _take_first_line(said: str) -> str:
     return next((line.strip() for line in said.splitlines() if line.strip()), "no reason is given")

@@ -28,10 +28,10 @@ class CancellationToken(Protocol):
 class ProgressCallbacks(Protocol):
     """Is told about the progress of a file."""
 
-    def ranges_supported(self, partial: PartialFile, first: FileSegment) -> None:
+    def on_ranges_supported(self, partial: PartialFile, first: FileSegment) -> None:
         """The source answers ranges of this file, so that its other segments can be requested too."""
 
-    def bytes_written(self, partial: PartialFile) -> None:
+    def on_bytes_written(self, partial: PartialFile) -> None:
         """More of the file can be hashed."""
 
 
@@ -103,7 +103,7 @@ class SegmentDownloader:
                 failures += 1
             if failures >= self._retry_policy.max_attempts:
                 raise problem
-            self.stopped.wait(self._retry_policy.pause_s(max(failures, 1)))
+            self.stopped.wait(self._retry_policy.compute_pause_s(max(failures, 1)))
 
     def _request(self, partial: PartialFile, segment: FileSegment, callbacks: ProgressCallbacks) -> None:
         request = self._plan.source.request(partial.file)
@@ -133,7 +133,7 @@ class SegmentDownloader:
         if status in (200, 206):
             self._limiters.record_answer(host)
             partial.is_checked = self._plan.source.vouches(headers)
-        elif status == 416 and _total(headers) == 0:
+        elif status == 416 and _parse_total_bytes(headers) == 0:
             pass  # an empty file has no part
         elif status == 429 or (status == 503 and "retry-after" in headers):
             self._limiters.record_refusal(host, headers)
@@ -157,12 +157,12 @@ class SegmentDownloader:
         if response.status_code == 416:
             partial.make_whole(segment, 0)
         elif response.status_code == 206:
-            total = _total(response.headers)
+            total = _parse_total_bytes(response.headers)
             if total is not None and partial.size not in (None, total):
                 raise self._plan.source.explain(412, response.headers, partial.file)
             if total is not None:
                 partial.learn_size(total)
-            callbacks.ranges_supported(partial, segment)
+            callbacks.on_ranges_supported(partial, segment)
         elif segment.position > 0 or segment.end != partial.size or not had_size:
             length = response.headers.get("content-length")
             self._progress.add_existing(-partial.done)
@@ -176,7 +176,7 @@ class SegmentDownloader:
         if not segment.is_done:
             raise _RetryableResponse("the connection was cut")
         partial.take_note()
-        callbacks.bytes_written(partial)
+        callbacks.on_bytes_written(partial)
 
     def _write_content(
         self,
@@ -195,12 +195,12 @@ class SegmentDownloader:
             since_hash += len(content)
             if since_hash >= HASH_EVERY:
                 since_hash = 0
-                callbacks.bytes_written(partial)
+                callbacks.on_bytes_written(partial)
             if self.stopped.is_set():
                 return
 
 
-def _total(headers: Mapping[str, str]) -> int | None:
+def _parse_total_bytes(headers: Mapping[str, str]) -> int | None:
     """Return the size of the whole file, from the header of an answer with a part of it."""
     total = headers.get("content-range", "").rpartition("/")[2]
     return int(total) if total.isdigit() else None

@@ -30,7 +30,7 @@ def is_safe(path: str) -> bool:
     )
 
 
-def description_files(names: Iterable[str]) -> list[str]:
+def select_description_files(names: Iterable[str]) -> list[str]:
     """What says how a model is run, and weights that belong to modules of their own."""
     return [
         name
@@ -40,20 +40,22 @@ def description_files(names: Iterable[str]) -> list[str]:
     ]
 
 
-def weight_files(names: Sequence[str]) -> list[str]:
+def select_weight_files(names: Sequence[str]) -> list[str]:
     """Safetensors, and pickles that none stands in for.
 
     Raises ModelFileMissing where pickles are needed and cannot be read.
     """
-    return [name for name in names if any(fnmatch(name, pattern) for pattern in WEIGHTS)] + _pickles(names)
+    return [name for name in names if any(fnmatch(name, pattern) for pattern in WEIGHTS)] + _select_pickles(
+        names
+    )
 
 
-def external_files(folder: Path, graph: str) -> list[str]:
+def list_external_files(folder: Path, graph: str) -> list[str]:
     """Files that hold weights of an ONNX file, by their paths in the source. Raises ModelInvalid."""
     return [str(PurePosixPath(graph).parent / name) for name in read_declaration(folder / graph).external]
 
 
-def _pickles(names: Sequence[str]) -> list[str]:
+def _select_pickles(names: Sequence[str]) -> list[str]:
     folders = {PurePosixPath(name).parent for name in names if name.endswith(".safetensors")}
     needed = [
         name

@@ -12,7 +12,7 @@ from embedserve_runtime.errors import HashMismatch
 from embedserve_runtime.sources.host_limits import RetryPolicy
 from embedserve_runtime.sources.partial import FileSegment, PartialFile
 from embedserve_runtime.sources.progress import Progress
-from embedserve_runtime.sources.remote import RemoteFile, http_client
+from embedserve_runtime.sources.remote import RemoteFile, build_http_client
 from embedserve_runtime.sources.segments import FetchPlan, SegmentDownloader
 from embedserve_runtime.store import FetchedFile
 
@@ -27,7 +27,7 @@ class Transfer:
     def __init__(self, plan: FetchPlan, progress: Progress, retry_policy: RetryPolicy) -> None:
         self._plan = plan
         self._progress = progress
-        self._client = http_client(retry_policy.connect_s, retry_policy.read_s, CONNECTIONS)
+        self._client = build_http_client(retry_policy.connect_s, retry_policy.read_s, CONNECTIONS)
         self._downloader = SegmentDownloader(plan, progress, retry_policy, self._client, CONNECTIONS)
 
     def __enter__(self) -> Transfer:
@@ -122,7 +122,7 @@ class _ParallelDownload:
             self._changed.notify_all()
         self._to_hash.put(partial)
 
-    def ranges_supported(self, partial: PartialFile, first: FileSegment) -> None:
+    def on_ranges_supported(self, partial: PartialFile, first: FileSegment) -> None:
         with self._changed:
             if id(partial) in self._started:
                 return
@@ -130,7 +130,7 @@ class _ParallelDownload:
             self._waiting.extend((partial, each) for each in partial.unfinished if each is not first)
             self._changed.notify_all()
 
-    def bytes_written(self, partial: PartialFile) -> None:
+    def on_bytes_written(self, partial: PartialFile) -> None:
         self._to_hash.put(partial)
 
     def _guard(self, work: Callable[[], None]) -> None:
@@ -162,7 +162,7 @@ class _ParallelDownload:
                 self._to_flush.put(partial)
             if not partial.is_hashed:
                 continue
-            if (found := partial.mismatch()) is not None:
+            if (found := partial.find_mismatch()) is not None:
                 self._restart(partial, found)
                 continue
             finished.add(id(partial))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedserve_runtime.store.garbage_collector import KINDS
-from embedserve_runtime.store.manifest import damaged_by_hash, file_sha256, read_manifest
+from embedserve_runtime.store.manifest import find_damage_by_hash, hash_file, read_manifest
 from embedserve_runtime.store.publishing import withdraw
-from embedserve_runtime.store.staging import FILES, staged
+from embedserve_runtime.store.staging import FILES, open_staging
 from embedserve_runtime.store.volume import volume_errors
 
 
@@ -28,18 +28,18 @@ def find_damage(root: Path) -> Iterator[Damage]:
             for folder in sorted((root / kind).glob("*")):
                 manifest = read_manifest(folder)
                 files = folder / FILES if kind == "models" else folder
-                problem = "no manifest" if manifest is None else damaged_by_hash(files, manifest)
+                problem = "no manifest" if manifest is None else find_damage_by_hash(files, manifest)
                 if problem is not None:
                     yield Damage(f"{kind}/{folder.name}", problem)
         for blob in sorted((root / "blobs").glob("*")):
-            found = file_sha256(blob)
+            found = hash_file(blob)
             if found != blob.name:
                 yield Damage(f"blobs/{blob.name}", f"its SHA-256 is {found}")
 
 
 def remove_damaged(root: Path, damages: list[Damage]) -> None:
     """Take damaged folders and files away, so that the next fetch brings them. Raises VolumeError."""
-    with volume_errors(root), staged(root, "verify") as staging:
+    with volume_errors(root), open_staging(root, "verify") as staging:
         for damage in damages:
             path = root / damage.path
             if path.is_dir():

@@ -17,7 +17,7 @@ from embedserve_runtime.store.manifest import (
     read_reference,
 )
 from embedserve_runtime.store.publishing import Kind, withdraw
-from embedserve_runtime.store.staging import staged, sweep
+from embedserve_runtime.store.staging import open_staging, sweep
 from embedserve_runtime.store.volume import volume_errors
 
 KINDS: tuple[Kind, ...] = ("models", "artifacts")
@@ -91,7 +91,7 @@ def find_garbage(contents: StoreContents, policy: RetentionPolicy) -> Garbage:
     go by their age alone: who wants them again compiles them again.
     """
     recent = policy.younger_than_s
-    named = {_bare(name) for name in policy.names}
+    named = {_strip_algorithm(name) for name in policy.names}
     wanted = [
         pointer
         for pointer in contents.pointers
@@ -127,7 +127,7 @@ def list_contents(root: Path, now: float) -> StoreContents:
             for path, state in _list_folder(root / "refs")
             if (reference := read_reference(path)) is not None
         )
-        folders = tuple(_folders(root, now))
+        folders = tuple(_iterate_folders(root, now))
         blobs = tuple(
             Blob(path.name, state.st_size, now - state.st_mtime)
             for path, state in _list_folder(root / "blobs")
@@ -137,7 +137,7 @@ def list_contents(root: Path, now: float) -> StoreContents:
 
 def remove_garbage(root: Path, garbage: Garbage, abandoned_after_s: float) -> None:
     """Remove garbage, and what dead writers left that long ago. Raises VolumeError."""
-    with volume_errors(root), staged(root, "gc") as staging:
+    with volume_errors(root), open_staging(root, "gc") as staging:
         for pointer in garbage.pointers:
             (root / "refs" / f"{pointer.key}.json").unlink(missing_ok=True)
         for folder in garbage.folders:
@@ -163,7 +163,7 @@ def _is_kept(
     if folder.kind == "models":
         return folder.name in kept_models
     made_from = folder.manifest.made_from if folder.manifest is not None else None
-    is_of_kept = made_from is not None and _bare(made_from) in kept_models
+    is_of_kept = made_from is not None and _strip_algorithm(made_from) in kept_models
     return folder.age_s < recent or folder.name in named or is_of_kept
 
 
@@ -172,7 +172,7 @@ def _is_named(reference: Reference, named: Collection[str]) -> bool:
     return name.source in named or f"{name.source}@{name.revision}" in named or reference.commit in named
 
 
-def _folders(root: Path, now: float) -> Iterator[StoreFolder]:
+def _iterate_folders(root: Path, now: float) -> Iterator[StoreFolder]:
     for kind in KINDS:
         for path, state in _list_folder(root / kind):
             told = state
@@ -188,5 +188,5 @@ def _list_folder(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
             yield path, path.stat()
 
 
-def _bare(name: str) -> str:
+def _strip_algorithm(name: str) -> str:
     return name.removeprefix("sha256:")

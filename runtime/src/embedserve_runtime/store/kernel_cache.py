@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedserve_runtime.store.manifest import file_sha256
+from embedserve_runtime.store.manifest import hash_file
 from embedserve_runtime.store.volume import make_folder, sync
 
 KERNELS = "kernels"
@@ -37,27 +37,27 @@ class KernelCache:
 
     def restore(self) -> int:
         """Unpack the newest good archive of the key; return how many files the folder then has."""
-        for archive in reversed(self._archives()):
+        for archive in reversed(self._list_archives()):
             if _is_whole(archive) and self._unpack(archive):
                 with contextlib.suppress(OSError):
                     # When it was last wanted, for `gc`.
                     os.utime(archive)
                 break
-        return self.files()
+        return self.count_files()
 
-    def files(self) -> int:
+    def count_files(self) -> int:
         """Return how many files the folder has."""
-        return len(_files(self.folder))
+        return len(_list_files(self.folder))
 
     def save(self) -> Path | None:
         """Pack the folder in place of the archives of this key. None where the store cannot be written."""
         kernels = self.root / KERNELS
         temporary = kernels / f".{self.key}.{uuid.uuid4().hex}"
-        earlier = self._archives()
+        earlier = self._list_archives()
         try:
             make_folder(kernels)
             self._pack(temporary)
-            target = kernels / f"{self.key}.{file_sha256(temporary)}.zip"
+            target = kernels / f"{self.key}.{hash_file(temporary)}.zip"
             sync(temporary)
             temporary.replace(target)
         except OSError:
@@ -70,7 +70,7 @@ class KernelCache:
                     archive.unlink()
         return target
 
-    def _archives(self) -> list[Path]:
+    def _list_archives(self) -> list[Path]:
         """List the archives of the key, the oldest first."""
         found: list[tuple[float, Path]] = []
         for path in (self.root / KERNELS).glob(f"{self.key}.*.zip"):
@@ -80,7 +80,7 @@ class KernelCache:
 
     def _pack(self, target: Path) -> None:
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            for path in _files(self.folder):
+            for path in _list_files(self.folder):
                 archive.write(path, path.relative_to(self.folder))
 
     def _unpack(self, archive: Path) -> bool:
@@ -109,12 +109,12 @@ def make_kernel_folder(root: Path) -> None:
 def _is_whole(archive: Path) -> bool:
     """Whether its content is that of its name."""
     try:
-        return file_sha256(archive) == archive.name.split(".")[1]
+        return hash_file(archive) == archive.name.split(".")[1]
     except OSError:
         return False
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 

@@ -91,7 +91,7 @@ def read_reference(path: Path) -> Reference | None:
         return None
 
 
-def damaged_by_size(folder: Path, manifest: Manifest) -> str | None:
+def find_damage_by_size(folder: Path, manifest: Manifest) -> str | None:
     """Describe the first file that is missing or has another size than the manifest says; None where none is."""
     for file in manifest.files:
         try:
@@ -103,12 +103,12 @@ def damaged_by_size(folder: Path, manifest: Manifest) -> str | None:
     return None
 
 
-def damaged_by_hash(folder: Path, manifest: Manifest) -> str | None:
+def find_damage_by_hash(folder: Path, manifest: Manifest) -> str | None:
     """Describe the first file whose size or content is not what the manifest says; None where all are."""
     for file in manifest.files:
-        if (wrong := damaged_by_size(folder, manifest.model_copy(update={"files": (file,)}))) is not None:
+        if (wrong := find_damage_by_size(folder, manifest.model_copy(update={"files": (file,)}))) is not None:
             return wrong
-        found = file_sha256(folder / file.path)
+        found = hash_file(folder / file.path)
         if found != file.sha256:
             return f"{file.path} has SHA-256 {found} and should have {file.sha256}"
     return None
@@ -117,18 +117,18 @@ def damaged_by_hash(folder: Path, manifest: Manifest) -> str | None:
 def describe(folder: Path) -> tuple[StoredFile, ...]:
     """The files under `folder`, read and hashed, without a manifest at its top."""
     return tuple(
-        StoredFile(path=path, size=(folder / path).stat().st_size, sha256=file_sha256(folder / path))
-        for path in sorted(_paths(folder))
+        StoredFile(path=path, size=(folder / path).stat().st_size, sha256=hash_file(folder / path))
+        for path in sorted(_iterate_paths(folder))
         if path != MANIFEST
     )
 
 
-def file_sha256(path: Path) -> str:
+def hash_file(path: Path) -> str:
     with path.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def _paths(folder: Path) -> Iterator[str]:
+def _iterate_paths(folder: Path) -> Iterator[str]:
     for parent, _, names in os.walk(folder):
         for name in names:
             yield str(PurePosixPath((Path(parent) / name).relative_to(folder)))

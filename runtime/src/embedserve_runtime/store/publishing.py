@@ -12,12 +12,12 @@ from embedserve_runtime.errors import VolumeError
 from embedserve_runtime.store.manifest import (
     MANIFEST,
     Manifest,
-    damaged_by_hash,
-    damaged_by_size,
     describe,
+    find_damage_by_hash,
+    find_damage_by_size,
     read_manifest,
 )
-from embedserve_runtime.store.staging import Staging, staged
+from embedserve_runtime.store.staging import Staging, open_staging
 from embedserve_runtime.store.volume import make_folder, sync, volume_errors
 
 Kind = Literal["models", "artifacts"]
@@ -38,7 +38,7 @@ def publish_folder(
     target = root / kind / name
     if find_folder(root, kind, name) is not None:
         return target
-    with volume_errors(root), staged(root, f"{kind}-{name}") as staging:
+    with volume_errors(root), open_staging(root, f"{kind}-{name}") as staging:
         building = staging.folder / "building"
         make_folder(building)
         fill(building)
@@ -46,7 +46,7 @@ def publish_folder(
         for file in files:
             sync(building / file.path)
             (building / file.path).chmod(0o444)
-        place(staging, building, target, Manifest(files=files, made_from=made_from))
+        move_into_place(staging, building, target, Manifest(files=files, made_from=made_from))
     return target
 
 
@@ -54,24 +54,26 @@ def find_folder(root: Path, kind: Kind, name: str) -> Path | None:
     """`root/kind/name` if it is there and every file has the size that its manifest says. Writes nothing."""
     folder = root / kind / name
     manifest = read_manifest(folder)
-    return folder if manifest is not None and damaged_by_size(folder, manifest) is None else None
+    return folder if manifest is not None and find_damage_by_size(folder, manifest) is None else None
 
 
 def remove_folder(root: Path, kind: Kind, name: str) -> None:
     """Take `root/kind/name` away if it is there, so that the next `publish_folder` makes it anew."""
     target = root / kind / name
     if target.exists():
-        with volume_errors(root), staged(root, f"{kind}-{name}") as staging:
+        with volume_errors(root), open_staging(root, f"{kind}-{name}") as staging:
             withdraw(staging, target)
 
 
 def is_sound(folder: Path) -> bool:
     """Whether every file has the content that the manifest says. Reads all of it."""
     manifest = read_manifest(folder)
-    return manifest is not None and damaged_by_hash(folder, manifest) is None
+    return manifest is not None and find_damage_by_hash(folder, manifest) is None
 
 
-def place(staging: Staging, building: Path, target: Path, manifest: Manifest, inside: str = ".") -> None:
+def move_into_place(
+    staging: Staging, building: Path, target: Path, manifest: Manifest, inside: str = "."
+) -> None:
     """Rename `building` to `target`, the manifest with it.
 
     inside: folder below `target` that the manifest's paths start from. A target that is there is left if it is whole
@@ -91,7 +93,7 @@ def place(staging: Staging, building: Path, target: Path, manifest: Manifest, in
         else:
             return
         found = read_manifest(target)
-        if found is not None and damaged_by_size(target / inside, found) is None:
+        if found is not None and find_damage_by_size(target / inside, found) is None:
             shutil.rmtree(building)
             return
         withdraw(staging, target)
@@ -100,7 +102,7 @@ def place(staging: Staging, building: Path, target: Path, manifest: Manifest, in
 
 def withdraw(staging: Staging, target: Path) -> None:
     """Take a folder away at once; who has its files open keeps them."""
-    aside = staging.temporary()
+    aside = staging.make_temporary_path()
     try:
         target.rename(aside)
     except FileNotFoundError:

@@ -46,13 +46,13 @@ class Staging:
                 f"another process took {self.folder} over, since this one had been silent for long: try again"
             )
 
-    def temporary(self) -> Path:
+    def make_temporary_path(self) -> Path:
         """A path that nobody else has."""
         return self.folder / uuid.uuid4().hex
 
 
 @contextmanager
-def staged(root: Path, key: str) -> Iterator[Staging]:
+def open_staging(root: Path, key: str) -> Iterator[Staging]:
     """A new staging folder for `key`, with the files that dead writers of it left.
 
     Removed at the end; after an error its files are kept for the next one.
@@ -83,18 +83,20 @@ def need_writable(root: Path) -> None:
     probe.unlink(missing_ok=True)
 
 
-def live_writer(root: Path, key: str) -> Path | None:
+def find_live_writer(root: Path, key: str) -> Path | None:
     """The folder of the first live writer of a key."""
-    return min((path for path in _folders(root) if _key(path) == key and not _is_dead(path)), default=None)
+    return min(
+        (path for path in _list_folders(root) if _parse_key(path) == key and not _is_dead(path)), default=None
+    )
 
 
-def earlier_writer(root: Path, own: Staging) -> Path | None:
+def find_earlier_writer(root: Path, own: Staging) -> Path | None:
     """The folder of a live writer of the same key that began before this one."""
-    key = _key(own.folder)
+    key = _parse_key(own.folder)
     others = sorted(
         path
-        for path in _folders(root)
-        if _key(path) == key and path.name < own.folder.name and not _is_dead(path)
+        for path in _list_folders(root)
+        if _parse_key(path) == key and path.name < own.folder.name and not _is_dead(path)
     )
     return others[0] if others else None
 
@@ -108,8 +110,8 @@ def wait_for(writer: Path) -> None:
 def sweep(root: Path, older_than_s: float) -> list[Path]:
     """Remove what dead writers left and none took over for so long; gives the folders that were removed."""
     removed = []
-    for path in _folders(root):
-        if _is_dead(path) and _silence(path) >= older_than_s:
+    for path in _list_folders(root):
+        if _is_dead(path) and _measure_silence_s(path) >= older_than_s:
             shutil.rmtree(path, ignore_errors=True)
             removed.append(path)
     for probe in (root / STAGING).glob(f"{_PROBE}*"):
@@ -133,11 +135,11 @@ def _take_over(staging: Staging, key: str) -> None:
     """Take over the largest files of dead writers and remove the others. If two processes try, one rename works."""
     dead = [
         path
-        for path in _folders(staging.folder.parent.parent)
-        if path != staging.folder and _key(path) == key
+        for path in _list_folders(staging.folder.parent.parent)
+        if path != staging.folder and _parse_key(path) == key
     ]
     left = sorted(
-        (path for path in dead if _is_dead(path)), key=lambda path: _bytes_in(path / FILES), reverse=True
+        (path for path in dead if _is_dead(path)), key=lambda path: _count_bytes(path / FILES), reverse=True
     )
     for path in left:
         if not staging.files.exists():
@@ -147,7 +149,7 @@ def _take_over(staging: Staging, key: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _folders(root: Path) -> list[Path]:
+def _list_folders(root: Path) -> list[Path]:
     parent = root / STAGING
     return [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
 
@@ -156,12 +158,16 @@ def _is_dead(folder: Path) -> bool:
     try:
         writer, _ = read_card(folder)
         # Without a card the writer is about to write it, or died in that moment.
-        return writer.is_dead(_silence(folder)) if writer else _silence(folder) > ABANDONED_AFTER_S
+        return (
+            writer.is_dead(_measure_silence_s(folder))
+            if writer
+            else _measure_silence_s(folder) > ABANDONED_AFTER_S
+        )
     except FileNotFoundError:
         return True
 
 
-def _silence(folder: Path) -> float:
+def _measure_silence_s(folder: Path) -> float:
     """Seconds since the writer was heard of, by the file server's clock: that of a file written now."""
     probe = folder.parent / f"{_PROBE}{uuid.uuid4().hex}"
     try:
@@ -174,7 +180,7 @@ def _silence(folder: Path) -> float:
         probe.unlink(missing_ok=True)
 
 
-def _bytes_in(folder: Path) -> int:
+def _count_bytes(folder: Path) -> int:
     """Another writer may be taking them in this moment: what is gone counts for nothing."""
     total = 0
     for parent, _, names in os.walk(folder):
@@ -184,5 +190,5 @@ def _bytes_in(folder: Path) -> int:
     return total
 
 
-def _key(folder: Path) -> str:
+def _parse_key(folder: Path) -> str:
     return folder.name.partition(".")[0]

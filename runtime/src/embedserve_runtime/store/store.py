@@ -14,17 +14,17 @@ from embedserve_runtime.store.manifest import (
     Name,
     Reference,
     StoredFile,
-    damaged_by_size,
-    file_sha256,
+    find_damage_by_size,
+    hash_file,
     read_manifest,
     read_reference,
 )
-from embedserve_runtime.store.publishing import place
+from embedserve_runtime.store.publishing import move_into_place
 from embedserve_runtime.store.staging import FILES, Staging
 from embedserve_runtime.store.volume import (
     link_or_copy,
     make_folder,
-    no_links,
+    refuses_links,
     sync,
     volume_errors,
     write_whole,
@@ -47,39 +47,39 @@ class Store:
 
     def find(self, name: Name) -> Reference | None:
         """What the name stands for, if every file of that model is there with its size."""
-        return None if self.damage(name) is not None else self._reference(name)
+        return None if self.find_damage(name) is not None else self._read_reference(name)
 
-    def damage(self, name: Name) -> str | None:
+    def find_damage(self, name: Name) -> str | None:
         """Why the model of this name cannot be used, in words; None where it can."""
-        reference = self._reference(name)
+        reference = self._read_reference(name)
         if reference is None:
             return "it is not there"
-        manifest = read_manifest(self._model(reference.digest))
+        manifest = read_manifest(self._get_model_folder(reference.digest))
         if manifest is None:
             return "its manifest is missing"
-        return damaged_by_size(self.folder(reference.digest), manifest)
+        return find_damage_by_size(self.get_folder(reference.digest), manifest)
 
-    def folder(self, digest: str) -> Path:
+    def get_folder(self, digest: str) -> Path:
         """The folder with the model's files."""
-        return self._model(digest) / FILES
+        return self._get_model_folder(digest) / FILES
 
-    def manifest(self, digest: str) -> Manifest:
+    def read_manifest(self, digest: str) -> Manifest:
         """Read the manifest of a model. Raises FileNotFoundError where there is no such model."""
-        manifest = read_manifest(self._model(digest))
+        manifest = read_manifest(self._get_model_folder(digest))
         if manifest is None:
-            raise FileNotFoundError(self._model(digest) / MANIFEST)
+            raise FileNotFoundError(self._get_model_folder(digest) / MANIFEST)
         return manifest
 
-    def references(self) -> Iterator[Reference]:
+    def list_references(self) -> Iterator[Reference]:
         for path in sorted((self.root / "refs").glob("*.json")):
             if (found := read_reference(path)) is not None:
                 yield found
 
-    def blob(self, sha256: str, size: int | None) -> Path | None:
+    def find_blob(self, sha256: str, size: int | None) -> Path | None:
         """A file that the store has already, read and compared: a damaged one is not used again."""
         path = self.root / "blobs" / sha256
         try:
-            good = size in (None, path.stat().st_size) and file_sha256(path) == sha256
+            good = size in (None, path.stat().st_size) and hash_file(path) == sha256
         except FileNotFoundError:
             return None
         return path if good else None
@@ -103,7 +103,7 @@ class Store:
             make_folder(building / FILES)
             for file in ordered:
                 self._put(file, building / FILES / file.stored.path)
-            place(staging, building, self._model(manifest.digest), manifest, FILES)
+            move_into_place(staging, building, self._get_model_folder(manifest.digest), manifest, FILES)
             self.point(staging, reference)
         return reference
 
@@ -111,7 +111,7 @@ class Store:
         """Have a name stand for a model; the last of several writers is right."""
         path = self.root / "refs" / f"{reference.name.key}.json"
         make_folder(path.parent)
-        write_whole(path, reference.model_dump_json(indent=1).encode() + b"\n", staging.temporary())
+        write_whole(path, reference.model_dump_json(indent=1).encode() + b"\n", staging.make_temporary_path())
 
     def note_use(self, reference: Reference, vector_space: str | None = None) -> None:
         """Say that a model is wanted now, which keeps `gc` from it for a while, and which identity it has here.
@@ -120,12 +120,12 @@ class Store:
         """
         try:
             os.utime(self.root / "refs" / f"{reference.name.key}.json")
-            os.utime(self._model(reference.digest) / MANIFEST)
-            manifest = self.manifest(reference.digest)
+            os.utime(self._get_model_folder(reference.digest) / MANIFEST)
+            manifest = self.read_manifest(reference.digest)
             if vector_space is None or vector_space in manifest.vector_spaces:
                 return
             noted = manifest.model_copy(update={"vector_spaces": (*manifest.vector_spaces, vector_space)})
-            path = self._model(reference.digest) / MANIFEST
+            path = self._get_model_folder(reference.digest) / MANIFEST
             content = noted.model_dump_json(indent=1).encode() + b"\n"
             write_whole(path, content, path.with_name(f".{MANIFEST}.{os.getpid()}"))
         except OSError:
@@ -137,7 +137,7 @@ class Store:
         sha256 = arrived.stored.sha256
         blob = self.root / "blobs" / sha256
         make_folder(blob.parent)
-        if arrived.file == blob or self.blob(sha256, arrived.stored.size) is not None:
+        if arrived.file == blob or self.find_blob(sha256, arrived.stored.size) is not None:
             link_or_copy(blob, target)
             return
         sync(arrived.file)
@@ -145,14 +145,14 @@ class Store:
         try:
             os.link(arrived.file, target)
         except OSError as error:
-            if not no_links(error):
+            if not refuses_links(error):
                 raise
             arrived.file.replace(target)
         else:
             arrived.file.replace(blob)
 
-    def _reference(self, name: Name) -> Reference | None:
+    def _read_reference(self, name: Name) -> Reference | None:
         return read_reference(self.root / "refs" / f"{name.key}.json")
 
-    def _model(self, digest: str) -> Path:
+    def _get_model_folder(self, digest: str) -> Path:
         return self.root / "models" / digest

@@ -33,7 +33,7 @@ def volume_error(root: Path, error: OSError) -> VolumeError:
     said = error.strerror or str(error)
     if error.errno in _FULL:
         return VolumeFull(
-            f"model.store: the volume of {root} is full ({said}): {_megabytes(free_bytes(root))} MB are free; "
+            f"model.store: the volume of {root} is full ({said}): {_to_megabytes(free_bytes(root))} MB are free; "
             "enlarge it, or remove models with `embedserve store gc`"
         )
     if error.errno == errno.EROFS:
@@ -44,8 +44,8 @@ def volume_error(root: Path, error: OSError) -> VolumeError:
     if error.errno in (errno.EACCES, errno.EPERM):
         return VolumePermissionDenied(
             f"model.store: {error.filename or root} may not be written by user {os.geteuid()}, group {os.getegid()}: "
-            f"{_owner(root)}; set securityContext.fsGroup, or where the volume's driver does not apply it, give the "
-            "folder to that group"
+            f"{_describe_owner(root)}; set securityContext.fsGroup, or where the volume's driver does not apply it, "
+            "give the folder to that group"
         )
     return VolumeError(f"model.store: {root} cannot be used: {said}")
 
@@ -55,8 +55,8 @@ def need_bytes(root: Path, needed: int) -> None:
     free = free_bytes(root)
     if free < needed:
         raise VolumeFull(
-            f"model.store: the model needs {_megabytes(needed)} MB more and {root} has {_megabytes(free)} MB free; "
-            "enlarge the volume, or remove models with `embedserve store gc`"
+            f"model.store: the model needs {_to_megabytes(needed)} MB more and {root} has {_to_megabytes(free)} MB "
+            "free; enlarge the volume, or remove models with `embedserve store gc`"
         )
 
 
@@ -80,7 +80,7 @@ def make_folder(path: Path) -> None:
     path.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IWGRP)
 
 
-def no_links(error: OSError) -> bool:
+def refuses_links(error: OSError) -> bool:
     """Whether an error of `os.link` says that this file cannot have another name."""
     return error.errno in _NO_LINKS
 
@@ -90,7 +90,7 @@ def link_or_copy(source: Path, target: Path) -> bool:
     try:
         os.link(source, target)
     except OSError as error:
-        if not no_links(error):
+        if not refuses_links(error):
             raise
         shutil.copyfile(source, target)
         return False
@@ -113,7 +113,7 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def _owner(root: Path) -> str:
+def _describe_owner(root: Path) -> str:
     try:
         state = root.stat()
     except OSError:
@@ -121,5 +121,5 @@ def _owner(root: Path) -> str:
     return f"it belongs to {state.st_uid}:{state.st_gid} with mode {stat.S_IMODE(state.st_mode):o}"
 
 
-def _megabytes(count: int) -> int:
+def _to_megabytes(count: int) -> int:
     return -(-count // 10**6)

@@ -35,16 +35,21 @@ class Writer(BaseModel):
     released: bool = False
 
     @classmethod
-    def here(cls) -> Writer:
+    def current(cls) -> Writer:
         pid = os.getpid()
-        return cls(boot=_boot(), namespace=_namespace(), pid=pid, started=_process_start(pid) or "")
+        return cls(
+            boot=_read_boot_id(),
+            namespace=_read_pid_namespace(),
+            pid=pid,
+            started=_read_process_start(pid) or "",
+        )
 
     def is_dead(self, silent_s: float) -> bool:
         """silent_s: seconds since the card was renewed, by the clock of the file server."""
         if self.released:
             return True
-        if self.boot and (self.boot, self.namespace) == (_boot(), _namespace()):
-            return _process_start(self.pid) != self.started
+        if self.boot and (self.boot, self.namespace) == (_read_boot_id(), _read_pid_namespace()):
+            return _read_process_start(self.pid) != self.started
         return silent_s > SILENT_AFTER_S
 
 
@@ -68,7 +73,7 @@ class Heartbeat:
         self._folder = folder
         self._stopped = threading.Event()
         self.lost = threading.Event()
-        (folder / CARD).write_text(Writer.here().model_dump_json(), encoding="utf-8")
+        (folder / CARD).write_text(Writer.current().model_dump_json(), encoding="utf-8")
         self._thread = threading.Thread(target=self._renew, name="store-heartbeat", daemon=True)
         self._thread.start()
 
@@ -77,7 +82,7 @@ class Heartbeat:
         self._stopped.set()
         self._thread.join()
         if release and not self.lost.is_set():
-            left = Writer.here().model_copy(update={"released": True})
+            left = Writer.current().model_copy(update={"released": True})
             (self._folder / CARD).write_text(left.model_dump_json(), encoding="utf-8")
 
     def _renew(self) -> None:
@@ -92,26 +97,26 @@ class Heartbeat:
 
 
 @cache
-def _boot() -> str:
-    return _text("/proc/sys/kernel/random/boot_id")
+def _read_boot_id() -> str:
+    return _read_text("/proc/sys/kernel/random/boot_id")
 
 
 @cache
-def _namespace() -> str:
+def _read_pid_namespace() -> str:
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return ""
 
 
-def _process_start(pid: int) -> str | None:
+def _read_process_start(pid: int) -> str | None:
     """The time at which a PID was given, in ticks since boot; None where no such process runs."""
-    status = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    status = _read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     # Counted from the field after the name: state is the first, the start time the twentieth. Z: ended, not yet reaped.
     return status[19] if len(status) > 19 and status[0] != "Z" else None
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except OSError:

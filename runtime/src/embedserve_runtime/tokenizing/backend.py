@@ -73,7 +73,7 @@ class TokenSegment(Struct, frozen=True):
         ids: list[int] | Int32Array = self.encoding.ids
         return ids if len(self) == len(ids) else ids[self.start : self.stop]
 
-    def tokens(self, text: str) -> list[Token]:
+    def list_tokens(self, text: str) -> list[Token]:
         """Return the tokens with their places in the whole text."""
         encoding, where = self.encoding, slice(self.start, self.stop)
         assert not isinstance(encoding, TokenIds), "read without offsets"

@@ -46,7 +46,7 @@ def build_character_tables(
     or if it would be taken for the mark.
     """
     plain = INDEPENDENT_CHARACTER.findall("".join(map(chr, range(PLANE))))
-    raw, normal = _added_token_names(tokenizer, tokenizer_json)
+    raw, normal = _list_added_tokens(tokenizer, tokenizer_json)
     hidden = frozenset("".join(normal))
     known: list[str | None] = [None] * PLANE
     for character, normalized in zip(plain, _normalize_characters(tokenizer, plain), strict=True):
@@ -100,7 +100,7 @@ def _build_character_rows(characters: str, split: WordSplit) -> Bytes:
     return rows[which]
 
 
-def _added_token_names(tokenizer: Tokenizer, tokenizer_json: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+def _list_added_tokens(tokenizer: Tokenizer, tokenizer_json: Mapping[str, Any]) -> tuple[set[str], set[str]]:
     """Return the added tokens that are searched in raw texts, and those that are searched in normalized texts, in lower
     case."""
     raw, normal = set(), set()

@@ -65,7 +65,7 @@ class TextEncoder:
 
     def encode(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> Sequence[Tokens]:
         sequences = self.tokenizer.encode(inputs, prompt, rules)
-        unpooled = 0 if not prompt or self.pools_prompt else self.tokenizer.prompt_tokens(prompt)
+        unpooled = 0 if not prompt or self.pools_prompt else self.tokenizer.count_prompt_tokens(prompt)
         if not unpooled and not self.queries:
             return sequences
         return [
@@ -100,7 +100,7 @@ class QueryExpansionEncoder:
             if isinstance(item, str):
                 tokens += [
                     Token(token.id, token.text, True)
-                    for token in self.tokenizer.tokens_without_offsets(self._build_padding(len(tokens)))
+                    for token in self.tokenizer.list_tokens_without_offsets(self._build_padding(len(tokens)))
                 ]
         return located
 

@@ -8,7 +8,7 @@ from embedserve_runtime.engines.base import Tokens
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong
 from embedserve_runtime.tokenizing.backend import TokenizedText, TokenizerBackend, split_into_slices
 from embedserve_runtime.tokenizing.tokenizer_json import read_pair_template
-from embedserve_runtime.tokenizing.truncation import TruncationRules, longest_first, truncate_ids
+from embedserve_runtime.tokenizing.truncation import TruncationRules, truncate_ids, truncate_longest_first
 
 Pair = tuple[str, str]
 
@@ -79,7 +79,7 @@ class PairEncoder:
                 f"input {index} has {least}{count + self._template.special_tokens} tokens and the model takes at "
                 f"most {self._max_length}; shorten it or set `truncate` to true"
             )
-        lengths = longest_first(*self._find_lengths(pair, tokenized), self._room)
+        lengths = truncate_longest_first(*self._find_lengths(pair, tokenized), self._room)
         texts = (
             truncate_ids(first.ids, lengths[0], rules.side),
             truncate_ids(second.ids, lengths[1], rules.side),

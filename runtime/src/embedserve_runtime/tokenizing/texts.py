@@ -202,7 +202,7 @@ class TextTokenizer:
                 shortened.append(text[: offsets[tokens - 1][1]] if len(offsets) > tokens else text)
         return shortened
 
-    def prompt_tokens(self, prompt: str) -> int:
+    def count_prompt_tokens(self, prompt: str) -> int:
         """Return how many leading tokens of a sequence `include_prompt: false` leaves out of pooling.
 
         The prompt is encoded alone, with special tokens and cut like a text, and its last token is not counted if
@@ -235,15 +235,16 @@ class TextTokenizer:
         ):
             if isinstance(item, str):
                 text = prompt + item
-                located.append([token for segment in segments for token in segment.tokens(text)])
+                located.append([token for segment in segments for token in segment.list_tokens(text)])
             else:
-                located.append(self.tokens_without_offsets(ids))
+                located.append(self.list_tokens_without_offsets(ids))
         return located
 
-    def tokens_without_offsets(self, ids: Int32Array) -> list[Token]:
+    def list_tokens_without_offsets(self, ids: Int32Array) -> list[Token]:
         """Return the tokens of ids that do not come from a text."""
         return [
-            Token(token, text, False) for token, text in zip(ids.tolist(), self.token_texts(ids), strict=True)
+            Token(token, text, False)
+            for token, text in zip(ids.tolist(), self.look_up_token_texts(ids), strict=True)
         ]
 
     def tokenize(self, texts: Sequence[str], prompt: str, *, add_special_tokens: bool) -> list[list[Token]]:
@@ -260,7 +261,7 @@ class TextTokenizer:
             whole = [prompt + text for text in piece]
             encodings = self._tokenizer.encode_batch(whole, add_special_tokens=add_special_tokens)
             tokenized += [
-                TokenSegment(encoding, 0, len(encoding.ids)).tokens(text)
+                TokenSegment(encoding, 0, len(encoding.ids)).list_tokens(text)
                 for text, encoding in zip(whole, encodings, strict=True)
             ]
         return tokenized
@@ -277,7 +278,7 @@ class TextTokenizer:
         )
         return decoded
 
-    def token_texts(self, ids: Int32Array) -> list[str]:
+    def look_up_token_texts(self, ids: Int32Array) -> list[str]:
         """Return the vocabulary's strings; empty ones for rows of the model without a token in the tokenizer."""
         return [self._tokenizer.id_to_token(number) or "" for number in ids.tolist()]
 

@@ -113,7 +113,7 @@ def read_special_tokens(tokenizer: Tokenizer) -> tuple[Int32Array, Int32Array]:
 
 def read_boundaries(tokenizer_json: Mapping[str, Any]) -> TextBoundaries:
     """tokenizer_json: its content."""
-    return TextBoundaries(_boundary_pattern(tokenizer_json), _words_are_context_free(tokenizer_json))
+    return TextBoundaries(_build_boundary_pattern(tokenizer_json), _are_words_context_free(tokenizer_json))
 
 
 def lowercase_first(tokenizer: Tokenizer) -> None:
@@ -144,16 +144,16 @@ def register_markers(tokenizer: Tokenizer, markers: Sequence[str]) -> None:
 
 
 def _find_probe_text(tokenizer: Tokenizer) -> str:
-    def encoded(text: str) -> Encoding:
+    def encode(text: str) -> Encoding:
         return tokenizer.encode(text, add_special_tokens=False)
 
-    found = next((text for text in _PROBE_TEXTS if len(encoded(text))), None)
+    found = next((text for text in _PROBE_TEXTS if len(encode(text))), None)
     if found is None:
         raise ModelInvalid(f"tokenizer.json has no token for any of {' '.join(_PROBE_TEXTS)}")
     return found
 
 
-def _boundary_pattern(tokenizer_json: Mapping[str, Any]) -> re.Pattern[str] | None:
+def _build_boundary_pattern(tokenizer_json: Mapping[str, Any]) -> re.Pattern[str] | None:
     if not any(
         _splits_at_blanks(part) for part in flatten_steps(tokenizer_json["pre_tokenizer"], "pretokenizers")
     ):
@@ -184,7 +184,7 @@ def _splits_at_blanks(pre_tokenizer: dict[str, Any]) -> bool:
             return False
 
 
-def _words_are_context_free(tokenizer_json: Mapping[str, Any]) -> bool:
+def _are_words_context_free(tokenizer_json: Mapping[str, Any]) -> bool:
     """Whether a text that begins with a blank has the same ids as behind a word."""
     if any(token["rstrip"] and token["content"][-1:].isalnum() for token in tokenizer_json["added_tokens"]):
         return False

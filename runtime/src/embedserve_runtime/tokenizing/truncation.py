@@ -23,7 +23,7 @@ def truncate_ids(ids: Int32Array, length: int, side: Side) -> Int32Array:
     return ids[:length] if side == "right" else ids[max(0, len(ids) - length) :]
 
 
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+def truncate_longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     """Return how many tokens of each text of a pair stay, together at most `room`.
 
     The longer text is cut until both are equally long, then both; an odd token goes to the longer one, or to the

@@ -51,7 +51,7 @@ class WordTokenizer:
     ) -> WordTokenizer | None:
         """Build one for a tokenizer; None where its words may depend on each other. tokenizer_json: the content of that
         file. compiled: whether to compile a tokenizer, which takes memory and a longer start."""
-        if not (words_are_independent(tokenizer_json) and _keeps_blanks(tokenizer)):
+        if not (are_words_independent(tokenizer_json) and _keeps_blanks(tokenizer)):
             return None
         settings = read_pre_tokenizer_settings(tokenizer, tokenizer_json)
         if settings is None:
@@ -114,7 +114,7 @@ class _WordCache(dict[str, bytes]):
         return ids
 
 
-def words_are_independent(tokenizer_json: Mapping[str, Any]) -> bool:
+def are_words_independent(tokenizer_json: Mapping[str, Any]) -> bool:
     """Whether the ids of a text are those of its words, one after another. tokenizer_json: the content of that file."""
     if tokenizer_json["model"].get("dropout"):
         return False

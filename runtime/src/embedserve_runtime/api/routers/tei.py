@@ -57,7 +57,7 @@ from embedserve_runtime.api.schemas.tei import (
 from embedserve_runtime.engines.base import EngineFacts
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput
-from embedserve_runtime.heads.similarity import cosine_similarities
+from embedserve_runtime.heads.similarity import compute_cosine_similarities
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, MultiVectorHead, SparseHead
 from embedserve_runtime.service import TOKENIZER_THREADS, EmbedQuery
@@ -137,7 +137,7 @@ async def answer_similarity(request: Request, body: SimilarityBody) -> Response:
         timeout=options.timeout,
     )
     embedded = await service.embed(query)
-    scores = cosine_similarities(embedded.dense[0], embedded.dense[1:])
+    scores = compute_cosine_similarities(embedded.dense[0], embedded.dense[1:])
     return result_response(request, service, write_number_arrays(scores, 0), embedded.usage)
 
 

@@ -20,22 +20,22 @@ def _silu(graph: GraphWriter, value: str) -> str:
     return graph.add("Mul", value, graph.add("Sigmoid", value))
 
 
-def _node(operator: str, **attributes: Any) -> WriteActivation:
+def _write_node(operator: str, **attributes: Any) -> WriteActivation:
     return lambda graph, value: graph.add(operator, value, **attributes)
 
 
 STANDARD_ACTIVATIONS: Mapping[Activation, WriteActivation] = {
     Activation.IDENTITY: _identity,
-    Activation.TANH: _node("Tanh"),
-    Activation.RELU: _node("Relu"),
-    Activation.SIGMOID: _node("Sigmoid"),
+    Activation.TANH: _write_node("Tanh"),
+    Activation.RELU: _write_node("Relu"),
+    Activation.SIGMOID: _write_node("Sigmoid"),
     Activation.SILU: _silu,
-    Activation.GELU: _node("Gelu"),
-    Activation.GELU_TANH: _node("Gelu", approximate="tanh"),
+    Activation.GELU: _write_node("Gelu"),
+    Activation.GELU_TANH: _write_node("Gelu", approximate="tanh"),
 }
 FUSED_ACTIVATIONS: Mapping[Activation, WriteActivation] = {
     **STANDARD_ACTIVATIONS,
-    Activation.SILU: _node("QuickGelu", domain=FUSED, alpha=1.0),
-    Activation.GELU: _node("Gelu", domain=FUSED),
-    Activation.GELU_TANH: _node("FastGelu", domain=FUSED),
+    Activation.SILU: _write_node("QuickGelu", domain=FUSED, alpha=1.0),
+    Activation.GELU: _write_node("Gelu", domain=FUSED),
+    Activation.GELU_TANH: _write_node("FastGelu", domain=FUSED),
 }

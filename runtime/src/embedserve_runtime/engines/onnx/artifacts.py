@@ -95,10 +95,10 @@ class Artifact:
     folder: Path
     report: ConversionReport
 
-    def file(self, precision: str) -> Path:
+    def get_path(self, precision: str) -> Path:
         return self.folder / precision / MODEL_FILE
 
-    def serving(self, asked: str) -> Variant:
+    def choose_variant(self, asked: str) -> Variant:
         """The variant to run when `asked` is the setting: the fastest for `auto`, float32 for one that is not
         published."""
         wanted = self.report.chosen if asked == "auto" else asked
@@ -106,7 +106,7 @@ class Artifact:
         return published.get(wanted) or published[PLAIN]
 
 
-def inputs_of(card: ModelCard, settings: OnnxSettings) -> Inputs:
+def describe_inputs(card: ModelCard, settings: OnnxSettings) -> Inputs:
     """On this machine: which arithmetic it has decides numbers and speed of the variants."""
     able = AUTOMATIC if has_bfloat16_products() else AUTOMATIC[:1]
     asked = able if settings.precision == "auto" else settings.precision

@@ -2,8 +2,8 @@
 rotary positions on packed tokens, then calls of attention for sequences of one length (`calls`).
 
 Everything that depends only on the distance between query and key (causal order, window, ALiBi, learned relative
-bias) is one table (`model.relative.distance_table`). What the longest sequences of a batch need of it is gathered once,
-for all layers of that form.
+bias) is one table (`model.relative.compute_distance_table`). What the longest sequences of a batch need of it is
+gathered once, for all layers of that form.
 """
 
 from __future__ import annotations
@@ -18,107 +18,107 @@ from embedserve_runtime.engines.onnx.attention_calls import (
     Heads,
     add_attention_calls,
 )
-from embedserve_runtime.engines.onnx.disentangled import position_terms
+from embedserve_runtime.engines.onnx.disentangled import build_position_terms
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
 from embedserve_runtime.engines.onnx.parts import Parts
 from embedserve_runtime.model.architecture import Attention, QkNormScope, RelativeBuckets, Rotary
-from embedserve_runtime.model.relative import distance_table
+from embedserve_runtime.model.relative import compute_distance_table
 
 
-def attention(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name: str) -> str:
+def write_attention(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name: str) -> str:
     """Packed (tokens, hidden) to packed (tokens, heads x head_size), before the output product."""
-    heads = _heads(parts, hidden, layer, max_tokens, name)
-    table = _distance_table(parts, layer, max_tokens)
+    heads = _write_heads(parts, hidden, layer, max_tokens, name)
+    table = _add_distance_table(parts, layer, max_tokens)
     call = AttentionCall(
         layer,
-        distances=None if table is None else _distance_block(parts.graph, table, max_tokens),
-        positions=position_terms(parts, layer, max_tokens, name),
+        distances=None if table is None else _write_distance_block(parts.graph, table, max_tokens),
+        positions=build_position_terms(parts, layer, max_tokens, name),
         has_attention_mask=parts.has_attention_mask,
     )
     return add_attention_calls(parts.graph, heads, call)
 
 
-def _heads(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name: str) -> Heads:
+def _write_heads(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name: str) -> Heads:
     """Queries, keys and values, each (tokens, heads x head_size): norms and rotary positions applied, key/value heads
     repeated."""
     graph = parts.graph
-    joint = parts.product(hidden, [f"{name}.{p}" for p in ("query", "key", "value")], layer.qkv_bias)
+    joint = parts.write_product(hidden, [f"{name}.{p}" for p in ("query", "key", "value")], layer.qkv_bias)
     inner, kv_inner = layer.heads * layer.head_size, layer.kv_heads * layer.head_size
     if not (layer.qk_norm or layer.rotary or layer.kv_heads != layer.heads):
         return FusedQKV(joint, inner)
     query, key, value = graph.add_many(
-        "Split", joint, graph.integers(inner, kv_inner, kv_inner), outputs=3, axis=1
+        "Split", joint, graph.add_integers(inner, kv_inner, kv_inner), outputs=3, axis=1
     )
     if layer.qk_norm is not None:
-        query = _head_norm(parts, query, layer, f"{name}.query_norm")
-        key = _head_norm(parts, key, layer, f"{name}.key_norm")
+        query = _write_head_norm(parts, query, layer, f"{name}.query_norm")
+        key = _write_head_norm(parts, key, layer, f"{name}.key_norm")
     if layer.rotary is not None:
-        query = _rotate(graph, query, layer.rotary, layer.heads, max_tokens)
-        key = _rotate(graph, key, layer.rotary, layer.kv_heads, max_tokens)
+        query = _write_rotation(graph, query, layer.rotary, layer.heads, max_tokens)
+        key = _write_rotation(graph, key, layer.rotary, layer.kv_heads, max_tokens)
     if layer.kv_heads != layer.heads:
-        key, value = _repeat_heads(graph, key, layer), _repeat_heads(graph, value, layer)
+        key, value = _write_repeated_heads(graph, key, layer), _write_repeated_heads(graph, value, layer)
     return query, key, value
 
 
-def _head_norm(parts: Parts, value: str, layer: Attention, name: str) -> str:
+def _write_head_norm(parts: Parts, value: str, layer: Attention, name: str) -> str:
     if layer.qk_norm is None:
         return value
     if layer.qk_norm.scope is QkNormScope.ALL:
-        return parts.norm(value, layer.qk_norm.norm, name)
+        return parts.write_norm(value, layer.qk_norm.norm, name)
     graph = parts.graph
     # Every (token, head) is a row of its own for the norm; the width comes back from the row count of the input.
-    rows = graph.add("Reshape", value, graph.integers(-1, layer.head_size))
-    normed = parts.norm(rows, layer.qk_norm.norm, name)
+    rows = graph.add("Reshape", value, graph.add_integers(-1, layer.head_size))
+    normed = parts.write_norm(rows, layer.qk_norm.norm, name)
     return graph.add("Reshape", normed, graph.add("Shape", value))
 
 
-def _rotate(graph: GraphWriter, value: str, rotary: Rotary, heads: int, max_tokens: int) -> str:
+def _write_rotation(graph: GraphWriter, value: str, rotary: Rotary, heads: int, max_tokens: int) -> str:
     """Packed (tokens, heads x head_size). Each token is a batch of one, since the operator's own limit on the
     sequence axis is the length of the table, which a packed batch may exceed."""
     frequencies = np.array(rotary.inverse_frequencies, dtype=np.float32)
     angles = np.arange(max_tokens, dtype=np.float32)[:, None] * frequencies
     key = f"rotary:{hashlib.sha256(angles.tobytes()).hexdigest()[:16]}:{rotary.scaling}"
     scaling = np.float32(rotary.scaling)
-    cos = graph.constant(f"{key}:cos", np.cos(angles) * scaling)
-    sin = graph.constant(f"{key}:sin", np.sin(angles) * scaling)
+    cos = graph.add_constant(f"{key}:cos", np.cos(angles) * scaling)
+    sin = graph.add_constant(f"{key}:sin", np.sin(angles) * scaling)
     turned = graph.add(
         "RotaryEmbedding",
-        graph.add("Unsqueeze", value, graph.integers(1)),
-        graph.add("Unsqueeze", "positions", graph.integers(1)),
+        graph.add("Unsqueeze", value, graph.add_integers(1)),
+        graph.add("Unsqueeze", "positions", graph.add_integers(1)),
         *(cos, sin),
         domain=FUSED,
         num_heads=heads,
         rotary_embedding_dim=2 * len(frequencies),
     )
-    return graph.add("Squeeze", turned, graph.integers(1))
+    return graph.add("Squeeze", turned, graph.add_integers(1))
 
 
-def _repeat_heads(graph: GraphWriter, value: str, layer: Attention) -> str:
+def _write_repeated_heads(graph: GraphWriter, value: str, layer: Attention) -> str:
     """(tokens, kv_heads x head_size) to (tokens, heads x head_size): query head h reads h // (heads // kv_heads)."""
     groups = layer.heads // layer.kv_heads
-    heads = graph.add("Reshape", value, graph.integers(-1, layer.kv_heads, 1, layer.head_size))
-    expanded = graph.add("Expand", heads, graph.integers(1, 1, groups, 1))
-    return graph.add("Reshape", expanded, graph.integers(-1, layer.heads * layer.head_size))
+    heads = graph.add("Reshape", value, graph.add_integers(-1, layer.kv_heads, 1, layer.head_size))
+    expanded = graph.add("Expand", heads, graph.add_integers(1, 1, groups, 1))
+    return graph.add("Reshape", expanded, graph.add_integers(-1, layer.heads * layer.head_size))
 
 
-def _distance_table(parts: Parts, layer: Attention, max_tokens: int) -> str | None:
+def _add_distance_table(parts: Parts, layer: Attention, max_tokens: int) -> str | None:
     """The initialiser of the table of distances, one for all layers of the same form."""
     learned = isinstance(layer.distance_bias, RelativeBuckets)
-    buckets = parts.weights.float32("relative_bias.weight") if learned else None
-    table = distance_table(layer, max_tokens, buckets)
+    buckets = parts.weights.read_float32("relative_bias.weight") if learned else None
+    table = compute_distance_table(layer, max_tokens, buckets)
     if table is None:
         return None
     form = (layer.causal, layer.window, layer.distance_bias)
-    return parts.graph.constant(f"distance:{hashlib.sha256(repr(form).encode()).hexdigest()[:16]}", table)
+    return parts.graph.add_constant(f"distance:{hashlib.sha256(repr(form).encode()).hexdigest()[:16]}", table)
 
 
-def _distance_block(graph: GraphWriter, table: str, max_tokens: int) -> str:
+def _write_distance_block(graph: GraphWriter, table: str, max_tokens: int) -> str:
     """(1, heads or 1, longest, longest): what the table has for the longest sequences of the batch. That of a shorter
     one is its corner. Equal nodes of several layers are one after ONNX Runtime's own clean-up."""
-    lengths = graph.add("Gather", "shapes", graph.scalar(1), axis=1)
+    lengths = graph.add("Gather", "shapes", graph.add_scalar(1), axis=1)
     longest = graph.add("ReduceMax", lengths, keepdims=0)
-    positions = graph.add("Range", graph.scalar(0), longest, graph.scalar(1))
-    keys = graph.add("Unsqueeze", positions, graph.integers(0))
-    queries = graph.add("Unsqueeze", positions, graph.integers(1))
-    columns = graph.add("Add", graph.add("Sub", keys, queries), graph.integers(max_tokens - 1))
-    return graph.add("Unsqueeze", graph.add("Gather", table, columns, axis=1), graph.integers(0))
+    positions = graph.add("Range", graph.add_scalar(0), longest, graph.add_scalar(1))
+    keys = graph.add("Unsqueeze", positions, graph.add_integers(0))
+    queries = graph.add("Unsqueeze", positions, graph.add_integers(1))
+    columns = graph.add("Add", graph.add("Sub", keys, queries), graph.add_integers(max_tokens - 1))
+    return graph.add("Unsqueeze", graph.add("Gather", table, columns, axis=1), graph.add_integers(0))

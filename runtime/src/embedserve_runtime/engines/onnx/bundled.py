@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.engines.grouping import padded_sizes
+from embedserve_runtime.engines.grouping import choose_padded_sizes
 from embedserve_runtime.engines.onnx.session import RUN_ERRORS, load_session
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import EngineFailure
@@ -67,7 +67,7 @@ class BundledOnnxEngine:
         assert hidden is not None, "asked for"
         return hidden
 
-    def states(
+    def run_states(
         self, batch: PackedBatch, *, hidden: bool, weights: bool
     ) -> tuple[FloatArray | None, FloatArray | None]:
         """Hidden states and weights of tokens, as `run` gives them."""
@@ -93,20 +93,20 @@ class BundledOnnxEngine:
             for name in names
         }
         self.padding = -batch.tokens
-        for members, tokens, real in _blocks(batch, graph.pad_side):
+        for members, tokens, real in _iterate_blocks(batch, graph.pad_side):
             self.padding += real.size
             for name, output in zip(names, self._call(names, batch, tokens, real), strict=True):
                 if name == graph.rows:
-                    made[name][members] = self._fitting(output, (len(members), columns[name]), name)
+                    made[name][members] = self._check_shape(output, (len(members), columns[name]), name)
                 else:
-                    fitting = self._fitting(output, (*tokens.shape, columns[name]), name)
+                    fitting = self._check_shape(output, (*tokens.shape, columns[name]), name)
                     made[name][tokens[real]] = fitting[real]
         return GraphOutputs(*(made.get(name or "") for name in (graph.rows, graph.hidden, graph.weights)))
 
     def _call(
         self, names: list[str], batch: PackedBatch, tokens: Array, real: NDArray[np.bool_]
     ) -> list[Array]:
-        feeds = {value.name: self._feed(value, batch, tokens, real) for value in self._graph.inputs}
+        feeds = {value.name: self._build_feed(value, batch, tokens, real) for value in self._graph.inputs}
         try:
             outputs: list[Array] = self._session.run(names, feeds)
         except RUN_ERRORS as error:
@@ -115,7 +115,7 @@ class BundledOnnxEngine:
             ) from error
         return outputs
 
-    def _feed(self, value: Value, batch: PackedBatch, tokens: Array, real: NDArray[np.bool_]) -> Array:
+    def _build_feed(self, value: Value, batch: PackedBatch, tokens: Array, real: NDArray[np.bool_]) -> Array:
         dtype = DTYPES[value.element]
         if value.name.startswith(CACHE_PREFIX):
             _, heads, _, size = value.shape or (0, 0, 0, 0)
@@ -132,7 +132,7 @@ class BundledOnnxEngine:
                 filled = np.maximum(np.cumsum(real, axis=1) - 1, 0)
         return filled.astype(dtype)
 
-    def _fitting(self, output: Array, shape: tuple[int, ...], name: str) -> FloatArray:
+    def _check_shape(self, output: Array, shape: tuple[int, ...], name: str) -> FloatArray:
         if output.shape != shape:
             raise EngineFailure(
                 f"output {name} of {self._graph.file.name} has shape {list(output.shape)}, not {list(shape)}"
@@ -140,11 +140,11 @@ class BundledOnnxEngine:
         return output.astype(np.float32, copy=False)
 
 
-def _blocks(batch: PackedBatch, side: str) -> Iterator[tuple[Array, Array, NDArray[np.bool_]]]:
+def _iterate_blocks(batch: PackedBatch, side: str) -> Iterator[tuple[Array, Array, NDArray[np.bool_]]]:
     """Blocks of sequences: their numbers (n,); for each padded place the packed token it shows (n, length), at padded
     places the sequence's first; which places are real (n, length)."""
     order = np.argsort(-batch.lengths, kind="stable")
-    ends = np.cumsum(padded_sizes(batch.lengths[order]))
+    ends = np.cumsum(choose_padded_sizes(batch.lengths[order]))
     for members in np.split(order, ends[:-1]):
         lengths: Int32Array = batch.lengths[members][:, None]
         max_length = int(lengths.max())

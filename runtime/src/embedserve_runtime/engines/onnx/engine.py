@@ -16,8 +16,8 @@ from embedserve_runtime.engines.onnx.session import (
     BFLOAT16_PRODUCTS,
     PROVIDERS,
     RUN_ERRORS,
+    build_session_options,
     load_session,
-    session_options,
 )
 from embedserve_runtime.engines.onnx.session_concurrency import ConcurrentSession
 from embedserve_runtime.engines.onnx.spool import spool_arrays
@@ -61,7 +61,7 @@ class OnnxEngine:
     ) -> OnnxEngine:
         """Write the graph and load it. threads: compute threads of the session, the calling one included."""
         model, initializers = build(encoder, weights, has_attention_mask=has_attention_mask)
-        options = session_options(threads)
+        options = build_session_options(threads)
         with spool_arrays(model, initializers) as folder:
             options.add_session_config_entry(
                 "session.model_external_initializers_file_folder_path", str(folder)
@@ -96,17 +96,17 @@ class OnnxEngine:
 
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
-        order = _by_length(batch)
+        order = _order_by_length(batch)
         (hidden,) = self._run(batch if order is None else batch.select(order), [OUTPUT])
         if order is None:
             return hidden
         placed = np.empty_like(hidden)
-        placed[batch.rows_of(order)] = hidden
+        placed[batch.find_rows(order)] = hidden
         return placed
 
     def probe(self, batch: PackedBatch, outputs: Sequence[str]) -> list[FloatArray]:
         """Outputs of the graph by their names, the tokens by the lengths of their sequences. Raises EngineFailure."""
-        order = _by_length(batch)
+        order = _order_by_length(batch)
         return self._run(batch if order is None else batch.select(order), outputs)
 
     def _run(self, batch: PackedBatch, outputs: Sequence[str]) -> list[FloatArray]:
@@ -115,17 +115,17 @@ class OnnxEngine:
         if batch.attended_lengths is not None and not self._hides_tokens:
             raise EngineFailure("a batch has tokens that attention must not see, and the graph knows of none")
         try:
-            return self._concurrent_session.run(list(outputs), self._feeds(batch))
+            return self._concurrent_session.run(list(outputs), self._build_feeds(batch))
         except RUN_ERRORS as error:
             raise EngineFailure(
                 f"ONNX Runtime failed on a batch of {batch.tokens} tokens: {error}"
             ) from error
 
-    def _feeds(self, batch: PackedBatch) -> dict[str, NDArray[np.generic]]:
-        groups = EqualGroups.of(batch.lengths)
+    def _build_feeds(self, batch: PackedBatch) -> dict[str, NDArray[np.generic]]:
+        groups = EqualGroups.build(batch.lengths)
         feeds: dict[str, NDArray[np.generic]] = {
             "token_ids": batch.token_ids.astype(np.int64),
-            "positions": _positions(batch),
+            "positions": _compute_positions(batch),
             "starts": groups.starts,
             "ends": groups.ends,
             "shapes": groups.shapes,
@@ -143,7 +143,7 @@ class OnnxEngine:
         return feeds
 
 
-def _by_length(batch: PackedBatch) -> Int32Array | None:
+def _order_by_length(batch: PackedBatch) -> Int32Array | None:
     """The order of the sequences in which those of one length stand side by side; None where they do."""
     if len(batch.cu_seqlens) == 2:
         return None
@@ -151,7 +151,7 @@ def _by_length(batch: PackedBatch) -> Int32Array | None:
     return None if np.array_equal(order, np.arange(len(order))) else order
 
 
-def _positions(batch: PackedBatch) -> NDArray[np.int64]:
+def _compute_positions(batch: PackedBatch) -> NDArray[np.int64]:
     """Return the position of each token in its sequence."""
     places = np.arange(batch.tokens, dtype=np.int64)
     return places if len(batch.cu_seqlens) == 2 else places - np.repeat(batch.cu_seqlens[:-1], batch.lengths)

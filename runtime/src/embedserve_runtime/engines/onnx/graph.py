@@ -1,7 +1,7 @@
 """Writes the ONNX graph of an encoder straight from its description and weights: packed, with fused operators.
 
 Inputs of the graph are the packed token ids, sequences of one length side by side, their positions, and the arrays of
-`grouping.EqualGroups`; the output is the packed final hidden state. Nothing is padded (`attention` has the rest).
+`grouping.EqualGroups`; the output is the packed final hidden state. Nothing is padded (`attention.py` has the rest).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.engines.onnx.attention import attention
-from embedserve_runtime.engines.onnx.feed_forward import convolution, mlp_branch
+from embedserve_runtime.engines.onnx.attention import write_attention
+from embedserve_runtime.engines.onnx.feed_forward import write_convolution, write_mlp
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
 from embedserve_runtime.engines.onnx.parts import Parts
 from embedserve_runtime.model.architecture import Embeddings, Encoder, Layer, NormPlacement
@@ -62,7 +62,7 @@ def build(
     The weights stay outside the message, since protobuf ends at 2 GiB and a copy of them would double the memory.
     """
     graph = GraphWriter()
-    hidden = _encoder(Parts(graph, weights, has_attention_mask=has_attention_mask), encoder)
+    hidden = _write_encoder(Parts(graph, weights, has_attention_mask=has_attention_mask), encoder)
     graph.nodes.append(helper.make_node("Identity", [hidden], [OUTPUT]))
     # Constants of the graph itself are needed for its shapes while it is loaded, so they go inside.
     small = {name: value for name, value in graph.initializers.items() if value.dtype == np.int64}
@@ -82,7 +82,7 @@ def build(
             [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["tokens", encoder.hidden_size])],
             initializer=[
                 *(numpy_helper.from_array(value, name) for name, value in small.items()),
-                *(declared(name, value) for name, value in large.items()),
+                *(declare_initializer(name, value) for name, value in large.items()),
             ],
         ),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(FUSED, 1)],
@@ -92,80 +92,84 @@ def build(
     return model, large
 
 
-def _encoder(parts: Parts, encoder: Encoder) -> str:
+def _write_encoder(parts: Parts, encoder: Encoder) -> str:
     """Embeddings, layers, final norm. Between layers that norm first a branch is kept apart from the residual until the
     next norm."""
-    residual = _embeddings(parts, encoder)
+    residual = _write_embeddings(parts, encoder)
     pending: str | None = None
     for number, layer in enumerate(encoder.layers):
         name = f"layers.{number}"
         if layer.placement is NormPlacement.POST:
-            residual = _norms_after(parts, residual, layer, encoder, name)
+            residual = _write_post_norm_layer(parts, residual, layer, encoder, name)
             continue
-        normed, residual = _norm_first(parts, pending, residual, layer, name)
-        branch = _post_norm(
-            parts, _attention_branch(parts, normed, layer, encoder, name), layer, f"{name}.attention"
+        normed, residual = _write_pre_norm_layer(parts, pending, residual, layer, name)
+        branch = _write_post_norm(
+            parts, _write_attention_branch(parts, normed, layer, encoder, name), layer, f"{name}.attention"
         )
         normed, residual = parts.add_and_norm(branch, residual, layer.norm, f"{name}.mlp.norm")
-        pending = _post_norm(parts, mlp_branch(parts, normed, layer.mlp, name), layer, f"{name}.mlp")
+        pending = _write_post_norm(parts, write_mlp(parts, normed, layer.mlp, name), layer, f"{name}.mlp")
     if encoder.final_norm is None:
         return residual if pending is None else parts.graph.add("Add", pending, residual)
     if pending is None:
-        return parts.norm(residual, encoder.final_norm, "final_norm")
+        return parts.write_norm(residual, encoder.final_norm, "final_norm")
     return parts.add_and_norm(pending, residual, encoder.final_norm, "final_norm")[0]
 
 
-def _norms_after(parts: Parts, hidden: str, layer: Layer, encoder: Encoder, name: str) -> str:
+def _write_post_norm_layer(parts: Parts, hidden: str, layer: Layer, encoder: Encoder, name: str) -> str:
     """Input to output of a layer whose norms stand after the addition."""
-    branch = _attention_branch(parts, hidden, layer, encoder, name)
+    branch = _write_attention_branch(parts, hidden, layer, encoder, name)
     if layer.inner_norm:
         branch, _ = parts.add_and_norm(branch, hidden, layer.norm, f"{name}.attention.inner_norm")
     attended, _ = parts.add_and_norm(branch, hidden, layer.norm, f"{name}.attention.norm")
-    branch = mlp_branch(parts, attended, layer.mlp, name)
+    branch = write_mlp(parts, attended, layer.mlp, name)
     output, _ = parts.add_and_norm(branch, attended, layer.norm, f"{name}.mlp.norm")
     if layer.convolution is None:
         return output
-    branch = convolution(parts, hidden, layer.convolution, name)
+    branch = write_convolution(parts, hidden, layer.convolution, name)
     return parts.add_and_norm(branch, output, layer.norm, f"{name}.convolution.norm")[0]
 
 
-def _norm_first(parts: Parts, pending: str | None, residual: str, layer: Layer, name: str) -> tuple[str, str]:
+def _write_pre_norm_layer(
+    parts: Parts, pending: str | None, residual: str, layer: Layer, name: str
+) -> tuple[str, str]:
     """(input of the attention, residual) of a layer that norms first."""
     if not layer.attention_norm:
         total = residual if pending is None else parts.graph.add("Add", pending, residual)
         return total, total
     if pending is None:
-        return parts.norm(residual, layer.norm, f"{name}.attention.norm"), residual
+        return parts.write_norm(residual, layer.norm, f"{name}.attention.norm"), residual
     return parts.add_and_norm(pending, residual, layer.norm, f"{name}.attention.norm")
 
 
-def _post_norm(parts: Parts, branch: str, layer: Layer, name: str) -> str:
+def _write_post_norm(parts: Parts, branch: str, layer: Layer, name: str) -> str:
     if layer.placement is not NormPlacement.SANDWICH:
         return branch
-    return parts.norm(branch, layer.norm, f"{name}.post_norm")
+    return parts.write_norm(branch, layer.norm, f"{name}.post_norm")
 
 
-def _embeddings(parts: Parts, encoder: Encoder) -> str:
+def _write_embeddings(parts: Parts, encoder: Encoder) -> str:
     graph, weights, embeddings = parts.graph, parts.weights, encoder.embeddings
-    words = weights.float32("embeddings.word.weight")
+    words = weights.read_float32("embeddings.word.weight")
     if embeddings.scale != 1.0:
         words = words * np.float32(embeddings.scale)
-    types = weights.float32("embeddings.token_type.weight") if embeddings.token_types else None
+    types = weights.read_float32("embeddings.token_type.weight") if embeddings.token_types else None
     if embeddings.positions is None and types is not None and len(types) == 1:
         words, types = words + types[0], None
-    hidden = graph.add("Gather", graph.constant("embeddings.word", words), "token_ids")
-    row = _position_and_type_row(parts, embeddings, types)
+    hidden = graph.add("Gather", graph.add_constant("embeddings.word", words), "token_ids")
+    row = _write_position_and_type_row(parts, embeddings, types)
     if embeddings.width not in (None, encoder.hidden_size):
         total = hidden if row is None else graph.add("Add", hidden, row)
-        hidden, row = parts.product(total, ["embeddings.projection"], bias=False), None
+        hidden, row = parts.write_product(total, ["embeddings.projection"], bias=False), None
     if row is None:
-        return parts.norm(hidden, embeddings.norm, "embeddings.norm") if embeddings.norm else hidden
+        return parts.write_norm(hidden, embeddings.norm, "embeddings.norm") if embeddings.norm else hidden
     if embeddings.norm is None:
         return graph.add("Add", hidden, row)
     return parts.add_and_norm(hidden, row, embeddings.norm, "embeddings.norm")[0]
 
 
-def _position_and_type_row(parts: Parts, embeddings: Embeddings, types: FloatArray | None) -> str | None:
+def _write_position_and_type_row(
+    parts: Parts, embeddings: Embeddings, types: FloatArray | None
+) -> str | None:
     """What is added to each word row; None when it has neither position nor type.
 
     Positions and types lie in one table, type after type, so that a type costs no row of its own.
@@ -174,23 +178,23 @@ def _position_and_type_row(parts: Parts, embeddings: Embeddings, types: FloatArr
     if embeddings.positions is None:
         if types is None:
             return None
-        return graph.add("Gather", graph.constant("embeddings.type", types), "token_types")
-    table = parts.weights.float32("embeddings.position.weight")[embeddings.positions.offset :]
+        return graph.add("Gather", graph.add_constant("embeddings.type", types), "token_types")
+    table = parts.weights.read_float32("embeddings.position.weight")[embeddings.positions.offset :]
     index = "positions"
     if types is not None:
         if len(types) > 1:
-            first_row = graph.add("Mul", "token_types", graph.integers(len(table)))
+            first_row = graph.add("Mul", "token_types", graph.add_integers(len(table)))
             index = graph.add("Add", "positions", first_row)
         table = np.concatenate([table + row for row in types])
-    return graph.add("Gather", graph.constant("embeddings.position", table), index)
+    return graph.add("Gather", graph.add_constant("embeddings.position", table), index)
 
 
-def _attention_branch(parts: Parts, hidden: str, layer: Layer, encoder: Encoder, name: str) -> str:
-    attended = attention(parts, hidden, layer.attention, encoder.max_tokens, f"{name}.attention")
-    return parts.product(attended, [f"{name}.attention.output"], layer.attention.output_bias)
+def _write_attention_branch(parts: Parts, hidden: str, layer: Layer, encoder: Encoder, name: str) -> str:
+    attended = write_attention(parts, hidden, layer.attention, encoder.max_tokens, f"{name}.attention")
+    return parts.write_product(attended, [f"{name}.attention.output"], layer.attention.output_bias)
 
 
-def declared(name: str, value: NDArray[np.generic]) -> TensorProto:
+def declare_initializer(name: str, value: NDArray[np.generic]) -> TensorProto:
     """An initialiser without bytes, which are put into a file later."""
     kind = helper.np_dtype_to_tensor_dtype(value.dtype)
     tensor = TensorProto(name=name, data_type=kind, dims=value.shape)

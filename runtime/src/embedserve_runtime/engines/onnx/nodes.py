@@ -26,29 +26,29 @@ class GraphWriter:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, NDArray[np.generic]] = parent.initializers if parent else {}
 
-    def subgraph(self) -> GraphWriter:
+    def open_subgraph(self) -> GraphWriter:
         return GraphWriter(self)
 
-    def continued(self) -> GraphWriter:
+    def continue_later(self) -> GraphWriter:
         """Return a writer of nodes that come later in the same graph."""
         return GraphWriter(self)
 
-    def fresh(self, stem: str) -> str:
+    def make_name(self, stem: str) -> str:
         return f"{self._stem}{stem}_{next(self._counter)}"
 
-    def constant(self, name: str, value: NDArray[np.generic]) -> str:
+    def add_constant(self, name: str, value: NDArray[np.generic]) -> str:
         """Keep `value` under `name`. A name stands for one value: asking again gives the same initialiser."""
         if name not in self.initializers:
             self.initializers[name] = np.asarray(value, order="C")
         return name
 
-    def integers(self, *values: int) -> str:
+    def add_integers(self, *values: int) -> str:
         """A one-dimensional int64 constant."""
-        return self.constant(f"integers:{','.join(map(str, values))}", np.array(values, dtype=np.int64))
+        return self.add_constant(f"integers:{','.join(map(str, values))}", np.array(values, dtype=np.int64))
 
-    def scalar(self, value: int) -> str:
+    def add_scalar(self, value: int) -> str:
         """An int64 constant without dimensions."""
-        return self.constant(f"scalar:{value}", np.array(value, dtype=np.int64))
+        return self.add_constant(f"scalar:{value}", np.array(value, dtype=np.int64))
 
     def add(self, operator: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """Add a node with one output and return the output's name."""
@@ -68,6 +68,6 @@ class GraphWriter:
         **attributes: Any,
     ) -> list[str]:
         """Add a node with several outputs; those numbered in `unused` get no name and are not computed."""
-        names = ["" if number in unused else self.fresh(operator) for number in range(outputs)]
+        names = ["" if number in unused else self.make_name(operator) for number in range(outputs)]
         self.nodes.append(helper.make_node(operator, list(inputs), names, domain=domain, **attributes))
         return names

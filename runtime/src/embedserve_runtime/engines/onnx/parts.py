@@ -22,26 +22,26 @@ class Parts:
         self.weights = weights
         self.has_attention_mask = has_attention_mask
 
-    def parameter(self, name: str) -> str:
+    def add_parameter(self, name: str) -> str:
         """The parameter as an initialiser of the same name."""
-        return self.graph.constant(name, self.weights.float32(name))
+        return self.graph.add_constant(name, self.weights.read_float32(name))
 
-    def product(self, value: str, names: list[str], bias: bool) -> str:
+    def write_product(self, value: str, names: list[str], bias: bool) -> str:
         """value W^T (+ b) with the weights of several products stacked: one wide product is faster than three."""
         stem = "+".join(names)
-        weight = np.concatenate([self.weights.float32(f"{name}.weight") for name in names])
-        transposed = self.graph.constant(f"{stem}.weight", weight.T)
+        weight = np.concatenate([self.weights.read_float32(f"{name}.weight") for name in names])
+        transposed = self.graph.add_constant(f"{stem}.weight", weight.T)
         if not bias:
             return self.graph.add("MatMul", value, transposed)
-        joined = np.concatenate([self.weights.float32(f"{name}.bias") for name in names])
-        return self.graph.add("Gemm", value, transposed, self.graph.constant(f"{stem}.bias", joined))
+        joined = np.concatenate([self.weights.read_float32(f"{name}.bias") for name in names])
+        return self.graph.add("Gemm", value, transposed, self.graph.add_constant(f"{stem}.bias", joined))
 
-    def norm(self, value: str, norm: Norm, name: str) -> str:
+    def write_norm(self, value: str, norm: Norm, name: str) -> str:
         """Normalise the last axis."""
-        weight = self._norm_weight(norm, name)
+        weight = self._add_norm_weight(norm, name)
         if norm.kind is NormKind.RMS:
             return self.graph.add("SimplifiedLayerNormalization", value, weight, axis=-1, epsilon=norm.eps)
-        bias = [self.parameter(f"{name}.bias")] if norm.bias else []
+        bias = [self.add_parameter(f"{name}.bias")] if norm.bias else []
         return self.graph.add("LayerNormalization", value, weight, *bias, axis=-1, epsilon=norm.eps)
 
     def add_and_norm(self, branch: str, residual: str, norm: Norm, name: str) -> tuple[str, str]:
@@ -51,11 +51,13 @@ class Parts:
         is vectorised.
         """
         total = self.graph.add("Add", branch, residual)
-        return self.norm(total, norm, name), total
+        return self.write_norm(total, norm, name), total
 
-    def activation(self, value: str, kind: Activation) -> str:
+    def write_activation(self, value: str, kind: Activation) -> str:
         return FUSED_ACTIVATIONS[kind](self.graph, value)
 
-    def _norm_weight(self, norm: Norm, name: str) -> str:
-        weight = self.weights.float32(f"{name}.weight")
-        return self.graph.constant(f"{name}.weight", weight + np.float32(1) if norm.unit_offset else weight)
+    def _add_norm_weight(self, norm: Norm, name: str) -> str:
+        weight = self.weights.read_float32(f"{name}.weight")
+        return self.graph.add_constant(
+            f"{name}.weight", weight + np.float32(1) if norm.unit_offset else weight
+        )

@@ -28,7 +28,7 @@ BFLOAT16_PRODUCTS = MappingProxyType(
 SPIN_MICROSECONDS = 10
 
 
-def session_options(threads: int) -> onnxruntime.SessionOptions:
+def build_session_options(threads: int) -> onnxruntime.SessionOptions:
     """threads: compute threads of the session, the calling one included."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -47,7 +47,7 @@ def load_session(
 ) -> onnxruntime.InferenceSession:
     """The session of an ONNX file. entries: of its configuration. Raises ModelInvalid when ONNX Runtime cannot load
     it."""
-    options = session_options(threads)
+    options = build_session_options(threads)
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
     try:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.torch.disentangled import disentangled_term
+from embedserve_runtime.engines.torch.disentangled import build_disentangled_term
 from embedserve_runtime.engines.torch.kernels import (
     DistanceTerm,
     GroupedKernel,
@@ -20,7 +20,7 @@ from embedserve_runtime.engines.torch.kernels import (
 from embedserve_runtime.engines.torch.packing import PackedTokens
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization, Parameters
 from embedserve_runtime.model.architecture import Attention, Encoder, QkNormScope, RelativeBuckets, Rotary
-from embedserve_runtime.model.relative import distance_table
+from embedserve_runtime.model.relative import compute_distance_table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,9 +35,11 @@ class RotaryTable:
         frequencies = np.array(rotary.inverse_frequencies, dtype=np.float32)
         angles = (np.arange(max_tokens, dtype=np.float32)[:, None] * frequencies)[:, None]
         scaling = np.float32(rotary.scaling)
-        return cls(parameters.array(np.cos(angles) * scaling), parameters.array(np.sin(angles) * scaling))
+        return cls(
+            parameters.copy_array(np.cos(angles) * scaling), parameters.copy_array(np.sin(angles) * scaling)
+        )
 
-    def at(self, positions: Tensor) -> RotaryTable:
+    def select(self, positions: Tensor) -> RotaryTable:
         return RotaryTable(self.cos[positions], self.sin[positions])
 
     def apply(self, value: Tensor) -> Tensor:
@@ -61,14 +63,14 @@ class SelfAttention:
         self._head_size = description.head_size
         self._kernel = kernel
         joint = [f"{name}.{part}" for part in ("query", "key", "value")]
-        self._joint: Linear = parameters.linear(joint, description.qkv_bias)
-        self._output: Linear = parameters.linear([f"{name}.output"], description.output_bias)
+        self._joint: Linear = parameters.load_linear(joint, description.qkv_bias)
+        self._output: Linear = parameters.load_linear([f"{name}.output"], description.output_bias)
         self._query_norm: Normalization | None = None
         self._key_norm: Normalization | None = None
         self._norm_per_head = True
         if description.qk_norm is not None:
-            self._query_norm = parameters.norm(description.qk_norm.norm, f"{name}.query_norm")
-            self._key_norm = parameters.norm(description.qk_norm.norm, f"{name}.key_norm")
+            self._query_norm = parameters.load_norm(description.qk_norm.norm, f"{name}.query_norm")
+            self._key_norm = parameters.load_norm(description.qk_norm.norm, f"{name}.key_norm")
             self._norm_per_head = description.qk_norm.scope is QkNormScope.HEAD
 
     def __call__(self, hidden: Tensor, tokens: PackedTokens, rotary: RotaryTable | None) -> Tensor:
@@ -94,42 +96,44 @@ class AttentionKernels:
         self._parameters = parameters
         self._kind = kind
         self._distances: dict[tuple[object, ...], DistanceTerm | None] = {}
-        self._relative_embeddings = relative_embeddings(encoder, parameters)
+        self._relative_embeddings = compute_relative_embeddings(encoder, parameters)
 
-    def of(self, description: Attention, name: str) -> Kernel:
+    def get_kernel(self, description: Attention, name: str) -> Kernel:
         if self._kind is KernelKind.VARLEN:
             return VarlenKernel(description)
         terms: list[ScoreTerm] = []
-        distance = self._distance_term(description)
+        distance = self._get_distance_term(description)
         if distance is not None:
             terms.append(distance)
         if self._relative_embeddings is not None:
-            positions = disentangled_term(
+            positions = build_disentangled_term(
                 self._parameters, description, self._relative_embeddings, self._encoder.max_tokens, name
             )
             if positions is not None:
                 terms.append(positions)
         return GroupedKernel(description, tuple(terms))
 
-    def _distance_term(self, description: Attention) -> DistanceTerm | None:
+    def _get_distance_term(self, description: Attention) -> DistanceTerm | None:
         form = (description.causal, description.window, description.distance_bias)
         if form not in self._distances:
             learned = isinstance(description.distance_bias, RelativeBuckets)
-            buckets = self._parameters.float32("relative_bias.weight") if learned else None
-            table = distance_table(description, self._encoder.max_tokens, buckets)
+            buckets = self._parameters.read_float32("relative_bias.weight") if learned else None
+            table = compute_distance_table(description, self._encoder.max_tokens, buckets)
             self._distances[form] = (
-                None if table is None else DistanceTerm(self._parameters.array(table, self._parameters.dtype))
+                None
+                if table is None
+                else DistanceTerm(self._parameters.copy_array(table, self._parameters.dtype))
             )
         return self._distances[form]
 
 
-def relative_embeddings(encoder: Encoder, parameters: Parameters) -> Tensor | None:
+def compute_relative_embeddings(encoder: Encoder, parameters: Parameters) -> Tensor | None:
     """Return DeBERTa's table of relative positions after its norm, None where no layer has such a term."""
     schemes = [layer.attention.disentangled for layer in encoder.layers]
     scheme = next((scheme for scheme in schemes if scheme is not None), None)
     if scheme is None:
         return None
-    embeddings = parameters.tensor("relative_embeddings.weight")
+    embeddings = parameters.load_tensor("relative_embeddings.weight")
     if scheme.norm is None:
         return embeddings
-    return parameters.norm(scheme.norm, "relative_embeddings.norm")(embeddings)
+    return parameters.load_norm(scheme.norm, "relative_embeddings.norm")(embeddings)

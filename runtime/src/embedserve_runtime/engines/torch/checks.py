@@ -11,9 +11,13 @@ import torch
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.checks import Check, CheckStatus, compare_hidden_states
-from embedserve_runtime.engines.torch.devices import automatic_dtype, name_of
+from embedserve_runtime.engines.torch.devices import choose_dtype, name_of
 from embedserve_runtime.engines.torch.engine import TorchEngine
-from embedserve_runtime.engines.torch.fused.support import EightBit, why_no_triton, why_not_eight_bit
+from embedserve_runtime.engines.torch.fused.support import (
+    EightBit,
+    find_eight_bit_obstacle,
+    find_triton_obstacle,
+)
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
 
@@ -27,22 +31,26 @@ NOT_ON_ARM = ("7.5",)
 CPU = torch.device("cpu")
 
 
-def torch_checks(encoder: Encoder, weights: Weights, batch: PackedBatch, want: FloatArray) -> Iterator[Check]:
+def run_torch_checks(
+    encoder: Encoder, weights: Weights, batch: PackedBatch, want: FloatArray
+) -> Iterator[Check]:
     """want: the hidden states of another engine."""
     yield compare_hidden_states(
-        "torch engine on the CPU", _forward(encoder, weights, batch, CPU, None), want, MIN_COSINE
+        "torch engine on the CPU", _run_forward(encoder, weights, batch, CPU, None), want, MIN_COSINE
     )
-    yield generations(platform.machine(), (torch._C._cuda_getArchFlags() or "") if torch.version.cuda else "")
-    yield _compiler()
+    yield check_generations(
+        platform.machine(), (torch._C._cuda_getArchFlags() or "") if torch.version.cuda else ""
+    )
+    yield _check_compiler()
     if not torch.cuda.is_available():
         for name in ("CUDA device", "fused kernels", "CUDA graphs", "fp8", "int8"):
             yield Check(name, CheckStatus.NOT_CHECKED, f"torch {torch.__version__} sees no CUDA device")
         return
     for number in range(torch.cuda.device_count()):
-        yield from _device_checks(torch.device("cuda", number), encoder, weights, batch, want)
+        yield from _run_device_checks(torch.device("cuda", number), encoder, weights, batch, want)
 
 
-def generations(machine: str, flags: str) -> Check:
+def check_generations(machine: str, flags: str) -> Check:
     """Check which generations of GPUs torch has code for, by its flags; what is compiled for one runs on later ones of
     the same major number. machine: as the kernel names it."""
     wanted = [one for one in GENERATIONS if machine != "aarch64" or one not in NOT_ON_ARM]
@@ -51,18 +59,18 @@ def generations(machine: str, flags: str) -> Check:
         return Check(name, CheckStatus.NOT_CHECKED, f"torch {torch.__version__} is built without CUDA")
     built = {flag.rpartition("_")[2].rstrip("af") for flag in flags.split()}
     pairs = {(int(one[:-1]), int(one[-1])) for one in built if one.isdigit()}
-    missing = [one for one in wanted if not _runs(one, pairs)]
+    missing = [one for one in wanted if not _can_run(one, pairs)]
     if missing:
         return Check(name, CheckStatus.FAILED, f"no code for compute capability {', '.join(missing)}")
     return Check(name, CheckStatus.OK, f"code for compute capability {', '.join(wanted)}")
 
 
-def _runs(generation: str, built: set[tuple[int, int]]) -> bool:
+def _can_run(generation: str, built: set[tuple[int, int]]) -> bool:
     major, minor = map(int, generation.split("."))
     return any(one == major and other <= minor for one, other in built)
 
 
-def _compiler() -> Check:
+def _check_compiler() -> Check:
     if find_spec("triton") is None:
         return Check("compiler", CheckStatus.NOT_CHECKED, "triton is not installed")
     found = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
@@ -71,32 +79,32 @@ def _compiler() -> Check:
     return Check("compiler", CheckStatus.OK, found)
 
 
-def _device_checks(
+def _run_device_checks(
     device: torch.device, encoder: Encoder, weights: Weights, batch: PackedBatch, want: FloatArray
 ) -> Iterator[Check]:
     capability = torch.cuda.get_device_capability(device)
     name = f"{name_of(device)} ({device}, {capability[0]}.{capability[1]})"
-    dtype = automatic_dtype(capability)
+    dtype = choose_dtype(capability)
     words = str(dtype).removeprefix("torch.")
     yield compare_hidden_states(
-        f"{name}: {words}", _forward(encoder, weights, batch, device, None), want, MIN_COSINE
+        f"{name}: {words}", _run_forward(encoder, weights, batch, device, None), want, MIN_COSINE
     )
-    reason = why_no_triton(device)
+    reason = find_triton_obstacle(device)
     if reason is not None:
         yield Check(f"{name}: fused kernels", CheckStatus.NOT_CHECKED, reason)
         return
-    graphs = _forward(encoder, weights, batch, device, None, graphs=True)
+    graphs = _run_forward(encoder, weights, batch, device, None, graphs=True)
     yield compare_hidden_states(f"{name}: CUDA graphs", graphs, want, MIN_COSINE)
     for kind in EightBit:
-        reason = why_not_eight_bit(encoder, device, kind)
+        reason = find_eight_bit_obstacle(encoder, device, kind)
         if reason is not None:
             yield Check(f"{name}: {kind}", CheckStatus.NOT_CHECKED, reason)
         else:
-            hidden = _forward(encoder, weights, batch, device, kind)
+            hidden = _run_forward(encoder, weights, batch, device, kind)
             yield compare_hidden_states(f"{name}: {kind}", hidden, want, MIN_EIGHT_BIT_COSINE)
 
 
-def _forward(
+def _run_forward(
     encoder: Encoder,
     weights: Weights,
     batch: PackedBatch,
@@ -107,7 +115,7 @@ def _forward(
 ) -> FloatArray:
     """Run the encoder on a device. Raises EmbedserveError."""
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    engine = TorchEngine(encoder, weights, device, automatic_dtype(capability), eight_bit=kind)
+    engine = TorchEngine(encoder, weights, device, choose_dtype(capability), eight_bit=kind)
     if graphs:
         engine.prepare(None, batch.tokens)
     return engine.forward(batch)

@@ -24,7 +24,7 @@ FOLDER = "TRITON_CACHE_DIR"
 
 
 @contextmanager
-def stored_kernels(store: Path, kind: str) -> Iterator[None]:
+def use_stored_kernels(store: Path, kind: str) -> Iterator[None]:
     """Kernels that are compiled inside are taken from the store, and put there if they were not.
 
     kind: in words, what of a model and its settings decides about them; versions and the devices are added to it. Where
@@ -35,13 +35,13 @@ def stored_kernels(store: Path, kind: str) -> Iterator[None]:
         return
     with (
         count_forms(),
-        nullcontext() if FOLDER in os.environ else use_kernel_cache(_kernel_cache(store, kind)),
+        nullcontext() if FOLDER in os.environ else use_kernel_cache(_open_kernel_cache(store, kind)),
     ):
         yield
 
 
-def _kernel_cache(store: Path, kind: str) -> KernelCache:
-    key = kernel_key(kind, version("triton"), _capabilities())
+def _open_kernel_cache(store: Path, kind: str) -> KernelCache:
+    key = build_kernel_key(kind, version("triton"), _describe_capabilities())
     # The same path in every pod: Triton's records name their files by whole paths.
     folder = Path(tempfile.gettempdir()) / f"embedserve-kernels-{os.geteuid()}" / key
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def use_kernel_cache(cache: KernelCache) -> Iterator[None]:
     os.environ[FOLDER] = str(cache.folder)
     log.info("compiled kernels taken from the store", extra={"files": before, "key": cache.key})
     yield
-    new = cache.files() - before
+    new = cache.count_files() - before
     if new <= 0:
         return
     kept = cache.save()
@@ -72,12 +72,12 @@ def use_kernel_cache(cache: KernelCache) -> Iterator[None]:
         log.info("compiled kernels kept in the store", extra={"files": new, "file": str(kept)})
 
 
-def kernel_key(kind: str, triton: str, capabilities: str) -> str:
+def build_kernel_key(kind: str, triton: str, capabilities: str) -> str:
     """Return the key of kernels that can be used for each other."""
     words = f"{kind}\n{triton}\n{torch.__version__}\n{__version__}\n{capabilities}"
     return hashlib.sha256(words.encode()).hexdigest()[:32]
 
 
-def _capabilities() -> str:
+def _describe_capabilities() -> str:
     found = {torch.cuda.get_device_capability(number) for number in range(torch.cuda.device_count())}
     return " ".join(f"{major}.{minor}" for major, minor in sorted(found))

@@ -61,7 +61,7 @@ class DeviceBatch:
     max_seqlen: int = 0
 
     @classmethod
-    def over(cls, storage: Tensor, capacity: Capacity) -> DeviceBatch:
+    def view_storage(cls, storage: Tensor, capacity: Capacity) -> DeviceBatch:
         """The views of an int32 array of `capacity.integers` elements."""
         by_token, by_sequence = capacity.steps
         tokens = storage[: 5 * by_token].view(5, by_token)
@@ -80,7 +80,7 @@ class DeviceBatch:
         """Add the bounds. max_seqlen: the length of the longest sequence, which the host knows."""
         return replace(self, bounds=torch.cat([self.origins, self.ends[-1:]]), max_seqlen=max_seqlen)
 
-    def of(self, tokens: int, sequences: int) -> DeviceBatch:
+    def trim(self, tokens: int, sequences: int) -> DeviceBatch:
         """The views of the batch's own tokens and sequences, without what the layout has left over."""
         return DeviceBatch(
             ids=self.ids[:tokens],
@@ -134,9 +134,9 @@ def copy_in(batch: PackedBatch, capacity: Capacity, storage: Tensor) -> None:
     storage[: capacity.integers].copy_(staged, non_blocking=True)
 
 
-def bring(batch: PackedBatch, device: torch.device) -> DeviceBatch:
+def copy_to_device(batch: PackedBatch, device: torch.device) -> DeviceBatch:
     """`batch` in an array of its own size."""
     capacity = Capacity(batch.tokens, len(batch.lengths))
     storage = torch.empty(capacity.integers, dtype=torch.int32, device=device)
     copy_in(batch, capacity, storage)
-    return DeviceBatch.over(storage, capacity)
+    return DeviceBatch.view_storage(storage, capacity)

@@ -12,12 +12,12 @@ from embedserve_runtime.errors import ConfigError
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def devices(asked: int | Literal["auto"]) -> list[torch.device]:
+def find_devices(asked: int | Literal["auto"]) -> list[torch.device]:
     """Those of this machine that are used, as `chosen` chooses."""
-    return chosen(asked, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    return choose_devices(asked, torch.cuda.device_count() if torch.cuda.is_available() else 0)
 
 
-def chosen(asked: int | Literal["auto"], gpus: int) -> list[torch.device]:
+def choose_devices(asked: int | Literal["auto"], gpus: int) -> list[torch.device]:
     """`auto`: every GPU, the CPU where there is none. Raises ConfigError when more are asked for than there are."""
     if asked != "auto" and asked > max(gpus, 1):
         raise ConfigError(
@@ -28,7 +28,7 @@ def chosen(asked: int | Literal["auto"], gpus: int) -> list[torch.device]:
     return [torch.device("cuda", number) for number in range(count)] or [torch.device("cpu")]
 
 
-def current(device: torch.device) -> AbstractContextManager[object]:
+def use_device(device: torch.device) -> AbstractContextManager[object]:
     """Return a context in which what names no device is meant for this one."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
@@ -37,14 +37,14 @@ def name_of(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
-def dtype_of(precision: str, device: torch.device) -> torch.dtype:
+def resolve_dtype(precision: str, device: torch.device) -> torch.dtype:
     """precision: name of a dtype, or `auto`."""
     if precision != "auto":
         return DTYPES[precision]
-    return automatic_dtype(torch.cuda.get_device_capability(device) if device.type == "cuda" else None)
+    return choose_dtype(torch.cuda.get_device_capability(device) if device.type == "cuda" else None)
 
 
-def automatic_dtype(capability: tuple[int, int] | None) -> torch.dtype:
+def choose_dtype(capability: tuple[int, int] | None) -> torch.dtype:
     """The dtype for a device of that CUDA compute capability, None for a CPU."""
     if capability is None:
         return torch.float32

@@ -38,11 +38,11 @@ class DirectGraph:
         self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._busy = False
 
-        def through() -> None:
+        def run_and_copy() -> None:
             storage[: capacity.integers].copy_(self._staged, non_blocking=True)
             rows.copy_(forward(), non_blocking=True)
 
-        self._graph = capture(through)
+        self._graph = capture(run_and_copy)
         # The graph writes into it.
         self._kept = rows
 
@@ -72,7 +72,7 @@ class DirectRows:
     sequences: int
     _taken: FloatArray | None = None
 
-    def array(self) -> FloatArray:
+    def wait(self) -> FloatArray:
         """Wait for the rows and return them."""
         if self._taken is None:
             self._taken = self.graph.take(self.sequences)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.torch.kernels import distances
+from embedserve_runtime.engines.torch.kernels import compute_distances
 from embedserve_runtime.engines.torch.parameters import Parameters
 from embedserve_runtime.model.architecture import Attention
-from embedserve_runtime.model.relative import all_distances, row_of_distance
+from embedserve_runtime.model.relative import compute_distance_rows, list_distances
 
 
 class DisentangledTerm:
@@ -34,7 +34,7 @@ class DisentangledTerm:
         self._middle = len(row_of) // 2
 
     def __call__(self, query: Tensor, key: Tensor, queries: range, keys: range) -> Tensor:
-        rows = self.row_of[distances(queries, keys, query.device) + self._middle].long()
+        rows = self.row_of[compute_distances(queries, keys, query.device) + self._middle].long()
         query = query[:, :, queries.start : queries.stop] * self._scale
         key = key[:, :, keys.start : keys.stop] * self._scale
         shape = (query.shape[0], query.shape[1], len(queries), len(keys))
@@ -49,7 +49,7 @@ class DisentangledTerm:
         return scores
 
 
-def disentangled_term(
+def build_disentangled_term(
     parameters: Parameters, attention: Attention, embeddings: Tensor, max_tokens: int, name: str
 ) -> DisentangledTerm | None:
     """The term of the layer's attention `name`; embeddings: the relative embeddings after their norm."""
@@ -57,17 +57,17 @@ def disentangled_term(
     if scheme is None:
         return None
 
-    def projected(own: str, shared: str) -> Tensor:
+    def project(own: str, shared: str) -> Tensor:
         bias = True if not scheme.shared_projections else attention.qkv_bias
-        product = parameters.linear([f"{name}.{shared if scheme.shared_projections else own}"], bias)
+        product = parameters.load_linear([f"{name}.{shared if scheme.shared_projections else own}"], bias)
         heads = product(embeddings).view(-1, attention.heads, attention.head_size)
         return heads.transpose(0, 1).contiguous()
 
     # The table is read at key - query + middle, and the scheme counts query - key.
-    row_of = row_of_distance(-all_distances(max_tokens), scheme)
+    row_of = compute_distance_rows(-list_distances(max_tokens), scheme)
     return DisentangledTerm(
         attention,
-        position_key=projected("position_key", "key") if scheme.content_to_position else None,
-        position_query=projected("position_query", "query") if scheme.position_to_content else None,
-        row_of=parameters.array(row_of, torch.int32),
+        position_key=project("position_key", "key") if scheme.content_to_position else None,
+        position_query=project("position_query", "query") if scheme.position_to_content else None,
+        row_of=parameters.copy_array(row_of, torch.int32),
     )

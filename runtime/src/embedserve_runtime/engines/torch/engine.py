@@ -11,21 +11,21 @@ import torch
 from torch import Tensor
 
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
-from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
-from embedserve_runtime.engines.torch.devices import current, dtype_of, name_of
-from embedserve_runtime.engines.torch.fused.hopper import why_no_hopper
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch, copy_to_device
+from embedserve_runtime.engines.torch.devices import name_of, resolve_dtype, use_device
+from embedserve_runtime.engines.torch.fused.hopper import find_hopper_device_obstacle
 from embedserve_runtime.engines.torch.fused.support import (
     EightBit,
-    why_no_triton,
-    why_not_eight_bit,
-    why_not_flash,
-    why_not_fused,
+    find_eight_bit_obstacle,
+    find_flash_obstacle,
+    find_fused_obstacle,
+    find_triton_obstacle,
 )
 from embedserve_runtime.engines.torch.graphs import MAX_TOKENS, Forward, Graphs, choose_buckets
 from embedserve_runtime.engines.torch.heads import RowHead
-from embedserve_runtime.engines.torch.kernels import KernelKind, why_not_varlen
-from embedserve_runtime.engines.torch.long_texts import settled_flash_from
-from embedserve_runtime.engines.torch.memory import MemoryBudget, halves
+from embedserve_runtime.engines.torch.kernels import KernelKind, find_varlen_obstacle
+from embedserve_runtime.engines.torch.long_texts import settle_flash_length
+from embedserve_runtime.engines.torch.memory import MemoryBudget, split_in_halves
 from embedserve_runtime.engines.torch.modules import PackedEncoder
 from embedserve_runtime.engines.torch.packing import PackedTokens
 from embedserve_runtime.engines.torch.parameters import Parameters
@@ -81,9 +81,9 @@ class TorchEngine:
         self._eager: PackedEncoder | None = None
         self._flash_from: int | None = None
         parameters = Parameters(weights, device, dtype)
-        with torch.inference_mode(), current(device):
+        with torch.inference_mode(), use_device(device):
             if self.kernel in FUSED:
-                self._flash_from = settled_flash_from(encoder, parameters, dtype, kernel)
+                self._flash_from = settle_flash_length(encoder, parameters, dtype, kernel)
                 flash = self._flash_from is not None
                 # Imported here: it needs Triton, which is there only beside CUDA.
                 from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
@@ -94,10 +94,10 @@ class TorchEngine:
         # The widest form decides how sequences are grouped; nearly all encoders have one.
         widths = [layer.attention.heads * layer.attention.head_size for layer in encoder.layers]
         self._group_width = max(widths, default=1) if self.kernel is KernelKind.GROUPED else None
-        self.runs_heads = why_no_triton(device) is None
+        self.runs_heads = find_triton_obstacle(device) is None
 
     @classmethod
-    def opened(
+    def open(
         cls,
         encoder: Encoder,
         weights: Weights,
@@ -116,7 +116,7 @@ class TorchEngine:
             encoder,
             weights,
             device,
-            dtype_of("auto" if eight_bit else precision, device),
+            resolve_dtype("auto" if eight_bit else precision, device),
             threads,
             kernel=kernel,
             eight_bit=eight_bit,
@@ -146,7 +146,7 @@ class TorchEngine:
         if self._fused is None:
             return
         largest = choose_buckets(max_tokens or 2**31)
-        with torch.inference_mode(), current(self.device):
+        with torch.inference_mode(), use_device(self.device):
             self._graphs = Graphs(
                 self._fused,
                 head,
@@ -158,12 +158,12 @@ class TorchEngine:
 
     def _max_concurrent_tokens(self) -> int:
         """Tokens of the largest batches that run two at a time."""
-        one_by_one = self.eight_bit is not None and why_no_hopper(self.device) is None
+        one_by_one = self.eight_bit is not None and find_hopper_device_obstacle(self.device) is None
         return MAX_CONCURRENT_EIGHT_BIT_TOKENS if one_by_one else MAX_TOKENS
 
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
-        return np.concatenate(self.run(batch, _on_the_host, needs_hidden=True))
+        return np.concatenate(self.run(batch, _copy_to_host, needs_hidden=True))
 
     def run(
         self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], *, needs_hidden: bool
@@ -177,30 +177,32 @@ class TorchEngine:
         self._check(batch)
         self.padding = 0
         try:
-            with torch.inference_mode(), current(self.device):
+            with torch.inference_mode(), use_device(self.device):
                 return [
                     one
-                    for part in self.memory.parts(batch)
-                    for one in self._in_memory(part, take, needs_hidden)
+                    for part in self.memory.split(batch)
+                    for one in self._run_or_halve(part, take, needs_hidden)
                 ]
         except RuntimeError as error:
             raise EngineFailure(f"torch failed on a batch of {batch.tokens} tokens: {error}") from error
 
-    def _in_memory(
+    def _run_or_halve(
         self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], needs_hidden: bool
     ) -> list[T]:
         """Run a batch, in halves where memory runs out."""
         try:
-            return [self._taken(batch, take, needs_hidden)]
+            return [self._run_and_take(batch, take, needs_hidden)]
         except torch.OutOfMemoryError as error:
             self.memory.lower(batch)
             # Its text only: who keeps the record would keep the error, whose traceback holds tensors of the failed run.
             logger.warning("out of memory with %d tokens, again in halves: %s", batch.tokens, str(error))
         # Not in the handler, for the same reason.
         torch.cuda.empty_cache()
-        return [self._taken(half, take, needs_hidden) for half in halves(batch)]
+        return [self._run_and_take(half, take, needs_hidden) for half in split_in_halves(batch)]
 
-    def _taken(self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], needs_hidden: bool) -> T:
+    def _run_and_take(
+        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], needs_hidden: bool
+    ) -> T:
         done = self._submit(batch, needs_hidden)
         with done.on_stream():
             return take(done, batch)
@@ -213,12 +215,12 @@ class TorchEngine:
             done = self._graphs(batch, needs_hidden)
             if done is not None:
                 return done
-        on_device = bring(batch, self.device)
+        on_device = copy_to_device(batch, self.device)
         if self._fused is not None:
             hidden = self._fused(on_device.with_bounds(batch.max_seqlen) if flash else on_device)
         else:
             assert self._eager is not None
-            tokens = PackedTokens.of(batch, self.device, self._group_width)
+            tokens = PackedTokens.copy_to_device(batch, self.device, self._group_width)
             if tokens.groups:
                 self.padding += tokens.groups.positions - batch.tokens
             hidden = self._eager(tokens)
@@ -244,7 +246,7 @@ class TorchEngine:
             )
 
 
-def _on_the_host(done: Forward, _: PackedBatch) -> FloatArray:
+def _copy_to_host(done: Forward, _: PackedBatch) -> FloatArray:
     return done.states.float().cpu().numpy()
 
 
@@ -252,10 +254,10 @@ def check_eight_bit(
     encoder: Encoder, device: torch.device, dtype: torch.dtype, kernel: KernelKind, eight_bit: EightBit
 ) -> None:
     """Raise UnsupportedArchitecture where the encoder cannot run in 8 bit."""
-    reason = why_not_fused(encoder, device, dtype)
+    reason = find_fused_obstacle(encoder, device, dtype)
     if reason is None and kernel not in FUSED:
         reason = f"8 bit is for the attention fused, not {kernel}"
-    reason = reason or why_not_eight_bit(encoder, device, eight_bit)
+    reason = reason or find_eight_bit_obstacle(encoder, device, eight_bit)
     if reason is not None:
         raise UnsupportedArchitecture(
             f"engine.precision: {eight_bit} cannot run this {encoder.family} encoder: {reason}"
@@ -266,10 +268,10 @@ def choose_kernel(
     encoder: Encoder, device: torch.device, dtype: torch.dtype, asked: KernelKind | None = None
 ) -> KernelKind:
     """One implementation for all layers, chosen once. Raises UnsupportedArchitecture where the one asked for cannot."""
-    varlen = (why_not_varlen(layer.attention, device, dtype) for layer in encoder.layers)
+    varlen = (find_varlen_obstacle(layer.attention, device, dtype) for layer in encoder.layers)
     reasons = {
-        KernelKind.FUSED: why_not_fused(encoder, device, dtype),
-        KernelKind.FLASH: why_not_flash(encoder, device, dtype),
+        KernelKind.FUSED: find_fused_obstacle(encoder, device, dtype),
+        KernelKind.FLASH: find_flash_obstacle(encoder, device, dtype),
         KernelKind.VARLEN: next((reason for reason in varlen if reason is not None), None),
         KernelKind.GROUPED: None,
     }

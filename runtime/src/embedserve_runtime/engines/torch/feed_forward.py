@@ -18,8 +18,8 @@ class PackedMlp:
 
     def __init__(self, mlp: Mlp, parameters: Parameters, name: str) -> None:
         inner = [f"{name}.gate", f"{name}.up"] if mlp.gated else [f"{name}.up"]
-        self._inner = parameters.linear(inner, mlp.up_bias)
-        self._down = parameters.linear([f"{name}.down"], mlp.down_bias)
+        self._inner = parameters.load_linear(inner, mlp.up_bias)
+        self._down = parameters.load_linear([f"{name}.down"], mlp.down_bias)
         self._gated = mlp.gated
         self._activation = ACTIVATIONS[mlp.activation]
 
@@ -37,10 +37,10 @@ class PackedExperts:
     def __init__(self, experts: Experts, parameters: Parameters, name: str) -> None:
         shape = (experts.count, experts.intermediate, -1)
         # In float32 whatever the dtype: of two experts that are nearly alike another one would be chosen.
-        self._router = parameters.tensor(f"{name}.router.weight", torch.float32)
-        self._up = parameters.tensor(f"{name}.up.weight").view(shape)
-        self._down = parameters.tensor(f"{name}.down.weight").view(shape)
-        self._bias = parameters.tensor(f"{name}.bias")
+        self._router = parameters.load_tensor(f"{name}.router.weight", torch.float32)
+        self._up = parameters.load_tensor(f"{name}.up.weight").view(shape)
+        self._down = parameters.load_tensor(f"{name}.down.weight").view(shape)
+        self._bias = parameters.load_tensor(f"{name}.bias")
         self._chosen = experts.chosen
         self._activation = ACTIVATIONS[experts.activation]
 
@@ -69,9 +69,9 @@ class PackedConvolution:
     """
 
     def __init__(self, convolution: Convolution, parameters: Parameters, name: str) -> None:
-        weight = parameters.tensor(f"{name}.weight")
+        weight = parameters.load_tensor(f"{name}.weight")
         self._weight = weight.permute(0, 2, 1).flatten(1).contiguous()
-        self._bias = parameters.tensor(f"{name}.bias")
+        self._bias = parameters.load_tensor(f"{name}.bias")
         self._kernel = convolution.kernel
         self._activation = ACTIVATIONS[convolution.activation]
 
@@ -87,7 +87,7 @@ class PackedConvolution:
         return self._activation(joined)
 
 
-def packed_mlp(mlp: Mlp | Experts, parameters: Parameters, name: str) -> PackedMlp | PackedExperts:
+def build_mlp(mlp: Mlp | Experts, parameters: Parameters, name: str) -> PackedMlp | PackedExperts:
     if isinstance(mlp, Experts):
         return PackedExperts(mlp, parameters, name)
     return PackedMlp(mlp, parameters, name)

@@ -97,10 +97,10 @@ def choose_buckets(max_batch_tokens: int) -> tuple[Capacity, ...]:
         octave *= 2
     counts += range(MAX_TOKENS_WITH_HIDDEN, MAX_TOKENS + 1, STEP)
     enough = next((count for count in counts if count >= max_batch_tokens), MAX_TOKENS)
-    return tuple(_capacity_of(count) for count in counts if count <= enough)
+    return tuple(_build_capacity(count) for count in counts if count <= enough)
 
 
-def _capacity_of(tokens: int) -> Capacity:
+def _build_capacity(tokens: int) -> Capacity:
     large = tokens > MAX_TOKENS_WITH_HIDDEN
     share = TOKENS_A_SEQUENCE_WHEN_LARGE if large else TOKENS_A_SEQUENCE
     return Capacity(tokens, max(1, tokens // share))
@@ -115,7 +115,7 @@ def find_bucket(batch: PackedBatch, among: Sequence[Capacity]) -> int | None:
     return number if number < len(among) else None
 
 
-def _full_batch(capacity: Capacity, max_tokens: int) -> PackedBatch:
+def _build_full_batch(capacity: Capacity, max_tokens: int) -> PackedBatch:
     """A batch that fills the capacity's tokens with sequences as long as the encoder takes."""
     ids = np.zeros(capacity.tokens, dtype=np.int32)
     return PackedBatch.pack(np.split(ids, range(max_tokens, capacity.tokens, max_tokens)))
@@ -151,8 +151,8 @@ class GraphLane:
 
     def capture(self, run: Callable[[DeviceBatch], Tensor], head: RowHead | None, capacity: Capacity) -> None:
         """Capture the graph of a capacity."""
-        batch = DeviceBatch.over(self._storage, capacity)
-        copy_in(_full_batch(capacity, self._max_tokens), capacity, self._storage)
+        batch = DeviceBatch.view_storage(self._storage, capacity)
+        copy_in(_build_full_batch(capacity, self._max_tokens), capacity, self._storage)
 
         def forward() -> tuple[Tensor, Tensor | None]:
             hidden = run(batch)
@@ -205,7 +205,7 @@ class GraphLane:
         rows = None if captured.rows is None else captured.rows[:sequences]
         if not needs_hidden or captured.hidden is None:
             return Forward(None, rows, captured.batch, stream=self._stream)
-        own = captured.batch.of(tokens, sequences)
+        own = captured.batch.trim(tokens, sequences)
         return Forward(captured.hidden[:tokens], rows, own, stream=self._stream)
 
 

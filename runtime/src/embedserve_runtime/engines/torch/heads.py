@@ -56,23 +56,23 @@ class DeviceLayer:
     residual: Tensor | None
 
     @classmethod
-    def of(cls, layer: HostLayer, device: torch.device, dtype: torch.dtype) -> DeviceLayer:
+    def copy_to_device(cls, layer: HostLayer, device: torch.device, dtype: torch.dtype) -> DeviceLayer:
         norm: Normalization | None = None
         if layer.norm is not None and layer.norm_weight is not None:
             bias = None if layer.norm_bias is None else torch.tensor(layer.norm_bias, device=device)
             weight = torch.tensor(layer.norm_weight, device=device)
             norm = Normalization(layer.norm.kind, layer.norm.eps, weight, bias)
 
-        def placed(array: FloatArray | None) -> Tensor | None:
+        def place(array: FloatArray | None) -> Tensor | None:
             return None if array is None else torch.tensor(array, device=device, dtype=dtype)
 
         return cls(
             weight=torch.tensor(layer.weight, device=device, dtype=dtype),
-            bias=placed(layer.bias),
+            bias=place(layer.bias),
             activation=layer.activation,
             norm=norm,
             adds_input=layer.adds_input,
-            residual=placed(layer.residual),
+            residual=place(layer.residual),
         )
 
     def __call__(self, values: Tensor) -> Tensor:
@@ -92,16 +92,16 @@ class PooledHead:
         self, poolings: Sequence[Pooling], layers: Sequence[HostLayer], device: torch.device
     ) -> None:
         self._poolings = tuple(poolings)
-        self._layers = [DeviceLayer.of(layer, device, torch.float32) for layer in layers]
+        self._layers = [DeviceLayer.copy_to_device(layer, device, torch.float32) for layer in layers]
 
     def __call__(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
         # Imported here: Triton is there only beside CUDA.
-        from embedserve_runtime.engines.torch.fused.operations import pooled
+        from embedserve_runtime.engines.torch.fused.operations import pool
 
         width = hidden.shape[1]
         rows = hidden.new_empty((batch.sequences, width * len(self._poolings)), dtype=torch.float32)
         for number, pooling in enumerate(self._poolings):
-            pooled(hidden, batch, pooling, rows, number * width)
+            pool(hidden, batch, pooling, rows, number * width)
         for layer in self._layers:
             rows = layer(rows)
         return rows
@@ -124,7 +124,7 @@ class TokenLayers:
         self, layers: Sequence[HostLayer], device: torch.device, *, normalize_from: float | None = None
     ) -> None:
         """normalize_from: rows are scaled to L2 norm 1, shorter ones divided by this; None leaves them."""
-        self._layers = [DeviceLayer.of(layer, device, torch.float32) for layer in layers]
+        self._layers = [DeviceLayer.copy_to_device(layer, device, torch.float32) for layer in layers]
         self._normalize_from = normalize_from
 
     def __call__(self, hidden: Tensor) -> Tensor:
@@ -144,18 +144,18 @@ class VocabularyHead:
         self, head: SparseHead, layers: Sequence[HostLayer], device: torch.device, dtype: torch.dtype
     ) -> None:
         *before, last = layers
-        self._layers = [DeviceLayer.of(layer, device, dtype) for layer in before]
-        self._last = DeviceLayer.of(last, device, dtype)
+        self._layers = [DeviceLayer.copy_to_device(layer, device, dtype) for layer in before]
+        self._last = DeviceLayer.copy_to_device(last, device, dtype)
         self._head = head
 
     def __call__(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
-        from embedserve_runtime.engines.torch.fused.operations import vocabulary_pooled
+        from embedserve_runtime.engines.torch.fused.operations import pool_vocabulary_logits
 
         hidden = hidden.to(self._last.weight.dtype)
         for layer in self._layers:
             hidden = layer(hidden)
         weight, bias = self._last.weight, self._last.bias
         if self._head.pooling is SparsePooling.SUM:
-            return vocabulary_pooled(hidden, weight, bias, batch, logs=2 if self._head.log_twice else 1)
-        rows = vocabulary_pooled(hidden, weight, bias, batch, logs=0).log1p_()
+            return pool_vocabulary_logits(hidden, weight, bias, batch, logs=2 if self._head.log_twice else 1)
+        rows = pool_vocabulary_logits(hidden, weight, bias, batch, logs=0).log1p_()
         return rows.log1p_() if self._head.log_twice else rows

@@ -20,7 +20,7 @@ LARGE = 1_048_576
 class PendingArray(Protocol):
     """An array that is being copied to the host."""
 
-    def array(self) -> FloatArray:
+    def wait(self) -> FloatArray:
         """Wait for the copy and return the array."""
         ...
 
@@ -60,7 +60,7 @@ class HostTransfer:
         made.record_stream(stream)
         return cls(pinned, completed)
 
-    def array(self) -> FloatArray:
+    def wait(self) -> FloatArray:
         """Wait for the copy. Small values are copied, so that their pinned block goes back to its pool; large ones stay
         in it until nobody has a view of them: to copy them takes longer than to compute them."""
         self.completed.synchronize()
@@ -80,10 +80,10 @@ class TokenTransfer:
         """Start the copy of rows (tokens, size)."""
         return cls(HostTransfer.start(rows), HostTransfer.start(rows.isfinite().all(dim=1)))
 
-    def sound(self, starts: Int32Array) -> BoolArray:
+    def find_finite(self, starts: Int32Array) -> BoolArray:
         """Return whether all tokens of each sequence are finite, (sequences,). starts: of the sequences, none of which
         is empty."""
-        sound: BoolArray = np.minimum.reduceat(self.finite.array(), starts) > 0
+        sound: BoolArray = np.minimum.reduceat(self.finite.wait(), starts) > 0
         return sound
 
 
@@ -104,9 +104,9 @@ class SparseTransfer:
         indices = kept.nonzero()[:, 1].to(torch.int32)
         return cls(indices.cpu(), HostTransfer.start(rows[kept]), kept.sum(dim=1).cpu())
 
-    def rows(self) -> list[tuple[Int32Array, FloatArray]]:
+    def wait_rows(self) -> list[tuple[Int32Array, FloatArray]]:
         """Return the indices, ascending, and the values of each row."""
         cuts = np.cumsum(self.counts.numpy())[:-1]
         return list(
-            zip(np.split(self.indices.numpy(), cuts), np.split(self.values.array(), cuts), strict=True)
+            zip(np.split(self.indices.numpy(), cuts), np.split(self.values.wait(), cuts), strict=True)
         )

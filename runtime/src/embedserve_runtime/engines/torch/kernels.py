@@ -46,17 +46,17 @@ class ScoreTerm(Protocol):
     def __call__(self, query: Tensor, key: Tensor, queries: range, keys: range) -> Tensor: ...
 
 
-def why_not_varlen(attention: Attention, device: torch.device, dtype: torch.dtype) -> str | None:
+def find_varlen_obstacle(attention: Attention, device: torch.device, dtype: torch.dtype) -> str | None:
     """What keeps an attention from torch's packed kernel, or None."""
-    return _of_device(device, dtype) or _of_form(attention)
+    return _find_device_obstacle(device, dtype) or _find_form_obstacle(attention)
 
 
-def _of_device(device: torch.device, dtype: torch.dtype) -> str | None:
+def _find_device_obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
     if device.type != "cuda":
         return "the packed kernel is for CUDA"
     if dtype not in {torch.float16, torch.bfloat16}:
         return f"the packed kernel is for 16 bit, not {dtype}"
-    if "window_size" not in varlen_options():
+    if "window_size" not in list_varlen_options():
         return f"torch {torch.__version__} has no packed kernel with windows"
     major, minor = torch.cuda.get_device_capability(device)
     if (major, minor) < FIRST_CAPABILITY:
@@ -64,7 +64,7 @@ def _of_device(device: torch.device, dtype: torch.dtype) -> str | None:
     return None
 
 
-def _of_form(attention: Attention) -> str | None:
+def _find_form_obstacle(attention: Attention) -> str | None:
     if attention.distance_bias is not None or attention.disentangled is not None:
         return "the packed kernel adds no position terms to scores"
     if attention.head_size > MAX_HEAD_SIZE or attention.head_size % 8:
@@ -72,7 +72,7 @@ def _of_form(attention: Attention) -> str | None:
     return None
 
 
-def varlen_options() -> Collection[str]:
+def list_varlen_options() -> Collection[str]:
     """Names of the arguments of torch's packed kernel, none where there is no such kernel. They differ by version:
     torch 2.11 takes windows and no grouped heads, 2.15 both."""
     if find_spec("torch.nn.attention.varlen") is None:
@@ -95,7 +95,7 @@ class VarlenKernel:
         self._options: dict[str, bool] = {}
         self._repeats = 1
         if attention.kv_heads != attention.heads:
-            if "enable_gqa" in varlen_options():
+            if "enable_gqa" in list_varlen_options():
                 self._options["enable_gqa"] = True
             else:
                 self._repeats = attention.heads // attention.kv_heads
@@ -128,7 +128,7 @@ class GroupedKernel:
             raise ValueError("the batch was packed without groups")
         blocks = []
         for member in groups.members:
-            padded = [_block(values, member) for values in (query, key, value)]
+            padded = [_stack_group(values, member) for values in (query, key, value)]
             attended = self._attend(padded[0], padded[1], padded[2], member)
             blocks.append(attended.transpose(1, 2).flatten(0, 1))
         return torch.cat(blocks)[groups.unpad]
@@ -143,7 +143,7 @@ class GroupedKernel:
         slices = []
         for start in range(0, length, step):
             queries = range(start, min(start + step, length))
-            keys = self._visible(queries, length)
+            keys = self._find_visible_keys(queries, length)
             slices.append(
                 functional.scaled_dot_product_attention(
                     query[:, :, queries.start : queries.stop],
@@ -156,7 +156,7 @@ class GroupedKernel:
             )
         return slices[0] if len(slices) == 1 else torch.cat(slices, dim=2)
 
-    def _visible(self, queries: range, length: int) -> range:
+    def _find_visible_keys(self, queries: range, length: int) -> range:
         """The keys that any of these queries may see."""
         window = length if self._attention.window is None else self._attention.window
         ahead = 0 if self._attention.causal else window
@@ -171,23 +171,24 @@ class GroupedKernel:
         return mask
 
 
-def _block(values: Tensor, group: PaddedGroup) -> Tensor:
+def _stack_group(values: Tensor, group: PaddedGroup) -> Tensor:
     """(tokens, heads, size) to (sequences, heads, length, size)."""
     return values[group.rows].view(group.sequences, group.length, *values.shape[1:]).transpose(1, 2)
 
 
 class DistanceTerm:
-    """A term that depends on key - query alone: a row a head (or one for all) of `model.relative.distance_table`."""
+    """A term that depends on key - query alone: a row a head (or one for all) of
+    `model.relative.compute_distance_table`."""
 
     def __init__(self, table: Tensor) -> None:
         self._table = table
         self._middle = table.shape[1] // 2
 
     def __call__(self, query: Tensor, key: Tensor, queries: range, keys: range) -> Tensor:
-        return self._table[:, distances(queries, keys, self._table.device) + self._middle][None]
+        return self._table[:, compute_distances(queries, keys, self._table.device) + self._middle][None]
 
 
-def distances(queries: range, keys: range, device: torch.device) -> Tensor:
+def compute_distances(queries: range, keys: range, device: torch.device) -> Tensor:
     """key - query, (queries, keys)."""
     rows = torch.arange(queries.start, queries.stop, device=device)
     columns = torch.arange(keys.start, keys.stop, device=device)

@@ -6,7 +6,7 @@ import logging
 
 import torch
 
-from embedserve_runtime.engines.torch.fused.support import flash_runs, why_not_flash
+from embedserve_runtime.engines.torch.fused.support import can_flash_run, find_flash_obstacle
 from embedserve_runtime.engines.torch.kernels import KernelKind
 from embedserve_runtime.engines.torch.parameters import Parameters
 from embedserve_runtime.model.architecture import Encoder
@@ -14,24 +14,24 @@ from embedserve_runtime.model.architecture import Encoder
 log = logging.getLogger(__name__)
 
 
-def settled_flash_from(
+def settle_flash_length(
     encoder: Encoder, parameters: Parameters, dtype: torch.dtype, asked: KernelKind | None
 ) -> int | None:
     """Decide the length from which flash-attn runs; None for never. asked: `flash` takes it for every batch, `fused`
     for none, None what is faster on the card."""
     if asked is KernelKind.FLASH:
         return 1
-    if asked is not None or why_not_flash(encoder, parameters.device, dtype) is not None:
+    if asked is not None or find_flash_obstacle(encoder, parameters.device, dtype) is not None:
         return None
     # Imported here: they need Triton.
     from embedserve_runtime.engines.torch.fused.attention import FusedAttention
-    from embedserve_runtime.engines.torch.fused.flash import FlashAttention, measured_flash_from
+    from embedserve_runtime.engines.torch.fused.flash import FlashAttention, measure_flash_length
 
-    form = next(layer.attention for layer in encoder.layers if flash_runs(layer.attention))
+    form = next(layer.attention for layer in encoder.layers if can_flash_run(layer.attention))
     ours = FusedAttention(form, parameters, None, encoder.max_tokens, None)
     try:
         flash = FlashAttention(form)
-        return measured_flash_from(
+        return measure_flash_length(
             form, ours, flash, device=parameters.device, dtype=dtype, max_seqlen=encoder.max_tokens
         )
     # It compiles for the card that it finds, and may raise anything there; our own kernel runs without it.

@@ -28,7 +28,7 @@ class MemoryBudget:
         if len(batch.lengths) > 1:
             self.max_tokens = max(int(batch.tokens * LOWERED), 1)
 
-    def parts(self, batch: PackedBatch) -> list[PackedBatch]:
+    def split(self, batch: PackedBatch) -> list[PackedBatch]:
         """`batch` in runs of whole sequences within the budget; a longer sequence is a run of its own."""
         if self.max_tokens is None or batch.tokens <= self.max_tokens:
             return [batch]
@@ -40,7 +40,7 @@ class MemoryBudget:
         return split(batch, cuts)
 
 
-def halves(batch: PackedBatch) -> list[PackedBatch]:
+def split_in_halves(batch: PackedBatch) -> list[PackedBatch]:
     """Two batches of about the same tokens; one where there is one sequence."""
     if len(batch.lengths) == 1:
         return [batch]

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from embedserve_runtime.engines.torch.attention import AttentionKernels, RotaryTable, SelfAttention
-from embedserve_runtime.engines.torch.feed_forward import PackedConvolution, packed_mlp
+from embedserve_runtime.engines.torch.feed_forward import PackedConvolution, build_mlp
 from embedserve_runtime.engines.torch.kernels import KernelKind
 from embedserve_runtime.engines.torch.packing import PackedTokens
 from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
@@ -27,7 +27,7 @@ class PackedEncoder:
             PackedLayer(layer, parameters, kernels, f"layers.{number}")
             for number, layer in enumerate(encoder.layers)
         ]
-        self._final_norm = parameters.optional_norm(encoder.final_norm, "final_norm")
+        self._final_norm = parameters.load_optional_norm(encoder.final_norm, "final_norm")
         # Layers of one rotary form share its table, and a forward looks its positions up once.
         forms = [layer.attention.rotary for layer in encoder.layers]
         distinct = list(dict.fromkeys(form for form in forms if form is not None))
@@ -35,7 +35,7 @@ class PackedEncoder:
         self._turn_of_layer = [None if form is None else distinct.index(form) for form in forms]
 
     def __call__(self, tokens: PackedTokens) -> Tensor:
-        rotary_tables = [rotary.at(tokens.positions) for rotary in self._rotary_tables]
+        rotary_tables = [rotary.select(tokens.positions) for rotary in self._rotary_tables]
         hidden = self._embeddings(tokens)
         for layer, number in zip(self._layers, self._turn_of_layer, strict=True):
             hidden = layer(hidden, tokens, None if number is None else rotary_tables[number])
@@ -46,7 +46,7 @@ class PackedEmbeddings:
     """Word, position and token-type rows, then projection and norm."""
 
     def __init__(self, encoder: Encoder, parameters: Parameters) -> None:
-        self._tables = EmbeddingTables.of(encoder, parameters)
+        self._tables = EmbeddingTables.load(encoder, parameters)
 
     def __call__(self, tokens: PackedTokens) -> Tensor:
         tables = self._tables
@@ -72,15 +72,15 @@ class PackedLayer:
         attention = f"{name}.attention"
         self._placement = layer.placement
         self._attention = SelfAttention(
-            layer.attention, parameters, kernels.of(layer.attention, attention), attention
+            layer.attention, parameters, kernels.get_kernel(layer.attention, attention), attention
         )
-        self._mlp = packed_mlp(layer.mlp, parameters, f"{name}.mlp")
-        self._norms = LayerNorms.of(layer, parameters, name)
+        self._mlp = build_mlp(layer.mlp, parameters, f"{name}.mlp")
+        self._norms = LayerNorms.load(layer, parameters, name)
         self._convolution: PackedConvolution | None = None
         if layer.convolution is not None:
             self._convolution = PackedConvolution(layer.convolution, parameters, f"{name}.convolution")
         after_convolution = None if layer.convolution is None else layer.norm
-        self._convolution_norm = parameters.optional_norm(after_convolution, f"{name}.convolution.norm")
+        self._convolution_norm = parameters.load_optional_norm(after_convolution, f"{name}.convolution.norm")
 
     def __call__(self, hidden: Tensor, tokens: PackedTokens, rotary: RotaryTable | None) -> Tensor:
         norms = self._norms

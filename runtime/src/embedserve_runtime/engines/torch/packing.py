@@ -52,32 +52,34 @@ class PackedTokens:
     types: Tensor | None  # int64 (tokens,); None where all are of type 0
 
     @classmethod
-    def of(cls, batch: PackedBatch, device: torch.device, group_width: int | None) -> PackedTokens:
+    def copy_to_device(
+        cls, batch: PackedBatch, device: torch.device, group_width: int | None
+    ) -> PackedTokens:
         """Bring `batch` to the device. group_width: heads x head size of the padded attention, None without one."""
         positions = np.arange(batch.tokens, dtype=np.int64) - np.repeat(batch.cu_seqlens[:-1], batch.lengths)
         return cls(
-            ids=_on(device, batch.token_ids.astype(np.int64)),
-            positions=_on(device, positions),
-            cu_seqlens=_on(device, batch.cu_seqlens.astype(np.int32)),
+            ids=_copy_to(device, batch.token_ids.astype(np.int64)),
+            positions=_copy_to(device, positions),
+            cu_seqlens=_copy_to(device, batch.cu_seqlens.astype(np.int32)),
             max_seqlen=int(batch.lengths.max()),
-            groups=None if group_width is None else _groups(batch, device, group_width),
-            types=None if batch.token_types is None else _on(device, batch.token_types.astype(np.int64)),
+            groups=None if group_width is None else _build_groups(batch, device, group_width),
+            types=None if batch.token_types is None else _copy_to(device, batch.token_types.astype(np.int64)),
         )
 
 
-def _groups(batch: PackedBatch, device: torch.device, width: int) -> PaddedGroups:
+def _build_groups(batch: PackedBatch, device: torch.device, width: int) -> PaddedGroups:
     indices = group(batch, width)
-    rows = _on(device, indices.rows)
+    rows = _copy_to(device, indices.rows)
     members = []
     for number, (sequences, length) in enumerate(indices.shapes.tolist()):
         lengths = indices.lengths[indices.length_starts[number] : indices.length_starts[number + 1]]
         padding = None
         if (lengths < length).any():
-            padding = _on(device, np.arange(length) >= lengths[:, None])[:, None, None, :]
+            padding = _copy_to(device, np.arange(length) >= lengths[:, None])[:, None, None, :]
         of_group = rows[indices.row_starts[number] : indices.row_starts[number + 1]]
         members.append(PaddedGroup(of_group, sequences, length, padding))
-    return PaddedGroups(tuple(members), _on(device, indices.unpad))
+    return PaddedGroups(tuple(members), _copy_to(device, indices.unpad))
 
 
-def _on(device: torch.device, values: NDArray[np.generic]) -> Tensor:
+def _copy_to(device: torch.device, values: NDArray[np.generic]) -> Tensor:
     return torch.from_numpy(values).to(device, non_blocking=True)

@@ -59,54 +59,58 @@ class Parameters:
         self.device = device
         self.dtype = dtype
 
-    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+    def load_tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """One parameter. Already of that dtype and on the CPU it is the array that was read, without a copy."""
-        array = self._weights.raw(name)
+        array = self._weights.read_tensor(name)
         owned = array.base is None or array.base.nbytes == array.nbytes
         # A part of a fused tensor would keep all of it in memory.
-        return _view(array if owned else array.copy()).to(self.device, dtype or self.dtype).contiguous()
+        return (
+            _view_as_tensor(array if owned else array.copy())
+            .to(self.device, dtype or self.dtype)
+            .contiguous()
+        )
 
-    def stacked(self, names: Sequence[str]) -> Tensor:
+    def load_stacked(self, names: Sequence[str]) -> Tensor:
         """Several parameters joined along the first axis: one wide product is faster than several."""
         if len(names) == 1:
-            return self.tensor(names[0])
-        arrays = [self._weights.raw(name) for name in names]
+            return self.load_tensor(names[0])
+        arrays = [self._weights.read_tensor(name) for name in names]
         shape = (sum(len(array) for array in arrays), *arrays[0].shape[1:])
         joined = torch.empty(shape, device=self.device, dtype=self.dtype)
         start = 0
         for array in arrays:
-            joined[start : start + len(array)].copy_(_view(array))
+            joined[start : start + len(array)].copy_(_view_as_tensor(array))
             start += len(array)
         return joined
 
-    def linear(self, names: Sequence[str], bias: bool) -> Linear:
+    def load_linear(self, names: Sequence[str], bias: bool) -> Linear:
         """The product with the joined weights of `names`."""
-        weight = self.stacked([f"{name}.weight" for name in names])
-        return Linear(weight, self.stacked([f"{name}.bias" for name in names]) if bias else None)
+        weight = self.load_stacked([f"{name}.weight" for name in names])
+        return Linear(weight, self.load_stacked([f"{name}.bias" for name in names]) if bias else None)
 
-    def norm(self, norm: Norm, name: str) -> Normalization:
-        weight = self.tensor(f"{name}.weight", torch.float32)
+    def load_norm(self, norm: Norm, name: str) -> Normalization:
+        weight = self.load_tensor(f"{name}.weight", torch.float32)
         has_bias = norm.kind is NormKind.LAYER and norm.bias
         return Normalization(
             kind=norm.kind,
             eps=norm.eps,
             weight=weight + 1 if norm.unit_offset else weight,
-            bias=self.tensor(f"{name}.bias", torch.float32) if has_bias else None,
+            bias=self.load_tensor(f"{name}.bias", torch.float32) if has_bias else None,
         )
 
-    def optional_norm(self, norm: Norm | None, name: str) -> Normalization | None:
-        return None if norm is None else self.norm(norm, name)
+    def load_optional_norm(self, norm: Norm | None, name: str) -> Normalization | None:
+        return None if norm is None else self.load_norm(norm, name)
 
-    def float32(self, name: str) -> FloatArray:
+    def read_float32(self, name: str) -> FloatArray:
         """One parameter as an array, for tables that are computed from it."""
-        return self._weights.float32(name)
+        return self._weights.read_float32(name)
 
-    def array(self, values: NDArray[np.generic], dtype: torch.dtype | None = None) -> Tensor:
+    def copy_array(self, values: NDArray[np.generic], dtype: torch.dtype | None = None) -> Tensor:
         """A computed table, on the device; without `dtype` in its own."""
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.device, dtype)
 
 
-def _view(array: NDArray[np.generic]) -> Tensor:
+def _view_as_tensor(array: NDArray[np.generic]) -> Tensor:
     """The array's memory as a tensor. torch does not know numpy's bfloat16, so that goes through its bits."""
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 
-def why_not() -> str | None:
+def find_obstacle() -> str | None:
     """What keeps this engine from running on this machine, or None."""
     if find_spec("torch") is None:
         return "torch is not installed (pip install 'embedserve-runtime[torch]')"

@@ -26,19 +26,19 @@ class EmbeddingTables:
     norm: Normalization | None
 
     @classmethod
-    def of(cls, encoder: Encoder, parameters: Parameters) -> EmbeddingTables:
+    def load(cls, encoder: Encoder, parameters: Parameters) -> EmbeddingTables:
         description = encoder.embeddings
         places, width = description.positions, description.width
         return cls(
-            words=parameters.tensor("embeddings.word.weight"),
+            words=parameters.load_tensor("embeddings.word.weight"),
             scale=description.scale,
-            positions=None if places is None else parameters.tensor("embeddings.position.weight"),
+            positions=None if places is None else parameters.load_tensor("embeddings.position.weight"),
             first_position=0 if places is None else places.offset,
-            types=parameters.tensor("embeddings.token_type.weight") if description.token_types else None,
-            projection=parameters.linear(["embeddings.projection"], bias=False)
+            types=parameters.load_tensor("embeddings.token_type.weight") if description.token_types else None,
+            projection=parameters.load_linear(["embeddings.projection"], bias=False)
             if width not in (None, encoder.hidden_size)
             else None,
-            norm=parameters.optional_norm(description.norm, "embeddings.norm"),
+            norm=parameters.load_optional_norm(description.norm, "embeddings.norm"),
         )
 
 
@@ -56,15 +56,15 @@ class LayerNorms:
     mlp_post: Normalization | None
 
     @classmethod
-    def of(cls, layer: Layer, parameters: Parameters, name: str) -> LayerNorms:
+    def load(cls, layer: Layer, parameters: Parameters, name: str) -> LayerNorms:
         post = layer.norm if layer.placement is NormPlacement.SANDWICH else None
-        optional = parameters.optional_norm
+        optional = parameters.load_optional_norm
         return cls(
             attention=optional(layer.norm if layer.attention_norm else None, f"{name}.attention.norm"),
             attention_inner=optional(
                 layer.norm if layer.inner_norm else None, f"{name}.attention.inner_norm"
             ),
             attention_post=optional(post, f"{name}.attention.post_norm"),
-            mlp=parameters.norm(layer.norm, f"{name}.mlp.norm"),
+            mlp=parameters.load_norm(layer.norm, f"{name}.mlp.norm"),
             mlp_post=optional(post, f"{name}.mlp.post_norm"),
         )

@@ -67,7 +67,7 @@ class TransformersModel:
 
     def run(self, ids: Int32Array) -> FloatArray:
         """Run one text without padding and return hidden states (tokens, size), or logits (1, labels)."""
-        feeds = self._feeds(torch.tensor(ids.astype(np.int64))[None])
+        feeds = self._build_feeds(torch.tensor(ids.astype(np.int64))[None])
         with torch.inference_mode():
             made = self._model(**feeds)[self.output]
         rows: FloatArray = (made if self.output == LOGITS else made[0]).numpy()
@@ -78,7 +78,7 @@ class TransformersModel:
         ids = torch.ones(TRACED, dtype=torch.int64)
         mask = ids.clone()
         mask[1, TRACED[1] // 2 :] = 0
-        feeds = self._feeds(ids, mask)
+        feeds = self._build_feeds(ids, mask)
         varying = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
         try:
             with warnings.catch_warnings():
@@ -103,7 +103,7 @@ class TransformersModel:
                 f"torch does not export {type(self._model).__name__}: {type(first).__name__}: {str(first)[:500]}"
             ) from error
 
-    def _feeds(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> Mapping[str, torch.Tensor]:
+    def _build_feeds(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> Mapping[str, torch.Tensor]:
         given = {"input_ids": ids, "attention_mask": torch.ones_like(ids) if mask is None else mask}
         return {name: given.get(name, torch.zeros_like(ids)) for name in self._inputs}
 

@@ -24,14 +24,14 @@ from embedserve_runtime.model.families import (
 from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
 
 
-def _bert_or_jina(file: ModelFile) -> Encoder:
+def _describe_bert_or_jina(file: ModelFile) -> Encoder:
     """JinaBERT's config.json also says "bert"."""
     return jina.describe(file) if jina.is_jina(file) else bert.describe(file)
 
 
 FAMILIES: Mapping[str, Callable[[ModelFile], Encoder]] = MappingProxyType(
     {
-        "bert": _bert_or_jina,
+        "bert": _describe_bert_or_jina,
         "camembert": bert.describe,
         "deberta-v2": deberta.describe,
         "distilbert": distilbert.describe,
@@ -59,7 +59,7 @@ class _ModelType(FileModel):
 
 def describe(files: ModelFiles) -> Encoder:
     """The encoder of a folder. Raises UnsupportedArchitecture with what was found and what is known."""
-    file = files.file("config.json")
+    file = files.require("config.json")
     config = file.parse(_ModelType)
     family = FAMILIES.get(config.model_type)
     if family is None:

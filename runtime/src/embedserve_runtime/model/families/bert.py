@@ -16,15 +16,15 @@ from embedserve_runtime.model.architecture import (
     ParameterNames,
 )
 from embedserve_runtime.model.families.common import (
-    encoder_without_final_norm,
-    equal_heads,
+    describe_attention,
+    describe_encoder_without_final_norm,
+    describe_mlp,
+    describe_post_norm_layer,
     layer_norm,
-    linear,
-    norm,
-    plain_mlp,
-    post_norm,
-    tensor,
-    unsupported,
+    map_linear,
+    map_norm,
+    map_tensor,
+    unsupported_error,
 )
 from embedserve_runtime.model.files import FileModel, ModelFile
 
@@ -52,18 +52,18 @@ NAMES = ParameterNames(
     prefixes=("", "bert.", "roberta.", "model."),
     sources=MappingProxyType(
         {
-            **tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
-            **tensor("embeddings.position.weight", "embeddings.position_embeddings.weight"),
-            **tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
-            **norm("embeddings.norm", "embeddings.LayerNorm"),
-            **linear("layers.{layer}.attention.query", f"{_LAYER}.attention.self.query"),
-            **linear("layers.{layer}.attention.key", f"{_LAYER}.attention.self.key"),
-            **linear("layers.{layer}.attention.value", f"{_LAYER}.attention.self.value"),
-            **linear("layers.{layer}.attention.output", f"{_LAYER}.attention.output.dense"),
-            **norm("layers.{layer}.attention.norm", f"{_LAYER}.attention.output.LayerNorm"),
-            **linear("layers.{layer}.mlp.up", f"{_LAYER}.intermediate.dense"),
-            **linear("layers.{layer}.mlp.down", f"{_LAYER}.output.dense"),
-            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.output.LayerNorm"),
+            **map_tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
+            **map_tensor("embeddings.position.weight", "embeddings.position_embeddings.weight"),
+            **map_tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
+            **map_norm("embeddings.norm", "embeddings.LayerNorm"),
+            **map_linear("layers.{layer}.attention.query", f"{_LAYER}.attention.self.query"),
+            **map_linear("layers.{layer}.attention.key", f"{_LAYER}.attention.self.key"),
+            **map_linear("layers.{layer}.attention.value", f"{_LAYER}.attention.self.value"),
+            **map_linear("layers.{layer}.attention.output", f"{_LAYER}.attention.output.dense"),
+            **map_norm("layers.{layer}.attention.norm", f"{_LAYER}.attention.output.LayerNorm"),
+            **map_linear("layers.{layer}.mlp.up", f"{_LAYER}.intermediate.dense"),
+            **map_linear("layers.{layer}.mlp.down", f"{_LAYER}.output.dense"),
+            **map_norm("layers.{layer}.mlp.norm", f"{_LAYER}.output.LayerNorm"),
         }
     ),
 )
@@ -73,19 +73,19 @@ def describe(file: ModelFile) -> Encoder:
     """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(BertConfig)
     if config.position_embedding_type != "absolute":
-        raise unsupported(path, "position_embedding_type", config.position_embedding_type)
+        raise unsupported_error(path, "position_embedding_type", config.position_embedding_type)
     if config.is_decoder:
-        raise unsupported(path, "is_decoder", True)
+        raise unsupported_error(path, "is_decoder", True)
     # RoBERTa counts positions from the one after padding (create_position_ids_from_input_ids); its default pad id is 1.
     offset = (
         0 if config.model_type == "bert" else 1 + (1 if config.pad_token_id is None else config.pad_token_id)
     )
-    layer = post_norm(
-        equal_heads(path, config.hidden_size, config.num_attention_heads),
-        plain_mlp(path, "hidden_act", config.hidden_act, config.intermediate_size),
+    layer = describe_post_norm_layer(
+        describe_attention(path, config.hidden_size, config.num_attention_heads),
+        describe_mlp(path, "hidden_act", config.hidden_act, config.intermediate_size),
         layer_norm(config.layer_norm_eps),
     )
-    return encoder_without_final_norm(
+    return describe_encoder_without_final_norm(
         config.model_type,
         NAMES,
         hidden_size=config.hidden_size,

@@ -37,50 +37,50 @@ ACTIVATIONS = {
 }
 
 
-def activation(path: Path, field: str, name: str) -> Activation:
+def read_activation(path: Path, field: str, name: str) -> Activation:
     """Return the activation of a name. Raises UnsupportedArchitecture naming file and field."""
     if name not in ACTIVATIONS:
-        raise unsupported(path, field, name)
+        raise unsupported_error(path, field, name)
     return ACTIVATIONS[name]
 
 
-def unsupported(path: Path, field: str, value: object) -> UnsupportedArchitecture:
+def unsupported_error(path: Path, field: str, value: object) -> UnsupportedArchitecture:
     return UnsupportedArchitecture(f"{path}: {field} = {value!r} is not supported")
 
 
-def head_size(path: Path, hidden_size: int, heads: int) -> int:
+def compute_head_size(path: Path, hidden_size: int, heads: int) -> int:
     """hidden_size / heads. Raises UnsupportedArchitecture when it is not whole."""
     if hidden_size % heads:
-        raise unsupported(path, "num_attention_heads", heads)
+        raise unsupported_error(path, "num_attention_heads", heads)
     return hidden_size // heads
 
 
-def equal_heads(path: Path, hidden_size: int, heads: int, *, bias: bool = True) -> Attention:
+def describe_attention(path: Path, hidden_size: int, heads: int, *, bias: bool = True) -> Attention:
     """BERT's attention: each head has keys and values of its own, and its scores are divided by the root of its size.
     Raises UnsupportedArchitecture when the heads do not share the hidden size evenly."""
-    return heads_of(head_size(path, hidden_size, heads), heads, bias=bias)
+    return describe_attention_of_size(compute_head_size(path, hidden_size, heads), heads, bias=bias)
 
 
-def heads_of(size: int, heads: int, *, bias: bool = True) -> Attention:
+def describe_attention_of_size(size: int, heads: int, *, bias: bool = True) -> Attention:
     """Describe heads whose size is not hidden_size / heads."""
     return Attention(heads, heads, size, scale=size**-0.5, qkv_bias=bias, output_bias=bias)
 
 
-def plain_mlp(path: Path, field: str, name: str, intermediate: int) -> Mlp:
+def describe_mlp(path: Path, field: str, name: str, intermediate: int) -> Mlp:
     """BERT's MLP: no gate, two biases. field, name: the key of config.json for the activation, and what it says."""
-    return Mlp(intermediate, activation(path, field, name), gated=False, up_bias=True, down_bias=True)
+    return Mlp(intermediate, read_activation(path, field, name), gated=False, up_bias=True, down_bias=True)
 
 
 def layer_norm(eps: float) -> Norm:
     return Norm(NormKind.LAYER, eps)
 
 
-def post_norm(attention: Attention, mlp: Mlp | Experts, norm: Norm) -> Layer:
+def describe_post_norm_layer(attention: Attention, mlp: Mlp | Experts, norm: Norm) -> Layer:
     """BERT's layer: both norms after the addition."""
     return Layer(attention, mlp, NormPlacement.POST, norm)
 
 
-def encoder_without_final_norm(
+def describe_encoder_without_final_norm(
     family: str,
     names: ParameterNames,
     *,
@@ -101,11 +101,11 @@ def encoder_without_final_norm(
     )
 
 
-def tensor(ours: str, *theirs: str) -> Sources:
+def map_tensor(ours: str, *theirs: str) -> Sources:
     return {ours: tuple(TensorSource(name) for name in theirs)}
 
 
-def linear(ours: str, *theirs: str, part: int = 0, parts: int = 1, transpose: bool = False) -> Sources:
+def map_linear(ours: str, *theirs: str, part: int = 0, parts: int = 1, transpose: bool = False) -> Sources:
     """Weight and bias of a product; with `parts`, one of the equal row blocks of a fused one."""
     return {
         f"{ours}.weight": tuple(TensorSource(f"{name}.weight", part, parts, transpose) for name in theirs),
@@ -113,7 +113,7 @@ def linear(ours: str, *theirs: str, part: int = 0, parts: int = 1, transpose: bo
     }
 
 
-def norm(ours: str, *theirs: str) -> Sources:
+def map_norm(ours: str, *theirs: str) -> Sources:
     """Weight and bias of a norm, in the spelling of today (weight, bias) and in that of old ones (gamma, beta)."""
     return {
         f"{ours}.weight": tuple(
@@ -127,10 +127,10 @@ def norm(ours: str, *theirs: str) -> Sources:
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def checked_layer_types(path: Path, layer_types: list[str], layers: int) -> list[str]:
+def check_layer_types(path: Path, layer_types: list[str], layers: int) -> list[str]:
     """`layer_types` as given. Raises UnsupportedArchitecture when a type is unknown or the count is wrong."""
     if len(layer_types) != layers or not set(layer_types) <= {FULL, SLIDING}:
-        raise unsupported(path, "layer_types", layer_types)
+        raise unsupported_error(path, "layer_types", layer_types)
     return layer_types
 
 
@@ -138,10 +138,10 @@ def refuse(path: Path, fields: Iterable[tuple[str, object, object]]) -> None:
     """Raise UnsupportedArchitecture for the first (field, value, only value that is supported) that differs."""
     for field, value, wanted in fields:
         if value != wanted:
-            raise unsupported(path, field, value)
+            raise unsupported_error(path, field, value)
 
 
-def either(*sources: Sources) -> Sources:
+def merge_sources(*sources: Sources) -> Sources:
     """The maps joined: where several name one parameter, its places are tried in their order."""
     joined: Sources = {}
     for one in sources:

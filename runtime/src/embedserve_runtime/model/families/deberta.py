@@ -22,18 +22,18 @@ from embedserve_runtime.model.architecture import (
     ParameterNames,
 )
 from embedserve_runtime.model.families.common import (
-    activation,
-    encoder_without_final_norm,
-    head_size,
-    heads_of,
+    compute_head_size,
+    describe_attention_of_size,
+    describe_encoder_without_final_norm,
+    describe_mlp,
+    describe_post_norm_layer,
     layer_norm,
-    linear,
-    norm,
-    plain_mlp,
-    post_norm,
+    map_linear,
+    map_norm,
+    map_tensor,
+    read_activation,
     refuse,
-    tensor,
-    unsupported,
+    unsupported_error,
 )
 from embedserve_runtime.model.files import FileModel, ModelFile
 
@@ -69,25 +69,27 @@ NAMES = ParameterNames(
     prefixes=("", "deberta."),
     sources=MappingProxyType(
         {
-            **tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
-            **tensor("embeddings.position.weight", "embeddings.position_embeddings.weight"),
-            **tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
-            **tensor("embeddings.projection.weight", "embeddings.embed_proj.weight"),
-            **norm("embeddings.norm", "embeddings.LayerNorm"),
-            **tensor("relative_embeddings.weight", "encoder.rel_embeddings.weight"),
-            **norm("relative_embeddings.norm", "encoder.LayerNorm"),
-            **linear("layers.{layer}.attention.query", f"{_LAYER}.attention.self.query_proj"),
-            **linear("layers.{layer}.attention.key", f"{_LAYER}.attention.self.key_proj"),
-            **linear("layers.{layer}.attention.value", f"{_LAYER}.attention.self.value_proj"),
-            **linear("layers.{layer}.attention.position_key", f"{_LAYER}.attention.self.pos_key_proj"),
-            **linear("layers.{layer}.attention.position_query", f"{_LAYER}.attention.self.pos_query_proj"),
-            **linear("layers.{layer}.attention.output", f"{_LAYER}.attention.output.dense"),
-            **norm("layers.{layer}.attention.norm", f"{_LAYER}.attention.output.LayerNorm"),
-            **linear("layers.{layer}.mlp.up", f"{_LAYER}.intermediate.dense"),
-            **linear("layers.{layer}.mlp.down", f"{_LAYER}.output.dense"),
-            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.output.LayerNorm"),
-            **linear("layers.{layer}.convolution", "encoder.conv.conv"),
-            **norm("layers.{layer}.convolution.norm", "encoder.conv.LayerNorm"),
+            **map_tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
+            **map_tensor("embeddings.position.weight", "embeddings.position_embeddings.weight"),
+            **map_tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
+            **map_tensor("embeddings.projection.weight", "embeddings.embed_proj.weight"),
+            **map_norm("embeddings.norm", "embeddings.LayerNorm"),
+            **map_tensor("relative_embeddings.weight", "encoder.rel_embeddings.weight"),
+            **map_norm("relative_embeddings.norm", "encoder.LayerNorm"),
+            **map_linear("layers.{layer}.attention.query", f"{_LAYER}.attention.self.query_proj"),
+            **map_linear("layers.{layer}.attention.key", f"{_LAYER}.attention.self.key_proj"),
+            **map_linear("layers.{layer}.attention.value", f"{_LAYER}.attention.self.value_proj"),
+            **map_linear("layers.{layer}.attention.position_key", f"{_LAYER}.attention.self.pos_key_proj"),
+            **map_linear(
+                "layers.{layer}.attention.position_query", f"{_LAYER}.attention.self.pos_query_proj"
+            ),
+            **map_linear("layers.{layer}.attention.output", f"{_LAYER}.attention.output.dense"),
+            **map_norm("layers.{layer}.attention.norm", f"{_LAYER}.attention.output.LayerNorm"),
+            **map_linear("layers.{layer}.mlp.up", f"{_LAYER}.intermediate.dense"),
+            **map_linear("layers.{layer}.mlp.down", f"{_LAYER}.output.dense"),
+            **map_norm("layers.{layer}.mlp.norm", f"{_LAYER}.output.LayerNorm"),
+            **map_linear("layers.{layer}.convolution", "encoder.conv.conv"),
+            **map_norm("layers.{layer}.convolution.norm", "encoder.conv.LayerNorm"),
         }
     ),
 )
@@ -96,16 +98,18 @@ NAMES = ParameterNames(
 def describe(file: ModelFile) -> Encoder:
     """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(DebertaConfig)
-    size = head_size(path, config.hidden_size, config.num_attention_heads)
+    size = compute_head_size(path, config.hidden_size, config.num_attention_heads)
     refuse(path, [("attention_head_size", config.attention_head_size or size, size)])
     the_norm = layer_norm(config.layer_norm_eps)
-    layer = post_norm(
-        _attention(path, config, heads_of(size, config.num_attention_heads), the_norm),
-        plain_mlp(path, "hidden_act", config.hidden_act, config.intermediate_size),
+    layer = describe_post_norm_layer(
+        _describe_attention(
+            path, config, describe_attention_of_size(size, config.num_attention_heads), the_norm
+        ),
+        describe_mlp(path, "hidden_act", config.hidden_act, config.intermediate_size),
         the_norm,
     )
     rows, width = config.max_position_embeddings, config.embedding_size or config.hidden_size
-    return encoder_without_final_norm(
+    return describe_encoder_without_final_norm(
         "deberta-v2",
         NAMES,
         hidden_size=config.hidden_size,
@@ -117,47 +121,49 @@ def describe(file: ModelFile) -> Encoder:
             norm=the_norm,
             width=None if width == config.hidden_size else width,
         ),
-        layers=_layers(path, config, layer),
+        layers=_describe_layers(path, config, layer),
     )
 
 
-def _layers(path: Path, config: DebertaConfig, layer: Layer) -> list[Layer]:
+def _describe_layers(path: Path, config: DebertaConfig, layer: Layer) -> list[Layer]:
     kernel = config.conv_kernel_size
     if kernel <= 0:
         return [layer] * config.num_hidden_layers
     if kernel % 2 == 0:  # the source's result would be shorter than the text
-        raise unsupported(path, "conv_kernel_size", kernel)
+        raise unsupported_error(path, "conv_kernel_size", kernel)
     refuse(path, [("conv_groups", config.conv_groups, 1)])
-    first = replace(layer, convolution=Convolution(kernel, activation(path, "conv_act", config.conv_act)))
+    first = replace(
+        layer, convolution=Convolution(kernel, read_activation(path, "conv_act", config.conv_act))
+    )
     return [first, *[layer] * (config.num_hidden_layers - 1)]
 
 
-def _attention(path: Path, config: DebertaConfig, plain: Attention, the_norm: Norm) -> Attention:
-    terms = _terms(path, config)
+def _describe_attention(path: Path, config: DebertaConfig, plain: Attention, the_norm: Norm) -> Attention:
+    terms = _read_terms(path, config)
     return replace(
         plain,
         scale=(plain.head_size * (1 + len(terms))) ** -0.5,
-        disentangled=_disentangled(path, config, terms, the_norm),
+        disentangled=_describe_disentangled(path, config, terms, the_norm),
     )
 
 
-def _terms(path: Path, config: DebertaConfig) -> frozenset[str]:
+def _read_terms(path: Path, config: DebertaConfig) -> frozenset[str]:
     given = config.pos_att_type
     names = given.lower().split("|") if isinstance(given, str) else given or []
     terms = frozenset(name.strip() for name in names if name.strip())
     if not terms <= {"c2p", "p2c"}:
-        raise unsupported(path, "pos_att_type", given)
+        raise unsupported_error(path, "pos_att_type", given)
     return terms
 
 
-def _disentangled(
+def _describe_disentangled(
     path: Path, config: DebertaConfig, terms: frozenset[str], the_norm: Norm
 ) -> Disentangled | None:
     if not config.relative_attention or not terms:
         return None
     norms = {name.strip() for name in config.norm_rel_ebd.lower().split("|")}
     if not norms <= {"none", "layer_norm"}:
-        raise unsupported(path, "norm_rel_ebd", config.norm_rel_ebd)
+        raise unsupported_error(path, "norm_rel_ebd", config.norm_rel_ebd)
     longest = (
         config.max_relative_positions if config.max_relative_positions > 0 else config.max_position_embeddings
     )

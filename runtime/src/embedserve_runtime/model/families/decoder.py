@@ -23,7 +23,14 @@ from embedserve_runtime.model.architecture import (
     ParameterNames,
     QkNorm,
 )
-from embedserve_runtime.model.families.common import activation, head_size, linear, norm, tensor, unsupported
+from embedserve_runtime.model.families.common import (
+    compute_head_size,
+    map_linear,
+    map_norm,
+    map_tensor,
+    read_activation,
+    unsupported_error,
+)
 from embedserve_runtime.model.rotary import RotaryConfig
 
 DEFAULT_THETA = 10_000.0
@@ -33,19 +40,19 @@ NAMES = ParameterNames(
     prefixes=("", "model."),
     sources=MappingProxyType(
         {
-            **tensor("embeddings.word.weight", "embed_tokens.weight"),
-            **norm("layers.{layer}.attention.norm", f"{_LAYER}.input_layernorm"),
-            **linear("layers.{layer}.attention.query", f"{_LAYER}.self_attn.q_proj"),
-            **linear("layers.{layer}.attention.key", f"{_LAYER}.self_attn.k_proj"),
-            **linear("layers.{layer}.attention.value", f"{_LAYER}.self_attn.v_proj"),
-            **norm("layers.{layer}.attention.query_norm", f"{_LAYER}.self_attn.q_norm"),
-            **norm("layers.{layer}.attention.key_norm", f"{_LAYER}.self_attn.k_norm"),
-            **linear("layers.{layer}.attention.output", f"{_LAYER}.self_attn.o_proj"),
-            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.post_attention_layernorm"),
-            **linear("layers.{layer}.mlp.gate", f"{_LAYER}.mlp.gate_proj"),
-            **linear("layers.{layer}.mlp.up", f"{_LAYER}.mlp.up_proj"),
-            **linear("layers.{layer}.mlp.down", f"{_LAYER}.mlp.down_proj"),
-            **norm("final_norm", "norm"),
+            **map_tensor("embeddings.word.weight", "embed_tokens.weight"),
+            **map_norm("layers.{layer}.attention.norm", f"{_LAYER}.input_layernorm"),
+            **map_linear("layers.{layer}.attention.query", f"{_LAYER}.self_attn.q_proj"),
+            **map_linear("layers.{layer}.attention.key", f"{_LAYER}.self_attn.k_proj"),
+            **map_linear("layers.{layer}.attention.value", f"{_LAYER}.self_attn.v_proj"),
+            **map_norm("layers.{layer}.attention.query_norm", f"{_LAYER}.self_attn.q_norm"),
+            **map_norm("layers.{layer}.attention.key_norm", f"{_LAYER}.self_attn.k_norm"),
+            **map_linear("layers.{layer}.attention.output", f"{_LAYER}.self_attn.o_proj"),
+            **map_norm("layers.{layer}.mlp.norm", f"{_LAYER}.post_attention_layernorm"),
+            **map_linear("layers.{layer}.mlp.gate", f"{_LAYER}.mlp.gate_proj"),
+            **map_linear("layers.{layer}.mlp.up", f"{_LAYER}.mlp.up_proj"),
+            **map_linear("layers.{layer}.mlp.down", f"{_LAYER}.mlp.down_proj"),
+            **map_norm("final_norm", "norm"),
         }
     ),
 )
@@ -69,7 +76,7 @@ class DecoderConfig(RotaryConfig):
     use_bidirectional_attention: bool | None = None
     auto_map: dict[str, object] | None = None
 
-    def causal(self, path: Path) -> bool:
+    def has_causal_attention(self, path: Path) -> bool:
         """Whether tokens see only what stands before them.
 
         Repositories with code of their own make such models bidirectional; whether they do, config.json says or
@@ -84,16 +91,16 @@ class DecoderConfig(RotaryConfig):
             return True
         return self.is_causal is not False and not self.use_bidirectional_attention
 
-    def window(self, path: Path, sliding_window: int) -> int:
+    def find_window(self, path: Path, sliding_window: int) -> int:
         """How far a token sees. Source: `create_sliding_window_causal_mask`, whose window counts the token itself when
         causal, and when not counts to each side without it."""
-        return sliding_window - 1 if self.causal(path) else sliding_window
+        return sliding_window - 1 if self.has_causal_attention(path) else sliding_window
 
     def size_of_head(self, path: Path) -> int:
-        return self.head_dim or head_size(path, self.hidden_size, self.num_attention_heads)
+        return self.head_dim or compute_head_size(path, self.hidden_size, self.num_attention_heads)
 
 
-def attention(
+def describe_attention(
     path: Path,
     config: DecoderConfig,
     *,
@@ -106,7 +113,7 @@ def attention(
     size = config.size_of_head(path)
     kv_heads = config.num_key_value_heads or config.num_attention_heads
     if config.num_attention_heads % kv_heads:
-        raise unsupported(path, "num_key_value_heads", kv_heads)
+        raise unsupported_error(path, "num_key_value_heads", kv_heads)
     return Attention(
         heads=config.num_attention_heads,
         kv_heads=kv_heads,
@@ -114,21 +121,21 @@ def attention(
         scale=size**-0.5,
         qkv_bias=qkv_bias,
         output_bias=output_bias,
-        causal=config.causal(path),
+        causal=config.has_causal_attention(path),
         window=window,
         qk_norm=qk_norm,
-        rotary=config.rotary(path, size, DEFAULT_THETA),
+        rotary=config.describe_rotary(path, size, DEFAULT_THETA),
     )
 
 
-def encoder(
+def describe_encoder(
     path: Path, config: DecoderConfig, attentions: list[Attention], mlp_bias: bool = False
 ) -> Encoder:
     """The encoder around `attentions`, one a layer."""
     rms = Norm(NormKind.RMS, config.rms_norm_eps)
     mlp = Mlp(
         intermediate=config.intermediate_size,
-        activation=activation(path, "hidden_act", config.hidden_act),
+        activation=read_activation(path, "hidden_act", config.hidden_act),
         gated=True,
         up_bias=mlp_bias,
         down_bias=mlp_bias,

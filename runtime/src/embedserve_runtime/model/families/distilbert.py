@@ -15,14 +15,14 @@ from embedserve_runtime.model.architecture import (
     ParameterNames,
 )
 from embedserve_runtime.model.families.common import (
-    encoder_without_final_norm,
-    equal_heads,
+    describe_attention,
+    describe_encoder_without_final_norm,
+    describe_mlp,
+    describe_post_norm_layer,
     layer_norm,
-    linear,
-    norm,
-    plain_mlp,
-    post_norm,
-    tensor,
+    map_linear,
+    map_norm,
+    map_tensor,
 )
 from embedserve_runtime.model.files import FileModel, ModelFile
 
@@ -46,17 +46,17 @@ NAMES = ParameterNames(
     prefixes=("", "distilbert."),
     sources=MappingProxyType(
         {
-            **tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
-            **tensor("embeddings.position.weight", "embeddings.position_embeddings.weight"),
-            **norm("embeddings.norm", "embeddings.LayerNorm"),
-            **linear("layers.{layer}.attention.query", f"{_LAYER}.attention.q_lin"),
-            **linear("layers.{layer}.attention.key", f"{_LAYER}.attention.k_lin"),
-            **linear("layers.{layer}.attention.value", f"{_LAYER}.attention.v_lin"),
-            **linear("layers.{layer}.attention.output", f"{_LAYER}.attention.out_lin"),
-            **norm("layers.{layer}.attention.norm", f"{_LAYER}.sa_layer_norm"),
-            **linear("layers.{layer}.mlp.up", f"{_LAYER}.ffn.lin1"),
-            **linear("layers.{layer}.mlp.down", f"{_LAYER}.ffn.lin2"),
-            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.output_layer_norm"),
+            **map_tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
+            **map_tensor("embeddings.position.weight", "embeddings.position_embeddings.weight"),
+            **map_norm("embeddings.norm", "embeddings.LayerNorm"),
+            **map_linear("layers.{layer}.attention.query", f"{_LAYER}.attention.q_lin"),
+            **map_linear("layers.{layer}.attention.key", f"{_LAYER}.attention.k_lin"),
+            **map_linear("layers.{layer}.attention.value", f"{_LAYER}.attention.v_lin"),
+            **map_linear("layers.{layer}.attention.output", f"{_LAYER}.attention.out_lin"),
+            **map_norm("layers.{layer}.attention.norm", f"{_LAYER}.sa_layer_norm"),
+            **map_linear("layers.{layer}.mlp.up", f"{_LAYER}.ffn.lin1"),
+            **map_linear("layers.{layer}.mlp.down", f"{_LAYER}.ffn.lin2"),
+            **map_norm("layers.{layer}.mlp.norm", f"{_LAYER}.output_layer_norm"),
         }
     ),
 )
@@ -65,12 +65,12 @@ NAMES = ParameterNames(
 def describe(file: ModelFile) -> Encoder:
     """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(DistilBertConfig)
-    layer = post_norm(
-        equal_heads(path, config.dim, config.n_heads),
-        plain_mlp(path, "activation", config.activation, config.hidden_dim),
+    layer = describe_post_norm_layer(
+        describe_attention(path, config.dim, config.n_heads),
+        describe_mlp(path, "activation", config.activation, config.hidden_dim),
         NORM,
     )
-    return encoder_without_final_norm(
+    return describe_encoder_without_final_norm(
         "distilbert",
         NAMES,
         hidden_size=config.dim,

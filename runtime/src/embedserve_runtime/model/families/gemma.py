@@ -29,14 +29,14 @@ from embedserve_runtime.model.families import decoder
 from embedserve_runtime.model.families.common import (
     FULL,
     SLIDING,
-    activation,
-    checked_layer_types,
-    norm,
+    check_layer_types,
+    map_norm,
+    read_activation,
     refuse,
-    unsupported,
+    unsupported_error,
 )
 from embedserve_runtime.model.files import ModelFile
-from embedserve_runtime.model.rotary import LayerTypesConfig, rotary
+from embedserve_runtime.model.rotary import LayerTypesConfig, describe_rotary
 
 
 class GemmaConfig(LayerTypesConfig):
@@ -70,9 +70,9 @@ NAMES = ParameterNames(
     sources=MappingProxyType(
         {
             **decoder.NAMES.sources,
-            **norm("layers.{layer}.attention.post_norm", f"{_LAYER}.post_attention_layernorm"),
-            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.pre_feedforward_layernorm"),
-            **norm("layers.{layer}.mlp.post_norm", f"{_LAYER}.post_feedforward_layernorm"),
+            **map_norm("layers.{layer}.attention.post_norm", f"{_LAYER}.post_attention_layernorm"),
+            **map_norm("layers.{layer}.mlp.norm", f"{_LAYER}.pre_feedforward_layernorm"),
+            **map_norm("layers.{layer}.mlp.post_norm", f"{_LAYER}.post_feedforward_layernorm"),
         }
     ),
 )
@@ -83,17 +83,17 @@ def describe(file: ModelFile) -> Encoder:
     path, config = file.path, file.parse(GemmaConfig)
     refuse(path, [("attn_logit_softcapping", config.attn_logit_softcapping, None)])
     if config.is_causal is False and not config.use_bidirectional_attention:
-        raise unsupported(path, "is_causal", False)  # the window's meaning would be another one again
+        raise unsupported_error(path, "is_causal", False)  # the window's meaning would be another one again
     rms = Norm(NormKind.RMS, config.rms_norm_eps, unit_offset=True)
     every = config.sliding_window_pattern
     layer_types = config.layer_types or [
         SLIDING if (number + 1) % every else FULL for number in range(config.num_hidden_layers)
     ]
     attention = {
-        kind: _attention(path, config, kind, rms)
-        for kind in set(checked_layer_types(path, layer_types, config.num_hidden_layers))
+        kind: _describe_attention(path, config, kind, rms)
+        for kind in set(check_layer_types(path, layer_types, config.num_hidden_layers))
     }
-    act = activation(path, "hidden_activation", config.hidden_activation)
+    act = read_activation(path, "hidden_activation", config.hidden_activation)
     mlp = Mlp(config.intermediate_size, act, gated=True, up_bias=False, down_bias=False)
     return Encoder(
         family="gemma3_text",
@@ -109,11 +109,11 @@ def describe(file: ModelFile) -> Encoder:
     )
 
 
-def _attention(path: Path, config: GemmaConfig, kind: str, rms: Norm) -> Attention:
+def _describe_attention(path: Path, config: GemmaConfig, kind: str, rms: Norm) -> Attention:
     if config.num_attention_heads % config.num_key_value_heads:
-        raise unsupported(path, "num_key_value_heads", config.num_key_value_heads)
+        raise unsupported_error(path, "num_key_value_heads", config.num_key_value_heads)
     theta = config.rope_theta if kind == FULL else config.rope_local_base_freq
-    settings = config.of_type(kind, theta, scaled=kind == FULL)
+    settings = config.find_parameters(kind, theta, scaled=kind == FULL)
     return Attention(
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
@@ -122,13 +122,13 @@ def _attention(path: Path, config: GemmaConfig, kind: str, rms: Norm) -> Attenti
         qkv_bias=config.attention_bias,
         output_bias=config.attention_bias,
         causal=not config.use_bidirectional_attention,
-        window=_window(path, config) if kind == SLIDING else None,
+        window=_read_window(path, config) if kind == SLIDING else None,
         qk_norm=QkNorm(rms, QkNormScope.HEAD),
-        rotary=rotary(path, settings, config.head_dim, config.max_position_embeddings),
+        rotary=describe_rotary(path, settings, config.head_dim, config.max_position_embeddings),
     )
 
 
-def _window(path: Path, config: GemmaConfig) -> int:
+def _read_window(path: Path, config: GemmaConfig) -> int:
     if config.sliding_window is None:
-        raise unsupported(path, "sliding_window", None)
+        raise unsupported_error(path, "sliding_window", None)
     return config.sliding_window // 2 if config.use_bidirectional_attention else config.sliding_window - 1

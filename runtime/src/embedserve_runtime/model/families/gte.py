@@ -12,17 +12,17 @@ from types import MappingProxyType
 
 from embedserve_runtime.model.architecture import Embeddings, Encoder, Mlp, ParameterNames
 from embedserve_runtime.model.families.common import (
-    activation,
-    either,
-    encoder_without_final_norm,
-    head_size,
-    heads_of,
+    compute_head_size,
+    describe_attention_of_size,
+    describe_encoder_without_final_norm,
+    describe_post_norm_layer,
     layer_norm,
-    linear,
-    norm,
-    post_norm,
+    map_linear,
+    map_norm,
+    map_tensor,
+    merge_sources,
+    read_activation,
     refuse,
-    tensor,
 )
 from embedserve_runtime.model.files import ModelFile
 from embedserve_runtime.model.rotary import RotaryConfig
@@ -55,36 +55,38 @@ NAMES = ParameterNames(
     prefixes=("", "new.", "gte."),
     sources=MappingProxyType(
         {
-            **tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
-            **tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
-            **norm("embeddings.norm", "embeddings.LayerNorm"),
-            **either(
+            **map_tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
+            **map_tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
+            **map_norm("embeddings.norm", "embeddings.LayerNorm"),
+            **merge_sources(
                 *(
-                    linear(
+                    map_linear(
                         f"layers.{{layer}}.attention.{ours}", f"{_OLD}.attention.qkv_proj", part=part, parts=3
                     )
                     for part, ours in enumerate(("query", "key", "value"))
                 ),
                 # Separate products: `pack_qkv` false in "new", or the names that transformers has in memory.
                 *(
-                    linear(
+                    map_linear(
                         f"layers.{{layer}}.attention.{ours}",
                         f"{_OLD}.attention.{theirs}",
                         f"{_NEW}.self_attn.{theirs}",
                     )
                     for ours, theirs in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))
                 ),
-                linear("layers.{layer}.mlp.up", f"{_OLD}.mlp.up_gate_proj", part=0, parts=2),
-                linear("layers.{layer}.mlp.up", f"{_NEW}.mlp.up_proj"),
-                linear("layers.{layer}.mlp.gate", f"{_OLD}.mlp.up_gate_proj", part=1, parts=2),
-                linear("layers.{layer}.mlp.gate", f"{_NEW}.mlp.gate_proj"),
+                map_linear("layers.{layer}.mlp.up", f"{_OLD}.mlp.up_gate_proj", part=0, parts=2),
+                map_linear("layers.{layer}.mlp.up", f"{_NEW}.mlp.up_proj"),
+                map_linear("layers.{layer}.mlp.gate", f"{_OLD}.mlp.up_gate_proj", part=1, parts=2),
+                map_linear("layers.{layer}.mlp.gate", f"{_NEW}.mlp.gate_proj"),
             ),
-            **linear(
+            **map_linear(
                 "layers.{layer}.attention.output", f"{_OLD}.attention.o_proj", f"{_NEW}.self_attn.o_proj"
             ),
-            **norm("layers.{layer}.attention.norm", f"{_OLD}.attn_ln", f"{_NEW}.post_attention_layernorm"),
-            **linear("layers.{layer}.mlp.down", f"{_OLD}.mlp.down_proj", f"{_NEW}.mlp.down_proj"),
-            **norm("layers.{layer}.mlp.norm", f"{_OLD}.mlp_ln", f"{_NEW}.post_mlp_layernorm"),
+            **map_norm(
+                "layers.{layer}.attention.norm", f"{_OLD}.attn_ln", f"{_NEW}.post_attention_layernorm"
+            ),
+            **map_linear("layers.{layer}.mlp.down", f"{_OLD}.mlp.down_proj", f"{_NEW}.mlp.down_proj"),
+            **map_norm("layers.{layer}.mlp.norm", f"{_OLD}.mlp_ln", f"{_NEW}.post_mlp_layernorm"),
         }
     ),
 )
@@ -103,20 +105,23 @@ def describe(file: ModelFile) -> Encoder:
                 ("logn_attention_clip1", config.logn_attention_clip1, False),
             ),
         )
-    size = config.head_dim or head_size(path, config.hidden_size, config.num_attention_heads)
+    size = config.head_dim or compute_head_size(path, config.hidden_size, config.num_attention_heads)
     theta = DEFAULT_THETA[config.model_type]
-    layer = post_norm(
-        replace(heads_of(size, config.num_attention_heads), rotary=config.rotary(path, size, theta)),
+    layer = describe_post_norm_layer(
+        replace(
+            describe_attention_of_size(size, config.num_attention_heads),
+            rotary=config.describe_rotary(path, size, theta),
+        ),
         Mlp(
             config.intermediate_size,
-            activation(path, "hidden_act", config.hidden_act),
+            read_activation(path, "hidden_act", config.hidden_act),
             gated=True,
             up_bias=False,
             down_bias=True,
         ),
         layer_norm(config.layer_norm_eps),
     )
-    return encoder_without_final_norm(
+    return describe_encoder_without_final_norm(
         "gte",
         NAMES,
         hidden_size=config.hidden_size,

@@ -21,15 +21,15 @@ from embedserve_runtime.model.architecture import (
     QkNormScope,
 )
 from embedserve_runtime.model.families.common import (
-    encoder_without_final_norm,
-    equal_heads,
+    describe_attention,
+    describe_encoder_without_final_norm,
+    describe_post_norm_layer,
     layer_norm,
-    linear,
-    norm,
-    post_norm,
+    map_linear,
+    map_norm,
+    map_tensor,
     refuse,
-    tensor,
-    unsupported,
+    unsupported_error,
 )
 from embedserve_runtime.model.files import FileModel, ModelFile
 
@@ -67,25 +67,25 @@ class _Signs(FileModel):
 
 _LAYER = "encoder.layer.{layer}"
 _SHARED = {
-    **tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
-    **tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
-    **norm("embeddings.norm", "embeddings.LayerNorm"),
-    **linear("layers.{layer}.attention.query", f"{_LAYER}.attention.self.query"),
-    **linear("layers.{layer}.attention.key", f"{_LAYER}.attention.self.key"),
-    **linear("layers.{layer}.attention.value", f"{_LAYER}.attention.self.value"),
-    **linear("layers.{layer}.attention.output", f"{_LAYER}.attention.output.dense"),
+    **map_tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
+    **map_tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
+    **map_norm("embeddings.norm", "embeddings.LayerNorm"),
+    **map_linear("layers.{layer}.attention.query", f"{_LAYER}.attention.self.query"),
+    **map_linear("layers.{layer}.attention.key", f"{_LAYER}.attention.self.key"),
+    **map_linear("layers.{layer}.attention.value", f"{_LAYER}.attention.self.value"),
+    **map_linear("layers.{layer}.attention.output", f"{_LAYER}.attention.output.dense"),
 }
 NAMES = ParameterNames(
     prefixes=("", "bert."),
     sources=MappingProxyType(
         {
             **_SHARED,
-            **norm("layers.{layer}.attention.norm", f"{_LAYER}.attention.output.LayerNorm"),
+            **map_norm("layers.{layer}.attention.norm", f"{_LAYER}.attention.output.LayerNorm"),
             # The first half of the rows is activated, the second multiplied.
-            **linear("layers.{layer}.mlp.gate", f"{_LAYER}.mlp.gated_layers", part=0, parts=2),
-            **linear("layers.{layer}.mlp.up", f"{_LAYER}.mlp.gated_layers", part=1, parts=2),
-            **linear("layers.{layer}.mlp.down", f"{_LAYER}.mlp.wo"),
-            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.mlp.layernorm"),
+            **map_linear("layers.{layer}.mlp.gate", f"{_LAYER}.mlp.gated_layers", part=0, parts=2),
+            **map_linear("layers.{layer}.mlp.up", f"{_LAYER}.mlp.gated_layers", part=1, parts=2),
+            **map_linear("layers.{layer}.mlp.down", f"{_LAYER}.mlp.wo"),
+            **map_norm("layers.{layer}.mlp.norm", f"{_LAYER}.mlp.layernorm"),
         }
     ),
 )
@@ -94,15 +94,15 @@ CODE_NAMES = ParameterNames(
     sources=MappingProxyType(
         {
             **_SHARED,
-            **norm("layers.{layer}.attention.query_norm", f"{_LAYER}.attention.self.layer_norm_q"),
-            **norm("layers.{layer}.attention.key_norm", f"{_LAYER}.attention.self.layer_norm_k"),
-            **norm("layers.{layer}.attention.inner_norm", f"{_LAYER}.attention.output.LayerNorm"),
-            **norm("layers.{layer}.attention.norm", f"{_LAYER}.layer_norm_1"),
+            **map_norm("layers.{layer}.attention.query_norm", f"{_LAYER}.attention.self.layer_norm_q"),
+            **map_norm("layers.{layer}.attention.key_norm", f"{_LAYER}.attention.self.layer_norm_k"),
+            **map_norm("layers.{layer}.attention.inner_norm", f"{_LAYER}.attention.output.LayerNorm"),
+            **map_norm("layers.{layer}.attention.norm", f"{_LAYER}.layer_norm_1"),
             # Here the second half is activated.
-            **linear("layers.{layer}.mlp.up", f"{_LAYER}.mlp.up_gated_layer", part=0, parts=2),
-            **linear("layers.{layer}.mlp.gate", f"{_LAYER}.mlp.up_gated_layer", part=1, parts=2),
-            **linear("layers.{layer}.mlp.down", f"{_LAYER}.mlp.down_layer"),
-            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.layer_norm_2"),
+            **map_linear("layers.{layer}.mlp.up", f"{_LAYER}.mlp.up_gated_layer", part=0, parts=2),
+            **map_linear("layers.{layer}.mlp.gate", f"{_LAYER}.mlp.up_gated_layer", part=1, parts=2),
+            **map_linear("layers.{layer}.mlp.down", f"{_LAYER}.mlp.down_layer"),
+            **map_norm("layers.{layer}.mlp.norm", f"{_LAYER}.layer_norm_2"),
         }
     ),
 )
@@ -115,7 +115,7 @@ def is_jina(file: ModelFile) -> bool:
     return signs.position_embedding_type == "alibi" or any("jina" in name.lower() for name in named)
 
 
-def alibi_slopes(heads: int) -> tuple[float, ...]:
+def compute_alibi_slopes(heads: int) -> tuple[float, ...]:
     """2^(-8/n), 2^(-16/n), ... for the largest power of two n <= heads, and for the heads beyond it every second slope
     of the sequence for 2n. Source: the paper's own code, github.com/ofirpress/attention_with_linear_biases."""
     power = 1 << (heads.bit_length() - 1)
@@ -137,17 +137,17 @@ def describe(file: ModelFile) -> Encoder:
         ),
     )
     if config.feed_forward_type not in ACTIVATIONS:
-        raise unsupported(path, "feed_forward_type", config.feed_forward_type)
+        raise unsupported_error(path, "feed_forward_type", config.feed_forward_type)
     the_norm = layer_norm(config.layer_norm_eps)
     attention = replace(
-        equal_heads(path, config.hidden_size, config.num_attention_heads),
+        describe_attention(path, config.hidden_size, config.num_attention_heads),
         qk_norm=QkNorm(the_norm, QkNormScope.ALL) if code else None,
-        distance_bias=Alibi(alibi_slopes(config.num_attention_heads)),
+        distance_bias=Alibi(compute_alibi_slopes(config.num_attention_heads)),
     )
     act = ACTIVATIONS[config.feed_forward_type]
     mlp = Mlp(config.intermediate_size, act, gated=True, up_bias=False, down_bias=True)
-    layer = replace(post_norm(attention, mlp, the_norm), inner_norm=code)
-    return encoder_without_final_norm(
+    layer = replace(describe_post_norm_layer(attention, mlp, the_norm), inner_norm=code)
+    return describe_encoder_without_final_norm(
         "jina-bert-code" if code else "jina-bert",
         CODE_NAMES if code else NAMES,
         hidden_size=config.hidden_size,

@@ -23,7 +23,9 @@ def describe(file: ModelFile) -> Encoder:
     path, config = file.path, file.parse(LlamaConfig)
     if config.model_type == "llama_bidirec":
         config = config.model_copy(update={"is_causal": False})
-    attention = decoder.attention(
+    attention = decoder.describe_attention(
         path, config, qkv_bias=config.attention_bias, output_bias=config.attention_bias
     )
-    return decoder.encoder(path, config, [attention] * config.num_hidden_layers, mlp_bias=config.mlp_bias)
+    return decoder.describe_encoder(
+        path, config, [attention] * config.num_hidden_layers, mlp_bias=config.mlp_bias
+    )

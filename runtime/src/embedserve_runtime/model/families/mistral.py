@@ -23,6 +23,6 @@ def describe(file: ModelFile) -> Encoder:
     # transformers ignores it for this model type; a model that has it was trained as something else.
     refuse(path, [("layer_types", config.layer_types, None)])
     size = config.sliding_window
-    window = None if size is None else config.window(path, size)
-    attention = decoder.attention(path, config, qkv_bias=False, output_bias=False, window=window)
-    return decoder.encoder(path, config, [attention] * config.num_hidden_layers)
+    window = None if size is None else config.find_window(path, size)
+    attention = decoder.describe_attention(path, config, qkv_bias=False, output_bias=False, window=window)
+    return decoder.describe_encoder(path, config, [attention] * config.num_hidden_layers)

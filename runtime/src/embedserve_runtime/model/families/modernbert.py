@@ -23,15 +23,15 @@ from embedserve_runtime.model.architecture import (
 from embedserve_runtime.model.families.common import (
     FULL,
     SLIDING,
-    activation,
-    checked_layer_types,
-    head_size,
-    linear,
-    norm,
-    tensor,
+    check_layer_types,
+    compute_head_size,
+    map_linear,
+    map_norm,
+    map_tensor,
+    read_activation,
 )
 from embedserve_runtime.model.files import ModelFile
-from embedserve_runtime.model.rotary import LayerTypesConfig, rotary
+from embedserve_runtime.model.rotary import LayerTypesConfig, describe_rotary
 
 
 class ModernBertConfig(LayerTypesConfig):
@@ -60,19 +60,19 @@ NAMES = ParameterNames(
     prefixes=("", "model."),
     sources=MappingProxyType(
         {
-            **tensor("embeddings.word.weight", "embeddings.tok_embeddings.weight"),
-            **norm("embeddings.norm", "embeddings.norm"),
-            **norm("layers.{layer}.attention.norm", f"{_LAYER}.attn_norm"),
-            **linear("layers.{layer}.attention.query", f"{_LAYER}.attn.Wqkv", part=0, parts=3),
-            **linear("layers.{layer}.attention.key", f"{_LAYER}.attn.Wqkv", part=1, parts=3),
-            **linear("layers.{layer}.attention.value", f"{_LAYER}.attn.Wqkv", part=2, parts=3),
-            **linear("layers.{layer}.attention.output", f"{_LAYER}.attn.Wo"),
-            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.mlp_norm"),
+            **map_tensor("embeddings.word.weight", "embeddings.tok_embeddings.weight"),
+            **map_norm("embeddings.norm", "embeddings.norm"),
+            **map_norm("layers.{layer}.attention.norm", f"{_LAYER}.attn_norm"),
+            **map_linear("layers.{layer}.attention.query", f"{_LAYER}.attn.Wqkv", part=0, parts=3),
+            **map_linear("layers.{layer}.attention.key", f"{_LAYER}.attn.Wqkv", part=1, parts=3),
+            **map_linear("layers.{layer}.attention.value", f"{_LAYER}.attn.Wqkv", part=2, parts=3),
+            **map_linear("layers.{layer}.attention.output", f"{_LAYER}.attn.Wo"),
+            **map_norm("layers.{layer}.mlp.norm", f"{_LAYER}.mlp_norm"),
             # The first half of Wi is activated, the second multiplied.
-            **linear("layers.{layer}.mlp.gate", f"{_LAYER}.mlp.Wi", part=0, parts=2),
-            **linear("layers.{layer}.mlp.up", f"{_LAYER}.mlp.Wi", part=1, parts=2),
-            **linear("layers.{layer}.mlp.down", f"{_LAYER}.mlp.Wo"),
-            **norm("final_norm", "final_norm"),
+            **map_linear("layers.{layer}.mlp.gate", f"{_LAYER}.mlp.Wi", part=0, parts=2),
+            **map_linear("layers.{layer}.mlp.up", f"{_LAYER}.mlp.Wi", part=1, parts=2),
+            **map_linear("layers.{layer}.mlp.down", f"{_LAYER}.mlp.Wo"),
+            **map_norm("final_norm", "final_norm"),
         }
     ),
 )
@@ -82,10 +82,10 @@ def describe(file: ModelFile) -> Encoder:
     """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(ModernBertConfig)
     layer_norm = Norm(NormKind.LAYER, config.norm_eps, bias=config.norm_bias)
-    attention = {kind: _attention(path, config, kind) for kind in (FULL, SLIDING)}
+    attention = {kind: _describe_attention(path, config, kind) for kind in (FULL, SLIDING)}
     mlp = Mlp(
         intermediate=config.intermediate_size,
-        activation=activation(path, "hidden_activation", config.hidden_activation),
+        activation=read_activation(path, "hidden_activation", config.hidden_activation),
         gated=True,
         up_bias=config.mlp_bias,
         down_bias=config.mlp_bias,
@@ -101,18 +101,18 @@ def describe(file: ModelFile) -> Encoder:
         embeddings=Embeddings(config.vocab_size, positions=None, token_types=0, norm=layer_norm),
         layers=tuple(
             Layer(attention[kind], mlp, NormPlacement.PRE, layer_norm, attention_norm=number > 0)
-            for number, kind in enumerate(checked_layer_types(path, layer_types, config.num_hidden_layers))
+            for number, kind in enumerate(check_layer_types(path, layer_types, config.num_hidden_layers))
         ),
         final_norm=layer_norm,
         parameter_names=NAMES,
     )
 
 
-def _attention(path: Path, config: ModernBertConfig, kind: str) -> Attention:
-    size = head_size(path, config.hidden_size, config.num_attention_heads)
+def _describe_attention(path: Path, config: ModernBertConfig, kind: str) -> Attention:
+    size = compute_head_size(path, config.hidden_size, config.num_attention_heads)
     local_theta = config.local_rope_theta or config.global_rope_theta
     theta = config.global_rope_theta if kind == FULL else local_theta
-    settings = config.of_type(kind, theta, scaled=True)
+    settings = config.find_parameters(kind, theta, scaled=True)
     return Attention(
         heads=config.num_attention_heads,
         kv_heads=config.num_attention_heads,
@@ -121,5 +121,5 @@ def _attention(path: Path, config: ModernBertConfig, kind: str) -> Attention:
         qkv_bias=config.attention_bias,
         output_bias=config.attention_bias,
         window=None if kind == FULL else config.local_attention // 2,
-        rotary=rotary(path, settings, size, config.max_position_embeddings),
+        rotary=describe_rotary(path, settings, size, config.max_position_embeddings),
     )

@@ -17,15 +17,15 @@ from embedserve_runtime.model.architecture import (
     RelativeBuckets,
 )
 from embedserve_runtime.model.families.common import (
-    encoder_without_final_norm,
-    equal_heads,
+    describe_attention,
+    describe_encoder_without_final_norm,
+    describe_mlp,
+    describe_post_norm_layer,
     layer_norm,
-    linear,
-    norm,
-    plain_mlp,
-    post_norm,
+    map_linear,
+    map_norm,
+    map_tensor,
     refuse,
-    tensor,
 )
 from embedserve_runtime.model.files import FileModel, ModelFile
 
@@ -52,18 +52,18 @@ NAMES = ParameterNames(
     prefixes=("", "mpnet."),
     sources=MappingProxyType(
         {
-            **tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
-            **tensor("embeddings.position.weight", "embeddings.position_embeddings.weight"),
-            **norm("embeddings.norm", "embeddings.LayerNorm"),
-            **tensor("relative_bias.weight", "encoder.relative_attention_bias.weight"),
-            **linear("layers.{layer}.attention.query", f"{_LAYER}.attention.attn.q"),
-            **linear("layers.{layer}.attention.key", f"{_LAYER}.attention.attn.k"),
-            **linear("layers.{layer}.attention.value", f"{_LAYER}.attention.attn.v"),
-            **linear("layers.{layer}.attention.output", f"{_LAYER}.attention.attn.o"),
-            **norm("layers.{layer}.attention.norm", f"{_LAYER}.attention.LayerNorm"),
-            **linear("layers.{layer}.mlp.up", f"{_LAYER}.intermediate.dense"),
-            **linear("layers.{layer}.mlp.down", f"{_LAYER}.output.dense"),
-            **norm("layers.{layer}.mlp.norm", f"{_LAYER}.output.LayerNorm"),
+            **map_tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
+            **map_tensor("embeddings.position.weight", "embeddings.position_embeddings.weight"),
+            **map_norm("embeddings.norm", "embeddings.LayerNorm"),
+            **map_tensor("relative_bias.weight", "encoder.relative_attention_bias.weight"),
+            **map_linear("layers.{layer}.attention.query", f"{_LAYER}.attention.attn.q"),
+            **map_linear("layers.{layer}.attention.key", f"{_LAYER}.attention.attn.k"),
+            **map_linear("layers.{layer}.attention.value", f"{_LAYER}.attention.attn.v"),
+            **map_linear("layers.{layer}.attention.output", f"{_LAYER}.attention.attn.o"),
+            **map_norm("layers.{layer}.attention.norm", f"{_LAYER}.attention.LayerNorm"),
+            **map_linear("layers.{layer}.mlp.up", f"{_LAYER}.intermediate.dense"),
+            **map_linear("layers.{layer}.mlp.down", f"{_LAYER}.output.dense"),
+            **map_norm("layers.{layer}.mlp.norm", f"{_LAYER}.output.LayerNorm"),
         }
     ),
 )
@@ -74,13 +74,13 @@ def describe(file: ModelFile) -> Encoder:
     path, config = file.path, file.parse(MpnetConfig)
     # The source counts 32 buckets whatever the table's size.
     refuse(path, [("relative_attention_num_buckets", config.relative_attention_num_buckets, BUCKETS)])
-    attention = equal_heads(path, config.hidden_size, config.num_attention_heads)
-    layer = post_norm(
+    attention = describe_attention(path, config.hidden_size, config.num_attention_heads)
+    layer = describe_post_norm_layer(
         replace(attention, distance_bias=RelativeBuckets(BUCKETS, MAX_DISTANCE)),
-        plain_mlp(path, "hidden_act", config.hidden_act, config.intermediate_size),
+        describe_mlp(path, "hidden_act", config.hidden_act, config.intermediate_size),
         layer_norm(config.layer_norm_eps),
     )
-    return encoder_without_final_norm(
+    return describe_encoder_without_final_norm(
         "mpnet",
         NAMES,
         hidden_size=config.hidden_size,

@@ -14,22 +14,22 @@ from types import MappingProxyType
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Embeddings, Encoder, Experts, Mlp, ParameterNames, Rotary
 from embedserve_runtime.model.families.common import (
-    activation,
-    either,
-    encoder_without_final_norm,
-    equal_heads,
-    head_size,
-    heads_of,
+    compute_head_size,
+    describe_attention,
+    describe_attention_of_size,
+    describe_encoder_without_final_norm,
+    describe_post_norm_layer,
     layer_norm,
-    linear,
-    norm,
-    post_norm,
+    map_linear,
+    map_norm,
+    map_tensor,
+    merge_sources,
+    read_activation,
     refuse,
-    tensor,
-    unsupported,
+    unsupported_error,
 )
 from embedserve_runtime.model.files import FileModel, ModelFile
-from embedserve_runtime.model.rotary import RotaryConfig, frequencies
+from embedserve_runtime.model.rotary import RotaryConfig, compute_frequencies
 
 DEFAULT_THETA = 1000.0
 GATED_MULTIPLE = 256  # the source rounds the width of a gated MLP up to it
@@ -107,32 +107,36 @@ NAMES = ParameterNames(
     prefixes=("", "bert.", "nomic_bert."),
     sources=MappingProxyType(
         {
-            **tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
-            **tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
-            **norm("embeddings.norm", "emb_ln", "embeddings.LayerNorm"),
-            **either(
+            **map_tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
+            **map_tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
+            **map_norm("embeddings.norm", "emb_ln", "embeddings.LayerNorm"),
+            **merge_sources(
                 *(
-                    linear(f"layers.{{layer}}.attention.{ours}", f"{_OLD}.attn.Wqkv", part=part, parts=3)
+                    map_linear(f"layers.{{layer}}.attention.{ours}", f"{_OLD}.attn.Wqkv", part=part, parts=3)
                     for part, ours in enumerate(("query", "key", "value"))
                 ),
                 *(
-                    linear(f"layers.{{layer}}.attention.{ours}", f"{_NEW}.self_attn.{theirs}")
+                    map_linear(f"layers.{{layer}}.attention.{ours}", f"{_NEW}.self_attn.{theirs}")
                     for ours, theirs in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))
                 ),
             ),
-            **linear("layers.{layer}.attention.output", f"{_OLD}.attn.out_proj", f"{_NEW}.self_attn.o_proj"),
-            **norm("layers.{layer}.attention.norm", f"{_OLD}.norm1", f"{_NEW}.post_attention_layernorm"),
-            **linear("layers.{layer}.mlp.gate", f"{_OLD}.mlp.fc12", f"{_NEW}.mlp.gate_proj"),
-            **either(
-                # fc1: an MLP without a gate.
-                linear("layers.{layer}.mlp.up", f"{_OLD}.mlp.fc11", f"{_OLD}.mlp.fc1", f"{_NEW}.mlp.up_proj"),
-                linear("layers.{layer}.mlp.down", f"{_OLD}.mlp.fc2", f"{_NEW}.mlp.down_proj"),
-                tensor("layers.{layer}.mlp.up.weight", f"{_OLD}.mlp.experts.mlp.w1"),
-                tensor("layers.{layer}.mlp.down.weight", f"{_OLD}.mlp.experts.mlp.w2"),
+            **map_linear(
+                "layers.{layer}.attention.output", f"{_OLD}.attn.out_proj", f"{_NEW}.self_attn.o_proj"
             ),
-            **norm("layers.{layer}.mlp.norm", f"{_OLD}.norm2", f"{_NEW}.post_mlp_layernorm"),
-            **tensor("layers.{layer}.mlp.router.weight", f"{_OLD}.mlp.router.layer.weight"),
-            **tensor("layers.{layer}.mlp.bias", f"{_OLD}.mlp.experts.bias"),
+            **map_norm("layers.{layer}.attention.norm", f"{_OLD}.norm1", f"{_NEW}.post_attention_layernorm"),
+            **map_linear("layers.{layer}.mlp.gate", f"{_OLD}.mlp.fc12", f"{_NEW}.mlp.gate_proj"),
+            **merge_sources(
+                # fc1: an MLP without a gate.
+                map_linear(
+                    "layers.{layer}.mlp.up", f"{_OLD}.mlp.fc11", f"{_OLD}.mlp.fc1", f"{_NEW}.mlp.up_proj"
+                ),
+                map_linear("layers.{layer}.mlp.down", f"{_OLD}.mlp.fc2", f"{_NEW}.mlp.down_proj"),
+                map_tensor("layers.{layer}.mlp.up.weight", f"{_OLD}.mlp.experts.mlp.w1"),
+                map_tensor("layers.{layer}.mlp.down.weight", f"{_OLD}.mlp.experts.mlp.w2"),
+            ),
+            **map_norm("layers.{layer}.mlp.norm", f"{_OLD}.norm2", f"{_NEW}.post_mlp_layernorm"),
+            **map_tensor("layers.{layer}.mlp.router.weight", f"{_OLD}.mlp.router.layer.weight"),
+            **map_tensor("layers.{layer}.mlp.bias", f"{_OLD}.mlp.experts.bias"),
         }
     ),
 )
@@ -141,24 +145,24 @@ NAMES = ParameterNames(
 def describe(file: ModelFile) -> Encoder:
     """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
     if file.parse(_Keys).n_embd is None:
-        return _of_transformers(file.path, file.parse(TransformersConfig))
-    return _of_its_own(file.path, file.parse(OwnConfig))
+        return _describe_transformers_model(file.path, file.parse(TransformersConfig))
+    return _describe_own_model(file.path, file.parse(OwnConfig))
 
 
-def _of_transformers(path: Path, config: TransformersConfig) -> Encoder:
+def _describe_transformers_model(path: Path, config: TransformersConfig) -> Encoder:
     # transformers has no class for the mixture; it would read such a checkpoint without it.
     refuse(path, [("num_experts", config.num_experts, 0)])
-    size = config.head_dim or head_size(path, config.hidden_size, config.num_attention_heads)
-    act = activation(path, "hidden_act", config.hidden_act)
-    layer = post_norm(
+    size = config.head_dim or compute_head_size(path, config.hidden_size, config.num_attention_heads)
+    act = read_activation(path, "hidden_act", config.hidden_act)
+    layer = describe_post_norm_layer(
         replace(
-            heads_of(size, config.num_attention_heads, bias=False),
-            rotary=config.rotary(path, size, DEFAULT_THETA),
+            describe_attention_of_size(size, config.num_attention_heads, bias=False),
+            rotary=config.describe_rotary(path, size, DEFAULT_THETA),
         ),
         Mlp(config.intermediate_size, act, gated=True, up_bias=False, down_bias=False),
         layer_norm(config.layer_norm_eps),
     )
-    return encoder_without_final_norm(
+    return describe_encoder_without_final_norm(
         "nomic_bert",
         NAMES,
         hidden_size=config.hidden_size,
@@ -168,22 +172,24 @@ def _of_transformers(path: Path, config: TransformersConfig) -> Encoder:
     )
 
 
-def _of_its_own(path: Path, config: OwnConfig) -> Encoder:
+def _describe_own_model(path: Path, config: OwnConfig) -> Encoder:
     _refuse_what_is_not_there(path, config)
-    attention = equal_heads(path, config.n_embd, config.n_head, bias=config.qkv_proj_bias)
+    attention = describe_attention(path, config.n_embd, config.n_head, bias=config.qkv_proj_bias)
     rotated = attention.head_size * config.rotary_emb_fraction
     if not 0 < rotated <= attention.head_size or rotated % 2:
-        raise unsupported(path, "rotary_emb_fraction", config.rotary_emb_fraction)
-    positions = Rotary(tuple(float(f) for f in frequencies(config.rotary_emb_base, int(rotated))))
-    layer = post_norm(
-        replace(attention, rotary=positions), _own_mlp(path, config), layer_norm(config.layer_norm_epsilon)
+        raise unsupported_error(path, "rotary_emb_fraction", config.rotary_emb_fraction)
+    positions = Rotary(tuple(float(f) for f in compute_frequencies(config.rotary_emb_base, int(rotated))))
+    layer = describe_post_norm_layer(
+        replace(attention, rotary=positions),
+        _describe_own_mlp(path, config),
+        layer_norm(config.layer_norm_epsilon),
     )
-    with_experts = replace(layer, mlp=_experts(path, config)) if config.has_experts else layer
+    with_experts = replace(layer, mlp=_describe_experts(path, config)) if config.has_experts else layer
     multiple = config.pad_vocab_size_multiple
     words = -(-config.vocab_size // multiple) * multiple
     # With a scaling factor the base grows with each text longer than the trained positions; up to them it rests.
     longest = config.max_trained_positions if config.rotary_scaling_factor else config.n_positions
-    return encoder_without_final_norm(
+    return describe_encoder_without_final_norm(
         "nomic_bert",
         NAMES,
         hidden_size=config.n_embd,
@@ -211,18 +217,18 @@ def _refuse_what_is_not_there(path: Path, config: OwnConfig) -> None:
     )
 
 
-def _own_mlp(path: Path, config: OwnConfig) -> Mlp:
+def _describe_own_mlp(path: Path, config: OwnConfig) -> Mlp:
     bias = {"up_bias": config.mlp_fc1_bias, "down_bias": config.mlp_fc2_bias}
     if config.activation_function in GATED:
         width = config.n_inner or 8 * config.n_embd // 3
         width = -(-width // GATED_MULTIPLE) * GATED_MULTIPLE
         return Mlp(width, GATED[config.activation_function], gated=True, **bias)
     if config.activation_function != "gelu":  # "glu" has a gate by sigmoid, which no known model uses
-        raise unsupported(path, "activation_function", config.activation_function)
+        raise unsupported_error(path, "activation_function", config.activation_function)
     return Mlp(config.n_inner or 4 * config.n_embd, Activation.GELU, gated=False, **bias)
 
 
-def _experts(path: Path, config: OwnConfig) -> Experts:
+def _describe_experts(path: Path, config: OwnConfig) -> Experts:
     """The mixture as the public code runs it: shares of the chosen experts as they are, one bias for all."""
     refuse(
         path,
@@ -235,5 +241,5 @@ def _experts(path: Path, config: OwnConfig) -> Experts:
         ),
     )
     if not 0 < config.moe_top_k <= config.num_experts:
-        raise unsupported(path, "moe_top_k", config.moe_top_k)
+        raise unsupported_error(path, "moe_top_k", config.moe_top_k)
     return Experts(config.num_experts, config.moe_top_k, config.n_inner or 4 * config.n_embd, Activation.GELU)

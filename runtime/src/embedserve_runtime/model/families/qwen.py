@@ -10,7 +10,7 @@ from pathlib import Path
 
 from embedserve_runtime.model.architecture import Encoder, Norm, NormKind, QkNorm, QkNormScope
 from embedserve_runtime.model.families import decoder
-from embedserve_runtime.model.families.common import FULL, SLIDING, checked_layer_types, unsupported
+from embedserve_runtime.model.families.common import FULL, SLIDING, check_layer_types, unsupported_error
 from embedserve_runtime.model.files import ModelFile
 
 
@@ -34,7 +34,7 @@ def describe(file: ModelFile) -> Encoder:
         config = config.model_copy(update={"head_dim": QWEN3_HEAD_SIZE})
     qk_norm = QkNorm(Norm(NormKind.RMS, config.rms_norm_eps), QkNormScope.HEAD) if is_qwen3 else None
     attentions = [
-        decoder.attention(
+        decoder.describe_attention(
             path,
             config,
             qkv_bias=config.attention_bias if is_qwen3 else True,
@@ -42,22 +42,22 @@ def describe(file: ModelFile) -> Encoder:
             window=window,
             qk_norm=qk_norm,
         )
-        for window in _windows(path, config)
+        for window in _list_windows(path, config)
     ]
-    return decoder.encoder(path, config, attentions)
+    return decoder.describe_encoder(path, config, attentions)
 
 
-def _windows(path: Path, config: QwenConfig) -> list[int | None]:
+def _list_windows(path: Path, config: QwenConfig) -> list[int | None]:
     size = config.sliding_window if config.use_sliding_window else None
     layer_types = config.layer_types or [
         SLIDING if size is not None and number >= config.max_window_layers else FULL
         for number in range(config.num_hidden_layers)
     ]
-    checked_layer_types(path, layer_types, config.num_hidden_layers)
+    check_layer_types(path, layer_types, config.num_hidden_layers)
     if size is None:
         if SLIDING in layer_types:
-            raise unsupported(
+            raise unsupported_error(
                 path, "layer_types", layer_types
             )  # transformers has no window to give them either
         return [None] * config.num_hidden_layers
-    return [config.window(path, size) if kind == SLIDING else None for kind in layer_types]
+    return [config.find_window(path, size) if kind == SLIDING else None for kind in layer_types]

@@ -11,7 +11,7 @@ from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.heads.description import HeadLayer, LexicalHead, MultiVectorHead, TokenHead
 from embedserve_runtime.model.tensors import ModelTensors
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, special_tokens, token_ids
+from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, read_special_tokens, read_token_ids
 
 SPARSE_FILE = "sparse_linear.pt"
 COLBERT_FILE = "colbert_linear.pt"
@@ -25,11 +25,11 @@ def is_bge_m3(files: ModelFiles) -> bool:
     return any(name in files for name in FILES)
 
 
-def token_heads(files: ModelFiles, tensors: ModelTensors, encoder: Encoder) -> tuple[TokenHead, ...]:
+def describe_token_heads(files: ModelFiles, tensors: ModelTensors, encoder: Encoder) -> tuple[TokenHead, ...]:
     """The heads whose files are there. Raises ModelError, naming the file."""
     heads: list[TokenHead] = []
     if SPARSE_FILE in files:
-        layer = _layer(files, tensors, SPARSE_FILE, encoder)
+        layer = _describe_layer(files, tensors, SPARSE_FILE, encoder)
         if layer.out_features != 1:
             raise ModelInvalid(
                 f"{files.path / SPARSE_FILE}: gives {layer.out_features} weights a token, expected 1"
@@ -37,19 +37,21 @@ def token_heads(files: ModelFiles, tensors: ModelTensors, encoder: Encoder) -> t
         heads.append(LexicalHead((layer,), _read_dropped_tokens(files), encoder.embeddings.vocabulary))
     if COLBERT_FILE in files:
         heads.append(
-            MultiVectorHead((_layer(files, tensors, COLBERT_FILE, encoder),), normalize=True, skipped=1)
+            MultiVectorHead(
+                (_describe_layer(files, tensors, COLBERT_FILE, encoder),), normalize=True, skipped=1
+            )
         )
     return tuple(heads)
 
 
-def _layer(files: ModelFiles, tensors: ModelTensors, name: str, encoder: Encoder) -> HeadLayer:
+def _describe_layer(files: ModelFiles, tensors: ModelTensors, name: str, encoder: Encoder) -> HeadLayer:
     """The file alone says how many features come out."""
     path, own = files.path / name, tensors.open(name)
     if own.names != {"weight", "bias"}:
         raise ModelInvalid(
             f"{path}: has {', '.join(sorted(own.names)) or 'no tensors'}, expected weight and bias"
         )
-    shape = own.raw("weight").shape
+    shape = own.read_tensor("weight").shape
     if len(shape) != 2 or shape[1] != encoder.hidden_size:
         raise ModelInvalid(
             f"{path}: weight has shape {list(shape)}, the encoder gives {encoder.hidden_size} features"
@@ -58,8 +60,8 @@ def _layer(files: ModelFiles, tensors: ModelTensors, name: str, encoder: Encoder
 
 
 def _read_dropped_tokens(files: ModelFiles) -> tuple[int, ...]:
-    ids = token_ids(files)
-    named = {**DROPPED, **special_tokens(files, [*DROPPED])}
+    ids = read_token_ids(files)
+    named = {**DROPPED, **read_special_tokens(files, [*DROPPED])}
     contents = [named[name] for name in DROPPED]
     missing = [content for content in contents if content not in ids]
     if missing:

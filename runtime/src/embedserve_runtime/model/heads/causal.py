@@ -13,12 +13,12 @@ from types import MappingProxyType
 
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.files import FileModel, ModelFiles
-from embedserve_runtime.model.heads.classifiers import score_function
+from embedserve_runtime.model.heads.classifiers import choose_score_function
 from embedserve_runtime.model.heads.config import HeadSource
 from embedserve_runtime.model.heads.description import ClassifierHead, HeadLayer, PromptTemplate
 from embedserve_runtime.model.modules import LogitScoreFile
 from embedserve_runtime.model.pipeline import Pooling
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, token_ids
+from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, read_token_ids
 
 SUFFIX = "ForCausalLM"
 
@@ -53,11 +53,11 @@ class _TokenizerConfigFile(FileModel):
     chat_template: str | None = None
 
 
-def causal_head(
+def describe_causal_head(
     source: HeadSource, architecture: str, module: LogitScoreFile | None, cross_encoder: str | None
 ) -> ClassifierHead:
     """The head of a causal model. module: the folder's LogitScore module, if it has one; cross_encoder: as for
-    `classifier_head`.
+    `describe_classifier_head`.
 
     Raises UnsupportedArchitecture or ModelInvalid.
     """
@@ -68,7 +68,7 @@ def causal_head(
         )
     files = source.files
     if module is None:
-        ids = token_ids(files)
+        ids = read_token_ids(files)
         missing = [token for token in (reranker.yes, reranker.no) if token not in ids]
         if missing:
             raise ModelInvalid(
@@ -81,14 +81,14 @@ def causal_head(
         rows += () if module.false_token_id is None else (module.false_token_id,)
     return ClassifierHead(
         Pooling.LAST,
-        (_rows(source, rows),),
+        (_describe_rows(source, rows),),
         ("LABEL_0",),
-        score_function(source, 1, cross_encoder),
+        choose_score_function(source, 1, cross_encoder),
         template=reranker.template,
     )
 
 
-def _rows(source: HeadSource, rows: tuple[int, ...]) -> HeadLayer:
+def _describe_rows(source: HeadSource, rows: tuple[int, ...]) -> HeadLayer:
     vocabulary = source.encoder.embeddings.vocabulary
     outside = [row for row in rows if not 0 <= row < vocabulary]
     if outside:

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Norm, NormKind
-from embedserve_runtime.model.families.common import unsupported
-from embedserve_runtime.model.heads.config import HeadSource, layer
+from embedserve_runtime.model.families.common import unsupported_error
+from embedserve_runtime.model.heads.config import HeadSource, describe_layer
 from embedserve_runtime.model.heads.description import ClassifierHead, HeadLayer, ScoreFunction
 from embedserve_runtime.model.pipeline import Pooling
 
@@ -27,42 +27,42 @@ SCORES_BY_CLASS = {
 }
 
 
-def _with_pooler(source: HeadSource, labels: int) -> Shape:
+def _describe_with_pooler(source: HeadSource, labels: int) -> Shape:
     """The pooler belongs to the encoder and has its prefix."""
     names = [f"{prefix}pooler.dense" for prefix in source.encoder.parameter_names.prefixes]
     return Pooling.CLS, (
-        source.square(Activation.TANH, *names),
-        layer(source.hidden, labels, "classifier"),
+        source.describe_square_layer(Activation.TANH, *names),
+        describe_layer(source.hidden, labels, "classifier"),
     )
 
 
-def _in_the_classifier(source: HeadSource, labels: int) -> Shape:
+def _describe_in_classifier(source: HeadSource, labels: int) -> Shape:
     return Pooling.CLS, (
-        source.square(Activation.TANH, "classifier.dense"),
-        layer(source.hidden, labels, "classifier.out_proj"),
+        source.describe_square_layer(Activation.TANH, "classifier.dense"),
+        describe_layer(source.hidden, labels, "classifier.out_proj"),
     )
 
 
-def _distilbert(source: HeadSource, labels: int) -> Shape:
+def _describe_distilbert(source: HeadSource, labels: int) -> Shape:
     return Pooling.CLS, (
-        source.square(Activation.RELU, "pre_classifier"),
-        layer(source.hidden, labels, "classifier"),
+        source.describe_square_layer(Activation.RELU, "pre_classifier"),
+        describe_layer(source.hidden, labels, "classifier"),
     )
 
 
-def _modernbert(source: HeadSource, labels: int) -> Shape:
+def _describe_modernbert(source: HeadSource, labels: int) -> Shape:
     poolings = {"cls": Pooling.CLS, "mean": Pooling.MEAN}
     pooling = poolings.get(source.config.classifier_pooling)
     if pooling is None:
-        raise unsupported(source.path, "classifier_pooling", source.config.classifier_pooling)
-    return pooling, (modernbert_head(source), layer(source.hidden, labels, "classifier"))
+        raise unsupported_error(source.path, "classifier_pooling", source.config.classifier_pooling)
+    return pooling, (describe_modernbert_layer(source), describe_layer(source.hidden, labels, "classifier"))
 
 
-def modernbert_head(source: HeadSource) -> HeadLayer:
+def describe_modernbert_layer(source: HeadSource) -> HeadLayer:
     """What classifier and masked LM of ModernBERT share."""
     config = source.config
-    return source.square(
-        source.activation("classifier_activation"),
+    return source.describe_square_layer(
+        source.read_activation("classifier_activation"),
         "head.dense",
         bias=config.classifier_bias,
         norm=Norm(NormKind.LAYER, config.norm_eps, bias=config.norm_bias),
@@ -70,43 +70,45 @@ def modernbert_head(source: HeadSource) -> HeadLayer:
     )
 
 
-def _deberta(source: HeadSource, labels: int) -> Shape:
+def _describe_deberta(source: HeadSource, labels: int) -> Shape:
     if (source.config.pooler_hidden_size or source.hidden) != source.hidden:
-        raise unsupported(source.path, "pooler_hidden_size", source.config.pooler_hidden_size)
+        raise unsupported_error(source.path, "pooler_hidden_size", source.config.pooler_hidden_size)
     return Pooling.CLS, (
-        source.square(source.activation("pooler_hidden_act"), "pooler.dense"),
-        layer(source.hidden, labels, "classifier"),
+        source.describe_square_layer(source.read_activation("pooler_hidden_act"), "pooler.dense"),
+        describe_layer(source.hidden, labels, "classifier"),
     )
 
 
-def _decoder(source: HeadSource, labels: int) -> Shape:
-    return Pooling.LAST, (layer(source.hidden, labels, "score", bias=False),)
+def _describe_decoder(source: HeadSource, labels: int) -> Shape:
+    return Pooling.LAST, (describe_layer(source.hidden, labels, "score", bias=False),)
 
 
 CLASSIFIERS: Mapping[str, Callable[[HeadSource, int], Shape]] = MappingProxyType(
     {
-        "Bert": _with_pooler,
-        "Camembert": _in_the_classifier,
-        "DebertaV2": _deberta,
-        "DistilBert": _distilbert,
-        "Gemma3Text": _decoder,
-        "Gte": _with_pooler,
-        "JinaBert": _with_pooler,
-        "Llama": _decoder,
-        "MPNet": _in_the_classifier,
-        "Mistral": _decoder,
-        "ModernBert": _modernbert,
-        "New": _with_pooler,
-        "NomicBert": _with_pooler,
-        "Qwen2": _decoder,
-        "Qwen3": _decoder,
-        "Roberta": _in_the_classifier,
-        "XLMRoberta": _in_the_classifier,
+        "Bert": _describe_with_pooler,
+        "Camembert": _describe_in_classifier,
+        "DebertaV2": _describe_deberta,
+        "DistilBert": _describe_distilbert,
+        "Gemma3Text": _describe_decoder,
+        "Gte": _describe_with_pooler,
+        "JinaBert": _describe_with_pooler,
+        "Llama": _describe_decoder,
+        "MPNet": _describe_in_classifier,
+        "Mistral": _describe_decoder,
+        "ModernBert": _describe_modernbert,
+        "New": _describe_with_pooler,
+        "NomicBert": _describe_with_pooler,
+        "Qwen2": _describe_decoder,
+        "Qwen3": _describe_decoder,
+        "Roberta": _describe_in_classifier,
+        "XLMRoberta": _describe_in_classifier,
     }
 )
 
 
-def classifier_head(source: HeadSource, architecture: str, cross_encoder: str | None) -> ClassifierHead:
+def describe_classifier_head(
+    source: HeadSource, architecture: str, cross_encoder: str | None
+) -> ClassifierHead:
     """The head of `architecture`. cross_encoder: the activation of config_sentence_transformers.json, if it names one.
 
     Raises UnsupportedArchitecture or ModelInvalid.
@@ -117,25 +119,27 @@ def classifier_head(source: HeadSource, architecture: str, cross_encoder: str | 
             f"{source.path}: the head of {architecture} is not supported; supported: "
             f"{', '.join(f'{name}{SUFFIX}' for name in CLASSIFIERS)}"
         )
-    labels = _labels(source)
+    labels = _read_labels(source)
     pooling, layers = shape(source, len(labels))
     return ClassifierHead(
         pooling,
         layers,
         labels,
-        score_function(source, len(labels), cross_encoder),
+        choose_score_function(source, len(labels), cross_encoder),
         # GenericForSequenceClassification of transformers takes the last token whose id is not that of padding.
         padding=source.config.pad_token_id if pooling is Pooling.LAST else None,
     )
 
 
-def labels_and_scores(source: HeadSource, cross_encoder: str | None) -> tuple[tuple[str, ...], ScoreFunction]:
+def read_labels_and_scores(
+    source: HeadSource, cross_encoder: str | None
+) -> tuple[tuple[str, ...], ScoreFunction]:
     """What config.json says of logits that come from elsewhere. Raises UnsupportedArchitecture or ModelInvalid."""
-    labels = _labels(source)
-    return labels, score_function(source, len(labels), cross_encoder)
+    labels = _read_labels(source)
+    return labels, choose_score_function(source, len(labels), cross_encoder)
 
 
-def _labels(source: HeadSource) -> tuple[str, ...]:
+def _read_labels(source: HeadSource) -> tuple[str, ...]:
     """Return the labels in the order of the logits. transformers leaves them out where they are its default, two."""
     named = source.config.id2label
     if named is None:
@@ -145,7 +149,7 @@ def _labels(source: HeadSource) -> tuple[str, ...]:
     return tuple(named[number] for number in range(len(named)))
 
 
-def score_function(source: HeadSource, labels: int, cross_encoder: str | None) -> ScoreFunction:
+def choose_score_function(source: HeadSource, labels: int, cross_encoder: str | None) -> ScoreFunction:
     """A cross-encoder's own function, else that of transformers' text-classification pipeline.
 
     One label always gets the sigmoid: trainers write "regression" into the config of rerankers.
@@ -170,4 +174,4 @@ def score_function(source: HeadSource, labels: int, cross_encoder: str | None) -
         case "regression":
             return ScoreFunction.IDENTITY
         case other:
-            raise unsupported(source.path, "problem_type", other)
+            raise unsupported_error(source.path, "problem_type", other)

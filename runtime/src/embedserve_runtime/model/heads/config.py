@@ -7,7 +7,7 @@ from pathlib import Path
 
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Encoder, Norm, NormKind
-from embedserve_runtime.model.families.common import activation as mlp_activation
+from embedserve_runtime.model.families.common import read_activation as mlp_activation
 from embedserve_runtime.model.files import FileModel, ModelFiles
 from embedserve_runtime.model.heads.description import HeadLayer
 
@@ -55,7 +55,7 @@ class HeadSource:
     encoder: Encoder
 
     @classmethod
-    def of(cls, files: ModelFiles, encoder: Encoder) -> HeadSource:
+    def read(cls, files: ModelFiles, encoder: Encoder) -> HeadSource:
         return cls(files, files.parse("config.json", HeadConfig), encoder)
 
     @property
@@ -72,11 +72,11 @@ class HeadSource:
         """Columns of the word embeddings."""
         return self.encoder.embeddings.width or self.hidden
 
-    def activation(self, field: str) -> Activation:
+    def read_activation(self, field: str) -> Activation:
         """The activation that `field` names. Raises UnsupportedArchitecture."""
         return mlp_activation(self.path, field, getattr(self.config, field))
 
-    def square(
+    def describe_square_layer(
         self,
         activation: Activation,
         *names: str,
@@ -85,15 +85,15 @@ class HeadSource:
         norm_name: str = "",
     ) -> HeadLayer:
         """A layer from the hidden size to the hidden size."""
-        return layer(
+        return describe_layer(
             self.hidden, self.hidden, *names, bias=bias, activation=activation, norm=norm, norm_name=norm_name
         )
 
-    def layer_norm(self) -> Norm:
+    def describe_layer_norm(self) -> Norm:
         return Norm(NormKind.LAYER, self.config.layer_norm_eps)
 
 
-def layer(
+def describe_layer(
     in_features: int,
     out_features: int,
     *names: str,

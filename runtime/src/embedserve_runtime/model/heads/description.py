@@ -67,7 +67,7 @@ class HeadLayer:
     residual_weight: tuple[str, ...] = ()
 
     @classmethod
-    def of_dense(cls, dense: DenseLayer) -> HeadLayer:
+    def from_dense(cls, dense: DenseLayer) -> HeadLayer:
         """A Dense module, with the names that sentence-transformers gives its tensors."""
         return cls(
             dense.in_features,
@@ -212,14 +212,14 @@ Head = ClassifierHead | SparseHead | MultiVectorHead
 TokenHead = LexicalHead | MultiVectorHead
 
 
-def head_outputs(head: Head) -> int:
+def count_outputs(head: Head) -> int:
     """Columns of a row that the head gives."""
     if isinstance(head, ClassifierHead):
         return len(head.labels)
     return head.layers[-1].out_features
 
 
-def identity_of(head: Head | TokenHead) -> dict[str, object]:
+def describe_identity(head: Head | TokenHead) -> dict[str, object]:
     """What of the head is part of the vector-space identity, besides its tensors; labels and scores are not."""
     layers = [
         {
@@ -243,10 +243,14 @@ def identity_of(head: Head | TokenHead) -> dict[str, object]:
         case MultiVectorHead():
             kind = {"kind": "multi-vector", "normalize": head.normalize, "skipped": head.skipped}
             late = head.interaction
-            return {**kind, "layers": layers, **({} if late is None else {"late": _late_identity(late)})}
+            return {
+                **kind,
+                "layers": layers,
+                **({} if late is None else {"late": _describe_late_identity(late)}),
+            }
 
 
-def _late_identity(late: LateInteraction) -> dict[str, object]:
+def _describe_late_identity(late: LateInteraction) -> dict[str, object]:
     """Lengths that only cut are not part of it."""
     expansion, pooling = late.expansion, late.pooling
     return {

@@ -25,7 +25,7 @@ from embedserve_runtime.model.heads.description import (
     TokenPooling,
 )
 from embedserve_runtime.model.modules import ModelLayout, Modules
-from embedserve_runtime.model.vocabulary import special_tokens, token_ids
+from embedserve_runtime.model.vocabulary import read_special_tokens, read_token_ids
 
 log = logging.getLogger(__name__)
 
@@ -98,13 +98,13 @@ def read_multi_vector_head(files: ModelFiles, encoder: Encoder, layout: ModelLay
                 f"{files.path / dense.folder}: takes {dense.in_features} features, the step before gives {size}"
             )
         size = dense.out_features
-        layers.append(HeadLayer.of_dense(dense))
-    interaction = _interaction(files, layout, pylate)
+        layers.append(HeadLayer.from_dense(dense))
+    interaction = _describe_interaction(files, layout, pylate)
     _check_expansion(files.path, encoder, interaction.expansion)
     return MultiVectorHead(tuple(layers), modules.token_normalize or old, interaction=interaction)
 
 
-def late_layout(layout: ModelLayout, late: LateInteraction) -> ModelLayout:
+def add_markers(layout: ModelLayout, late: LateInteraction) -> ModelLayout:
     """Return the layout with the markers in the prompts and with the documents' length for all inputs."""
     prompts = {
         name: prompt
@@ -115,7 +115,7 @@ def late_layout(layout: ModelLayout, late: LateInteraction) -> ModelLayout:
     return replace(layout, prompts={**layout.prompts, **prompts}, max_length=max_length)
 
 
-def with_prompts(late: LateInteraction, prompts: Mapping[str, str]) -> LateInteraction:
+def replace_prompts(late: LateInteraction, prompts: Mapping[str, str]) -> LateInteraction:
     """Return the interaction with the service's prompts in place of the model's own."""
     return replace(
         late,
@@ -124,18 +124,18 @@ def with_prompts(late: LateInteraction, prompts: Mapping[str, str]) -> LateInter
     )
 
 
-def _interaction(files: ModelFiles, layout: ModelLayout, pylate: _PyLate) -> LateInteraction:
+def _describe_interaction(files: ModelFiles, layout: ModelLayout, pylate: _PyLate) -> LateInteraction:
     modules = layout.modules
-    home = files.at(modules.transformer)
-    ids = token_ids(home)
+    home = files.enter_folder(modules.transformer)
+    ids = read_token_ids(home)
     own = home.parse_if_there("sentence_bert_config.json", _Lengths, _Lengths())
-    expansion = _expansion(home, own, pylate, ids)
+    expansion = _describe_expansion(home, own, pylate, ids)
     skipped, skipped_roles = _read_skipped_tokens(files, modules, pylate, ids)
-    pooling, pooled_roles = _pooling(files, modules)
+    pooling, pooled_roles = _read_pooling(files, modules)
     prefixes = (pylate.query_prefix or "", pylate.document_prefix or "")
     return LateInteraction(
-        query_prompt=_prompt(layout.prompts, prefixes[0], QUERY_PROMPTS),
-        document_prompt=_prompt(layout.prompts, prefixes[1], DOCUMENT_PROMPTS),
+        query_prompt=_join_prompt(layout.prompts, prefixes[0], QUERY_PROMPTS),
+        document_prompt=_join_prompt(layout.prompts, prefixes[1], DOCUMENT_PROMPTS),
         markers=tuple(prefix for prefix in prefixes if prefix.strip()),
         query_length=expansion.length
         if expansion is not None and expansion.fixed
@@ -149,7 +149,7 @@ def _interaction(files: ModelFiles, layout: ModelLayout, pylate: _PyLate) -> Lat
     )
 
 
-def _prompt(prompts: Mapping[str, str], prefix: str, names: Sequence[str]) -> str:
+def _join_prompt(prompts: Mapping[str, str], prefix: str, names: Sequence[str]) -> str:
     """PyLate keeps the marker apart from the prompt behind it."""
     prompt = next((prompts[name] for name in names if name in prompts), "")
     return prefix + prompt.removeprefix(prefix)
@@ -160,7 +160,7 @@ def _read_skipped_tokens(
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     mask = _MaskFile()
     if modules.mask is not None:
-        own = files.at(modules.mask)
+        own = files.enter_folder(modules.mask)
         mask = own.parse_if_there("config.json", _MaskFile, _MaskFile())
         if mask.keep_only_token_ids:
             path = own.path / "config.json"
@@ -172,25 +172,25 @@ def _read_skipped_tokens(
     if unknown:
         log.warning("words to skip are no tokens of the model and are not skipped", extra={"words": unknown})
     skipped = sorted({ids[word] for word in words or () if word in ids})
-    return tuple(skipped), _roles(files.path, mask.skiplist_tasks)
+    return tuple(skipped), _read_roles(files.path, mask.skiplist_tasks)
 
 
-def _pooling(files: ModelFiles, modules: Modules) -> tuple[TokenPooling | None, tuple[str, ...]]:
+def _read_pooling(files: ModelFiles, modules: Modules) -> tuple[TokenPooling | None, tuple[str, ...]]:
     if modules.token_pooling is None:
         return None, ()
-    config = files.at(modules.token_pooling).parse("config.json", _PoolingFile)
+    config = files.enter_folder(modules.token_pooling).parse("config.json", _PoolingFile)
     pooling = TokenPooling(config.pool_factor, config.num_protected_tokens, config.normalize_embeddings)
-    return pooling, _roles(files.path, config.tasks)
+    return pooling, _read_roles(files.path, config.tasks)
 
 
-def _roles(folder: Path, tasks: str | list[str] | None) -> tuple[str, ...]:
+def _read_roles(folder: Path, tasks: str | list[str] | None) -> tuple[str, ...]:
     roles = tuple([tasks] if isinstance(tasks, str) else tasks if tasks is not None else ["document"])
     if unknown := [role for role in roles if role not in ROLES]:
         raise UnsupportedArchitecture(f"{folder}: a module is for the task {unknown[0]!r}, known are {ROLES}")
     return roles
 
 
-def _expansion(
+def _describe_expansion(
     home: ModelFiles, own: _Lengths, pylate: _PyLate, ids: Mapping[str, int]
 ) -> QueryExpansion | None:
     for file in (own, pylate):
@@ -198,21 +198,21 @@ def _expansion(
             given = file.query_expansion
             if given is None:
                 return None
-            token = _expansion_token(home, given.token, ids)
+            token = _find_expansion_token(home, given.token, ids)
             return QueryExpansion(given.length, given.strategy == "fixed", given.attend, token)
     if not pylate.written or not pylate.do_query_expansion:
         return None
     attend = pylate.attend_to_expansion_tokens
     if attend is None:
         attend = pylate.attend_to_mask_tokens
-    token = _expansion_token(home, None, ids)
+    token = _find_expansion_token(home, None, ids)
     return QueryExpansion(pylate.query_length or QUERY_LENGTH, fixed=True, attend=bool(attend), token=token)
 
 
-def _expansion_token(home: ModelFiles, asked: str | None, ids: Mapping[str, int]) -> int:
+def _find_expansion_token(home: ModelFiles, asked: str | None, ids: Mapping[str, int]) -> int:
     """The one asked for, else the tokenizer's mask, else its end. Raises ModelInvalid."""
     if asked is None:
-        named = special_tokens(home, ("mask_token", "eos_token"))
+        named = read_special_tokens(home, ("mask_token", "eos_token"))
         usual = (named.get("mask_token"), "[MASK]", "<mask>", named.get("eos_token"))
         asked = next((token for token in usual if token in ids), None)
     if asked is None or asked not in ids:

@@ -10,8 +10,8 @@ from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArch
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.heads import bge_m3, causal, classifiers
-from embedserve_runtime.model.heads.causal import causal_head
-from embedserve_runtime.model.heads.classifiers import classifier_head
+from embedserve_runtime.model.heads.causal import describe_causal_head
+from embedserve_runtime.model.heads.classifiers import describe_classifier_head
 from embedserve_runtime.model.heads.config import HeadSource
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
@@ -22,8 +22,8 @@ from embedserve_runtime.model.heads.description import (
     Task,
     TokenHead,
 )
-from embedserve_runtime.model.heads.late_interaction import read_multi_vector_head, with_prompts
-from embedserve_runtime.model.heads.masked_lm import masked_lm_layers
+from embedserve_runtime.model.heads.late_interaction import read_multi_vector_head, replace_prompts
+from embedserve_runtime.model.heads.masked_lm import describe_masked_lm_layers
 from embedserve_runtime.model.modules import ModelLayout
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.model.tensors import ModelTensors
@@ -44,7 +44,7 @@ def read_head(
 
     Raises ModelError (naming file and head), or ConfigError when the folder is not for the task that is asked for.
     """
-    source = HeadSource.of(files.at(layout.modules.transformer), encoder)
+    source = HeadSource.read(files.enter_folder(layout.modules.transformer), encoder)
     architectures = source.config.architectures or []
     task = _detect_architecture(source.path, architectures, layout) if asked == "auto" else asked
     if task == Task.EMBED:
@@ -57,7 +57,7 @@ def read_head(
         return Task.MULTI_VECTOR, read_multi_vector_head(files, encoder, layout)
     if task == Task.SPARSE:
         return Task.SPARSE, _read_sparse_head(source, architectures, layout)
-    return _classifier(source, architectures, layout, asked)
+    return _read_classifier(source, architectures, layout, asked)
 
 
 def read_graph_head(
@@ -65,14 +65,14 @@ def read_graph_head(
 ) -> tuple[Task, ClassifierHead]:
     """Task and head of a graph that gives `width` logits itself. home: the encoder's files. Raises ModelError or
     ConfigError."""
-    source = HeadSource.of(home, encoder)
-    labels, scores = classifiers.labels_and_scores(source, layout.activation)
+    source = HeadSource.read(home, encoder)
+    labels, scores = classifiers.read_labels_and_scores(source, layout.activation)
     if len(labels) != width:
         raise ModelInvalid(f"{source.path} names {len(labels)} labels, the ONNX file gives {width} logits")
-    return _task(asked, len(labels)), ClassifierHead(Pooling.CLS, (), labels, scores)
+    return _choose_task(asked, len(labels)), ClassifierHead(Pooling.CLS, (), labels, scores)
 
 
-def _task(asked: str, labels: int) -> Task:
+def _choose_task(asked: str, labels: int) -> Task:
     if asked == Task.RERANK and labels != 1:
         raise ConfigError(f"model.task: rerank needs a model with one label, this one has {labels}")
     return Task.RERANK if labels == 1 and asked != Task.CLASSIFY else Task.CLASSIFY
@@ -82,7 +82,7 @@ def read_token_heads(
     files: ModelFiles, tensors: ModelTensors, encoder: Encoder, task: Task
 ) -> tuple[TokenHead, ...]:
     """What the model makes of each token beside dense vectors. Raises ModelError."""
-    return bge_m3.token_heads(files, tensors, encoder) if task is Task.EMBED else ()
+    return bge_m3.describe_token_heads(files, tensors, encoder) if task is Task.EMBED else ()
 
 
 def override_prompts(
@@ -90,7 +90,7 @@ def override_prompts(
 ) -> Head | None:
     """Return the head with the service's prompts in place of its own: those of roles, or the instruction."""
     if isinstance(head, MultiVectorHead) and head.interaction is not None:
-        return replace(head, interaction=with_prompts(head.interaction, prompts))
+        return replace(head, interaction=replace_prompts(head.interaction, prompts))
     if isinstance(head, ClassifierHead) and head.template is not None and default_prompt is not None:
         return replace(head, template=replace(head.template, instruction=prompts[default_prompt]))
     return head
@@ -107,22 +107,22 @@ def _detect_architecture(path: Path, architectures: Sequence[str], layout: Model
         return Task.MULTI_VECTOR
     if layout.modules.logit_score is not None:
         return Task.RERANK
-    if _of_kind(architectures, classifiers.SUFFIX):
+    if _find_architecture(architectures, classifiers.SUFFIX):
         return Task.CLASSIFY
     for kind in OTHER_HEADS:
-        if found := _of_kind(architectures, kind):
+        if found := _find_architecture(architectures, kind):
             raise UnsupportedArchitecture(
                 f"{path}: the head of {found} is not supported; set model.task to embed to serve its encoder alone"
             )
     return Task.EMBED
 
 
-def _of_kind(architectures: Sequence[str], suffix: str) -> str | None:
+def _find_architecture(architectures: Sequence[str], suffix: str) -> str | None:
     return next((name for name in architectures if name.endswith(suffix)), None)
 
 
 def _read_sparse_head(source: HeadSource, architectures: Sequence[str], layout: ModelLayout) -> SparseHead:
-    layers = masked_lm_layers(source, architectures[0] if architectures else "")
+    layers = describe_masked_lm_layers(source, architectures[0] if architectures else "")
     splade = layout.modules.splade
     if splade is None:
         return SparseHead(layers, SparsePooling.MAX)
@@ -131,18 +131,18 @@ def _read_sparse_head(source: HeadSource, architectures: Sequence[str], layout: 
     )
 
 
-def _classifier(
+def _read_classifier(
     source: HeadSource, architectures: Sequence[str], layout: ModelLayout, asked: str
 ) -> tuple[Task, ClassifierHead]:
-    architecture = _of_kind(architectures, classifiers.SUFFIX)
-    causal_model = _of_kind(architectures, causal.SUFFIX)
+    architecture = _find_architecture(architectures, classifiers.SUFFIX)
+    causal_model = _find_architecture(architectures, causal.SUFFIX)
     if architecture is not None:
-        head = classifier_head(source, architecture, layout.activation)
+        head = describe_classifier_head(source, architecture, layout.activation)
     elif causal_model is not None and asked != Task.CLASSIFY:
-        head = causal_head(source, causal_model, layout.modules.logit_score, layout.activation)
+        head = describe_causal_head(source, causal_model, layout.modules.logit_score, layout.activation)
     else:
         named = ", ".join(architectures) or "no architecture"
         raise ConfigError(
             f"model.task: {asked} needs a model for sequence classification, {source.path} has {named}"
         )
-    return _task(asked, len(head.labels)), head
+    return _choose_task(asked, len(head.labels)), head

@@ -14,7 +14,7 @@ from embedserve_runtime.model.heads.description import HeadLayer
 from embedserve_runtime.model.tensors import ModelTensors, NamedTensor, TensorReader
 
 
-def head_tensors(
+def read_head_tensors(
     tensors: ModelTensors, checkpoint: Checkpoint, layers: Sequence[HeadLayer]
 ) -> Iterator[NamedTensor]:
     """Read the tensors as stored, named `head.<number>.<part>`. checkpoint: the encoder's; layers may have files of
@@ -26,27 +26,27 @@ def head_tensors(
         source: TensorReader = tensors.open(layer.file) if layer.file else checkpoint
         name, out = f"head.{number}", layer.out_features
         if layer.rows:
-            yield f"{name}.weight", _difference(checkpoint, layer)
+            yield f"{name}.weight", _read_difference(checkpoint, layer)
         else:
-            yield f"{name}.weight", _tensor(source, layer.weight, (out, layer.in_features))
+            yield f"{name}.weight", _read_tensor(source, layer.weight, (out, layer.in_features))
         if layer.bias:
-            yield f"{name}.bias", _tensor(source, layer.bias, (out,))
+            yield f"{name}.bias", _read_tensor(source, layer.bias, (out,))
         if layer.residual_weight:
-            yield f"{name}.residual", _tensor(source, layer.residual_weight, (out, layer.in_features))
+            yield f"{name}.residual", _read_tensor(source, layer.residual_weight, (out, layer.in_features))
         if layer.norm is None:
             continue
         # gamma and beta are the old spelling.
         weights = [f"{norm}.{part}" for norm in layer.norm_names for part in ("weight", "gamma")]
-        yield f"{name}.norm.weight", _tensor(source, weights, (out,))
+        yield f"{name}.norm.weight", _read_tensor(source, weights, (out,))
         if layer.norm.kind is NormKind.LAYER and layer.norm.bias:
             biases = [f"{norm}.{part}" for norm in layer.norm_names for part in ("bias", "beta")]
-            yield f"{name}.norm.bias", _tensor(source, biases, (out,))
+            yield f"{name}.norm.bias", _read_tensor(source, biases, (out,))
 
 
-def _difference(checkpoint: Checkpoint, layer: HeadLayer) -> NDArray[np.generic]:
+def _read_difference(checkpoint: Checkpoint, layer: HeadLayer) -> NDArray[np.generic]:
     """Take one row of the stored weight, or the first less the second, float32, (1, in features)."""
-    found = _found(checkpoint, layer.weight)
-    rows = [checkpoint.row(found, row).astype(np.float32) for row in layer.rows]
+    found = _find_name(checkpoint, layer.weight)
+    rows = [checkpoint.read_row(found, row).astype(np.float32) for row in layer.rows]
     if rows[0].shape != (layer.in_features,):
         raise ModelInvalid(
             f"tensor {found} of the model's head has rows of {list(rows[0].shape)}, config.json asks for "
@@ -55,9 +55,9 @@ def _difference(checkpoint: Checkpoint, layer: HeadLayer) -> NDArray[np.generic]
     return rows[0][None] if len(rows) == 1 else (rows[0] - rows[1])[None]
 
 
-def _tensor(source: TensorReader, names: Sequence[str], shape: tuple[int, ...]) -> NDArray[np.generic]:
-    found = _found(source, names)
-    tensor = source.raw(found)
+def _read_tensor(source: TensorReader, names: Sequence[str], shape: tuple[int, ...]) -> NDArray[np.generic]:
+    found = _find_name(source, names)
+    tensor = source.read_tensor(found)
     if tensor.shape != shape:
         raise ModelInvalid(
             f"tensor {found} of the model's head has shape {list(tensor.shape)}, config.json asks for {list(shape)}"
@@ -65,7 +65,7 @@ def _tensor(source: TensorReader, names: Sequence[str], shape: tuple[int, ...]) 
     return tensor
 
 
-def _found(source: TensorReader, names: Sequence[str]) -> str:
+def _find_name(source: TensorReader, names: Sequence[str]) -> str:
     found = next((name for name in names if name in source.names), None)
     if found is None:
         raise ModelInvalid(f"the model lacks a tensor of its head: {' or '.join(names)}")

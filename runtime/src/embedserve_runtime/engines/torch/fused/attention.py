@@ -85,7 +85,7 @@ class FusedAttention:
         tile = tile_of(form, tokens, batch.sequences)
         keys_start, values_start = self._width, self._width + form.kv_heads * form.head_size
         out = joint.new_empty((tokens, self._width), dtype=self._dtype)
-        to_position, to_content, rows = self._by_row(joint, tokens)
+        to_position, to_content, rows = self._multiply_by_table_rows(joint, tokens)
         grid = (form.heads, triton.cdiv(tokens, tile.queries))
         kernel: Callable[..., object] = attend[grid]
         kernel(
@@ -125,7 +125,7 @@ class FusedAttention:
         )
         return out
 
-    def _by_row(self, joint: Tensor, tokens: int) -> tuple[Tensor | None, Tensor | None, int]:
+    def _multiply_by_table_rows(self, joint: Tensor, tokens: int) -> tuple[Tensor | None, Tensor | None, int]:
         """DeBERTa's products of each token with each row of the position tables: (heads, tokens, rows)."""
         if self._term is None:
             return None, None, 0

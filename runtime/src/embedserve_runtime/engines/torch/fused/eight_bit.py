@@ -19,9 +19,14 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from embedserve_runtime.engines.torch.fused.activations import ACTIVATION_KINDS, NO_ACTIVATION
 from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm, add_norm_bias
 from embedserve_runtime.engines.torch.fused.eight_bit_rows import QuantizedRows
-from embedserve_runtime.engines.torch.fused.hopper import Bounds, EightBitSides, HopperProduct, why_not_hopper
+from embedserve_runtime.engines.torch.fused.hopper import (
+    Bounds,
+    EightBitSides,
+    HopperProduct,
+    find_hopper_obstacle,
+)
 from embedserve_runtime.engines.torch.fused.kernels import eight_bit as kernels
-from embedserve_runtime.engines.torch.fused.quantizing import DTYPES, quantized
+from embedserve_runtime.engines.torch.fused.quantizing import DTYPES, quantize
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
 from embedserve_runtime.model.activations import Activation
@@ -45,7 +50,7 @@ class EightBitProduct:
         residual_norm: Normalization | None = None,
     ) -> None:
         """linear: gate before up where `gated`. dtype: of the model. residual_norm: of a residual that is deferred."""
-        weight, scales = quantized(linear.weight, kind)
+        weight, scales = quantize(linear.weight, kind)
         self._kind = kind
         self._residual_norm = residual_norm
         self._bias = add_norm_bias(residual_norm, linear.bias)
@@ -56,14 +61,14 @@ class EightBitProduct:
         self._dtype = dtype
         self._weight = weight
         parts = torch.split(linear.weight.float(), self._columns)
-        bounds = [ROUNDING * _longest(part) for part in parts]
+        bounds = [ROUNDING * _find_longest(part) for part in parts]
         bias_bounds = [0.0] * len(parts)
         if linear.bias is not None:
             biases = torch.split(linear.bias.float(), self._columns)
             bias_bounds = [float(part.abs().max()) for part in biases]
         self._bounds = Bounds(bounds[0], bias_bounds[0], bounds[-1], bias_bounds[-1])
         self._hopper: HopperProduct | None = None
-        if why_not_hopper(weight) is None:
+        if find_hopper_obstacle(weight) is None:
             self._hopper = HopperProduct(weight, self._bias, kind=self._activation, gated=gated)
         self._multiprocessors = torch.cuda.get_device_properties(weight.device).multi_processor_count
 
@@ -75,7 +80,7 @@ class EightBitProduct:
         self._run(given, out, None, None)
         return out
 
-    def onto(self, given: QuantizedRows | Tensor, residual: Tensor | DeferredLayerNorm) -> Tensor:
+    def add_to(self, given: QuantizedRows | Tensor, residual: Tensor | DeferredLayerNorm) -> Tensor:
         """The sum of the result and the residual, in the residual's memory."""
         assert self._residual_norm is (residual.norm if isinstance(residual, DeferredLayerNorm) else None)
         out = residual.sums if isinstance(residual, DeferredLayerNorm) else residual
@@ -90,7 +95,7 @@ class EightBitProduct:
     def narrow(self, rows: QuantizedRows, kind: EightBit) -> QuantizedRows:
         """The result in 8 bit again, for the product of `kind` that follows."""
         if kind is EightBit.INT8:
-            return QuantizedRows.of(self(rows), kind)
+            return QuantizedRows.quantize(self(rows), kind)
         out = rows.values.new_empty((len(rows.values), self._columns), dtype=DTYPES[kind])
         scales = torch.empty_like(rows.scales)
         self._run(rows, out, None, scales)
@@ -174,5 +179,5 @@ class ProductTile:
     together: int
 
 
-def _longest(rows: Tensor) -> float:
+def _find_longest(rows: Tensor) -> float:
     return float(rows.square().sum(dim=1).sqrt().max())

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch, copy_to_device
 from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm
 from embedserve_runtime.engines.torch.fused.eight_bit import EightBitProduct
-from embedserve_runtime.engines.torch.fused.eight_bit_rows import QuantizedRows, in_eight_bit
+from embedserve_runtime.engines.torch.fused.eight_bit_rows import QuantizedRows, normalize_to_eight_bit
 from embedserve_runtime.engines.torch.fused.layer import FusedLayer, HiddenStates, LayerStack
-from embedserve_runtime.engines.torch.fused.operations import embed_batch, normed
+from embedserve_runtime.engines.torch.fused.operations import add_and_normalize, embed_batch
 from embedserve_runtime.engines.torch.fused.quantizing import DTYPES, FoldedValues
 from embedserve_runtime.engines.torch.fused.self_attention import FusedSelfAttention, SharedTables
 from embedserve_runtime.engines.torch.fused.support import FIRST_OF_EIGHT_BIT, EightBit
@@ -51,19 +51,19 @@ class EightBitProducts:
     inner_kind: EightBit
     adds_residual: bool
 
-    def joint(self, hidden: Hidden8) -> Tensor:
+    def project_qkv(self, hidden: Hidden8) -> Tensor:
         return self.queries_keys_values(hidden.rows)
 
-    def output(self, attended: Tensor, hidden: Hidden8) -> Tensor:
+    def project_output(self, attended: Tensor, hidden: Hidden8) -> Tensor:
         if self.adds_residual and isinstance(self.of_attended, EightBitProduct):
-            return self.of_attended.onto(attended, hidden.residual)
+            return self.of_attended.add_to(attended, hidden.residual)
         return self.of_attended(attended)
 
-    def inner(self, hidden: Hidden8) -> QuantizedRows:
+    def project_inner(self, hidden: Hidden8) -> QuantizedRows:
         return self.up.narrow(hidden.rows, self.inner_kind)
 
-    def down(self, inner: QuantizedRows, hidden: Hidden8) -> Tensor:
-        return self.of_inner.onto(inner, hidden.residual) if self.adds_residual else self.of_inner(inner)
+    def project_down(self, inner: QuantizedRows, hidden: Hidden8) -> Tensor:
+        return self.of_inner.add_to(inner, hidden.residual) if self.adds_residual else self.of_inner(inner)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,12 +75,12 @@ class EightBitPostNorms:
     kind: EightBit
     output_adds: bool
 
-    def after_attention(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
+    def normalize_after_attention(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
         residual = None if self.output_adds else hidden.residual
-        return HiddenStates(*in_eight_bit(branch, self.attention, self.kind, residual=residual))
+        return HiddenStates(*normalize_to_eight_bit(branch, self.attention, self.kind, residual=residual))
 
-    def after_mlp(self, branch: Tensor, _: Hidden8) -> Hidden8:
-        return HiddenStates(*in_eight_bit(branch, self.mlp, self.kind))
+    def normalize_after_mlp(self, branch: Tensor, _: Hidden8) -> Hidden8:
+        return HiddenStates(*normalize_to_eight_bit(branch, self.mlp, self.kind))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,11 +89,11 @@ class LastPostNorms:
 
     norms: EightBitPostNorms
 
-    def after_attention(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
-        return self.norms.after_attention(branch, hidden)
+    def normalize_after_attention(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
+        return self.norms.normalize_after_attention(branch, hidden)
 
-    def after_mlp(self, branch: Tensor, _: Hidden8) -> Tensor:
-        return normed(branch, self.norms.mlp)
+    def normalize_after_mlp(self, branch: Tensor, _: Hidden8) -> Tensor:
+        return add_and_normalize(branch, self.norms.mlp)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,10 +105,10 @@ class EightBitPreNorms:
     following: Normalization
     kind: EightBit
 
-    def after_attention(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
+    def normalize_after_attention(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
         return add_and_norm(branch, hidden, self.mlp, self.kind)
 
-    def after_mlp(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
+    def normalize_after_mlp(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
         return add_and_norm(branch, hidden, self.following, self.kind)
 
 
@@ -119,20 +119,20 @@ class LastPreNorms:
     mlp: Normalization
     kind: EightBit
 
-    def after_attention(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
+    def normalize_after_attention(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
         return add_and_norm(branch, hidden, self.mlp, self.kind)
 
-    def after_mlp(self, branch: Tensor, hidden: Hidden8) -> Tensor:
+    def normalize_after_mlp(self, branch: Tensor, hidden: Hidden8) -> Tensor:
         residual = hidden.residual
         assert isinstance(residual, Tensor)  # no norm is deferred
-        return normed(branch, None, residual=residual, keep=residual)
+        return add_and_normalize(branch, None, residual=residual, keep=residual)
 
 
 def add_and_norm(branch: Tensor, hidden: Hidden8, norm: Normalization, kind: EightBit) -> Hidden8:
     """Add the branch to the residual, in place; the rows are the norm of that."""
     residual = hidden.residual
     assert isinstance(residual, Tensor)  # no norm is deferred
-    rows, _ = in_eight_bit(branch, norm, kind, residual=residual, keep=residual)
+    rows, _ = normalize_to_eight_bit(branch, norm, kind, residual=residual, keep=residual)
     return HiddenStates(rows, residual)
 
 
@@ -146,7 +146,7 @@ class ValueCentering:
 
     def calibrate(self, attended: Tensor) -> None:
         """Shift the biases of both products. attended: results of attention for some text."""
-        of_joint, of_output = self.folded.shifts(attended)
+        of_joint, of_output = self.folded.compute_shifts(attended)
         self.joint.shift(of_joint)
         self.output.shift(of_output)
 
@@ -174,13 +174,13 @@ class LoadedLayer8:
         """before: the norm of what the layer gets, if any; deferred where norms come after."""
         weights, dtype = LayerWeights.load(layer, parameters, name), parameters.dtype
         norms, mlp, after = weights.norms, weights.mlp, layer.placement is NormPlacement.POST
-        inner = inner_kind_of(kind, parameters.device)
+        inner = choose_inner_kind(kind, parameters.device)
         folded, joint = None, weights.joint
         output: Linear | EightBitProduct = weights.output
         # Of what queries, keys and values are made of: it limits the values.
         norm = before if after else norms.attention or before
         if norm is not None and inner is EightBit.FP8:
-            folded = FoldedValues.of(joint, weights.output, layer.attention, norm, kind)
+            folded = FoldedValues.fold(joint, weights.output, layer.attention, norm, kind)
             joint = folded.joint
             output = EightBitProduct(
                 folded.output, dtype, kind=inner, residual_norm=before if after else None
@@ -207,13 +207,13 @@ class LoadedLayer8:
         )
         return cls(norms, products, attention, centering)
 
-    def post_norms(self, kind: EightBit) -> EightBitPostNorms:
-        assert self.norms.attention is not None  # `why_not_eight_bit` names the others
+    def build_post_norms(self, kind: EightBit) -> EightBitPostNorms:
+        assert self.norms.attention is not None  # `find_eight_bit_obstacle` names the others
         output_adds = isinstance(self.products.of_attended, EightBitProduct)
         return EightBitPostNorms(self.norms.attention, self.norms.mlp, kind, output_adds)
 
 
-def inner_kind_of(kind: EightBit, device: torch.device) -> EightBit:
+def choose_inner_kind(kind: EightBit, device: torch.device) -> EightBit:
     """Return the kind of the products whose input the kernel before writes: e4m3 where the device has it, which needs
     no pass of its own."""
     has_e4m3 = torch.cuda.get_device_capability(device) >= FIRST_OF_EIGHT_BIT[EightBit.FP8]
@@ -231,8 +231,8 @@ class PostNormEmbeddings:
     def __call__(self, batch: DeviceBatch) -> Hidden8:
         sums = embed_batch(self.tables, batch, self.tables.words.dtype)
         if self.norm is None:
-            return HiddenStates(QuantizedRows.of(sums, self.kind), sums)
-        return HiddenStates(*in_eight_bit(sums, self.norm, self.kind))
+            return HiddenStates(QuantizedRows.quantize(sums, self.kind), sums)
+        return HiddenStates(*normalize_to_eight_bit(sums, self.norm, self.kind))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,8 +245,8 @@ class PreNormEmbeddings:
 
     def __call__(self, batch: DeviceBatch) -> Hidden8:
         hidden, norm = embed_batch(self.tables, batch, torch.float32), self.norm
-        rows = hidden if norm is None else normed(hidden, norm, dtype=self.tables.words.dtype)
-        return HiddenStates(QuantizedRows.of(rows, self.kind), hidden)
+        rows = hidden if norm is None else add_and_normalize(hidden, norm, dtype=self.tables.words.dtype)
+        return HiddenStates(QuantizedRows.quantize(rows, self.kind), hidden)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,7 +262,7 @@ class LastLayerEnd:
         return (
             last.to(self.dtype)
             if self.final_norm is None
-            else normed(last, self.final_norm, dtype=self.dtype)
+            else add_and_normalize(last, self.final_norm, dtype=self.dtype)
         )
 
 
@@ -279,7 +279,7 @@ def build_eight_bit_stack(
     build = build_post_norm_layers if after else build_pre_norm_layers
     embed, layers, last = build(tables, loaded, kind)
     calibrate(embed, [*layers, last], [one.centering for one in loaded], sample(encoder, parameters.device))
-    final_norm = parameters.optional_norm(encoder.final_norm, "final_norm")
+    final_norm = parameters.load_optional_norm(encoder.final_norm, "final_norm")
     return LayerStack(embed, layers, LastLayerEnd(last, final_norm, tables.words.dtype))
 
 
@@ -292,8 +292,8 @@ def build_post_norm_layers(
     *others, last = loaded
     return (
         PostNormEmbeddings(replace(tables, norm=None), tables.norm, kind),
-        [FusedLayer(one.products, one.attention, one.post_norms(kind)) for one in others],
-        FusedLayer(last.products, last.attention, LastPostNorms(last.post_norms(kind))),
+        [FusedLayer(one.products, one.attention, one.build_post_norms(kind)) for one in others],
+        FusedLayer(last.products, last.attention, LastPostNorms(last.build_post_norms(kind))),
     )
 
 
@@ -305,7 +305,7 @@ def build_pre_norm_layers(
     first, *following = [one.norms.attention for one in loaded]
     layers: list[Layer8] = []
     for one, norm in zip(others, following, strict=True):
-        assert norm is not None  # `why_not_eight_bit` names the others
+        assert norm is not None  # `find_eight_bit_obstacle` names the others
         layers.append(FusedLayer(one.products, one.attention, EightBitPreNorms(one.norms.mlp, norm, kind)))
     return (
         PreNormEmbeddings(tables, first, kind),
@@ -335,4 +335,4 @@ def sample(encoder: Encoder, device: torch.device) -> DeviceBatch:
     length = min(SAMPLE_LENGTH, encoder.max_tokens)
     shape = SAMPLE_TOKENS // length, length
     ids = np.random.default_rng(0).integers(0, encoder.embeddings.vocabulary, shape, np.int32)
-    return bring(PackedBatch.pack([*ids]), device)
+    return copy_to_device(PackedBatch.pack([*ids]), device)

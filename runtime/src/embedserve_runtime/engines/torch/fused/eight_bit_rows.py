@@ -30,7 +30,7 @@ class QuantizedRows:
     lengths: Tensor
 
     @classmethod
-    def of(cls, values: Tensor, kind: EightBit) -> QuantizedRows:
+    def quantize(cls, values: Tensor, kind: EightBit) -> QuantizedRows:
         count, width = values.shape
         rows = cls.empty(values, kind)
         kernel: Callable[..., object] = kernels.quantize[(count,)]
@@ -52,7 +52,7 @@ class QuantizedRows:
         return cls(torch.empty_like(like, dtype=DTYPES[kind]), scales, lengths)
 
 
-def in_eight_bit(
+def normalize_to_eight_bit(
     branch: Tensor,
     norm: Normalization,
     kind: EightBit,

@@ -49,7 +49,7 @@ class FusedEncoder:
     ) -> FusedEncoder:
         """eight_bit: of the products, None for 16 bit. flash: batches that have bounds go through flash-attn-4, in the
         layers whose form it has."""
-        tables = EmbeddingTables.of(encoder, parameters)
+        tables = EmbeddingTables.load(encoder, parameters)
         shared = SharedTables(encoder, parameters, flash=flash)
         if eight_bit is not None:
             return cls(build_eight_bit_stack(encoder, parameters, tables, shared, eight_bit))
@@ -57,7 +57,7 @@ class FusedEncoder:
             LoadedLayer.load(layer, parameters, shared, f"layers.{number}")
             for number, layer in enumerate(encoder.layers)
         ]
-        final_norm = parameters.optional_norm(encoder.final_norm, "final_norm")
+        final_norm = parameters.load_optional_norm(encoder.final_norm, "final_norm")
         if all(layer.placement is not NormPlacement.POST for layer in encoder.layers):
             return cls(build_pre_norm_stack(tables, loaded, final_norm))
         layers = build_post_norm_stack(tables, loaded, final_norm)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.torch.device_batch import DeviceBatch, bring
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch, copy_to_device
 from embedserve_runtime.model.architecture import Attention
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class FlashTiming:
     cosine: float
 
 
-def flash_from(timings: Sequence[FlashTiming]) -> int | None:
+def choose_flash_length(timings: Sequence[FlashTiming]) -> int | None:
     """The shortest length from which on flash-attn-4 is faster at every longer one that was timed, None where it is
     not at the longest, or where its values are not ours."""
     if any(not one.cosine >= MIN_COSINE for one in timings):
@@ -85,7 +85,7 @@ class FlashAttention:
         return attended.reshape(tokens, -1)
 
 
-def measured_flash_from(
+def measure_flash_length(
     attention: Attention,
     ours: Attend,
     flash: Attend,
@@ -100,22 +100,22 @@ def measured_flash_from(
         if length > max_seqlen:
             break
         ids = np.zeros(length, dtype=np.int32)
-        batch = bring(PackedBatch.pack([ids] * (TOKENS // length)), device)
+        batch = copy_to_device(PackedBatch.pack([ids] * (TOKENS // length)), device)
         width = (attention.heads + 2 * attention.kv_heads) * attention.head_size
         joint = torch.randn((batch.tokens, width), device=device, dtype=dtype)
         bounded = batch.with_bounds(length)
         want, got = ours(joint, batch), flash(joint, bounded)
         cosine = float(functional.cosine_similarity(want.float(), got.float(), dim=1).min())
-        times = _milliseconds(ours, joint, batch), _milliseconds(flash, joint, bounded)
+        times = _measure_ms(ours, joint, batch), _measure_ms(flash, joint, bounded)
         timings.append(FlashTiming(length, *times, cosine))
-    found = flash_from(timings)
+    found = choose_flash_length(timings)
     log.info(
         "flash-attn-4 beside our attention", extra={"from": found, "timed": [str(one) for one in timings]}
     )
     return found
 
 
-def _milliseconds(run: Attend, joint: Tensor, batch: DeviceBatch) -> float:
+def _measure_ms(run: Attend, joint: Tensor, batch: DeviceBatch) -> float:
     for _ in range(WARM_UPS):
         run(joint, batch)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]

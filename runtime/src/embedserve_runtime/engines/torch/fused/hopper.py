@@ -53,9 +53,9 @@ class EightBitSides:
     bounds: Bounds = Bounds()
 
 
-def why_not_hopper(weight: Tensor) -> str | None:
+def find_hopper_obstacle(weight: Tensor) -> str | None:
     """What keeps the products of `weight` (channels, depth), on a CUDA device, from the kernel, or None."""
-    reason = why_no_hopper(weight.device)
+    reason = find_hopper_device_obstacle(weight.device)
     if reason is not None:
         return reason
     if len(weight) % COLUMNS or weight.stride(0) * weight.element_size() % 16:
@@ -63,7 +63,7 @@ def why_not_hopper(weight: Tensor) -> str | None:
     return None
 
 
-def why_no_hopper(device: torch.device) -> str | None:
+def find_hopper_device_obstacle(device: torch.device) -> str | None:
     """What keeps the kernel from a CUDA device, or None."""
     if torch.cuda.get_device_capability(device)[0] != HOPPER:
         return "the kernel is for Hopper"
@@ -88,8 +88,8 @@ class HopperProduct:
     def __init__(
         self, weight: Tensor, bias: Tensor | None, *, kind: int = NO_ACTIVATION, gated: bool = False
     ) -> None:
-        """weight: of those that `why_not_hopper` has nothing against. kind: of the activation."""
-        self._weight = _described(
+        """weight: of those for which `find_hopper_obstacle` finds nothing. kind: of the activation."""
+        self._weight = _describe_tensor(
             weight, COLUMNS // 2 if gated else COLUMNS, STEP_BYTES // weight.element_size()
         )
         self.columns = len(weight) // 2 if gated else len(weight)
@@ -116,10 +116,10 @@ class HopperProduct:
         add = residual.sums if isinstance(residual, DeferredLayerNorm) else residual
         kernel: Callable[..., object] = hopper.product[(self._programs,)]
         kernel(
-            left=_described(rows, ROWS, STEP_BYTES // rows.element_size()),
+            left=_describe_tensor(rows, ROWS, STEP_BYTES // rows.element_size()),
             right=self._weight,
-            out=_described(out, ROWS, part),
-            add=None if add is None else _described(add, ROWS, part),
+            out=_describe_tensor(out, ROWS, part),
+            add=None if add is None else _describe_tensor(add, ROWS, part),
             bias=self._bias,
             left_scales=None if eight is None else eight.rows,
             right_scales=None if eight is None else eight.channels,
@@ -151,7 +151,7 @@ class HopperProduct:
         return out
 
 
-def _described(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
+def _describe_tensor(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
     """Describe a tensor for the tensor memory accelerator, in blocks of rows times columns."""
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor

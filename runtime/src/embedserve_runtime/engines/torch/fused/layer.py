@@ -39,25 +39,25 @@ class LayerProducts(Protocol[Hidden_contra, Inner, Branch_co]):
     """The four products of a layer. A product that ends a branch may add the residual in the same kernel, into the
     residual's memory."""
 
-    def joint(self, hidden: Hidden_contra) -> Tensor:
+    def project_qkv(self, hidden: Hidden_contra) -> Tensor:
         """Return queries, keys and values, side by side."""
         ...
 
-    def output(self, attended: Tensor, hidden: Hidden_contra) -> Branch_co: ...
+    def project_output(self, attended: Tensor, hidden: Hidden_contra) -> Branch_co: ...
 
-    def inner(self, hidden: Hidden_contra) -> Inner:
+    def project_inner(self, hidden: Hidden_contra) -> Inner:
         """Return activation(up) or activation(gate) * up."""
         ...
 
-    def down(self, inner: Inner, hidden: Hidden_contra) -> Branch_co: ...
+    def project_down(self, inner: Inner, hidden: Hidden_contra) -> Branch_co: ...
 
 
 class ResidualNorms(Protocol[Branch_contra, Hidden, After_co]):
     """Residuals and norms of a layer: what comes after a branch. hidden: what the branch was computed from."""
 
-    def after_attention(self, branch: Branch_contra, hidden: Hidden) -> Hidden: ...
+    def normalize_after_attention(self, branch: Branch_contra, hidden: Hidden) -> Hidden: ...
 
-    def after_mlp(self, branch: Branch_contra, hidden: Hidden) -> After_co: ...
+    def normalize_after_mlp(self, branch: Branch_contra, hidden: Hidden) -> After_co: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,14 +70,14 @@ class FusedLayer(Generic[Hidden, Inner, Branch, After]):
 
     def __call__(self, hidden: Hidden, batch: DeviceBatch) -> After:
         """Compute the layer's result; the memory of `hidden` may be overwritten."""
-        branch = self.products.output(self.attend(hidden, batch), hidden)
-        hidden = self.norms.after_attention(branch, hidden)
-        branch = self.products.down(self.products.inner(hidden), hidden)
-        return self.norms.after_mlp(branch, hidden)
+        branch = self.products.project_output(self.attend(hidden, batch), hidden)
+        hidden = self.norms.normalize_after_attention(branch, hidden)
+        branch = self.products.project_down(self.products.project_inner(hidden), hidden)
+        return self.norms.normalize_after_mlp(branch, hidden)
 
     def attend(self, hidden: Hidden, batch: DeviceBatch) -> Tensor:
         """Return the result of attention, (tokens, heads * head size), before the output product."""
-        return self.attention(self.products.joint(hidden), batch)
+        return self.attention(self.products.project_qkv(hidden), batch)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from embedserve_runtime.engines.torch.attention import RotaryTable
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.fused.activations import ACTIVATION_KINDS
-from embedserve_runtime.engines.torch.fused.hopper import HopperProduct, why_not_hopper
+from embedserve_runtime.engines.torch.fused.hopper import HopperProduct, find_hopper_obstacle
 from embedserve_runtime.engines.torch.fused.kernels import products, rows
 from embedserve_runtime.engines.torch.fused.kernels.vocabulary import pool_vocabulary
 from embedserve_runtime.engines.torch.fused.skinny_gemm import MAX_SKINNY_TOKENS, skinny_linear
@@ -62,20 +62,20 @@ def embed(
         words=words,
         type_rows=types,
         position_rows=positions,
-        weight=_weight(norm),
-        bias=_bias(norm),
+        weight=_get_weight(norm),
+        bias=_get_bias(norm),
         out=out,
         width=width,
         scale=scale,
         first_position=first_position,
-        eps=_eps(norm),
+        eps=_get_eps(norm),
         TYPES=0 if types is None else 2,
         POSITIONS=positions is not None,
         NORM=norm is not None,
         RMS=_is_rms(norm),
-        BIAS=_bias(norm) is not None,
+        BIAS=_get_bias(norm) is not None,
         BLOCK=triton.next_power_of_2(width),
-        num_warps=_warps(width),
+        num_warps=_choose_warps(width),
     )
     return out
 
@@ -95,10 +95,12 @@ def embed_batch(tables: EmbeddingTables, batch: DeviceBatch, dtype: torch.dtype)
     if tables.projection is None:
         return rows
     projected = tables.projection(rows)
-    return projected.to(dtype) if tables.norm is None else normed(projected, tables.norm, dtype=dtype)
+    return (
+        projected.to(dtype) if tables.norm is None else add_and_normalize(projected, tables.norm, dtype=dtype)
+    )
 
 
-def normed(
+def add_and_normalize(
     branch: Tensor,
     norm: Normalization | None,
     *,
@@ -123,25 +125,25 @@ def normed(
         branch=branch,
         residual=residual,
         branch_bias=bias,
-        post_weight=_weight(post),
-        post_bias=_bias(post),
-        weight=_weight(norm),
-        bias=_bias(norm),
+        post_weight=_get_weight(post),
+        post_bias=_get_bias(post),
+        weight=_get_weight(norm),
+        bias=_get_bias(norm),
         total=keep,
         out=None if norm is None else out,
         rows=count,
         width=width,
-        eps=_eps(shape),
+        eps=_get_eps(shape),
         ADD=residual is not None,
         BRANCH_BIAS=bias is not None,
         POST=post is not None,
         KEEP=keep is not None,
         NORM=norm is not None,
         RMS=_is_rms(shape),
-        BIAS=_bias(shape) is not None,
+        BIAS=_get_bias(shape) is not None,
         ROWS=tile,
         BLOCK=triton.next_power_of_2(width),
-        num_warps=_warps(width),
+        num_warps=_choose_warps(width),
     )
     return out
 
@@ -161,32 +163,34 @@ def apply_rotary(
     size = joint.shape[1] // (query_heads + 2 * key_heads)
     half = 0 if rotary is None else rotary.cos.shape[-1]
     tile = 16
-    kernel: Callable[..., object] = rows.turn_heads[(triton.cdiv(len(joint), tile), query_heads + key_heads)]
+    kernel: Callable[..., object] = rows.rotate_heads[
+        (triton.cdiv(len(joint), tile), query_heads + key_heads)
+    ]
     kernel(
         joint=joint,
         starts=batch.starts,
         cos=None if rotary is None else rotary.cos,
         sin=None if rotary is None else rotary.sin,
-        query_weight=_weight(query_norm),
-        query_bias=_bias(query_norm),
-        key_weight=_weight(key_norm),
-        key_bias=_bias(key_norm),
+        query_weight=_get_weight(query_norm),
+        query_bias=_get_bias(query_norm),
+        key_weight=_get_weight(key_norm),
+        key_bias=_get_bias(key_norm),
         tokens=len(joint),
         step=joint.stride(0),
         query_heads=query_heads,
-        eps=_eps(query_norm),
+        eps=_get_eps(query_norm),
         HEAD_SIZE=size,
         HALF=half,
         NORM=query_norm is not None,
         RMS=_is_rms(query_norm),
-        BIAS=_bias(query_norm) is not None,
+        BIAS=_get_bias(query_norm) is not None,
         ROWS=tile,
         BLOCK_D=max(16, int(triton.next_power_of_2(size))),
         num_warps=2,
     )
 
 
-def pooled(hidden: Tensor, batch: DeviceBatch, pooling: Pooling, into: Tensor, column: int) -> None:
+def pool(hidden: Tensor, batch: DeviceBatch, pooling: Pooling, into: Tensor, column: int) -> None:
     """One row a sequence, float32, written into columns `column` ... of `into` (sequences, columns)."""
     width, block = hidden.shape[1], 32
     kernel: Callable[..., object] = rows.pool[(batch.sequences, triton.cdiv(width, block))]
@@ -206,7 +210,7 @@ def pooled(hidden: Tensor, batch: DeviceBatch, pooling: Pooling, into: Tensor, c
     )
 
 
-def vocabulary_pooled(
+def pool_vocabulary_logits(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, batch: DeviceBatch, logs: int
 ) -> Tensor:
     """max(0, hidden W^T + b) pooled over each sequence, float32, (sequences, vocabulary): the largest where `logs` is
@@ -246,7 +250,7 @@ class ActivatedProduct:
         weight = linear.weight
         self._hopper: HopperProduct | None = None
         self._descriptor: TensorDescriptor | None = None
-        if weight.is_cuda and why_not_hopper(weight) is None:
+        if weight.is_cuda and find_hopper_obstacle(weight) is None:
             self._hopper = HopperProduct(weight, linear.bias, kind=self.kind, gated=gated)
         elif can_be_fused(weight, gated):
             self._descriptor = TensorDescriptor.from_tensor(weight, [128, 64])
@@ -261,10 +265,10 @@ class ActivatedProduct:
         if self._hopper is not None and len(value) >= MIN_TOKENS_ON_HOPPER:
             return self._hopper(value, value.new_empty((len(value), self._hopper.columns)))
         if self._descriptor is not None and len(value) >= MIN_TOKENS_OF_FUSED_PRODUCT:
-            return self._fused(value, self._descriptor)
-        return self._in_two(value)
+            return self._run_fused(value, self._descriptor)
+        return self._run_in_two(value)
 
-    def _in_two(self, value: Tensor) -> Tensor:
+    def _run_in_two(self, value: Tensor) -> Tensor:
         inner = functional.linear(value, self.linear.weight, self.linear.bias)
         width = inner.shape[1] // 2 if self._gated else inner.shape[1]
         out = inner.new_empty((len(inner), width)) if self._gated else inner
@@ -282,7 +286,7 @@ class ActivatedProduct:
         )
         return out
 
-    def _fused(self, value: Tensor, right: TensorDescriptor) -> Tensor:
+    def _run_fused(self, value: Tensor, right: TensorDescriptor) -> Tensor:
         (count, depth), bias = value.shape, self.linear.bias
         width = len(self.linear.weight) // 2 if self._gated else len(self.linear.weight)
         out = value.new_empty((count, width))
@@ -321,15 +325,15 @@ def can_be_fused(weight: Tensor, gated: bool) -> bool:
     return weight.element_size() == 2 and width % 8 == 0 and weight.shape[1] % 8 == 0
 
 
-def _weight(norm: Normalization | None) -> Tensor | None:
+def _get_weight(norm: Normalization | None) -> Tensor | None:
     return None if norm is None else norm.weight
 
 
-def _bias(norm: Normalization | None) -> Tensor | None:
+def _get_bias(norm: Normalization | None) -> Tensor | None:
     return None if norm is None else norm.bias
 
 
-def _eps(norm: Normalization | None) -> float:
+def _get_eps(norm: Normalization | None) -> float:
     return 0.0 if norm is None else norm.eps
 
 
@@ -337,5 +341,5 @@ def _is_rms(norm: Normalization | None) -> bool:
     return norm is not None and norm.kind is NormKind.RMS
 
 
-def _warps(width: int) -> int:
+def _choose_warps(width: int) -> int:
     return 4 if width <= 1024 else 8

@@ -28,7 +28,7 @@ MAX_VALUE = {EightBit.FP8: 448.0, EightBit.INT8: 127.0}
 E4M3_SHARE, E4M3_LEAST = 2.0**-4, 2.0**-10
 
 
-def quantized(weight: Tensor, kind: EightBit) -> tuple[Tensor, Tensor]:
+def quantize(weight: Tensor, kind: EightBit) -> tuple[Tensor, Tensor]:
     """Quantize a weight to 8 bit (channels, depth), with float32 scales (channels,)."""
     wide = weight.float()
     scales = wide.abs().amax(dim=1).clamp(min=1e-12) / MAX_VALUE[kind]
@@ -36,9 +36,9 @@ def quantized(weight: Tensor, kind: EightBit) -> tuple[Tensor, Tensor]:
     return (scaled.round() if kind is EightBit.INT8 else scaled).to(DTYPES[kind]), scales
 
 
-def bounds_behind(norm: Normalization, linear: Linear, kind: EightBit) -> Tensor:
+def compute_output_bounds(norm: Normalization, linear: Linear, kind: EightBit) -> Tensor:
     """What no column of `linear`, in 8 bit with rows of `norm` in 8 bit, is larger than: float32 (channels,)."""
-    values, scales = quantized(linear.weight, kind)
+    values, scales = quantize(linear.weight, kind)
     weight = values.float() * scales[:, None]
     # A normed row, before the norm's weight, is no longer than the root of its width.
     spread = math.sqrt(weight.shape[1]) * norm.weight.abs()
@@ -65,41 +65,41 @@ class FoldedValues:
     attention: Attention
 
     @classmethod
-    def of(
+    def fold(
         cls, joint: Linear, output: Linear, attention: Attention, norm: Normalization, kind: EightBit
     ) -> FoldedValues:
         """kind: of the joint product, which gets rows of `norm`."""
         width = attention.kv_heads * attention.head_size
         of_values = Linear(joint.weight[-width:], None if joint.bias is None else joint.bias[-width:])
-        bounds = bounds_behind(norm, of_values, kind).clamp(min=1e-12)
+        bounds = compute_output_bounds(norm, of_values, kind).clamp(min=1e-12)
         # Less their mean they may be twice as large. Powers of two: no digit changes in 16 bit. Its rounding may exceed
         # the bound, by less than what e4m3 rounds down to its largest number.
         factors = torch.exp2(torch.floor(torch.log2(MAX_VALUE[EightBit.FP8] / (2.0 * bounds))))
         of_rows = torch.cat([factors.new_ones(len(joint.weight) - width), factors])
-        of_columns = _of_query_heads(factors, attention)
+        of_columns = _repeat_for_query_heads(factors, attention)
         return cls(
-            Linear(joint.weight.float() * of_rows[:, None], _bias(joint) * of_rows),
-            Linear(output.weight.float() / of_columns, _bias(output)),
+            Linear(joint.weight.float() * of_rows[:, None], _get_bias(joint) * of_rows),
+            Linear(output.weight.float() / of_columns, _get_bias(output)),
             attention,
         )
 
-    def shifts(self, attended: Tensor) -> tuple[Tensor, Tensor]:
+    def compute_shifts(self, attended: Tensor) -> tuple[Tensor, Tensor]:
         """What to add to both biases so that values have no mean, and the output is the same. attended: results of
         attention, (tokens, heads * head size)."""
         form = self.attention
         of_heads = attended.float().mean(dim=0).view(form.kv_heads, -1, form.head_size)
         means = of_heads.mean(dim=1).flatten()
         before = means.new_zeros(len(self.joint.weight) - len(means))
-        return torch.cat([before, -means]), self.output.weight @ _of_query_heads(means, form)
+        return torch.cat([before, -means]), self.output.weight @ _repeat_for_query_heads(means, form)
 
 
-def _of_query_heads(values: Tensor, attention: Attention) -> Tensor:
+def _repeat_for_query_heads(values: Tensor, attention: Attention) -> Tensor:
     """A number a value column, for each of the columns of attention's result."""
     group = attention.heads // attention.kv_heads
     return values.view(attention.kv_heads, -1).repeat_interleave(group, dim=0).flatten()
 
 
-def _bias(linear: Linear) -> Tensor:
+def _get_bias(linear: Linear) -> Tensor:
     if linear.bias is None:
         return torch.zeros(len(linear.weight), device=linear.weight.device)
     return linear.bias.float()

@@ -7,16 +7,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.torch.attention import RotaryTable, relative_embeddings
+from embedserve_runtime.engines.torch.attention import RotaryTable, compute_relative_embeddings
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
-from embedserve_runtime.engines.torch.disentangled import disentangled_term
+from embedserve_runtime.engines.torch.disentangled import build_disentangled_term
 from embedserve_runtime.engines.torch.fused.attention import FusedAttention
 from embedserve_runtime.engines.torch.fused.flash import FlashAttention
 from embedserve_runtime.engines.torch.fused.operations import apply_rotary
-from embedserve_runtime.engines.torch.fused.support import flash_runs
+from embedserve_runtime.engines.torch.fused.support import can_flash_run
 from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
 from embedserve_runtime.model.architecture import Attention, Encoder, QkNormScope, RelativeBuckets, Rotary
-from embedserve_runtime.model.relative import distance_table
+from embedserve_runtime.model.relative import compute_distance_table
 
 
 class SharedTables:
@@ -27,10 +27,10 @@ class SharedTables:
         self._max_tokens = encoder.max_tokens
         self._parameters = parameters
         self._rotary_tables: dict[Rotary, RotaryTable] = {}
-        self._relative_embeddings = relative_embeddings(encoder, parameters)
+        self._relative_embeddings = compute_relative_embeddings(encoder, parameters)
         self._learned: dict[RelativeBuckets, Tensor] = {}
 
-    def rotary_table(self, rotary: Rotary | None) -> RotaryTable | None:
+    def get_rotary_table(self, rotary: Rotary | None) -> RotaryTable | None:
         if rotary is None:
             return None
         if rotary not in self._rotary_tables:
@@ -38,30 +38,30 @@ class SharedTables:
             self._rotary_tables[rotary] = RotaryTable(table.cos.flatten(1), table.sin.flatten(1))
         return self._rotary_tables[rotary]
 
-    def attention(self, description: Attention, name: str, dtype: torch.dtype | None) -> FusedAttention:
+    def build_attention(self, description: Attention, name: str, dtype: torch.dtype | None) -> FusedAttention:
         """dtype: of the result, None for that of the values."""
         term = None
         if self._relative_embeddings is not None:
-            term = disentangled_term(
+            term = build_disentangled_term(
                 self._parameters, description, self._relative_embeddings, self._max_tokens, name
             )
-        table = self._table(description)
-        flash = FlashAttention(description) if self._flash and flash_runs(description) else None
+        table = self._get_table(description)
+        flash = FlashAttention(description) if self._flash and can_flash_run(description) else None
         return FusedAttention(
             description, self._parameters, table, self._max_tokens, term, flash=flash, dtype=dtype
         )
 
-    def _table(self, description: Attention) -> Tensor | None:
+    def _get_table(self, description: Attention) -> Tensor | None:
         """Learned bias by distance. ALiBi, causal order and windows the kernel computes by itself."""
         scheme = description.distance_bias
         if not isinstance(scheme, RelativeBuckets):
             return None
         if scheme not in self._learned:
-            buckets = self._parameters.float32("relative_bias.weight")
+            buckets = self._parameters.read_float32("relative_bias.weight")
             alone = replace(description, causal=False, window=None)
-            table = distance_table(alone, self._max_tokens, buckets)
+            table = compute_distance_table(alone, self._max_tokens, buckets)
             assert table is not None  # there is a bias
-            self._learned[scheme] = self._parameters.array(table)
+            self._learned[scheme] = self._parameters.copy_array(table)
         return self._learned[scheme]
 
 
@@ -79,14 +79,14 @@ class FusedSelfAttention:
     ) -> None:
         """dtype: of the result, None for that of values."""
         self._heads = (description.heads, description.kv_heads)
-        self._rotary = shared.rotary_table(description.rotary)
-        self._attend = shared.attention(description, name, dtype)
+        self._rotary = shared.get_rotary_table(description.rotary)
+        self._attend = shared.build_attention(description, name, dtype)
         self._norms: tuple[Normalization, Normalization] | None = None
         self._norm_per_head = True
         if description.qk_norm is not None:
             self._norms = (
-                parameters.norm(description.qk_norm.norm, f"{name}.query_norm"),
-                parameters.norm(description.qk_norm.norm, f"{name}.key_norm"),
+                parameters.load_norm(description.qk_norm.norm, f"{name}.query_norm"),
+                parameters.load_norm(description.qk_norm.norm, f"{name}.key_norm"),
             )
             self._norm_per_head = description.qk_norm.scope is QkNormScope.HEAD
         self._query_width = description.heads * description.head_size

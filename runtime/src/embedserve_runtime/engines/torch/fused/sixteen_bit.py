@@ -10,7 +10,7 @@ from torch import Tensor
 
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.fused.layer import FusedLayer, HiddenStates, LayerStack
-from embedserve_runtime.engines.torch.fused.operations import ActivatedProduct, embed_batch, normed
+from embedserve_runtime.engines.torch.fused.operations import ActivatedProduct, add_and_normalize, embed_batch
 from embedserve_runtime.engines.torch.fused.self_attention import FusedSelfAttention, SharedTables
 from embedserve_runtime.engines.torch.fused.skinny_gemm import MAX_SKINNY_TOKENS, skinny_linear
 from embedserve_runtime.engines.torch.fused.weights import LayerWeights
@@ -31,16 +31,16 @@ class SixteenBitProducts:
     up: ActivatedProduct
     adds_residual: bool
 
-    def joint(self, hidden: Hidden16) -> Tensor:
+    def project_qkv(self, hidden: Hidden16) -> Tensor:
         return self.weights.joint(hidden.rows)
 
-    def output(self, attended: Tensor, hidden: Hidden16) -> Tensor:
+    def project_output(self, attended: Tensor, hidden: Hidden16) -> Tensor:
         return self.weights.output(attended)
 
-    def inner(self, hidden: Hidden16) -> Tensor:
+    def project_inner(self, hidden: Hidden16) -> Tensor:
         return self.up(hidden.rows)
 
-    def down(self, inner: Tensor, hidden: Hidden16) -> Tensor:
+    def project_down(self, inner: Tensor, hidden: Hidden16) -> Tensor:
         down = self.weights.down
         if not self.adds_residual:
             return down(inner)
@@ -56,18 +56,18 @@ class PostNorms:
     norms: LayerNorms
     down: Linear
 
-    def after_attention(self, branch: Tensor, hidden: Hidden16) -> Hidden16:
+    def normalize_after_attention(self, branch: Tensor, hidden: Hidden16) -> Hidden16:
         norms = self.norms
         if norms.attention_inner is not None:
-            branch = normed(branch, norms.attention_inner, residual=hidden.residual)
+            branch = add_and_normalize(branch, norms.attention_inner, residual=hidden.residual)
         if norms.attention is None:
             hidden.residual.add_(branch)
             return hidden
-        attended = normed(branch, norms.attention, residual=hidden.residual)
+        attended = add_and_normalize(branch, norms.attention, residual=hidden.residual)
         return HiddenStates(attended, attended)
 
-    def after_mlp(self, branch: Tensor, hidden: Hidden16) -> Hidden16:
-        result = normed(branch, self.norms.mlp, bias=self.down.bias)
+    def normalize_after_mlp(self, branch: Tensor, hidden: Hidden16) -> Hidden16:
+        result = add_and_normalize(branch, self.norms.mlp, bias=self.down.bias)
         return HiddenStates(result, result)
 
 
@@ -80,11 +80,11 @@ class PreNorms:
     norms: LayerNorms
     following: Normalization | None
 
-    def after_attention(self, branch: Tensor, hidden: Hidden16) -> Hidden16:
+    def normalize_after_attention(self, branch: Tensor, hidden: Hidden16) -> Hidden16:
         rows = add_and_norm(hidden.residual, branch, self.norms.attention_post, self.norms.mlp)
         return HiddenStates(rows, hidden.residual)
 
-    def after_mlp(self, branch: Tensor, hidden: Hidden16) -> Hidden16:
+    def normalize_after_mlp(self, branch: Tensor, hidden: Hidden16) -> Hidden16:
         rows = add_and_norm(hidden.residual, branch, self.norms.mlp_post, self.following)
         return HiddenStates(rows, hidden.residual)
 
@@ -94,10 +94,10 @@ def add_and_norm(
 ) -> Tensor:
     """residual += post(branch), in place; gives norm(residual), or residual, in the dtype of the branch."""
     if post is None or norm is None or post.form == norm.form:
-        result = normed(branch, norm, residual=residual, post=post, keep=residual)
+        result = add_and_normalize(branch, norm, residual=residual, post=post, keep=residual)
         return result.to(branch.dtype) if norm is None else result
-    normed(branch, None, residual=residual, post=post, keep=residual)
-    return normed(residual, norm, dtype=branch.dtype)
+    add_and_normalize(branch, None, residual=residual, post=post, keep=residual)
+    return add_and_normalize(residual, norm, dtype=branch.dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +112,7 @@ class PostNormEnds:
         return HiddenStates(hidden, hidden)
 
     def finish(self, hidden: Hidden16, _: DeviceBatch) -> Tensor:
-        return hidden.rows if self.final_norm is None else normed(hidden.rows, self.final_norm)
+        return hidden.rows if self.final_norm is None else add_and_normalize(hidden.rows, self.final_norm)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +126,9 @@ class PreNormEnds:
     def embed(self, batch: DeviceBatch) -> Hidden16:
         hidden, dtype = embed_batch(self.tables, batch, torch.float32), self.tables.words.dtype
         norm = self.first_norm
-        return HiddenStates(hidden.to(dtype) if norm is None else normed(hidden, norm, dtype=dtype), hidden)
+        return HiddenStates(
+            hidden.to(dtype) if norm is None else add_and_normalize(hidden, norm, dtype=dtype), hidden
+        )
 
     def finish(self, hidden: Hidden16, _: DeviceBatch) -> Tensor:
         return hidden.rows

@@ -50,7 +50,7 @@ class NormLinear:
     bias: Tensor
 
     @classmethod
-    def of(cls, linear: Linear, norm: Normalization) -> NormLinear:
+    def fold(cls, linear: Linear, norm: Normalization) -> NormLinear:
         wide = linear.weight.float()
         bias = wide @ _shift(norm)
         return cls(linear, norm, wide @ norm.weight, bias if linear.bias is None else bias + linear.bias)
@@ -78,7 +78,7 @@ def skinny_linear_add_norm(
     """Return norm(x W^T + b + residual), whose norm is left to the products that read it."""
     count, columns = len(given), len(linear.weight)
     tiles = triton.cdiv(columns, skinny_kernels.SUM_COLUMNS.value)
-    moments = given.new_empty((2, tiles, _height(count)), dtype=torch.float32)
+    moments = given.new_empty((2, tiles, _choose_tile_height(count)), dtype=torch.float32)
     sums = SkinnyDeferredNorm(given.new_empty((count, columns)), moments, norm)
     _launch(given, linear.weight, linear.bias, sums.values, add=residual, moments=moments)
     return sums
@@ -97,7 +97,7 @@ def _launch(
 ) -> None:
     (columns, depth), count = weight.shape, len(given)
     height, width, warps = (
-        _height(count),
+        _choose_tile_height(count),
         int(skinny_kernels.SUM_COLUMNS.value),
         int(skinny_kernels.SPLITS.value),
     )
@@ -146,5 +146,5 @@ def _shift(norm: Normalization) -> Tensor:
     return norm.bias
 
 
-def _height(count: int) -> int:
+def _choose_tile_height(count: int) -> int:
     return max(16, int(triton.next_power_of_2(count)))

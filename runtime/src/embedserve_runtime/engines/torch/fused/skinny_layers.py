@@ -9,7 +9,7 @@ from torch import Tensor
 
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.fused.layer import FusedLayer, HiddenStates, LayerStack
-from embedserve_runtime.engines.torch.fused.operations import embed_batch, normed
+from embedserve_runtime.engines.torch.fused.operations import add_and_normalize, embed_batch
 from embedserve_runtime.engines.torch.fused.sixteen_bit import LoadedLayer
 from embedserve_runtime.engines.torch.fused.skinny_gemm import (
     NormLinear,
@@ -38,42 +38,42 @@ class SkinnyProducts:
     kind: int
 
     @classmethod
-    def of(cls, loaded: LoadedLayer, before: Normalization | None) -> SkinnyProducts:
+    def build(cls, loaded: LoadedLayer, before: Normalization | None) -> SkinnyProducts:
         """Build those of a layer that `can_run_skinny` accepts. before: the norm that ends the layer before it."""
         weights, attention_norm = loaded.weights, loaded.weights.norms.attention
         assert attention_norm is not None  # `can_run_skinny` says so
         return cls(
             weights,
             attention_norm,
-            None if before is None else NormLinear.of(weights.joint, before),
-            NormLinear.of(weights.up, attention_norm),
+            None if before is None else NormLinear.fold(weights.joint, before),
+            NormLinear.fold(weights.up, attention_norm),
             loaded.up.kind,
         )
 
-    def joint(self, hidden: SkinnyHidden) -> Tensor:
+    def project_qkv(self, hidden: SkinnyHidden) -> Tensor:
         if isinstance(hidden.rows, Tensor):
             return self.weights.joint(hidden.rows)
         assert self.normed_joint is not None  # it is not the first layer
         return self.normed_joint(hidden.rows)
 
-    def output(self, attended: Tensor, hidden: SkinnyHidden) -> SkinnyDeferredNorm:
+    def project_output(self, attended: Tensor, hidden: SkinnyHidden) -> SkinnyDeferredNorm:
         return skinny_linear_add_norm(attended, self.weights.output, hidden.residual, self.attention_norm)
 
-    def inner(self, hidden: SkinnyHidden) -> Tensor:
+    def project_inner(self, hidden: SkinnyHidden) -> Tensor:
         assert isinstance(hidden.rows, SkinnyDeferredNorm)  # attention came before
         return self.normed_up(hidden.rows, self.kind)
 
-    def down(self, inner: Tensor, hidden: SkinnyHidden) -> SkinnyDeferredNorm:
+    def project_down(self, inner: Tensor, hidden: SkinnyHidden) -> SkinnyDeferredNorm:
         return skinny_linear_add_norm(inner, self.weights.down, hidden.residual, self.weights.norms.mlp)
 
 
 class DeferredNorms:
     """Norms that are left to whoever reads their result."""
 
-    def after_attention(self, branch: SkinnyDeferredNorm, _: SkinnyHidden) -> SkinnyHidden:
+    def normalize_after_attention(self, branch: SkinnyDeferredNorm, _: SkinnyHidden) -> SkinnyHidden:
         return HiddenStates(branch, branch)
 
-    def after_mlp(self, branch: SkinnyDeferredNorm, _: SkinnyHidden) -> SkinnyHidden:
+    def normalize_after_mlp(self, branch: SkinnyDeferredNorm, _: SkinnyHidden) -> SkinnyHidden:
         return HiddenStates(branch, branch)
 
 
@@ -89,14 +89,14 @@ class SkinnyEnds:
 
     def finish(self, hidden: SkinnyHidden, _: DeviceBatch) -> Tensor:
         assert isinstance(hidden.rows, SkinnyDeferredNorm)  # there is a layer
-        return normed(hidden.rows.values, hidden.rows.norm)
+        return add_and_normalize(hidden.rows.values, hidden.rows.norm)
 
 
 def build_skinny_stack(tables: EmbeddingTables, loaded: Sequence[LoadedLayer]) -> LayerStack[SkinnyHidden]:
     """Build the layers, at least one, all of which `can_run_skinny` accepts."""
     before = [None, *(one.weights.norms.mlp for one in loaded)]
     layers: list[SkinnyLayer] = [
-        FusedLayer(SkinnyProducts.of(one, norm), one.attention, DeferredNorms())
+        FusedLayer(SkinnyProducts.build(one, norm), one.attention, DeferredNorms())
         for one, norm in zip(loaded, before, strict=False)
     ]
     ends = SkinnyEnds(tables)

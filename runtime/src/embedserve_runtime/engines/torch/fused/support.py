@@ -36,15 +36,15 @@ class EightBit(StrEnum):
 FIRST_OF_EIGHT_BIT = {EightBit.FP8: (8, 9), EightBit.INT8: (8, 0)}
 
 
-def why_not_eight_bit(encoder: Encoder, device: torch.device, kind: EightBit) -> str | None:
+def find_eight_bit_obstacle(encoder: Encoder, device: torch.device, kind: EightBit) -> str | None:
     """What keeps the encoder in 8 bit from running `encoder`, where the fused one can; or None."""
     needed, has = FIRST_OF_EIGHT_BIT[kind], torch.cuda.get_device_capability(device)
     if has < needed:
         return f"{kind} needs compute capability {needed[0]}.{needed[1]}, the device has {has[0]}.{has[1]}"
-    return _why_no_layers_in_eight_bit(encoder)
+    return _find_eight_bit_layer_obstacle(encoder)
 
 
-def _why_no_layers_in_eight_bit(encoder: Encoder) -> str | None:
+def _find_eight_bit_layer_obstacle(encoder: Encoder) -> str | None:
     placements = {layer.placement for layer in encoder.layers}
     if len(placements) != 1 or not placements <= {NormPlacement.PRE, NormPlacement.POST}:
         return "8 bit is for norms before or after all branches"
@@ -59,7 +59,7 @@ def _why_no_layers_in_eight_bit(encoder: Encoder) -> str | None:
     return None
 
 
-def why_no_triton(device: torch.device) -> str | None:
+def find_triton_obstacle(device: torch.device) -> str | None:
     """What keeps Triton's kernels from the device, or None."""
     if device.type != "cuda":
         return "the fused kernels are for CUDA"
@@ -71,17 +71,17 @@ def why_no_triton(device: torch.device) -> str | None:
     return None
 
 
-def why_not_fused(encoder: Encoder, device: torch.device, dtype: torch.dtype) -> str | None:
+def find_fused_obstacle(encoder: Encoder, device: torch.device, dtype: torch.dtype) -> str | None:
     """What keeps the fused encoder from running `encoder`, or None."""
-    reason = why_no_triton(device)
+    reason = find_triton_obstacle(device)
     if reason is None and dtype not in {torch.float16, torch.bfloat16}:
         reason = f"the fused kernels are for 16 bit, not {dtype}"
-    return reason or next(filter(None, map(_why_not_layer, encoder.layers)), None)
+    return reason or next(filter(None, map(_find_layer_obstacle, encoder.layers)), None)
 
 
-def why_not_flash(encoder: Encoder, device: torch.device, dtype: torch.dtype) -> str | None:
+def find_flash_obstacle(encoder: Encoder, device: torch.device, dtype: torch.dtype) -> str | None:
     """What keeps flash-attn-4 from every layer of an encoder, or None. Layers that it cannot run have our kernel."""
-    reason = why_not_fused(encoder, device, dtype)
+    reason = find_fused_obstacle(encoder, device, dtype)
     if reason is not None:
         return reason
     if find_spec("flash_attn") is None or find_spec("flash_attn.cute") is None:
@@ -89,12 +89,12 @@ def why_not_flash(encoder: Encoder, device: torch.device, dtype: torch.dtype) ->
     major, minor = torch.cuda.get_device_capability(device)
     if major not in FLASH_MAJORS:
         return f"flash-attn-4 is for Hopper and Blackwell, the device has compute capability {major}.{minor}"
-    if not any(flash_runs(layer.attention) for layer in encoder.layers):
+    if not any(can_flash_run(layer.attention) for layer in encoder.layers):
         return "flash-attn-4 takes no window, no terms by position, and head sizes of 64 or 128"
     return None
 
 
-def flash_runs(attention: Attention) -> bool:
+def can_flash_run(attention: Attention) -> bool:
     """Whether flash-attn-4 has the form. Windows it has too, and is slower at them."""
     plain = attention.window is None and attention.distance_bias is None and attention.disentangled is None
     return plain and attention.head_size in (64, 128)
@@ -114,7 +114,7 @@ def can_run_skinny(layer: Layer) -> bool:
     )
 
 
-def _why_not_layer(layer: Layer) -> str | None:
+def _find_layer_obstacle(layer: Layer) -> str | None:
     if isinstance(layer.mlp, Experts):
         return "the fused kernels have no mixture of experts"
     if layer.convolution is not None:

@@ -23,14 +23,14 @@ class LayerWeights:
     @classmethod
     def load(cls, layer: Layer, parameters: Parameters, name: str) -> LayerWeights:
         mlp = layer.mlp
-        assert isinstance(mlp, Mlp)  # `why_not_fused` names the others
+        assert isinstance(mlp, Mlp)  # `find_fused_obstacle` names the others
         joint = [f"{name}.attention.{part}" for part in ("query", "key", "value")]
         up = [f"{name}.mlp.gate", f"{name}.mlp.up"] if mlp.gated else [f"{name}.mlp.up"]
         return cls(
-            joint=parameters.linear(joint, layer.attention.qkv_bias),
-            output=parameters.linear([f"{name}.attention.output"], layer.attention.output_bias),
-            up=parameters.linear(up, mlp.up_bias),
-            down=parameters.linear([f"{name}.mlp.down"], mlp.down_bias),
-            norms=LayerNorms.of(layer, parameters, name),
+            joint=parameters.load_linear(joint, layer.attention.qkv_bias),
+            output=parameters.load_linear([f"{name}.attention.output"], layer.attention.output_bias),
+            up=parameters.load_linear(up, mlp.up_bias),
+            down=parameters.load_linear([f"{name}.mlp.down"], mlp.down_bias),
+            norms=LayerNorms.load(layer, parameters, name),
             mlp=mlp,
         )

@@ -101,7 +101,7 @@ def attend(
     totals = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     base = low + before * BLOCK_N
     for block in range(whole):
-        maxima, sums, totals = _block(
+        maxima, sums, totals = _attend_block(
             queries, maxima, sums, totals, base + block * BLOCK_N,
             key, value, table, content_to_position, position_to_content, row_of,
             places, start, end, sizes, high, key_step, rows, scale * log2e, slope,
@@ -109,7 +109,7 @@ def attend(
         )  # fmt: skip
     for block in range(blocks - whole):
         place = low + block * BLOCK_N + tl.where(block < before, 0, whole * BLOCK_N)
-        maxima, sums, totals = _block(
+        maxima, sums, totals = _attend_block(
             queries, maxima, sums, totals, place,
             key, value, table, content_to_position, position_to_content, row_of,
             places, start, end, sizes, high, key_step, rows, scale * log2e, slope,
@@ -123,7 +123,7 @@ def attend(
 
 
 @triton.jit
-def _block(
+def _attend_block(
     queries,
     maxima,
     sums,

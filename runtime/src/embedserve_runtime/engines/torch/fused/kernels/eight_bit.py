@@ -7,7 +7,7 @@ descriptors.
 import triton
 import triton.language as tl
 
-from embedserve_runtime.engines.torch.fused.kernels.rows import activated, to_eight_bit
+from embedserve_runtime.engines.torch.fused.kernels.rows import apply_activation, to_eight_bit
 
 
 @triton.jit
@@ -134,7 +134,7 @@ def product(
     up_bias_bound,
     GATED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    KIND: tl.constexpr,  # of `activated`; -1 for none
+    KIND: tl.constexpr,  # of `apply_activation`; -1 for none
     ADD: tl.constexpr,
     DEFERRED: tl.constexpr,  # what is added is (add * factor + shift) * norm_weight
     NARROW: tl.constexpr,  # write e4m3, with a scale by the bound that the lengths set
@@ -174,7 +174,7 @@ def product(
         if HAS_BIAS:
             values += tl.load(bias + places, mask=inside, other=0.0).to(tl.float32)[None, :]
         if KIND >= 0:
-            values = activated(values, KIND)
+            values = apply_activation(values, KIND)
         if GATED:
             of_up = tl.load(right_scales + columns + places, mask=inside, other=0.0)[None, :]
             up = ups.to(tl.float32) * of_up

@@ -38,7 +38,7 @@ MIN_BOUND_OF_HALVES = gl.constexpr(0.007)
 SHARE = (0.39453125, -0.059783935546875, 0.00670623779296875, -0.00041675567626953125, 1.0728836059570312e-05)
 
 
-def gelu_of_pairs() -> str:
+def write_gelu_of_pairs() -> str:
     """Assembly: $0 = GELU of $1 and $2, float32, times those of $3, all in pairs of float16."""
     constants = {"half": 0.5} | {f"c{i}": constant for i, constant in enumerate(SHARE)}
     bits = {name: struct.unpack("<H", struct.pack("<e", constant))[0] for name, constant in constants.items()}
@@ -56,7 +56,7 @@ def gelu_of_pairs() -> str:
     return "{ " + "\n".join(lines) + " }"
 
 
-GELU_OF_PAIRS = gl.constexpr(gelu_of_pairs())
+GELU_OF_PAIRS = gl.constexpr(write_gelu_of_pairs())
 
 
 @gluon.jit
@@ -74,8 +74,8 @@ def power_of_two(x):
 
 
 @gluon.jit
-def activated(x, KIND: gl.constexpr):
-    """As `rows.activated`."""
+def apply_activation(x, KIND: gl.constexpr):
+    """As `rows.apply_activation`."""
     if KIND == 0:
         square = x * x
         power = LOGISTIC[0] * square + LOGISTIC[1]
@@ -101,7 +101,7 @@ def scaled_gelu(x, factors):
 
 
 @gluon.constexpr_function
-def sums_layout(columns, left):
+def get_accumulator_layout(columns, left):
     """How the accumulators of four warps lie: each has 16 rows of 64."""
     return gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 256 // left.primitive_bitwidth]
@@ -109,14 +109,14 @@ def sums_layout(columns, left):
 
 
 @gluon.jit
-def halves(values):
+def split_columns(values):
     """Left and right columns."""
     split = values.reshape([values.shape[0], 2, values.shape[1] // 2])
     return split.permute((0, 2, 1)).split()
 
 
 @gluon.jit
-def place(tile, tiles_m, tiles_n, TOGETHER: gl.constexpr):
+def find_tile(tile, tiles_m, tiles_n, TOGETHER: gl.constexpr):
     """Row and column of a tile: `TOGETHER` rows of tiles go through the same weights one after the other."""
     group = tile // (TOGETHER * tiles_n)
     height = gl.minimum(tiles_m - group * TOGETHER, TOGETHER)
@@ -125,12 +125,12 @@ def place(tile, tiles_m, tiles_n, TOGETHER: gl.constexpr):
 
 
 @gluon.jit
-def previous(at, places: gl.constexpr):
+def get_previous(at, places: gl.constexpr):
     return gl.where(at == 0, places - 1, at - 1)
 
 
 @gluon.jit
-def produce(left, right, blocks, sizes, GATED: gl.constexpr, TOGETHER: gl.constexpr):
+def load_blocks(left, right, blocks, sizes, GATED: gl.constexpr, TOGETHER: gl.constexpr):
     """Fills places with blocks of both operands."""
     lefts, rights, filled, free = blocks
     rows, columns, depth = sizes
@@ -142,7 +142,7 @@ def produce(left, right, blocks, sizes, GATED: gl.constexpr, TOGETHER: gl.conste
     at = 0
     phase = 1
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        m, n = place(tile, tiles_m, tiles_n, TOGETHER)
+        m, n = find_tile(tile, tiles_m, tiles_n, TOGETHER)
         for k in range(0, depth, step):
             mbarrier.wait(free.index(at), phase)
             barrier = filled.index(at)
@@ -159,7 +159,7 @@ def produce(left, right, blocks, sizes, GATED: gl.constexpr, TOGETHER: gl.conste
 
 
 @gluon.jit
-def consume(
+def multiply_blocks(
     which,
     turns,
     outputs,
@@ -185,12 +185,12 @@ def consume(
     weight_bound, bias_bound, up_weight_bound, up_bias_bound = bounds
     left: gl.constexpr = lefts.dtype
     kind: gl.constexpr = gl.int32 if left.is_int() else gl.float32
-    layout: gl.constexpr = sums_layout(COLUMNS, left)
+    layout: gl.constexpr = get_accumulator_layout(COLUMNS, left)
     IN_HALVES: gl.constexpr = NARROW and KIND == 0 and not (GATED or ADD)
     places: gl.constexpr = lefts.shape[0]
     part_width: gl.constexpr = out.block_type.shape[1]
     width: gl.constexpr = PARTS * part_width
-    part_layout: gl.constexpr = sums_layout(part_width, left)
+    part_layout: gl.constexpr = get_accumulator_layout(part_width, left)
     along: gl.constexpr = gl.SliceLayout(1, part_layout)
     across: gl.constexpr = gl.SliceLayout(0, part_layout)
     tiles_m = gl.cdiv(rows, ROWS)
@@ -200,7 +200,7 @@ def consume(
     apart = GROUPS * gl.num_programs(0)
     sums = gl.zeros([ROWS, COLUMNS], kind, layout)
     for turn in range(gl.cdiv(tiles_m * tiles_n - first, apart)):
-        m, n = place(first + turn * apart, tiles_m, tiles_n, TOGETHER)
+        m, n = find_tile(first + turn * apart, tiles_m, tiles_n, TOGETHER)
         if ADD:
             tma.store_wait(0)
             mbarrier.expect(added.index(which), PARTS * add.block_type.nbytes)
@@ -238,19 +238,19 @@ def consume(
             sums = warpgroup_mma(lefts.index(at), rights_here, sums, use_acc=step > 0, is_async=True)
             # The one before is done, and what it read may be overwritten.
             sums = warpgroup_mma_wait(1, deps=(sums,))
-            mbarrier.arrive(free.index(previous(at, places)), count=1, pred=step > 0)
+            mbarrier.arrive(free.index(get_previous(at, places)), count=1, pred=step > 0)
             last = at == places - 1
             at = gl.where(last, 0, at + 1)
             phase = gl.where(last, phase ^ 1, phase)
         mbarrier.arrive(turns.index(1 - which), count=1)
         done = warpgroup_mma_wait(0, deps=(sums,))
-        mbarrier.arrive(free.index(previous(at, places)), count=1)
+        mbarrier.arrive(free.index(get_previous(at, places)), count=1)
 
         if ADD:
             mbarrier.wait(added.index(which), turn & 1)
-        low, high = halves(done)
+        low, high = split_columns(done)
         if GATED:
-            gates, ups = halves(low), halves(high)
+            gates, ups = split_columns(low), split_columns(high)
         else:
             gates, ups = (low, high), (low, high)
         for part in gl.static_range(PARTS):
@@ -273,7 +273,7 @@ def consume(
             if IN_HALVES:
                 values = scaled_gelu(values, narrowing.to(gl.float16)[:, None])
             elif KIND >= 0:
-                values = activated(values, KIND)
+                values = apply_activation(values, KIND)
             if GATED:
                 up = gl.convert_layout(ups[part], part_layout, assert_trivial=True).to(gl.float32)
                 if SCALED_ROWS:
@@ -320,7 +320,7 @@ def product(
     up_bias_bound,
     GATED: gl.constexpr,
     HAS_BIAS: gl.constexpr,
-    KIND: gl.constexpr,  # of `activated`; -1 for none
+    KIND: gl.constexpr,  # of `apply_activation`; -1 for none
     SCALED: gl.constexpr,
     SCALED_ROWS: gl.constexpr,
     ADD: gl.constexpr,
@@ -354,11 +354,11 @@ def product(
     # fmt: off
     gl.warp_specialize(
         [
-            (consume, (0, turns, outputs, blocks, vectors, sizes, bounds,
+            (multiply_blocks, (0, turns, outputs, blocks, vectors, sizes, bounds,
                        GATED, HAS_BIAS, KIND, SCALED, SCALED_ROWS, ADD, DEFERRED, NARROW, TOGETHER)),
-            (consume, (1, turns, outputs, blocks, vectors, sizes, bounds,
+            (multiply_blocks, (1, turns, outputs, blocks, vectors, sizes, bounds,
                        GATED, HAS_BIAS, KIND, SCALED, SCALED_ROWS, ADD, DEFERRED, NARROW, TOGETHER)),
-            (produce, (left, right, blocks, sizes, GATED, TOGETHER)),
+            (load_blocks, (left, right, blocks, sizes, GATED, TOGETHER)),
         ],
         # Warps and registers of each thread, of all but the first.
         [4, 1],

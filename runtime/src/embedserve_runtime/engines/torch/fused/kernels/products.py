@@ -5,7 +5,7 @@ later). It is persistent: a program walks over tiles, so that the epilogue of on
 import triton
 import triton.language as tl
 
-from embedserve_runtime.engines.torch.fused.kernels.rows import activated
+from embedserve_runtime.engines.torch.fused.kernels.rows import apply_activation
 
 
 @triton.jit
@@ -19,7 +19,7 @@ def product_activated(
     depth,
     GATED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    KIND: tl.constexpr,  # of `activated`; -1 for none
+    KIND: tl.constexpr,  # of `apply_activation`; -1 for none
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -48,7 +48,7 @@ def product_activated(
         if HAS_BIAS:
             sums += tl.load(bias + places, mask=inside, other=0.0).to(tl.float32)[None, :]
         if KIND >= 0:
-            sums = activated(sums, KIND)
+            sums = apply_activation(sums, KIND)
         if GATED:
             if HAS_BIAS:
                 ups += tl.load(bias + columns + places, mask=inside, other=0.0).to(tl.float32)[None, :]

@@ -24,7 +24,7 @@ LOGISTIC = tl.constexpr(
 
 
 @triton.jit
-def _normed(values, weight, bias, columns, inside, width, eps, RMS: tl.constexpr, BIAS: tl.constexpr):
+def _normalize(values, weight, bias, columns, inside, width, eps, RMS: tl.constexpr, BIAS: tl.constexpr):
     """LayerNorm or RMSNorm of rows (rows, BLOCK), float32; columns outside are zero before and after."""
     if RMS:
         variance = tl.sum(values * values, 1) / width
@@ -89,7 +89,7 @@ def embed(
         values += tl.load(position_rows + position * width + columns, mask=inside, other=0.0).to(tl.float32)
     values = values[None, :]
     if NORM:
-        values = _normed(values, weight, bias, columns, inside, width, eps, RMS, BIAS)
+        values = _normalize(values, weight, bias, columns, inside, width, eps, RMS, BIAS)
     at = token * width + columns
     tl.store(out + at[None, :], values.to(out.dtype.element_ty), mask=inside[None, :])
 
@@ -129,7 +129,7 @@ def add_norm(
     if BRANCH_BIAS:
         values += tl.load(branch_bias + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
     if POST:
-        values = _normed(values, post_weight, post_bias, columns, inside, width, eps, RMS, BIAS)
+        values = _normalize(values, post_weight, post_bias, columns, inside, width, eps, RMS, BIAS)
     if ADD:
         values += tl.load(residual + at, mask=real, other=0.0, eviction_policy="evict_first").to(tl.float32)
     if KEEP:
@@ -138,12 +138,12 @@ def add_norm(
         # Of what is kept, so that the norm does not see digits that the residual has lost.
         if KEEP:
             values = values.to(total.dtype.element_ty).to(tl.float32)
-        values = _normed(values, weight, bias, columns, inside, width, eps, RMS, BIAS)
+        values = _normalize(values, weight, bias, columns, inside, width, eps, RMS, BIAS)
         tl.store(out + at, values.to(out.dtype.element_ty), mask=real)
 
 
 @triton.jit
-def turn_heads(
+def rotate_heads(
     joint,  # (tokens, heads, size), strides step a token and HEAD_SIZE a head; changed in place
     starts,
     cos,  # float32 (positions, HALF), read where HALF > 0
@@ -231,7 +231,7 @@ def gelu(x):
 
 
 @triton.jit
-def activated(x, KIND: tl.constexpr):
+def apply_activation(x, KIND: tl.constexpr):
     """KIND: 0 GELU, 1 GELU by tanh, 2 ReLU, 3 SiLU."""
     if KIND == 0:
         return gelu(x)
@@ -262,7 +262,7 @@ def activate(
     else:
         first = at
     values = tl.load(inner + first, mask=real, other=0.0).to(tl.float32)
-    values = activated(values, KIND)
+    values = apply_activation(values, KIND)
     if GATED:
         values *= tl.load(inner + first + width, mask=real, other=0.0).to(tl.float32)
     tl.store(out + at, values.to(out.dtype.element_ty), mask=real)

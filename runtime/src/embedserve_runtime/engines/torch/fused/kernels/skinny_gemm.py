@@ -10,7 +10,7 @@ product: with the norm's scale g and shift h,
 import triton
 import triton.language as tl
 
-from embedserve_runtime.engines.torch.fused.kernels.rows import activated
+from embedserve_runtime.engines.torch.fused.kernels.rows import apply_activation
 
 # Columns of a tile of sums, of which moments are kept.
 SUM_COLUMNS = tl.constexpr(16)
@@ -19,7 +19,7 @@ SPLITS = tl.constexpr(4)
 
 
 @triton.jit
-def _moments_of_tiles(moments, width, BLOCK_M: tl.constexpr, BLOCK_TILES: tl.constexpr):
+def _compute_tile_moments(moments, width, BLOCK_M: tl.constexpr, BLOCK_TILES: tl.constexpr):
     """Mean, and sum of squares about it, of each tile of each row, 0 where there is none."""
     tiles = tl.cdiv(width, SUM_COLUMNS)
     each = tl.arange(0, BLOCK_TILES)
@@ -74,7 +74,7 @@ def skinny_product(
     HAS_BIAS: tl.constexpr,
     ADD: tl.constexpr,
     SUMS: tl.constexpr,  # then BLOCK_N is SUM_COLUMNS
-    KIND: tl.constexpr,  # of `activated`; -1 for none
+    KIND: tl.constexpr,  # of `apply_activation`; -1 for none
     BLOCK_M: tl.constexpr,  # all rows
     BLOCK_N: tl.constexpr,
     SPLIT_DEPTH: tl.constexpr,  # of a warp's part of a step
@@ -93,13 +93,13 @@ def skinny_product(
         biases = tl.load(bias + places, mask=inside, other=0.0).to(tl.float32)
     if NORMED:
         all_of_scale = tl.load(of_scale + places, mask=inside, other=0.0)
-        means, squares = _moments_of_tiles(moments, depth, BLOCK_M, BLOCK_TILES)
+        means, squares = _compute_tile_moments(moments, depth, BLOCK_M, BLOCK_TILES)
     if ADD:
         rest = tl.load(add + at, mask=shown, other=0.0).to(tl.float32)
     if ADD == 2:
         rest_scale = tl.load(add_scale + places, mask=inside, other=0.0)
         rest_shift = tl.load(add_shift + places, mask=inside, other=0.0)
-        add_means, add_squares = _moments_of_tiles(add_moments, columns, BLOCK_M, ADD_TILES)
+        add_means, add_squares = _compute_tile_moments(add_moments, columns, BLOCK_M, ADD_TILES)
     parts = tl.zeros([SPLITS, BLOCK_M, BLOCK_N], tl.float32)
     depths = tl.arange(0, SPLITS)[:, None] * SPLIT_DEPTH + tl.arange(0, SPLIT_DEPTH)[None, :]
     for begin in range(0, depth, SPLITS * SPLIT_DEPTH):
@@ -120,7 +120,7 @@ def skinny_product(
     if HAS_BIAS:
         sums += biases[None, :]
     if KIND >= 0:
-        sums = activated(sums, KIND)
+        sums = apply_activation(sums, KIND)
     if ADD == 2:
         add_mean, add_factor = _mean_and_factor(add_means, add_squares, columns, add_eps, ADD_TILES)
         rest = (rest - add_mean[:, None]) * add_factor[:, None] * rest_scale[None, :] + rest_shift[None, :]
