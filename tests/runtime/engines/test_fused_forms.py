@@ -54,7 +54,7 @@ for form in sys.argv[1:]:
         fused = FusedEncoder.build(encoder, Parameters(weights, torch.device("cpu"), torch.float32))
         storage = torch.empty(capacity.integers, dtype=torch.int32)
         copy_in(batch, capacity, storage)
-        hidden = fused(DeviceBatch.over(storage, capacity))[: batch.tokens].numpy()
+        hidden = fused(DeviceBatch.view_storage(storage, capacity))[: batch.tokens].numpy()
     wide = {name: value.astype(np.float64) for name, value in parameters.items()}
     want = Naive(encoder, wide).hidden_states(batch)
     print(float(np.abs(hidden - want).max() / max(1.0, np.abs(want).max())))
@@ -88,9 +88,9 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from embedserve_runtime.engines.cosines import cosines
+from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.torch.device_batch import bring
+from embedserve_runtime.engines.torch.device_batch import copy_to_device
 from embedserve_runtime.engines.torch.fused import eight_bit_layers
 from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
 from embedserve_runtime.engines.torch.fused.support import EightBit
@@ -116,9 +116,9 @@ with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
     weights = Weights(encoder, Checkpoint.open(Path(folder)))
     parameters = Parameters(weights, torch.device("cpu"), torch.float32)
     fused = FusedEncoder.build(encoder, parameters, eight_bit=EightBit(kind))
-    hidden = fused(bring(batch, torch.device("cpu"))).numpy()
+    hidden = fused(copy_to_device(batch, torch.device("cpu"))).numpy()
 wide = {name: value.astype(np.float64) for name, value in values.items()}
-print(cosines(hidden, Naive(encoder, wide).hidden_states(batch)).min())
+print(compute_cosines(hidden, Naive(encoder, wide).hidden_states(batch)).min())
 """
 
 

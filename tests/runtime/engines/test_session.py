@@ -21,14 +21,14 @@ def test_threads_stay_awake_for_a_few_microseconds_between_the_operators_of_a_ba
 
 
 PROGRAM = """
-from embedserve_runtime.engines.onnx.session import session_options
+from embedserve_runtime.engines.onnx.session import build_session_options
 from onnx import TensorProto, helper
 import onnxruntime
 value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
 result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
 graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "graph", [value], [result])
 model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-onnxruntime.InferenceSession(model.SerializeToString(), session_options(1))
+onnxruntime.InferenceSession(model.SerializeToString(), build_session_options(1))
 """
 
 

@@ -77,7 +77,7 @@ def test_bfloat16_weights_are_read_by_a_process_that_has_imported_nothing_else(t
         "from pathlib import Path\n"
         "from embedserve_runtime.model.checkpoint import Checkpoint\n"
         f"checkpoint = Checkpoint.open(Path({str(tmp_path)!r}))\n"
-        "print(checkpoint.raw('embeddings.word.weight').dtype)\n"
+        "print(checkpoint.read_tensor('embeddings.word.weight').dtype)\n"
     )
     answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert answer.stdout.strip() == "bfloat16"
@@ -110,7 +110,7 @@ def test_an_index_outside_a_table_fails_the_batch_before_the_device_sees_it(
 ) -> None:
     encoder = encoder_of(LAYERS["causal"])
     engine = TorchEngine(encoder, saved(tmp_path, encoder), CPU, torch.float32, threads=1)
-    monkeypatch.setattr(PackedTokens, "of", None)
+    monkeypatch.setattr(PackedTokens, "copy_to_device", None)
     with pytest.raises(EngineFailure, match=want_message):
         engine.forward(PackedBatch.pack([np.array(sequence, dtype=np.int32)]))
 

@@ -230,8 +230,8 @@ def test_of_many_writers_of_one_folder_each_has_a_whole_one(tmp_path: Path) -> N
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from embedserve_runtime.store.staging import staged
-with staged(Path(sys.argv[1]), "key") as staging:
+from embedserve_runtime.store.staging import open_staging
+with open_staging(Path(sys.argv[1]), "key") as staging:
     (staging.files / "half").write_bytes(b"half of it")
     (staging.folder / "building").mkdir()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -98,7 +98,7 @@ class StaticRunner:
         tensors: Mapping[str, NDArray[Any]],
         finish: Callable[[FloatArray], FloatArray],
     ) -> None:
-        """tensors: as `table_tensors` of `model.static` gives them. finish: what is made of the means, (sequences,
+        """tensors: as `read_table_tensors` of `model.static` gives them. finish: what is made of the means, (sequences,
         dimensions)."""
         # Imported here: numba is for static models only.
         from embedserve_runtime.loops.mean_pooling import means

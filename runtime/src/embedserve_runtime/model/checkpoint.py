@@ -196,7 +196,7 @@ class Weights:
     def read_tensor(self, parameter: str) -> NDArray[np.generic]:
         """The parameter in the dtype on disk. Raises ModelInvalid when the shape is not the description's."""
         source = self._source_of[parameter]
-        tensor = self._checkpoint.raw(source.tensor)
+        tensor = self._checkpoint.read_tensor(source.tensor)
         if source.transpose:
             tensor = tensor.T
         if source.parts > 1:

@@ -59,7 +59,7 @@ def compute_distance_table(
 ) -> FloatArray | None:
     """What is added to the scores by distance = key - query, or None: causal order, window, ALiBi, learned bias.
 
-    Rows are heads (one row when all are alike), columns `all_distances`; what a query must not see
+    Rows are heads (one row when all are alike), columns `list_distances`; what a query must not see
     is -inf. buckets: the parameter `relative_bias.weight`, where the attention has RelativeBuckets.
     """
     distances = list_distances(max_tokens)

@@ -42,7 +42,7 @@ LICENCE_TAG = "license:"
 
 
 class HubSource:
-    """One repository at one revision. After `listing` files are read at the commit that it found."""
+    """One repository at one revision. After `list_files` files are read at the commit that it found."""
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings

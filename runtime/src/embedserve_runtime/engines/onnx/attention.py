@@ -2,8 +2,8 @@
 rotary positions on packed tokens, then calls of attention for sequences of one length (`calls`).
 
 Everything that depends only on the distance between query and key (causal order, window, ALiBi, learned relative
-bias) is one table (`model.relative.distance_table`). What the longest sequences of a batch need of it is gathered once,
-for all layers of that form.
+bias) is one table (`model.relative.compute_distance_table`). What the longest sequences of a batch need of it is
+gathered once, for all layers of that form.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes the ONNX graph of an encoder straight from its description and weights: packed, with fused operators.
 
 Inputs of the graph are the packed token ids, sequences of one length side by side, their positions, and the arrays of
-`grouping.EqualGroups`; the output is the packed final hidden state. Nothing is padded (`attention` has the rest).
+`grouping.EqualGroups`; the output is the packed final hidden state. Nothing is padded (`attention.py` has the rest).
 """
 
 from __future__ import annotations

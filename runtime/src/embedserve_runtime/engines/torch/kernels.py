@@ -177,7 +177,8 @@ def _stack_group(values: Tensor, group: PaddedGroup) -> Tensor:
 
 
 class DistanceTerm:
-    """A term that depends on key - query alone: a row a head (or one for all) of `model.relative.distance_table`."""
+    """A term that depends on key - query alone: a row a head (or one for all) of
+    `model.relative.compute_distance_table`."""
 
     def __init__(self, table: Tensor) -> None:
         self._table = table

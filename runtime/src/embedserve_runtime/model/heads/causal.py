@@ -57,7 +57,7 @@ def describe_causal_head(
     source: HeadSource, architecture: str, module: LogitScoreFile | None, cross_encoder: str | None
 ) -> ClassifierHead:
     """The head of a causal model. module: the folder's LogitScore module, if it has one; cross_encoder: as for
-    `classifier_head`.
+    `describe_classifier_head`.
 
     Raises UnsupportedArchitecture or ModelInvalid.
     """

@@ -1,4 +1,4 @@
-"""Activations as the kernels number them: `kernels.rows.activated`."""
+"""Activations as the kernels number them: `kernels.rows.apply_activation`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from embedserve_runtime.model.activations import Activation
 
-# `why_not_fused` names the others.
+# `find_fused_obstacle` names the others.
 ACTIVATION_KINDS: Mapping[Activation, int] = {
     Activation.GELU: 0,
     Activation.GELU_TANH: 1,

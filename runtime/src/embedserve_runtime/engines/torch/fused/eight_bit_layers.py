@@ -305,7 +305,7 @@ def build_pre_norm_layers(
     first, *following = [one.norms.attention for one in loaded]
     layers: list[Layer8] = []
     for one, norm in zip(others, following, strict=True):
-        assert norm is not None  # `why_not_eight_bit` names the others
+        assert norm is not None  # `find_eight_bit_obstacle` names the others
         layers.append(FusedLayer(one.products, one.attention, EightBitPreNorms(one.norms.mlp, norm, kind)))
     return (
         PreNormEmbeddings(tables, first, kind),

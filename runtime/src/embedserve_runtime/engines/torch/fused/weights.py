@@ -23,7 +23,7 @@ class LayerWeights:
     @classmethod
     def load(cls, layer: Layer, parameters: Parameters, name: str) -> LayerWeights:
         mlp = layer.mlp
-        assert isinstance(mlp, Mlp)  # `why_not_fused` names the others
+        assert isinstance(mlp, Mlp)  # `find_fused_obstacle` names the others
         joint = [f"{name}.attention.{part}" for part in ("query", "key", "value")]
         up = [f"{name}.mlp.gate", f"{name}.mlp.up"] if mlp.gated else [f"{name}.mlp.up"]
         return cls(

@@ -134,7 +134,7 @@ def product(
     up_bias_bound,
     GATED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    KIND: tl.constexpr,  # of `activated`; -1 for none
+    KIND: tl.constexpr,  # of `apply_activation`; -1 for none
     ADD: tl.constexpr,
     DEFERRED: tl.constexpr,  # what is added is (add * factor + shift) * norm_weight
     NARROW: tl.constexpr,  # write e4m3, with a scale by the bound that the lengths set

@@ -320,7 +320,7 @@ def product(
     up_bias_bound,
     GATED: gl.constexpr,
     HAS_BIAS: gl.constexpr,
-    KIND: gl.constexpr,  # of `activated`; -1 for none
+    KIND: gl.constexpr,  # of `apply_activation`; -1 for none
     SCALED: gl.constexpr,
     SCALED_ROWS: gl.constexpr,
     ADD: gl.constexpr,

@@ -19,7 +19,7 @@ def product_activated(
     depth,
     GATED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    KIND: tl.constexpr,  # of `activated`; -1 for none
+    KIND: tl.constexpr,  # of `apply_activation`; -1 for none
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,

@@ -74,7 +74,7 @@ def skinny_product(
     HAS_BIAS: tl.constexpr,
     ADD: tl.constexpr,
     SUMS: tl.constexpr,  # then BLOCK_N is SUM_COLUMNS
-    KIND: tl.constexpr,  # of `activated`; -1 for none
+    KIND: tl.constexpr,  # of `apply_activation`; -1 for none
     BLOCK_M: tl.constexpr,  # all rows
     BLOCK_N: tl.constexpr,
     SPLIT_DEPTH: tl.constexpr,  # of a warp's part of a step
