@@ -61,7 +61,10 @@ class Reference:
         """The hybrid scores of the first text with each of the others."""
         vectors, (weights, *others) = self.dense(dimension), [weights for _, weights in self.outputs]
         shared = [sum(weights[token] * other.get(token, 0) for token in weights) for other in others]
-        return dense_weight * vectors[1:] @ vectors[0] + sparse_weight * np.array(shared, dtype=np.float32)
+        scores: FloatArray = dense_weight * vectors[1:] @ vectors[0] + sparse_weight * np.array(
+            shared, dtype=np.float32
+        )
+        return scores
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
@@ -135,7 +138,7 @@ async def test_every_http_route_gives_them(first: Built) -> None:
     check = np.testing.assert_allclose
     async with bench(model=open_runner(first, dimensions=DIMENSION)) as server:
 
-        async def ask(path: str, **body: object) -> object:
+        async def ask(path: str, **body: object) -> Any:
             answer = await server.client.post(path, json=body)
             assert answer.status_code == 200, answer.text
             return answer.json()

@@ -90,7 +90,7 @@ class AdaptedTensors:
         self._checkpoint.mark_read(name)
         return self._own.read_tensor(PREFIX + replacement)
 
-    def raw(self, name: str) -> NDArray[np.generic]:
+    def read_tensor(self, name: str) -> NDArray[np.generic]:
         """Return the tensor with the adapter merged into it: float32 where something is added, else as stored. Raises
         ModelInvalid or UnsupportedArchitecture."""
         tensor, updates = self.stored(name), self._updates.get(name, ())
@@ -107,9 +107,9 @@ class AdaptedTensors:
             rows += added
         return merged
 
-    def row(self, name: str, row: int) -> NDArray[np.generic]:
+    def read_row(self, name: str, row: int) -> NDArray[np.generic]:
         """Return one row of a matrix, merged."""
-        values: NDArray[np.generic] = self.raw(name)[row]
+        values: NDArray[np.generic] = self.read_tensor(name)[row]
         return values
 
     def _strip(self, name: str) -> str:
@@ -170,11 +170,11 @@ class UnmergedTensors:
     def names(self) -> frozenset[str]:
         return self.adapted.names
 
-    def raw(self, name: str) -> NDArray[np.generic]:
+    def read_tensor(self, name: str) -> NDArray[np.generic]:
         return self.adapted.stored(name)
 
-    def row(self, name: str, row: int) -> NDArray[np.generic]:
-        values: NDArray[np.generic] = self.raw(name)[row]
+    def read_row(self, name: str, row: int) -> NDArray[np.generic]:
+        values: NDArray[np.generic] = self.read_tensor(name)[row]
         return values
 
 

@@ -44,8 +44,8 @@ def volume_error(root: Path, error: OSError) -> VolumeError:
     if error.errno in (errno.EACCES, errno.EPERM):
         return VolumePermissionDenied(
             f"model.store: {error.filename or root} may not be written by user {os.geteuid()}, group {os.getegid()}: "
-            f"{_describe_owner(root)}; set securityContext.fsGroup, or where the volume's driver does not apply it, give the "
-            "folder to that group"
+            f"{_describe_owner(root)}; set securityContext.fsGroup, or where the volume's driver does not apply it, "
+            "give the folder to that group"
         )
     return VolumeError(f"model.store: {root} cannot be used: {said}")
 
@@ -55,8 +55,8 @@ def need_bytes(root: Path, needed: int) -> None:
     free = free_bytes(root)
     if free < needed:
         raise VolumeFull(
-            f"model.store: the model needs {_to_megabytes(needed)} MB more and {root} has {_to_megabytes(free)} MB free; "
-            "enlarge the volume, or remove models with `embedserve store gc`"
+            f"model.store: the model needs {_to_megabytes(needed)} MB more and {root} has {_to_megabytes(free)} MB "
+            "free; enlarge the volume, or remove models with `embedserve store gc`"
         )
 
 

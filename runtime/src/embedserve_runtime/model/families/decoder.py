@@ -76,7 +76,7 @@ class DecoderConfig(RotaryConfig):
     use_bidirectional_attention: bool | None = None
     auto_map: dict[str, object] | None = None
 
-    def is_causal(self, path: Path) -> bool:
+    def has_causal_attention(self, path: Path) -> bool:
         """Whether tokens see only what stands before them.
 
         Repositories with code of their own make such models bidirectional; whether they do, config.json says or
@@ -94,7 +94,7 @@ class DecoderConfig(RotaryConfig):
     def find_window(self, path: Path, sliding_window: int) -> int:
         """How far a token sees. Source: `create_sliding_window_causal_mask`, whose window counts the token itself when
         causal, and when not counts to each side without it."""
-        return sliding_window - 1 if self.is_causal(path) else sliding_window
+        return sliding_window - 1 if self.has_causal_attention(path) else sliding_window
 
     def size_of_head(self, path: Path) -> int:
         return self.head_dim or compute_head_size(path, self.hidden_size, self.num_attention_heads)
@@ -121,7 +121,7 @@ def describe_attention(
         scale=size**-0.5,
         qkv_bias=qkv_bias,
         output_bias=output_bias,
-        causal=config.is_causal(path),
+        causal=config.has_causal_attention(path),
         window=window,
         qk_norm=qk_norm,
         rotary=config.describe_rotary(path, size, DEFAULT_THETA),
