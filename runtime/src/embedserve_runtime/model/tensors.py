@@ -59,7 +59,7 @@ class TrackedTensors(ModelTensors):
     opened: dict[str, Checkpoint] = field(default_factory=dict)
     adapters: dict[str, Checkpoint] = field(default_factory=dict)
 
-    def checkpoint(self, folder: str) -> Checkpoint:
+    def open_checkpoint(self, folder: str) -> Checkpoint:
         if folder not in self.opened:
             self.opened[folder] = Checkpoint.open(self.root / folder)
         return self.opened[folder]
