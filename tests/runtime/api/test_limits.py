@@ -60,6 +60,16 @@ async def test_a_request_that_could_never_wait_is_422_and_not_told_to_come_back(
     assert "retry-after" not in refused.headers
 
 
+@pytest.mark.parametrize("nested", [False, True])
+async def test_a_million_token_ids_are_refused_by_their_commas_before_they_are_parsed(nested: bool) -> None:
+    ids = "5," * 999_989 + '"not an id"'
+    content = f'{{"inputs": [[{ids}]]}}' if nested else f'{{"inputs": [{ids}]}}'
+    async with bench(memory=RequestMemory(2**23, 2**24)) as server:
+        answer = await server.client.post(EMBED, content=content)
+    assert answer.status_code == 422
+    assert answer.json()["error"] == "the body has more than 131072 values; send fewer at a time"
+
+
 async def test_a_request_not_answered_in_time_is_504() -> None:
     gate = GatedRun()
     async with bench(gate, batching=BatchingSettings(request_timeout_seconds=0.001)) as server:

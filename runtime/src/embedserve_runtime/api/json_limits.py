@@ -18,12 +18,14 @@ _QUOTE = ord('"')
 
 MIN_JSON_BOUND = 10_000
 """So many are parsed in a few milliseconds, whatever the queue has room for."""
+MAX_JSON_VALUES = 131_072
+"""So many numbers are parsed and checked in some 30 milliseconds, during which the event loop does nothing else."""
 
 
 class JsonBounds(NamedTuple):
     """Bounds of one body. max_values: numbers and texts. max_arrays: inputs as token ids are arrays within arrays."""
 
-    max_values: int = 1_000_000
+    max_values: int = MAX_JSON_VALUES
     max_arrays: int = 80_000
 
 

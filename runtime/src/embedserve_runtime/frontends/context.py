@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from embedserve_runtime.api.api_keys import ApiKeys
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.errors import CAUSES, STATUSES
-from embedserve_runtime.api.json_limits import MIN_JSON_BOUND, JsonBounds
+from embedserve_runtime.api.json_limits import MAX_JSON_VALUES, MIN_JSON_BOUND, JsonBounds
 from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
 from embedserve_runtime.api.routes import (
     EMBEDDING_ROUTES,
@@ -69,11 +69,11 @@ def build_server_context(
 
 
 def _json_bounds(batching: BatchingSettings) -> JsonBounds:
-    """No more could wait in the queue, as texts or as token ids.
+    """No more could wait in the queue, as texts or as token ids, and of these no more than are parsed at once.
 
     An input is one array of token ids, and has two more where it has a span; other fields have values and arrays too.
     """
-    tokens, inputs = batching.max_queue_tokens, batching.max_queue_inputs
+    tokens, inputs = min(batching.max_queue_tokens, MAX_JSON_VALUES), batching.max_queue_inputs
     return JsonBounds(max(tokens, inputs, MIN_JSON_BOUND), max(4 * inputs, MIN_JSON_BOUND))
 
 

@@ -8,6 +8,7 @@ docs/tokenizing.md has the rules of truncation.
     pairs               pairs of texts, by the tokenizer's template
     templates           pairs in the prompt template of a causal reranker
     truncation          which tokens stay
+    length_limit        single texts and id arrays, truncated to a length
     backend             the tokenizers library, thread-safe and bounded in memory
     tokenizer_json      what truncation depends on, read from that file
     pre_tokenizer       what happens to an ASCII word before the model reads it

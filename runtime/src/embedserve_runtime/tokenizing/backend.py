@@ -16,7 +16,7 @@ from msgspec import Struct
 from tokenizers import Encoding, Tokenizer
 
 from embedserve_runtime.engines.base import Int32Array
-from embedserve_runtime.errors import InvalidInput
+from embedserve_runtime.errors import InputTooLong, InvalidInput
 from embedserve_runtime.tokenizing.tokenizer_json import read_boundaries, read_special_tokens
 from embedserve_runtime.tokenizing.truncation import Side, truncate_ids
 from embedserve_runtime.tokenizing.word_tokenizer import WordTokenizer
@@ -33,6 +33,14 @@ MAX_SLICE_TEXTS = 256
 # A text with more characters than this per token of the model is first read in part.
 WINDOW_CHARACTERS_PER_TOKEN = 8
 WINDOW_GROWTH = 4
+# Without word boundaries no more is read of a text: some 0.1 s of the library, and 60 MB where each character is a
+# token.
+MAX_CHARACTERS_PER_KEPT_TOKEN = 32
+MIN_READ_CHARACTERS = 131_072
+
+
+class UnreadableText(InputTooLong):
+    """A text is too long to find the tokens that are kept; the message begins with "a text"."""
 
 
 class Token(Struct, frozen=True):
@@ -152,10 +160,11 @@ class TokenizerBackend:
         self._words = WordTokenizer.build(tokenizer, tokenizer_json, compiled=compiled)
         self._boundaries = read_boundaries(tokenizer_json)
         self._window = max(max_length * WINDOW_CHARACTERS_PER_TOKEN, MAX_SEQUENTIAL_CHARACTERS)
+        self._max_characters = max(max_length * MAX_CHARACTERS_PER_KEPT_TOKEN, MIN_READ_CHARACTERS)
 
     def encode_parts(self, texts: Sequence[str], options: EncodeOptions) -> Iterator[EncodedPart]:
         """Encode as much of each text as the options need, in order; `texts` is one slice of a request. Very long texts
-        are encoded one at a time, as the caller consumes them. Raises InvalidInput.
+        are encoded one at a time, as the caller consumes them. Raises InvalidInput, UnreadableText.
         """
         known = [self._look_up(text, options) if len(text) <= self._window else None for text in texts]
         short = iter(
@@ -212,8 +221,8 @@ class TokenizerBackend:
         return bodies
 
     def count_tokens(self, text: str) -> int:
-        """Count all tokens of a text, without special tokens."""
-        return len(self._encode_one(text, EncodeOptions(0, from_left=True)))
+        """Count the tokens of a text, or of its first `max_characters` characters, without special tokens."""
+        return len(self._encode_one(text[: self._max_characters], EncodeOptions(0, from_left=True)))
 
     def encode_prefix(self, text: str, characters: int, max_tokens: int) -> TokenSegment:
         """Return the tokens, at most `max_tokens`, that lie entirely in the first `characters` characters of the
@@ -252,15 +261,30 @@ class TokenizerBackend:
         return self._encode([text], options)[0]
 
     def _encode_long_text(self, text: str, options: EncodeOptions) -> EncodedPart:
-        """Encode as much of a very long text as the options need.
+        """Encode as much of a very long text as the options need. Raises UnreadableText.
 
         A part that ends at a word boundary has the same ids as the whole text there. So once it has more ids than
         `token_limit`, the rest does not matter: neither for truncation nor for the text being too long.
         """
+        limit = min(len(text), self._max_characters)
+        if (found := self._encode_to_boundary(text, options, limit)) is not None:
+            return found
+        return (
+            EncodedPart(self._encode_one(text, options))
+            if limit == len(text)
+            else self._encode_end(text, options)
+        )
+
+    def _encode_to_boundary(self, text: str, options: EncodeOptions, limit: int) -> EncodedPart | None:
+        """Encode a part that ends at a word boundary within `limit` characters; None where none has enough tokens."""
         pattern, keeps_right_part = self._boundaries.pattern, self._boundaries.keeps_right_part
         window = self._window
-        while pattern and (options.from_left or keeps_right_part) and window < len(text):
-            found = pattern.search(text, window if options.from_left else len(text) - window)
+        while pattern and (options.from_left or keeps_right_part) and window < limit:
+            found = (
+                pattern.search(text, window, limit)
+                if options.from_left
+                else pattern.search(text, len(text) - window)
+            )
             if found is None and options.from_left:
                 break
             if found is not None:
@@ -269,7 +293,31 @@ class TokenizerBackend:
                 if len(encoding) > options.token_limit:
                     return EncodedPart(encoding, False, 0 if options.from_left else cut)
             window *= WINDOW_GROWTH
-        return EncodedPart(self._encode_one(text, options))
+        return None
+
+    def _encode_end(self, text: str, options: EncodeOptions) -> EncodedPart:
+        """Encode the end of a text that is kept, where no boundary makes it independent of the rest.
+
+        Reading 16 MB to keep some hundred tokens takes the library half a minute and gigabytes. So two parts are read,
+        one twice as long as the other: where all ids that are kept are the same in both, no character behind them has
+        changed them. Raises UnreadableText where they are not, or too few.
+        """
+        length, limit = self._max_characters, options.token_limit
+        parts = [self._encode_one(_cut(text, size, options), options) for size in (length // 2, length)]
+        shorter, longer = (
+            part.ids[:limit] if options.from_left else part.ids[max(0, len(part) - limit) :] for part in parts
+        )
+        if len(parts[0]) <= limit or shorter != longer:
+            where = "first" if options.from_left else "last"
+            raise UnreadableText(
+                f"a text has {len(text)} characters, and its {where} {length} have fewer than {limit} tokens, or ones "
+                "that depend on the others; send less of it"
+            )
+        return EncodedPart(parts[1], False, 0 if options.from_left else len(text) - length)
+
+
+def _cut(text: str, length: int, options: EncodeOptions) -> str:
+    return text[:length] if options.from_left else text[len(text) - length :]
 
 
 def split_into_slices(items: Sequence[ItemT], size: Callable[[ItemT], int]) -> Iterator[Sequence[ItemT]]:

@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer, processors
 
 from embedserve_runtime.engines.base import FlatTokens, Int32Array, Tokens
-from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput, ModelInvalid
+from embedserve_runtime.errors import EmptyInput, InputTooLong, InvalidInput, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, PromptTemplate, Task
 from embedserve_runtime.model.static import StaticTable
@@ -25,13 +25,15 @@ from embedserve_runtime.tokenizing.backend import (
     TokenIds,
     TokenizerBackend,
     TokenSegment,
+    UnreadableText,
     split_into_slices,
 )
 from embedserve_runtime.tokenizing.embedding_rows import EmbeddingRows, check_ids
+from embedserve_runtime.tokenizing.length_limit import LengthLimit
 from embedserve_runtime.tokenizing.pairs import PairEncoder
 from embedserve_runtime.tokenizing.templates import TemplateEncoder
 from embedserve_runtime.tokenizing.tokenizer_json import lowercase_first, register_markers
-from embedserve_runtime.tokenizing.truncation import TruncationRules, truncate_ids
+from embedserve_runtime.tokenizing.truncation import TruncationRules
 
 Input = str | list[int]
 
@@ -80,8 +82,8 @@ class TextTokenizer:
         self._prompt_tokens = lru_cache(MAX_CACHED_PROMPTS)(self._count_prompt_tokens)
         self._template_encoder: tuple[TemplateEncoder, str] | None = None
         self._rows = EmbeddingRows(vocabulary_size)
-        self._head, self._tail = self._backend.head, self._backend.tail
-        self._limit_to(max_length)
+        self._limit = LengthLimit(self._backend, max_length)
+        self.max_length = max_length
 
     @classmethod
     def from_card(cls, card: ModelCard) -> TextTokenizer:
@@ -133,7 +135,8 @@ class TextTokenizer:
         other = copy.copy(self)
         other.queries = other
         other._prompt_tokens = lru_cache(MAX_CACHED_PROMPTS)(other._count_prompt_tokens)
-        other._limit_to(max_length)
+        other._limit = LengthLimit(self._backend, max_length)
+        other.max_length = max_length
         return other
 
     def limited_to(self, max_tokens: int | None) -> TextTokenizer:
@@ -141,24 +144,18 @@ class TextTokenizer:
         is no limit. Raises InvalidInput."""
         if max_tokens is None or max_tokens >= self.max_length:
             return self
-        special_tokens = self.max_length - self._room
+        special_tokens = self.max_length - self._limit.room
         if max_tokens <= special_tokens:
             raise InvalidInput(
                 f"{max_tokens} tokens leave no room beside the model's {special_tokens} special tokens; ask for more"
             )
         return self.with_max_length(max_tokens)
 
-    def _limit_to(self, max_length: int) -> None:
-        self.max_length = max_length
-        self._room = max_length - len(self._head) - len(self._tail)
-        if self._room < 1:
-            raise ConfigError(f"max_length {max_length} leaves no room beside the model's special tokens")
-
     def _check_vocabulary(self, filling: Sequence[int], task: Task, max_token_id: int) -> None:
         """Raise ModelInvalid where texts have tokens without a row of the model's word embeddings. filling: the ids
         that queries are filled up with. max_token_id: the largest of the tokenizer's file; markers of multi-vector
         models become special tokens under the ids that they have there."""
-        always = {*self._head.tolist(), *self._tail.tolist(), *filling}
+        always = {*self._backend.head.tolist(), *self._backend.tail.tolist(), *filling}
         if task is Task.RERANK and self._template_encoder is None:
             always |= self._pair_encoder.special_tokens
         self._rows = EmbeddingRows.for_tokenizer(self._tokenizer, self.vocabulary_size, always, max_token_id)
@@ -222,7 +219,8 @@ class TextTokenizer:
 
     def shorten(self, texts: Sequence[str], tokens: int) -> list[str]:
         """Cut each text behind its first `tokens` tokens."""
-        options = EncodeOptions(tokens, from_left=True, with_offsets=True)
+        # More than the model takes is cut off behind it in any case.
+        options = EncodeOptions(min(tokens, self.max_length), from_left=True, with_offsets=True)
         shortened = []
         for piece in split_into_slices(texts, len):
             for text, part in zip(piece, self._backend.encode_parts(piece, options), strict=True):
@@ -252,7 +250,7 @@ class TextTokenizer:
         )
         if not len(part.encoding):
             return 0
-        ids = _join_ids(self._truncate_text(0, prompt, 0, part, TruncationRules(truncate=True)))
+        ids = _join_ids(self._limit.truncate_text(0, prompt, 0, part, TruncationRules(truncate=True)))
         return len(ids) - (int(ids[-1]) in self._special_ids)
 
     def locate(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> list[list[Token]]:
@@ -347,7 +345,7 @@ class TextTokenizer:
             parts = self._backend.encode_parts(texts, options)
             for index, item in piece:
                 if isinstance(item, str):
-                    part = next(parts)
+                    part = _read_next(parts, index)
                     if self._empty_text_id is not None and not len(part.encoding):
                         yield np.array([self._empty_text_id], dtype=np.int32), []
                     elif (
@@ -355,28 +353,11 @@ class TextTokenizer:
                     ):
                         yield part.encoding.ids, []
                     else:
-                        segments = self._truncate_text(index, prompt + item, len(prompt), part, rules)
+                        segments = self._limit.truncate_text(index, prompt + item, len(prompt), part, rules)
                         yield _join_ids(segments), segments
                 else:
-                    yield self._truncate_id_array(index, item, rules), []
-
-    def _truncate_text(
-        self, index: int, text: str, prompt_length: int, part: EncodedPart, rules: TruncationRules
-    ) -> list[TokenSegment]:
-        encoding, count = part.encoding, len(part.encoding)
-        if not count:
-            raise EmptyInput(f"input {index} has no tokens after normalising")
-        if count <= self.max_length:
-            return [TokenSegment(encoding, 0, count)]
-        if not rules.truncate:
-            raise self._too_long_error(index, count, exact=part.is_whole)
-        head, tail = len(self._head), count - len(self._tail)
-        if rules.side == "right":
-            return [TokenSegment(encoding, 0, head + self._room), TokenSegment(encoding, tail, count)]
-        # Special tokens and prompt stay, followed by the end of the text.
-        prompt = [self._backend.encode_prefix(text, prompt_length, self._room)] if prompt_length else []
-        kept = tail - (self._room - sum(map(len, prompt)))
-        return [TokenSegment(encoding, 0, head), *prompt, TokenSegment(encoding, kept, count, part.shift)]
+                    check_ids(index, item, self.vocabulary_size)
+                    yield self._limit.truncate_id_array(index, np.array(item, dtype=np.int32), rules), []
 
     def _truncate_characters(self, text: str, rules: TruncationRules) -> str:
         """Truncate a very long text before it is tokenized. Raises InputTooLong."""
@@ -387,25 +368,6 @@ class TextTokenizer:
             )
         return text[:limit]
 
-    def _truncate_id_array(self, index: int, ids: list[int], rules: TruncationRules) -> Int32Array:
-        check_ids(index, ids, self.vocabulary_size)
-        array = np.array(ids, dtype=np.int32)
-        if len(ids) <= self.max_length:
-            return array
-        if not rules.truncate:
-            raise self._too_long_error(index, len(ids), exact=True)
-        if not self._has_special_tokens(array):
-            return truncate_ids(array, self.max_length, rules.side)
-        content = array[len(self._head) : len(ids) - len(self._tail)]
-        return np.concatenate((self._head, truncate_ids(content, self._room, rules.side), self._tail))
-
-    def _has_special_tokens(self, ids: Int32Array) -> bool:
-        """Whether an id array begins and ends with the special tokens."""
-        head, tail = self._head, self._tail
-        return bool(
-            np.array_equal(ids[: len(head)], head) and np.array_equal(ids[len(ids) - len(tail) :], tail)
-        )
-
     @cached_property
     def _pair_encoder(self) -> PairEncoder:
         return PairEncoder(self._backend, self.max_length, typed=self._pair_types)
@@ -415,11 +377,13 @@ class TextTokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         return frozenset(token for token, entry in added.items() if entry.special)
 
-    def _too_long_error(self, index: int, tokens: int, *, exact: bool) -> InputTooLong:
-        return InputTooLong(
-            f"input {index} has {'' if exact else 'at least '}{tokens} tokens and the model takes at most "
-            f"{self.max_length}; shorten it or set `truncate` to true"
-        )
+
+def _read_next(parts: Iterator[EncodedPart], index: int) -> EncodedPart:
+    """Read the next part. Raises UnreadableText, naming the input."""
+    try:
+        return next(parts)
+    except UnreadableText as error:
+        raise UnreadableText(f"input {index}{error.message.removeprefix('a text')}") from error
 
 
 def _join_ids(segments: list[TokenSegment]) -> Int32Array:
