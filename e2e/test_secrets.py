@@ -65,7 +65,8 @@ SECRETS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Refused:
-    """A service whose Secret has a value that no header can carry. variable: what the condition must name."""
+    """A service whose Secret has a value that no header can carry. variable: what the condition must name; `it` for a
+    file."""
 
     spec: Object
     variable: str
@@ -96,7 +97,7 @@ REFUSED = {
     "api-key": Refused(
         # Keys are separated by blanks, so that a line break is none in one: a control character is.
         hub_spec(auth={"secretRef": secret("control", "keys")}),
-        "EMBEDSERVE_SERVER__API_KEYS",
+        "it",
         "control",
         "keys",
     ),

@@ -2,6 +2,7 @@
 
     EmbedserveError                 reason (CamelCase, becomes a condition's reason), message, retryable
     ├── ConfigError                 the settings are wrong
+    ├── ApiKeysMissing              the file of API keys is not there, or has none
     ├── ModelError                  the model cannot be served; a restart will not help
     │   ├── ModelNotFound           repository, archive, bucket or folder does not exist
     │   │   └── RevisionNotFound    the repository exists, its branch, tag or commit does not (any more)
@@ -60,6 +61,11 @@ class ConfigError(EmbedserveError):
     reason = "ConfigInvalid"
     # A Job's pod failure policy gives up at this exit code: the settings would be wrong at every try.
     exit_code = os.EX_CONFIG
+
+
+class ApiKeysMissing(EmbedserveError):
+    reason = "ApiKeysMissing"
+    retryable = True
 
 
 class ModelError(EmbedserveError):

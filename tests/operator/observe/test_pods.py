@@ -271,3 +271,13 @@ def test_a_pod_that_is_going_tells_of_no_failure() -> None:
     received["metadata"]["deletionTimestamp"] = "2026-01-02T12:00:00Z"
     found = read_pod(Pod.parse(received))
     assert (found.phase, found.failure) == ("Ending", None)
+
+
+def test_a_file_of_api_keys_that_a_message_names_is_named_by_its_secret() -> None:
+    said = "no API keys: /etc/embedserve-keys/api-keys cannot be read: No such file or directory"
+    found = with_status(containerStatuses=[failed("ApiKeysMissing", said, retryable=True)])
+    keys = {"secretName": "keys", "items": [{"key": "api", "path": "api-keys"}], "optional": True}
+    found["spec"]["volumes"].append({"name": "embedserve-keys", "secret": keys})
+    failure = read_pod(Pod.parse(found)).failure
+    assert failure is not None
+    assert failure.message == f"{said} (it is key api of Secret keys)"

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from tests.operator.builders import hub_spec
-from tests.operator.rendering.case import CONFIG, FETCH, POLICY, RUNTIME, SERVICE, Case
+from tests.operator.rendering.case import CONFIG, FETCH, POD, POLICY, RUNTIME, SERVICE, Case
 from tests.support.differences import GONE
 
 CASES = (
     Case(
-        "API keys come from their Secret, into the serving container alone",
+        "API keys are a file of their Secret, in the serving container alone",
         hub_spec(auth={"secretRef": {"name": "keys", "key": "api"}}),
         {
-            f"{RUNTIME}.env[EMBEDSERVE_SERVER__API_KEYS]": {
-                "name": "EMBEDSERVE_SERVER__API_KEYS",
-                "valueFrom": {"secretKeyRef": {"name": "keys", "key": "api"}},
-            }
+            f"{CONFIG}.server.api_keys_file": "/etc/embedserve-keys/api-keys",
+            f"{RUNTIME}.volumeMounts[/etc/embedserve-keys]": {
+                "name": "embedserve-keys",
+                "mountPath": "/etc/embedserve-keys",
+                "readOnly": True,
+            },
+            f"{POD}.volumes[embedserve-keys]": {
+                "name": "embedserve-keys",
+                "secret": {
+                    "secretName": "keys",
+                    "items": [{"key": "api", "path": "api-keys"}],
+                    "optional": True,
+                },
+            },
         },
     ),
     Case(

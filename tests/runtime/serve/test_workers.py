@@ -246,3 +246,29 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_key_that_is_rotated_counts_in_every_process(minilm: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "api-keys"
+    keys.write_text("old-key")
+    settings = {"server": {"http_workers": WORKERS, "api_keys_file": str(keys)}}
+    with live(minilm, tmp_path, settings) as guarded:
+        guarded.wait_until_ready()
+
+        def statuses(key: str) -> set[int]:
+            """Of requests over as many connections as reach every process."""
+            headers = {"authorization": f"Bearer {key}"}
+            return {
+                httpx.post(
+                    f"{guarded.address}/embed", json={"inputs": "a"}, headers=headers, timeout=60
+                ).status_code
+                for _ in range(8 * WORKERS)
+            }
+
+        assert statuses("old-key") == {200}
+        assert statuses("new-key") == {401}
+        keys.with_suffix(".next").write_text("new-key")
+        keys.with_suffix(".next").replace(keys)
+        while statuses("new-key") != {200}:
+            pass
+        assert statuses("old-key") == {401}

@@ -20,8 +20,8 @@ from embedserve_operator.api.peers import LabelSelector
 from embedserve_operator.api.rules import ListMap, Rule, between, exactly_one, matches, no_key
 
 _OWN_VARIABLE = "^(EMBEDSERVE_.*|HOME)$"
-_OWN_VOLUMES = ("config", "models", "source", "tmp")
-_OWN_PATHS = ("/etc/embedserve", "/models", "/tmp", "/volume")
+_OWN_VOLUMES = ("config", "embedserve-keys", "models", "source", "tmp")
+_OWN_PATHS = ("/etc/embedserve", "/etc/embedserve-keys", "/models", "/tmp", "/volume")
 _OWN_LABEL = "^(embedserve[.]dev/|app[.]kubernetes[.]io/(name|instance|component|managed-by)$)"
 _OWN_ANNOTATION = "^(embedserve[.]dev/|kubectl[.]kubernetes[.]io/default-container$)"
 

@@ -202,7 +202,8 @@ class Auth(Model):
     """API keys that requests must carry."""
 
     secret_ref: SecretKeyRef
-    """Key of a Secret that holds one API key, or several separated by commas. Only the pods read it."""
+    """Key of a Secret that holds one API key, or several separated by commas. Only the pods read it, and again when it
+    changes."""
 
 
 PromptName = Annotated[str, Field(min_length=1, max_length=200)]

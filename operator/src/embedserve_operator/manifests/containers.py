@@ -12,6 +12,7 @@ from embedserve_operator.manifests.placement import find_accelerators, find_hard
 from embedserve_operator.manifests.pod_inputs import PodInputs
 from embedserve_operator.manifests.runtime_config import (
     GRPC_PORT,
+    KEYS_PATH,
     MANAGEMENT_PORT,
     PINNED_GRPC_PORT,
     PINNED_PORT,
@@ -25,6 +26,7 @@ from embedserve_operator.state.jobs import JobTask
 
 CONFIG_VOLUME = "config"
 CONFIG_PATH = "/etc/embedserve"
+KEYS_VOLUME = "embedserve-keys"
 FETCH: JobTask = "fetch"
 RUNTIME = "runtime"
 _AWS_REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -90,7 +92,7 @@ def build_runtime_container(
         mount = {"name": VOLUME, "mountPath": f"{STORE_PATH}/{KERNELS}", "subPath": KERNELS}
         container["volumeMounts"].append(mount)
     if spec.auth is not None:
-        container["env"].append(_build_secret_variable("EMBEDSERVE_SERVER__API_KEYS", spec.auth.secret_ref))
+        container["volumeMounts"].append({"name": KEYS_VOLUME, "mountPath": KEYS_PATH, "readOnly": True})
     return {
         **container,
         **_build_resources(spec, settings, accelerated=True, memory=memory),

@@ -14,6 +14,7 @@ from embedserve_operator.kube.objects import Manifest, canonical, short_hash
 from embedserve_operator.manifests.containers import (
     CONFIG_VOLUME,
     FETCH,
+    KEYS_VOLUME,
     RUNTIME,
     build_runtime_container,
     build_task_container,
@@ -34,7 +35,11 @@ from embedserve_operator.manifests.metadata import (
 )
 from embedserve_operator.manifests.placement import build_placement, find_hardware_class
 from embedserve_operator.manifests.pod_inputs import PodInputs
-from embedserve_operator.manifests.runtime_config import ENDPOINT_DRAIN_SECONDS, compute_grace_seconds
+from embedserve_operator.manifests.runtime_config import (
+    ENDPOINT_DRAIN_SECONDS,
+    KEYS_FILE,
+    compute_grace_seconds,
+)
 from embedserve_operator.manifests.volume import (
     ModelVolume,
     add_colocation,
@@ -170,7 +175,7 @@ def _build_pod_spec(pods: PodInputs, *, memory: str | None) -> Manifest:
                 memory=memory,
             )
         ],
-        "volumes": build_pod_volumes(spec, pods.config, volume),
+        "volumes": [*build_pod_volumes(spec, pods.config, volume), *_build_key_volumes(spec)],
     }
 
 
@@ -218,6 +223,18 @@ def build_accounts(spec: EmbeddingServiceSpec) -> Manifest:
     if spec.pod.image_pull_secrets:
         found["imagePullSecrets"] = [secret.as_wire() for secret in spec.pod.image_pull_secrets]
     return found
+
+
+def _build_key_volumes(spec: EmbeddingServiceSpec) -> list[Manifest]:
+    """Return the volume of API keys, whose file changes with the Secret.
+
+    A pod whose Secret is missing starts all the same: the runtime says what is missing, and the kubelet only in events.
+    """
+    if spec.auth is None:
+        return []
+    ref = spec.auth.secret_ref
+    secret = {"secretName": ref.name, "items": [{"key": ref.key, "path": KEYS_FILE}], "optional": True}
+    return [{"name": KEYS_VOLUME, "secret": secret}]
 
 
 def build_pod_volumes(spec: EmbeddingServiceSpec, config: str, volume: ModelVolume | None) -> list[Manifest]:

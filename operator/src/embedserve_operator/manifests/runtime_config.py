@@ -24,6 +24,8 @@ PINNED_PORT = 8082
 GRPC_PORT = 8083
 PINNED_GRPC_PORT = 8084
 STORE_PATH = "/models"
+KEYS_PATH, KEYS_FILE = "/etc/embedserve-keys", "api-keys"
+"""Where the Secret of API keys is mounted, and its one file."""
 VOLUME_PATH = "/volume"
 ENDPOINT_DRAIN_SECONDS = 5
 """How long a pod serves normally after the stop signal, while load balancers move away."""
@@ -182,6 +184,7 @@ def build_runtime_yaml(resource: Resource, spec: EmbeddingServiceSpec, settings:
             "pinned_grpc_port": PINNED_GRPC_PORT if grpc is not None else None,
             "space_grpc": f"{space_name}:{grpc}" if grpc is not None else None,
             "pinned_port": PINNED_PORT,
+            "api_keys_file": f"{KEYS_PATH}/{KEYS_FILE}" if spec.auth is not None else None,
             # A single process does not keep an accelerator busy with short texts.
             "http_workers": "auto" if find_accelerators(spec, settings) is not None else None,
             "space_url": f"http://{space_name}",

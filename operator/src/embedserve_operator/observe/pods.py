@@ -13,9 +13,10 @@ from dataclasses import replace
 from embedserve_operator.api.times import parse_moment
 from embedserve_operator.kube.views.objects import Metadata, find_condition
 from embedserve_operator.kube.views.pods import ContainerStatus, Pod, PodSpec
-from embedserve_operator.manifests.containers import CONFIG_VOLUME, FETCH, RUNTIME
+from embedserve_operator.manifests.containers import CONFIG_VOLUME, FETCH, KEYS_VOLUME, RUNTIME
 from embedserve_operator.manifests.memory import compute_memory, format_mib
 from embedserve_operator.manifests.metadata import FETCHED, REVISION_LABEL, SPACE_LABEL, TEMPLATE_HASH
+from embedserve_operator.manifests.runtime_config import KEYS_FILE, KEYS_PATH
 from embedserve_operator.observe.reports import (
     ReportedModel,
     TerminationMessage,
@@ -208,11 +209,17 @@ def _describe_memory(pod: Pod, name: str) -> str:
 
 
 def _describe_named_secrets(pod: Pod, name: str, message: str) -> str:
-    """Describe the Secrets and keys behind the environment variables that a message of the runtime names,
-    since the runtime cannot know them.
+    """Describe the Secrets and keys behind the environment variables and the file that a message of the runtime
+    names, since the runtime cannot know them.
     """
     container = pod.spec.find_container(name)
     found = [
+        f"it is key {file.key} of Secret {volume.secret.secret_name}"
+        for volume in pod.spec.volumes
+        if volume.name == KEYS_VOLUME and volume.secret is not None and f"{KEYS_PATH}/{KEYS_FILE}" in message
+        for file in volume.secret.items
+    ]
+    found += [
         f"{variable.name} is key {ref.key} of Secret {ref.name}"
         for variable in (container.env if container is not None else ())
         if re.search(rf"\b{re.escape(variable.name)}\b", message)

@@ -39,6 +39,11 @@ def validate_secret(value: str) -> str:
     return stripped
 
 
+def split_secrets(text: str) -> tuple[str, ...]:
+    """Split a text into secrets at commas and white space. An empty text is one empty secret, which is refused."""
+    return tuple(re.split(r"[,\s]+", text.strip(", \t\r\n")))
+
+
 def _validate_secret(value: SecretStr) -> SecretStr:
     return SecretStr(validate_secret(value.get_secret_value()))
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt
 from pydantic_settings import NoDecode
 
 from embedserve_runtime.config.base import SettingsGroup
-from embedserve_runtime.config.secrets import HeaderSecret
+from embedserve_runtime.config.secrets import HeaderSecret, split_secrets
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 WorkerCount = Annotated[int, Field(ge=1, le=64)]
 
 
 def _split_keys(value: object) -> object:
-    """Split the text of an environment variable into keys. An empty text is one empty key, which is refused."""
-    return tuple(re.split(r"[,\s]+", value.strip())) if isinstance(value, str) else value
+    """Split the text of an environment variable into keys."""
+    return split_secrets(value) if isinstance(value, str) else value
 
 
 class ServerSettings(SettingsGroup):
@@ -67,6 +67,10 @@ class ServerSettings(SettingsGroup):
         default=False,
         description="Take arrays of token ids on `/v1/embeddings`. Clients send those of OpenAI's own tokenizers "
         "there, which are other words in this model's vocabulary; the other routes take ids in any case.",
+    )
+    api_keys_file: Path | None = Field(
+        default=None,
+        description="File with further such keys, separated by commas or blanks; it is read again when it changes.",
     )
     http_workers: WorkerCount | Literal["auto"] = Field(
         default=1,

@@ -60,7 +60,7 @@ def build_server_context(
         metrics,
         metrics_page,
         RequestMemory(server.max_body_bytes, share),
-        ApiKeys(server.api_keys),
+        ApiKeys(server.api_keys, server.api_keys_file),
         tracer=_build_tracer(settings),
         json_bounds=_json_bounds(settings.batching),
         http_workers=server.first_workers,

@@ -24,6 +24,7 @@ from typing import NoReturn, TypeVar
 
 import uvloop
 
+from embedserve_runtime.api.api_keys import read_key_file
 from embedserve_runtime.api.app import create_management_app
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.config import RuntimeConfig
@@ -82,6 +83,9 @@ def _run(config: RuntimeConfig, redactor: Redactor) -> int:
     try:
         with contextlib.ExitStack() as stack:
             server = config.server
+            if server.api_keys_file is not None:
+                # A server that knows no key would refuse everybody; the reason is said before the model is loaded.
+                read_key_file(server.api_keys_file)
             ports = ports_of(server)
             management = None
             stack.callback(_close_all, ports)

@@ -58,11 +58,26 @@ class ConfigMapVolume(View):
     name: Text
 
 
+class SecretFile(View):
+    """Names a key of a Secret, and the file that it becomes."""
+
+    key: Text
+    path: Text
+
+
+class SecretVolume(View):
+    """Names the Secret whose keys are files of a volume."""
+
+    secret_name: Text
+    items: Items[SecretFile]
+
+
 class Volume(View):
     """Holds what is read of a pod's volume."""
 
     name: Text
     config_map: Maybe[ConfigMapVolume]
+    secret: Maybe[SecretVolume]
     image: Maybe[Presence]
 
 
